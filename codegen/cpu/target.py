@@ -113,6 +113,10 @@ class CpuTarget:
         """Whether an instruction set that it is built for multiplies bfloat16."""
         return is_present() and any(isa.bfloats for isa in several(options.cpu))
 
+    def multiplies_float8(self) -> bool:
+        """Processors multiply no such numbers."""
+        return False
+
     def timer(self, options: CpuOptions) -> CpuTimer:
         """What times its libraries on this machine."""
         return CpuTimer.of(options)

@@ -34,8 +34,8 @@ def extents(samples: Sequence[Feeds], fixed: Collection[str] = ()) -> dict[str, 
     """The extents of all inputs. fixed: names of those that are always the same."""
     return {
         name: Extent(
-            min((float(feeds[name].min()) for feeds in samples if value.size), default=0.0),
-            max((float(feeds[name].max()) for feeds in samples if value.size), default=0.0),
+            min((float(feeds[name].min()) for feeds in samples if feeds[name].size), default=0.0),
+            max((float(feeds[name].max()) for feeds in samples if feeds[name].size), default=0.0),
             value.shape,
             str(value.dtype),
             value.reshape(-1).tolist() if name in fixed else None,

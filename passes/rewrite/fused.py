@@ -12,7 +12,18 @@ from typing import Any, ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.graph.nodes import integer, integers, number, rank, same_size, static, text
+from ptqc.graph.nodes import (
+    constant,
+    input_of,
+    integer,
+    integers,
+    number,
+    producer,
+    rank,
+    same_size,
+    static,
+    text,
+)
 from ptqc.passes.base import Effect, Probed, Result
 from ptqc.passes.rewrite.tools.writing import Rule, Writer, write_out
 from ptqc.reading.operators import FUSED as DOMAIN
@@ -200,8 +211,18 @@ def _has_known_mask(write: Writer) -> bool:
     mask, x = write.optional(3), write.input()
     if mask is None or rank(mask) == 2:
         return True
-    is_counts = x.shape is not None and mask.shape is not None and same_size(mask.shape[0], x.shape[0])
-    return rank(mask) == 1 and is_counts
+    is_one_each = x.shape is not None and mask.shape is not None and same_size(mask.shape[0], x.shape[0])
+    return rank(mask) == 1 and (is_one_each or _counts_words(mask))
+
+
+def _counts_words(mask: ir.Value) -> bool:
+    """Whether it is the sum of a mask over its words, as ONNX Runtime's optimizer writes it.
+
+    Where the words' own sizes are not known, this says what shapes do not.
+    """
+    node = producer(mask, "ReduceSum")
+    axes = None if node is None else constant(input_of(node, 1))
+    return node is not None and rank(node.inputs[0]) == 2 and axes is not None and axes.tolist() in ([1], [-1])
 
 
 def _padding_mask(write: Writer) -> ir.Value | None:

@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.calibration.image_channels import CHANNELS, IMAGE_AXES, channels_of
 from ptqc.calibration.masks import is_mask
 from ptqc.calibration.tables import rows_of_tables
 from ptqc.errors import CalibrationError
@@ -33,6 +34,7 @@ NARROWED = {
 class InputSpec:
     """One declared input; a dimension is its size, its symbol, or None when the model says nothing.
 
+    Channels of an image that the declaration leaves open are those that the convolution behind the input wants.
     rows: of the smallest table that an input of integers indexes, None if it indexes none. masks: whether it says which
     positions attention looks at. gaps: whether NaN may stand for a number that is missing.
     """
@@ -69,11 +71,18 @@ def _spec(value: ir.Value, gaps: bool) -> InputSpec:
         raise CalibrationError(f"{where}: has type {value.type}, calibration needs a tensor")
     if value.shape is None:
         raise CalibrationError(f"{where}: declares no shape, so samples cannot be checked: declare one with --shape")
-    dims = tuple(dim.value if isinstance(dim, ir.SymbolicDim) else dim for dim in value.shape)
+    dims = _dims(value, value.shape)
     dtype = TEXT if value.dtype == ir.DataType.STRING else value.dtype.numpy()
     rows = rows_of_tables(value) if dtype.kind in "iu" else None
     masks = dtype.kind in "iubf" and rows is None and is_mask(value)
     return InputSpec(str(value.name), dtype, dims, rows, masks, gaps)
+
+
+def _dims(value: ir.Value, shape: ir.Shape) -> tuple[Dim, ...]:
+    dims = [dim.value if isinstance(dim, ir.SymbolicDim) else dim for dim in shape]
+    if len(dims) == IMAGE_AXES and not isinstance(dims[CHANNELS], int):
+        dims[CHANNELS] = channels_of(value) or dims[CHANNELS]
+    return tuple(dims)
 
 
 def sample_name(number: int, file: str = "") -> str:

@@ -25,6 +25,7 @@ class InputRole(Enum):
     TYPES = auto()  # which of two texts a token is of
     PLACES = auto()  # the number of each position
     PAST = auto()  # keys and values of earlier tokens
+    FLAG = auto()  # whether the cache is read, for a model that takes it in either case
     HEARD = auto()  # what an encoder made, or keys and values of that: a sequence of another length than the tokens
     OTHER = auto()
 
@@ -55,6 +56,8 @@ def _role(spec: InputSpec, inputs: Sequence[InputSpec]) -> InputRole:
         return InputRole.PLACES
     if spec.masks or (spec.rows is None and says(spec.name, MASKS)):
         return InputRole.MASK
+    if spec.dtype.kind == "b" and all(size == 1 for size in spec.shape) and says(spec.name, PASTS):
+        return InputRole.FLAG
     if spec.dtype.kind not in "iu":
         return InputRole.OTHER
     return InputRole.TYPES if says(spec.name, TYPES) or _has_few_kinds(spec, inputs) else InputRole.OTHER

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from ptqc.calibration.inputs import InputSpec, input_specs
 from ptqc.calibration.samples import Samples
-from ptqc.calibration.synthetic import spatial_axes
+from ptqc.calibration.synthetic import FREE_SIDE, OTHER_SIDES, draw, spatial_axes
 from ptqc.errors import CalibrationError, ModelError, PtqcError
 from ptqc.execute.onnxruntime import Feeds, Runner, reason_of
 from ptqc.execute.sandboxed import lacks_memory
@@ -37,6 +37,22 @@ def check_runs(model: ir.Model, samples: Samples) -> None:
     with suppress(MemoryError), explaining(runner, chosen, inputs):  # a lack of memory is met and told again
         for feeds in chosen:
             runner.run(feeds)
+
+
+def runnable_side(model: ir.Model, seed: int) -> int:
+    """Of the sides of drawn images the first on which the model runs; FREE_SIDE where there is none, or none is open.
+
+    A vision transformer with a table of positions runs on one only, although exporters leave height and width open.
+    """
+    if not any(map(_is_image_of_any_size, input_specs(model))):
+        return FREE_SIDE
+    with suppress(ModelError):  # as above
+        runner = Runner(model)
+        for side in (FREE_SIDE, *OTHER_SIDES):
+            with suppress(Exception):  # ONNX Runtime raises a dozen types of its own
+                runner.run(next(draw(model, 1, seed, {}, side)))
+                return side
+    return FREE_SIDE
 
 
 @contextmanager

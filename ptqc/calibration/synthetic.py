@@ -21,22 +21,26 @@ from ptqc.execute.onnxruntime import Feeds
 
 CHANNELS = (1, 3)
 FREE_SIDE = 224  # of a picture whose sizes the model leaves open: a multiple of every usual stride
+# Others, for models that run at one size and do not say at which, as those with a table of positions.
+OTHER_SIDES = (384, 256, 336, 448, 512, 128, 64, 32)
 FREE_LENGTH = 32  # of a sequence of tokens
 ADVICE = "give real samples with --calibration DATA"
 
 Draw = Callable[[np.random.Generator], np.ndarray]
 
 
-def draw(model: ir.Model, count: int, seed: int, pixels: Mapping[str, PixelRange]) -> Iterator[Feeds]:
+def draw(
+    model: ir.Model, count: int, seed: int, pixels: Mapping[str, PixelRange], side: int = FREE_SIDE
+) -> Iterator[Feeds]:
     """Samples for every input of the model, the same for the same seed; a free batch is 1.
 
-    pixels: the range of each image, by input name (default: bytes).
+    pixels: the range of each image, by input name (default: bytes). side: of images whose sizes are open.
     Raises CalibrationError, at once, for an input that nothing can be drawn for.
     """
     inputs = input_specs(model)
     found = roles(inputs)
     lengths = _Lengths.of(inputs, found)
-    drawn = {spec.name: _drawer(spec, found[spec.name], pixels.get(spec.name, RAW), lengths) for spec in inputs}
+    drawn = {spec.name: _drawer(spec, found[spec.name], pixels.get(spec.name, RAW), side, lengths) for spec in inputs}
     return (_sample(drawn, np.random.default_rng((seed, index))) for index in range(count))
 
 
@@ -81,9 +85,9 @@ class _Lengths:
         return _sizes(spec, dict.fromkeys(range(1, len(spec.shape)), free), self.symbols)
 
 
-def _drawer(spec: InputSpec, role: InputRole, pixels: PixelRange, lengths: _Lengths) -> Draw:
+def _drawer(spec: InputSpec, role: InputRole, pixels: PixelRange, side: int, lengths: _Lengths) -> Draw:
     if is_image(spec) and role not in (InputRole.MASK, InputRole.PAST, InputRole.HEARD):
-        return _pictures(spec, pixels)
+        return _pictures(spec, pixels, side)
     if role in (InputRole.PAST, InputRole.HEARD):
         return _normal(lengths.of_axes(spec, lengths.past if role is InputRole.PAST else lengths.whole), spec.dtype)
     if spec.dtype.kind in "iub" or role is InputRole.MASK:
@@ -108,9 +112,9 @@ def _channel_axis(spec: InputSpec) -> int | None:
     return next((axis for axis in (1, 3) if spec.shape[axis] in CHANNELS), None)
 
 
-def _pictures(spec: InputSpec, pixels: PixelRange) -> Draw:
+def _pictures(spec: InputSpec, pixels: PixelRange, side: int) -> Draw:
     axis, spatial = _channel_axis(spec), spatial_axes(spec)
-    shape = _sizes(spec, dict.fromkeys(spatial, FREE_SIDE), {})
+    shape = _sizes(spec, dict.fromkeys(spatial, side), {})
     channels, height, width = (shape[a] for a in (axis or 1, *spatial))
 
     def one(rng: np.random.Generator) -> np.ndarray:
@@ -131,12 +135,11 @@ def _of_tokens(spec: InputSpec, role: InputRole, lengths: _Lengths) -> Draw:
     if role is InputRole.PLACES and shape:
         places = lengths.whole - shape[-1] + np.arange(shape[-1]) if lengths.past else np.arange(shape[-1])
         return _always(np.broadcast_to(places % (spec.rows or lengths.whole), shape).astype(spec.dtype))
+    if role is InputRole.FLAG:
+        return _always(np.zeros(shape, spec.dtype))
     rows = spec.rows
     if spec.dtype.kind == "b":
-        raise CalibrationError(
-            f"input {spec}: nothing can be drawn for this type: {ADVICE}; where it says whether a decoder reads its "
-            "cache, give samples of both values"
-        )
+        raise CalibrationError(f"input {spec}: nothing can be drawn for this type: {ADVICE}")
     if not rows:
         raise CalibrationError(
             f"input {spec}: no embedding says which integers it takes, so none can be drawn: {ADVICE}"

@@ -21,6 +21,7 @@ Overlong = Literal["cut", "split"]
 Padding = Literal["none", "full"]
 Side = Literal["right", "left"]
 LENGTH = 128  # tokens, where neither options nor model nor tokenizer say how many
+TEXT_AXES = 2  # samples and tokens
 SUFFIX = ".txt"
 TABLE = ".tsv"  # texts and labels between tabs, for `ptqc eval`
 OTHER_SUFFIXES = ARRAY_SUFFIXES | IMAGE_SUFFIXES | {".csv"}  # of data that are no texts
@@ -44,7 +45,8 @@ class Texts(SampleReader):
     none. special_tokens: whether the tokenizer adds those that begin and end a text.
 
     What the model takes beside the tokens is filled in: masks with 1 for tokens and 0 for padding, types and places of
-    tokens, and caches of earlier tokens, which are empty. Raises UsageError for values that are none of these.
+    tokens, and caches of earlier tokens, which are empty (`ptqc.calibration.continuing` fills them). Raises UsageError
+    for values that are none of these.
     """
 
     corpus: str | Path | Sequence[str]
@@ -248,6 +250,8 @@ class _Encoder:
             first, *others = spec.shape
             sizes = (size if isinstance(size, int) else 0 for size in others)
             return np.zeros((first if isinstance(first, int) else 1, *sizes), spec.dtype)
+        if role is InputRole.FLAG:
+            return np.zeros(tuple(size for size in spec.shape if isinstance(size, int)), spec.dtype)
         return values[role].astype(spec.dtype)[np.newaxis]
 
 
@@ -259,7 +263,8 @@ def _tokens_input(inputs: Sequence[InputSpec], found: dict[str, InputRole]) -> I
         raise CalibrationError(f"texts feed a model with one input of token numbers; this one takes {takes}: {ADVICE}")
     for spec in inputs:
         role = found[spec.name]
-        if role is InputRole.OTHER or (role is not InputRole.PAST and len(spec.shape) != 2):
+        filled = (InputRole.PAST, InputRole.FLAG)
+        if role is InputRole.OTHER or (role not in filled and len(spec.shape) != TEXT_AXES):
             shape = shape_text(spec.shape)
             raise CalibrationError(f"input {spec.name!r} of shape {shape}: nothing says what texts give it: {ADVICE}")
     return tokens[0]

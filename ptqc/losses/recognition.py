@@ -25,7 +25,7 @@ from ptqc.losses.regression import Regression
 from ptqc.losses.scores import Scores
 from ptqc.losses.state import State
 from ptqc.losses.trace import sources_of, trace
-from ptqc.losses.words import STATES, says, words
+from ptqc.losses.words import CACHES, STATES, says, words
 
 Outputs = Mapping[str, np.ndarray]
 Kinds = Mapping[str, OutputKind]
@@ -48,6 +48,7 @@ AUTO = "auto"
 # Other names that a user may say.
 ALSO = {"kl": Logits.name, "mse": Regression.name}
 NAMES = (AUTO, *ALSO, *BY_NAME)
+CACHE_AXES = 4
 
 
 def check(model: ir.Model, asked: str | Mapping[str, str]) -> None:
@@ -153,9 +154,12 @@ def _shapes(model: ir.Model, feeds: Feeds, outputs: Sequence[ir.Value]) -> dict[
 
 
 def _carried(model: ir.Model, outputs: Sequence[ir.Value]) -> frozenset[str]:
-    """Outputs that hand an input of their shape on, beside at least one input and one output that are not such."""
+    """Outputs that hand an input of their shape on, beside at least one input and one output that are not such.
+
+    So do caches that a first run begins, for a model of another file, where there is another output beside them.
+    """
     free = list(model.graph.inputs)
-    found = set[str]()
+    found = {str(value.name) for value in outputs if _begins_cache(value)}
     for output in outputs:
         for value in free:
             if _hands_on(value, output):
@@ -164,6 +168,11 @@ def _carried(model: ir.Model, outputs: Sequence[ir.Value]) -> frozenset[str]:
                 break
     rest = [value for value in model.graph.outputs if str(value.name) not in found]
     return frozenset(found) if free and rest else frozenset()
+
+
+def _begins_cache(output: ir.Value) -> bool:
+    """Whether its name and rank are those of keys or values, with heads, places and channels."""
+    return len(shape_of(output)) == CACHE_AXES and says(str(output.name), CACHES)
 
 
 def _hands_on(given: ir.Value, output: ir.Value) -> bool:

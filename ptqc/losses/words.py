@@ -12,6 +12,7 @@ PLACES = frozenset(
     ["box", "boxes", "bbox", "bboxes", "loc", "locs", "reg", "regression", "delta", "deltas", "landmark", "landmarks"]
     + ["kps", "keypoint", "keypoints", "coord", "coords", "offset", "offsets"]
 )
+CACHES = frozenset(["present", "cache", "kv"])
 STATES = frozenset(
     ["present", "state", "states", "cache", "hn", "cn", "hidden", "memory", "mem", "kv", "next", "new", "carry"]
 )

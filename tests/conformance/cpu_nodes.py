@@ -43,7 +43,7 @@ def choosing_only() -> Iterator[None]:
         yield
 
 
-def _choose(folder: Path) -> None:
+def _choose(folder: Path, *_what: object) -> None:
     """What the process that runs TVM does first. Raises NoKernel, or TargetError where all is well."""
     job = json.loads((folder / JOB).read_text())
     formats = {name: Format.parse(form) for name, form in job["formats"].items()}

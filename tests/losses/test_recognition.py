@@ -212,6 +212,15 @@ def test_caches_are_states() -> None:
     assert [kind.name for kind in found.values()] == ["logits", "state", "state"]
 
 
+def test_caches_that_a_first_run_begins_are_states() -> None:
+    """As optimum exports decoders: the file of the first run has no caches among its inputs."""
+    text = """g (float[N, 4] x) => (float[N, 3] logits, float[N, 2, Q, 3] present_0_key) {
+        logits = MatMul(x, w) a = Reshape(x, form) present_0_key = MatMul(a, u)
+    }"""
+    found = kinds(text, inputs(1, 4), w=noise(4, 3), u=noise(2, 3), form=np.array([0, 2, 1, 2]))
+    assert [kind.name for kind in found.values()] == ["logits", "state"]
+
+
 def test_the_state_of_a_recurrent_network() -> None:
     text = """g (float[N, 4] x, float[1, N, 4] h0) => (float[N, 3] y, float[1, N, 4] hn) {
         hn = Add(h0, x) y = MatMul(x, w)

@@ -1,16 +1,18 @@
-"""Operators whose places are computed or found: gathering, places of extremes, triangles, running sums."""
+"""Operators whose places are computed or found: gathering, scattering, places of extremes, triangles, running sums."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import onnx_ir as ir
 
 from ptqc.codegen.kernels.emission import Emission
-from ptqc.codegen.kernels.families import indexing
+from ptqc.codegen.kernels.families import indexing, scattering
 from ptqc.codegen.program.built import Built, Declined
 from ptqc.codegen.program.layout import Layout
-from ptqc.graph.nodes import input_of, integer
+from ptqc.graph.nodes import input_of, integer, text
 
 Build = Callable[[Layout, Layout, Layout], Built]
+Scatter = Callable[[Layout, Layout, Layout, Layout, str], Built]
 
 
 def gather_elements(emission: Emission, node: ir.Node) -> None:
@@ -39,6 +41,33 @@ def at_places(emission: Emission, node: ir.Node, outer: int, build: Build) -> No
     (one, x), (other, places) = (emission.flat(value, outer) for value in node.inputs)
     y = Layout(emission.sizes(node.outputs[0])[outer:], x.dtype, plain=True)
     emission.add_as(build(x, places, y), [one, other], node.outputs[0], y)
+
+
+def scatter_elements(emission: Emission, node: ir.Node) -> None:
+    """ScatterElements."""
+    axis = integer(node, "axis", 0) % len(emission.sizes(node.inputs[0]))
+    outer = emission.outer(*node.inputs, node.outputs[0], touched=axis == 0)
+
+    def build(x: Layout, places: Layout, updates: Layout, y: Layout, reduction: str) -> Built:
+        return scattering.scatter_elements(x, places, updates, y, axis - outer, reduction)
+
+    scattered(emission, node, outer, build)
+
+
+def scatter_nd(emission: Emission, node: ir.Node) -> None:
+    """ScatterND."""
+    whole = emission.outer(*node.inputs, node.outputs[0], touched=True)
+    scattered(emission, node, whole, scattering.scatter_nd)
+
+
+def scattered(emission: Emission, node: ir.Node, outer: int, build: Scatter) -> None:
+    """Append a kernel that writes elements of a value to the places in another one that a third one holds."""
+    (one, x), (other, places), (third, updates) = (emission.flat(value, outer) for value in node.inputs)
+    reduction = text(node, "reduction", "none")
+    if x.dtype == "bool" and reduction != "none":
+        raise Declined("truth values are not added")
+    y = replace(x, outside=False, plain=True)
+    emission.add_as(build(x, places, updates, y, reduction), [one, other, third], node.outputs[0], y)
 
 
 def place_of_best(emission: Emission, node: ir.Node) -> None:

@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.calibration.continuing import continued
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.joining import takes_batches
 from ptqc.calibration.observers import RangeObserver
 from ptqc.calibration.plausibility import preprocessing_warning
-from ptqc.calibration.runnable import check_runs
+from ptqc.calibration.runnable import check_runs, runnable_side
 from ptqc.calibration.samples import Samples, collect
 from ptqc.calibration.synthetic import draw
+from ptqc.calibration.texts import Texts
 from ptqc.errors import CalibrationError
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.execute.suffix import Piece
@@ -35,6 +37,7 @@ from ptqc.stages.preparing.synthesize import synthesize
 from ptqc.work.progress import Progress
 
 SYNTHETIC = "synthetic"
+CONTINUED = "every other text goes on from a cache: the keys and values that the float model gives for its beginning"
 # One sample in HELD_BACK is kept for accepting decisions, and not used for making them.
 HELD_BACK = 4
 PROBES = 2
@@ -127,7 +130,8 @@ def gather(
     is_drawn = isinstance(calibration, str) and calibration == SYNTHETIC
     if is_drawn:
         try_once(source, next(draw(source.model, 1, seed, {})))
-        synthetic = synthesize(source.model, limit, seed, progress, source.cast_double)
+        side = runnable_side(source.model, seed)
+        synthetic = synthesize(source.model, limit, seed, progress, source.cast_double, side)
         calibration, notes = synthetic.feeds, synthetic.notes
     with progress.stage("read calibration data", None) as stage:
         samples = collect(calibration, inputs, folder, limit, preprocessing, lambda _done, _total: stage.advance())
@@ -136,7 +140,16 @@ def gather(
         raise CalibrationError("one calibration sample was given; give at least 2, and preferably 100 or more")
     if not is_drawn:
         try_once(source, samples[0])
-    return samples
+    return _with_caches(source.model, samples, folder) if is_drawn or isinstance(calibration, Texts) else samples
+
+
+def _with_caches(model: ir.Model, samples: Samples, folder: Path) -> Samples:
+    """The samples, of which every other one goes on from a cache where the model is a decoder that takes one."""
+    feeds = continued(model, samples)
+    if feeds is None:
+        return samples
+    found = collect(feeds, input_specs(model), folder / "continued", len(samples))
+    return dataclasses.replace(found, notes=(*samples.notes, Note("calibration", "", CONTINUED)))
 
 
 def prepare(

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.pixel_range import COMMON, RAW, PixelRange, stated_range
-from ptqc.calibration.synthetic import draw, is_image
+from ptqc.calibration.synthetic import FREE_SIDE, draw, is_image
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.graph.nodes import constant, input_of, nodes_of
 from ptqc.notes import Level, Note
@@ -40,28 +40,30 @@ class Synthetic:
     notes: tuple[Note, ...]
 
 
-def synthesize(model: ir.Model, limit: int, seed: int, progress: Progress, cast_double: bool = False) -> Synthetic:
+def synthesize(
+    model: ir.Model, limit: int, seed: int, progress: Progress, cast_double: bool = False, side: int = FREE_SIDE
+) -> Synthetic:
     """At most `limit` samples for a model, the same for the same seed.
 
-    cast_double: compute a float64 model in float32.
+    cast_double: compute a float64 model in float32. side: of images whose sizes the model leaves open.
     Raises CalibrationError for an input that nothing can be drawn for.
     """
     if cast_double:
         model = in_float32(model)
     notes = [Note(STEP, "", WARNING, Level.WARNING)]
-    pixels, remarks = _pixel_ranges(model, seed)
+    pixels, remarks = _pixel_ranges(model, seed, side)
     notes += [Note(STEP, name, remark) for name, remark in remarks.items()]
     if not match_batch_norm.has_statistics(model):
-        return Synthetic(draw(model, limit, seed, pixels), tuple(notes))
+        return Synthetic(draw(model, limit, seed, pixels, side), tuple(notes))
     if (problem := match_batch_norm.problem(model)) is not None:
         notes.append(Note(STEP, "", f"not matched to batch normalization: {problem}", Level.SKIPPED))
-        return Synthetic(draw(model, limit, seed, pixels), tuple(notes))
-    drawn = list(draw(model, min(limit, match_batch_norm.SAMPLES), seed, pixels))
+        return Synthetic(draw(model, limit, seed, pixels, side), tuple(notes))
+    drawn = list(draw(model, min(limit, match_batch_norm.SAMPLES), seed, pixels, side))
     matched, remark = match_batch_norm.match(_rewritten(model, drawn, fold=False), drawn, progress)
-    return Synthetic(matched or draw(model, limit, seed, pixels), (*notes, Note(STEP, "", remark)))
+    return Synthetic(matched or draw(model, limit, seed, pixels, side), (*notes, Note(STEP, "", remark)))
 
 
-def _pixel_ranges(model: ir.Model, seed: int) -> tuple[dict[str, PixelRange], dict[str, str]]:
+def _pixel_ranges(model: ir.Model, seed: int, side: int) -> tuple[dict[str, PixelRange], dict[str, str]]:
     """The range of each image input, and how it was found."""
     images = {spec.name: spec.dtype for spec in input_specs(model) if is_image(spec)}
     values = {str(value.name): value for value in model.graph.inputs}
@@ -70,15 +72,17 @@ def _pixel_ranges(model: ir.Model, seed: int) -> tuple[dict[str, PixelRange], di
     remarks = {name: f"drawn as {found.description}" for name, found in pixels.items()}
     unknown = [name for name in images if name not in pixels]
     if unknown:
-        guess, reason = _guess(model, unknown, pixels, seed)
+        guess, reason = _guess(model, unknown, pixels, seed, side)
         pixels |= dict.fromkeys(unknown, guess)
         remarks |= dict.fromkeys(unknown, f"drawn as {guess.description}, {reason}")
     return pixels, remarks
 
 
-def _guess(model: ir.Model, unknown: Sequence[str], known: dict[str, PixelRange], seed: int) -> tuple[PixelRange, str]:
+def _guess(
+    model: ir.Model, unknown: Sequence[str], known: dict[str, PixelRange], seed: int, side: int
+) -> tuple[PixelRange, str]:
     """The common range that suits the first convolution's biases best, and how it was found."""
-    trials = [list(draw(model, PROBES, seed, {**known, **dict.fromkeys(unknown, one)})) for one in COMMON]
+    trials = [list(draw(model, PROBES, seed, {**known, **dict.fromkeys(unknown, one)}, side)) for one in COMMON]
     balances = _balances(_rewritten(model, trials[0], fold=True), trials)
     distances = np.abs(np.log(np.maximum(balances, np.finfo(float).tiny) / BALANCE))
     if distances.min() > np.log(UNBALANCED):

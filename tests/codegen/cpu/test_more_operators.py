@@ -81,6 +81,14 @@ OTHERS = {
     "elements at places": ("float[N, 5] t, int64[N, 3] p", "y = GatherElements <axis = 1> (t, p)"),
     "slices at places": ("float[6, 5] t, int64[2, 3] p", "y = Gather <axis = 1> (t, p)"),
     "slices at lists of places": ("float[6, 5] t, int64[4, 2] p", "y = GatherND (t, p)"),
+    "elements put at places": ("float[N, 5] t, int64[N, 3] p", """a = GatherElements <axis = 1> (t, p) b = Neg(a)
+        y = ScatterElements <axis = 1> (t, p, b)"""),
+    "elements added at places": ("float[6, 5] t, int64[2, 3] p", """a = GatherElements <axis = 0> (t, p)
+        y = ScatterElements <reduction = "add"> (t, p, a)"""),
+    "elements put at lists of places": ("float[6, 5] t, int64[4, 2] p", """a = GatherND(t, p) b = Neg(a)
+        y = ScatterND (t, p, b)"""),
+    "larger slices at places": ("float[6, 5] t, int64[2, 3] p", """a = Gather(t, p) b = Neg(a) q = Unsqueeze(p, two)
+        y = ScatterND <reduction = "max"> (t, q, b)"""),
 }  # fmt: skip
 OUTPUTS = {
     "truth": "bool",

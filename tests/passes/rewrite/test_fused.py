@@ -177,6 +177,21 @@ def test_joined_weights_of_attention_become_a_layer(mask: str, unidirectional: i
     assert operators(model)[-1] == "MultiHeadAttention"
 
 
+def test_a_mask_that_is_summed_up_counts_the_words() -> None:
+    """As the optimizer writes it; behind sums of embeddings, the sizes of x are not known to be those of the mask."""
+    model = parsed(
+        """g (float[A, T, 8] x, int32[N, T] m) => (float[A, T, 8] y) {
+            n = ReduceSum <keepdims = 0> (m, last)
+            y = com.microsoft.Attention <num_heads = 2> (x, w, b, n)
+        }""",
+        w=noise(8, 24),
+        b=noise(24),
+        last=np.array([1]),
+    )
+    split(model, x=noise(2, 5, 8), m=MASK)
+    assert operators(model)[-1] == "MultiHeadAttention"
+
+
 def test_a_mask_of_bounds_is_not_taken_for_counts() -> None:
     """Where no size is declared, it may have one end for each sample, or an end and a start."""
     model = attention("n", batch="?")
