@@ -40,6 +40,7 @@ COLUMNS = (
 
 def raced(size: str, past: int, blocks: int, seconds: float) -> dict[str, Any]:
     """Milliseconds by form, a list over blocks, and bytes. Runs in a child."""
+    from ptqc.caches.known import FIXED
     from ptqc.codegen.cpu import isa, worker
     from ptqc.codegen.kernels.families import kept
     from ptqc.codegen.program.layout import Layout
@@ -47,7 +48,6 @@ def raced(size: str, past: int, blocks: int, seconds: float) -> dict[str, Any]:
     from ptqc.codegen.program.program import Program, ProgramStep
     from ptqc.codegen.program.verify import Loaded
     from ptqc.native.library import Library, aligned
-    from ptqc.passes.caches.known import FIXED
 
     shape, random = random_llama.SHAPES[size], np.random.default_rng(0)
     chosen = isa.several("host")[0]

@@ -6,7 +6,6 @@ Each artifact is resolved from its own plan, with --target cuda. One that was re
 """
 
 import argparse
-import gzip
 import json
 import subprocess
 import tempfile
@@ -39,6 +38,8 @@ COLUMNS = (
     Column("note", "note"),
 )
 FIRST, LAST = "sm_80", "sm_90a"
+# Families of kernels on tensor cores.
+PRODUCTS = ("dense_mma", "sparse_mma", "float8_mma", "weight_only")
 
 
 def build(folder: str, output: str, cache: str | None) -> None:
@@ -52,14 +53,17 @@ def build(folder: str, output: str, cache: str | None) -> None:
 def assembled(folder: str) -> float:
     """Seconds that the assembler takes again for all chips that there is machine code for; runs in a child."""
     from ptqc.artifact.folder import load
-    from ptqc.codegen.cuda.toolkit import ASSEMBLED, Toolkit
+    from ptqc.codegen.cuda.emulator.opening import read_ptx
+    from ptqc.codegen.cuda.emulator.ptx import modules
+    from ptqc.codegen.cuda.toolkit import ASSEMBLED, Toolkit, architecture_for
 
-    program = Toolkit.require().folder / "ptxas"
+    program, texts = Toolkit.require().folder / "ptxas", modules(read_ptx(Path(folder) / "cuda"))
     with tempfile.TemporaryDirectory() as room:
-        ptx = Path(room) / "kernels.ptx"
-        ptx.write_bytes(gzip.decompress((Path(folder) / "cuda" / "kernels.ptx.gz").read_bytes()))
+        for architecture, text in texts.items():
+            Path(room, str(architecture)).write_text(text, encoding="utf-8")
         started = time.monotonic()
         for gpu in load(folder).manifest["targets"]["cuda"]["gpus"]:
+            ptx = Path(room, str(architecture_for(gpu, texts)))
             command = [str(program), *ASSEMBLED, f"-arch={gpu}", str(ptx), "-o", f"{room}/code"]
             subprocess.run(command, check=True, capture_output=True)
         return time.monotonic() - started
@@ -71,7 +75,7 @@ def facts_of(folder: Path) -> dict[str, Any]:
     gpus, steps = told["gpus"], told["steps"]
     return {
         "kernels": told["kernels"],
-        "on_tensor_cores": sum(steps.get(family, 0) for family in ("dense_mma", "sparse_mma", "weight_only")),
+        "on_tensor_cores": sum(count for family, count in steps.items() if family.startswith(PRODUCTS)),
         "library_kb": told["bytes"] / 1000,
         "weights_kb": told["weights_bytes"] / 1000,
         "registers": _first_and_last(gpus, "registers"),
@@ -95,16 +99,27 @@ def _most_shared(codes: Iterable[Mapping[str, Mapping[str, int]]]) -> int:
 def _as_in_ptx(folder: Path, codes: Mapping[str, Mapping[str, Mapping[str, int]]]) -> str:
     """How many kernels have as many products as their PTX on every chip, or where a loop was unrolled a multiple."""
     from ptqc.codegen.cuda.emulator.opening import read_ptx
+    from ptqc.codegen.cuda.emulator.ptx import modules
+    from ptqc.codegen.cuda.toolkit import architecture_for
+
+    products = {architecture: _products(text) for architecture, text in modules(read_ptx(folder)).items()}
+    right, all_of = 0, 0
+    for name, of_chips in codes.items():
+        expected = [products[architecture_for(gpu, products)][name] for gpu in of_chips]
+        found = [code["tensor_core_instructions"] for code in of_chips.values()]
+        all_of += any((*expected, *found))
+        right += all(wanted and made and made % wanted == 0 for wanted, made in zip(expected, found, strict=True))
+    return f"{right} of {all_of} kernels"
+
+
+def _products(ptx: str) -> dict[str, int]:
+    """Of matrices, by kernel of a module."""
     from ptqc.codegen.cuda.emulator.ptx import Instruction, kernels
 
-    right, all_of = 0, 0
-    for kernel in kernels(read_ptx(folder)):
-        opcodes = [each.opcode for each in kernel.statements if isinstance(each, Instruction)]
-        expected = sum(opcode.startswith("mma.") for opcode in opcodes)
-        found = [code["tensor_core_instructions"] for code in codes[kernel.name].values()]
-        all_of += bool(expected or any(found))
-        right += bool(expected) and all(count and count % expected == 0 for count in found)
-    return f"{right} of {all_of} kernels"
+    def count(statements: Iterable[Any]) -> int:
+        return sum(isinstance(each, Instruction) and each.opcode.startswith("mma.") for each in statements)
+
+    return {kernel.name: count(kernel.statements) for kernel in kernels(ptx)}
 
 
 def _read(path: Path) -> Any:

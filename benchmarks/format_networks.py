@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -50,10 +50,11 @@ class FormatNetwork:
     def rows(self, weight: Weight, most: int | None = LOOKED_AT) -> Rows:
         """The weight's channels, with the second moments of what they are multiplied with. most: of its numbers."""
         values, importance = in_rows(weight, initial(self.observed.model, weight.name)), None
+        taps = weight.fitted_to[0].taps if weight.fitted_to else 1
         if weight.fitted_to and (moments := self.observed.moments.get(weight.name)) is not None:
             found = importance_of(moments.second(weight.fitted_to[0].is_corrected))
             importance = np.broadcast_to(found, values.shape).reshape(-1, values.shape[-1])
-        return _some(values.reshape(-1, values.shape[-1]), importance, most)
+        return replace(_some(values.reshape(-1, values.shape[-1]), importance, most), taps=taps)
 
     def rounded(self, weight: Weight, form: NumberFormat) -> np.ndarray:
         """The whole weight, rounded number by number."""

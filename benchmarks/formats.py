@@ -61,7 +61,7 @@ def compared(several: Sequence[Rows], formats: Sequence[NumberFormat], own: Sequ
     """
     found: dict[str, list[tuple[float, ...]]] = {}
     for rows in several:
-        usable = [form for form in formats if form.fits(rows.width)]
+        usable = [form for form in formats if form.fits(rows)]
         points = {form.name: _point(form, rows) for form in usable}
         known = frontier(points[form.name] for form in own if form.name in points)
         for name, (bits, noise) in points.items():
@@ -123,7 +123,7 @@ def _whole(network: FormatNetwork, some: Sequence[Weight], form: NumberFormat) -
     constants, bits = dict[str, np.ndarray](), 0.0
     for weight in some:
         rows = network.rows(weight)
-        taken = form if form.fits(rows.width) else PRODUCT[6]
+        taken = form if form.fits(rows) else PRODUCT[6]
         constants[weight.name] = network.rounded(weight, taken)
         bits += taken.store(rows).bits
     loss = max(network.loss(constants), SMALLEST_LOSS)
@@ -154,7 +154,7 @@ def choices(network: FormatNetwork) -> list[Any]:
 
 def _options(network: FormatNetwork, weight: Weight) -> list[Option]:
     rows = network.rows(weight)
-    stored = {form.name: form.store(rows) for form in (*PRODUCT, *BEYOND) if form.fits(rows.width)}
+    stored = {form.name: form.store(rows) for form in (*PRODUCT, *BEYOND) if form.fits(rows)}
     errors = {name: 10 ** (-decibels(rows, each) / 10) for name, each in stored.items()}
     measured = [max(network.loss({weight.name: network.rounded(weight, form)}), SMALLEST_LOSS) for form in ANCHORS]
     predicted = partial(power_law, [errors[form.name] for form in ANCHORS], measured)

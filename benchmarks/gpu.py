@@ -6,8 +6,9 @@ python FOLDER/gpu.py run FOLDER [--dry-run] [--out results.json]
 
 `network` writes ResNet-50 with drawn weights, for `ptqc compile --activations integer --target cuda`. `prepare` needs
 no GPU. `run` needs a GPU with PyTorch, this version of Python, and nothing but the folder; with --dry-run it needs a
-C++ compiler instead, runs in the emulator, and times nothing. Products are dense ones, and ones of which two of each
-four weights are zero; an artifact of `ptqc compile --sparsity 2:4` compares what the latter compute.
+C++ compiler instead, runs in the emulator, and times nothing. Products are dense ones, ones of which two of each four
+weights are zero, and ones of FP8; artifacts of `ptqc compile` with --sparsity 2:4 or --activations float8 compare what
+the latter two compute.
 """
 
 import argparse

@@ -95,6 +95,7 @@ def _network(path: Path, room: Path) -> None:
             "constants": call.constants,
             "shape": list(listing.layouts[call.output].axes),
             "dtype": listing.layouts[call.output].stored,
+            "of_chip": call.accuracy.of_chip,
         }
         for call in listing.calls
     ]
@@ -125,6 +126,7 @@ def products(folder: Path, sides: Sequence[int], wide: Sequence[Sequence[int]]) 
         made = [
             *map(_square, sides),
             *map(_sparse_square, sides),
+            *map(_float8_square, sides),
             *(found for size in wide if (found := _row(*size)) is not None),
         ]
         layouts = {f"x{i}": x for i, (_, x, _, _) in enumerate(made)}
@@ -174,6 +176,18 @@ def _sparse_square(side: int) -> tuple[Any, Any, Any, dict[str, Any]]:
     tiles, coding = sparse_cores.chosen(window, codes)
     built = sparse_cores.write(tiles, coding, x, y, isa, codes, scales, after)
     return built, x, y, {"what": "sparse product", "sizes": [side, side, side]}
+
+
+def _float8_square(side: int) -> tuple[Any, Any, Any, dict[str, Any]]:
+    """Numbers of FP8 with as many weights, and results in float32."""
+    from ptqc.codegen.cuda import float8_cores
+    from ptqc.codegen.program.layout import Layout
+
+    x, _, _, window, _, _ = _square_layer(side)
+    y, ones = Layout((side, 1, side), "float32"), np.ones(side, np.float32)
+    weights = np.random.default_rng(side).integers(0, 127, (side, side, 1, 1)).astype(np.uint8)
+    built = float8_cores.write(x, y, window, weights, ones, ones, ())
+    return built, x, y, {"what": "FP8 product", "sizes": [side, side, side]}
 
 
 def _square_layer(side: int) -> tuple[Any, ...]:

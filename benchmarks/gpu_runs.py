@@ -22,7 +22,7 @@ TOLERANCE, REPEATED, ROUNDS, BATCHES = 1e-4, 20, 15, (1, 64)
 COPIED = 1 << 30
 # Two places of four in ascending order: what a half of each byte of metadata may be.
 PLACES = np.array([low | high << 2 for high in range(4) for low in range(high)], np.uint8)
-KINDS = {"product": "int8", "sparse product": "int8, 2:4,"}
+KINDS = {"product": "int8", "sparse product": "int8, 2:4,", "FP8 product": "FP8"}
 
 
 class Emulator:
@@ -105,13 +105,13 @@ def rows(folder: Path, machine: Emulator | Gpu) -> Iterator[Row]:
     """All that there is to say, one line each."""
     for path in sorted((folder / "networks").glob("*")):
         library = machine.open(path)
-        yield _compared(path, library)
+        yield _compared(path, library, on_a_gpu=machine.torch is not None)
         yield from _network_times(path.name, library, machine)
     yield from _peers(machine)
     yield from _products(folder / "products", machine)
 
 
-def _compared(path: Path, library: Any) -> Row:
+def _compared(path: Path, library: Any, *, on_a_gpu: bool) -> Row:
     """Every kernel on ONNX Runtime's values, as at compile time."""
     document = json.loads((path / "calls.json").read_text())
     integers = different = reals = beyond = 0
@@ -133,7 +133,8 @@ def _compared(path: Path, library: Any) -> Row:
                 continue
             if output.dtype.kind == "f":
                 reals += output.size
-                allowed = TOLERANCE * np.abs(wanted[np.isfinite(wanted)]).max(initial=0)
+                share = TOLERANCE + (call["of_chip"] if on_a_gpu else 0)
+                allowed = share * np.abs(wanted[np.isfinite(wanted)]).max(initial=0)
                 beyond += int(np.count_nonzero(~(np.abs(output - wanted) <= allowed) & (output != wanted)))
             else:
                 integers += output.size
@@ -220,7 +221,7 @@ def _products(folder: Path, machine: Emulator | Gpu) -> Iterator[Row]:
             share = None if took is None or bandwidth is None else entry["bytes"] / took * 1e6 / bandwidth
             yield _timed(f"row × {' × '.join(map(str, entry['sizes']))}, W4A16", took, of_copying=share)
         else:
-            peer = _cublas(entry["sizes"][0], machine)
+            peer = (_cublas_float8 if entry["what"] == "FP8 product" else _cublas)(entry["sizes"][0], machine)
             share = None if took is None or peer is None else peer / took
             yield _timed(f"{KINDS[entry['what']]} {' × '.join(map(str, entry['sizes']))}", took, of_cublaslt=share)
     (folder / "weights.bin").unlink()
@@ -251,6 +252,16 @@ def _cublas(side: int, machine: Emulator | Gpu) -> float | None:
         return None
     a, b = (machine.torch.ones(side, side, dtype=machine.torch.int8, device="cuda") for _ in range(2))
     return machine.microseconds(lambda: machine.torch._int_mm(a, b.t()))
+
+
+def _cublas_float8(side: int, machine: Emulator | Gpu) -> float | None:
+    """The same of FP8, where the chip multiplies it."""
+    torch = machine.torch
+    if torch is None or torch.cuda.get_device_capability() < (8, 9):
+        return None
+    a, b = (torch.ones(side, side, device="cuda").to(torch.float8_e4m3fn) for _ in range(2))
+    one = torch.ones((), device="cuda")
+    return machine.microseconds(lambda: torch._scaled_mm(a, b.t(), one, one, out_dtype=torch.bfloat16))
 
 
 def use_libraries_of(folder: Path) -> None:

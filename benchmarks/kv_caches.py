@@ -27,11 +27,11 @@ import generate
 import tiny_llama
 
 from ptqc.budget import CacheBudget
+from ptqc.caches.form import CacheForm
+from ptqc.caches.known import NAMES
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import Samples, collect
 from ptqc.passes.caches.around import pack_caches
-from ptqc.passes.caches.form import CacheForm
-from ptqc.passes.caches.known import NAMES
 from ptqc.stages.caches.choosing import chosen
 from ptqc.stages.caches.seen import SeenCaches
 

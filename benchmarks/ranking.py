@@ -63,10 +63,11 @@ def at(phase: type[Phase], decided: Decided) -> Phase:
     return phase(**{each.name: getattr(decided, each.name) for each in fields(phase)})
 
 
-def with_moments(bench: Bench) -> Bench:
-    """With the moments of what layers multiply, which are not in the store."""
-    observed = Calibrate().apply(at(Setting, bench.decided)).made
-    return replace(bench, decided=replace(bench.decided, moments=observed.moments, held_moments=observed.held_moments))
+def with_observed(bench: Bench) -> Bench:
+    """With what calibration observes and the store does not keep: moments of what layers multiply, and other ranges."""
+    made = Calibrate().apply(at(Setting, bench.decided)).made
+    observed = {name: getattr(made, name) for name in ("moments", "held_moments", "other_ranges")}
+    return replace(bench, decided=replace(bench.decided, **observed))
 
 
 def squared(bench: Bench) -> Losses:
@@ -124,7 +125,7 @@ def rows_of(name: str, budgets: Sequence[str], plans: int, count: int) -> list[d
         samples = task.calibration(count + MOST_FRESH)[count:]
         if len(samples) < FEWEST_FRESH:
             return [{"task": name, "note": f"has {len(samples)} samples beyond the first {count}"}]
-        bench = with_moments(Bench.of(task, count, Path(folder)))
+        bench = with_observed(Bench.of(task, count, Path(folder)))
         names = [str(value.name) for value in bench.model.graph.outputs]
         run = harness.open_model(task.path)
         real = [dict(zip(names, run(feeds), strict=True)) for feeds in samples]

@@ -89,6 +89,9 @@ class Target(Protocol[Options]):
     def gains_by_bfloat16(self, options: Options) -> bool:
         """Whether it multiplies bfloat16 faster than float32, and is there to do so."""
 
+    def multiplies_float8(self) -> bool:
+        """Whether it has kernels for layers of FP8."""
+
     def build(
         self,
         lowered: "Lowered",

@@ -17,7 +17,7 @@ import onnx_ir.passes.common as common
 
 from ptqc.biases import accumulator_scale, bias_codes, bits_for, usable_scale
 from ptqc.errors import InternalError
-from ptqc.formats import FloatActivation, FloatRounding, Format, QuantParams
+from ptqc.formats import FLOAT8, FloatActivation, FloatRounding, Format, QuantParams
 from ptqc.graph.layers import Layer
 from ptqc.graph.nodes import constant
 from ptqc.integer import quantize
@@ -268,7 +268,8 @@ class _Builder:
             return
         node.replace_input_with(1, self._weight(layer.weight, solution))
         if bias is not None:
-            self._set_bias(node, self._constant(bias.astype(np.float32), f"{layer.name}{self.mark}bias"))
+            found = _in_steps(bias.astype(np.float32), node, solution)
+            self._set_bias(node, self._constant(found, f"{layer.name}{self.mark}bias"))
 
     def _integer_layer(
         self,
@@ -395,6 +396,21 @@ def _reaches(bound: float, params: QuantParams) -> bool:
 def _names(graph: ir.Graph) -> set[str]:
     nodes = ir.traversal.RecursiveGraphIterator(graph)
     return {*graph.initializers, *(str(v.name) for v in graph.inputs), *(str(v.name) for n in nodes for v in n.outputs)}
+
+
+def _in_steps(bias: np.ndarray, layer: ir.Node, solution: Solution) -> np.ndarray:
+    """The bias of a layer in float. Of one that multiplies FP8 it is in steps of both scales.
+
+    ONNX Runtime rounds it to these where it stands behind a DequantizeLinear on either side; rounded already, it is the
+    same to whoever runs the file.
+    """
+    maker = layer.inputs[0].producer() if layer.inputs[0] is not None else None
+    if solution.form != FLOAT8 or maker is None or maker.op_type != "DequantizeLinear":
+        return bias
+    scale = constant(maker.inputs[1])
+    assert scale is not None
+    steps = scale * solution.scale.reshape(-1).astype(np.float32)
+    return np.asarray(np.rint(bias / steps) * steps, np.float32)
 
 
 def _drop_unused(model: ir.Model) -> None:

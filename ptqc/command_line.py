@@ -106,8 +106,8 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--activations",
         help="8-bit activations: auto (where the loss allows; default), integer (everywhere) or float (nowhere); or "
-        "float8: weights in FP8 (E4M3), and activations where the loss allows, for compilers for GPUs that multiply "
-        "FP8",
+        "float8: weights in FP8 (E4M3), and activations where the loss allows, for GPUs that multiply FP8 (with "
+        "--target cuda or other compilers)",
     )
     parser.add_argument(
         "--activation-limit", type=float, metavar="LOSS", help="the most loss that 8-bit activations may add"

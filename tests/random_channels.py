@@ -8,8 +8,8 @@ import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
+from ptqc.graph.editing import infer_shapes
 from ptqc.passes.base import Feeds
-from ptqc.passes.rewrite.tools.graph import infer_shapes
 
 
 @dataclass

@@ -6,10 +6,12 @@ import numpy as np
 import onnx_ir as ir
 from graphs import noise, parse
 
+from ptqc.caches.form import CacheForm
+from ptqc.caches.known import FLOAT, NAMES
+from ptqc.caches.values import packed_feeds
 from ptqc.execute.onnxruntime import Feeds
-from ptqc.passes.caches.around import pack_caches, packed_feeds
-from ptqc.passes.caches.form import CacheForm
-from ptqc.passes.caches.known import FLOAT, NAMES, form_named
+from ptqc.passes.caches.around import pack_caches
+from ptqc.passes.caches.known import form_named
 
 CACHES = ("past_key_0", "past_value_0")
 # Every head of keys or values for the queries that share it.

@@ -12,12 +12,14 @@ SCALE_BITS = 16
 class Rows:
     """Channels of a weight (R, d), what a unit of squared error costs in each place (R, d), and the channels it has.
 
-    values may be a sample of the channels; count says how many there are.
+    values may be a sample of the channels; count says how many there are. taps: weights of one input that follow each
+    other in a channel.
     """
 
     values: np.ndarray
     importance: np.ndarray
     count: int
+    taps: int = 1
 
     @classmethod
     def of(cls, values: np.ndarray, importance: np.ndarray | None = None, count: int | None = None) -> "Rows":
@@ -55,8 +57,8 @@ class NumberFormat(ABC):
         """Whether scales belong to neighbours of a channel, not to all of it."""
         return False
 
-    def fits(self, width: int) -> bool:  # noqa: ARG002
-        """Whether channels of so many weights can have it."""
+    def fits(self, rows: Rows) -> bool:  # noqa: ARG002
+        """Whether such channels can have it."""
         return True
 
     @abstractmethod

@@ -20,8 +20,8 @@ class ProductFormat(NumberFormat):
     name: str
     form: Scaled
 
-    def fits(self, width: int) -> bool:
-        return self.form.fits(width)
+    def fits(self, rows: Rows) -> bool:
+        return self.form.fits(rows.width)
 
     def store(self, rows: Rows) -> Stored:
         shape = (len(rows.values), -1, self.form.group)

@@ -14,8 +14,8 @@ from number_formats.scaling import SearchedScale
 class SparseFormat(NumberFormat):
     """The `kept` of `of` neighbouring weights whose loss would cost most are even codes, the others zero.
 
-    Which ones is an index among all combinations. Of more weights than a channel has (`of` 0): `kept` percent of
-    the whole weight, and a bit for each.
+    Neighbours are inputs of one tap, since hardware multiplies tap by tap. Which ones are kept is an index among all
+    combinations. Of more weights than a channel has (`of` 0): `kept` percent of the whole weight, and a bit for each.
     """
 
     name: str
@@ -23,8 +23,12 @@ class SparseFormat(NumberFormat):
     kept: int
     of: int = 0
 
+    def fits(self, rows: Rows) -> bool:
+        """Whether a channel has so many inputs."""
+        return rows.width >= self.of * rows.taps
+
     def store(self, rows: Rows) -> Stored:
-        mask = self._mask(np.square(rows.values) * rows.importance)
+        mask = self._mask(np.square(rows.values) * rows.importance, rows.taps)
         levels = EvenLevels(self.bits)
         values, importance = (np.where(mask, x, 0)[:, None] for x in (rows.values, rows.importance))
         scale = SearchedScale().scale(values, importance, levels)[:, 0, None]
@@ -36,10 +40,12 @@ class SparseFormat(NumberFormat):
     def _mask_bits(self) -> float:
         return ceil(log2(comb(self.of, self.kept))) / self.of if self.of else 1
 
-    def _mask(self, power: np.ndarray) -> np.ndarray:
+    def _mask(self, power: np.ndarray, taps: int) -> np.ndarray:
         if not self.of:
             return power >= np.quantile(power, 1 - self.kept / 100)
-        groups = np.pad(power, ((0, 0), (0, -power.shape[1] % self.of)), constant_values=-1)
-        groups = groups.reshape(len(power), -1, self.of)
-        rank = np.argsort(np.argsort(-groups, axis=-1, kind="stable"), axis=-1)
-        return (rank < self.kept).reshape(len(power), -1)[:, : power.shape[1]]
+        by_tap = power.reshape(len(power), -1, taps).swapaxes(1, 2)
+        groups = np.pad(by_tap, ((0, 0), (0, 0), (0, -by_tap.shape[-1] % self.of)), constant_values=-1)
+        split = groups.reshape(*groups.shape[:2], -1, self.of)
+        rank = np.argsort(np.argsort(-split, axis=-1, kind="stable"), axis=-1)
+        kept = (rank < self.kept).reshape(groups.shape)[..., : by_tap.shape[-1]]
+        return np.asarray(kept.swapaxes(1, 2).reshape(power.shape))

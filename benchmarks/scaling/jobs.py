@@ -104,7 +104,7 @@ def job_of(
     is_sent: whether weights are solved elsewhere. room: bytes for the second moments of a block.
     """
     named = {str(number): matrix for number, matrix in enumerate(matrices)}
-    together = grouped(((name, 2 * matrix.moments) for name, matrix in named.items()), room)
+    together = grouped(((name, name, 2 * matrix.moments) for name, matrix in named.items()), room)
     observe = costs.observe * data.tokens / processors
     blocks = (
         Block(
@@ -144,7 +144,9 @@ def numbers_of(matrices: Iterable[Matrix]) -> int:
 def traced_blocks(trace: Trace) -> list[list[UnitTimes]]:
     """The units of a trace in blocks."""
     units = {unit.label: unit for unit in sorted(trace.units, key=lambda unit: unit.number)}
-    together = grouped(((name, 2 * unit.moments) for name, unit in units.items()), SMALL_BLOCK_BYTES)
+    together = grouped(
+        ((name, unit.reads or name, 2 * unit.moments) for name, unit in units.items()), SMALL_BLOCK_BYTES
+    )
     return [[units[name] for name in names] for names in together]
 
 

@@ -40,7 +40,8 @@ class UnitTimes:
     channels, width: of the layer that it is fitted to; where there is none, its numbers, and 0. size: its numbers.
     moments: bytes of its second moments on one split. problem, result: bytes. make: seconds of the processor until the
     problem is in memory; solve: behind that, in the thread that asked, which is solving it only with the executor
-    threads. thread: which that was.
+    threads. thread: which that was. reads: what it is multiplied with; units of which this is equal, and not empty,
+    share their second moments.
     """
 
     number: int
@@ -55,6 +56,7 @@ class UnitTimes:
     make: float
     solve: float
     thread: int = 0
+    reads: str = ""
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,7 @@ def _unit(number: int, label: str, unit: WeightProblem, result: int, make: float
         make=make,
         solve=solve,
         thread=threading.get_ident(),
+        reads=str(layer.reading) if layer else "",
     )
 
 

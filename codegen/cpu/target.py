@@ -16,7 +16,7 @@ from ptqc.codegen.cpu.options import DEFAULT_CPU, CpuOptions
 from ptqc.codegen.cpu.package import check_compiler
 from ptqc.codegen.cpu.table import DELIVERED, Request
 from ptqc.codegen.cpu.timer import CpuTimer
-from ptqc.codegen.kernels.checks import check_kernels, check_lengths, check_model, check_sizes
+from ptqc.codegen.kernels.checks import check_kernels, check_lengths, check_model, check_sizes, settle
 from ptqc.codegen.kernels.job_files import REPORT
 from ptqc.codegen.kernels.jobs import run_job, write_job
 from ptqc.codegen.onnxruntime.export import Exported
@@ -63,7 +63,8 @@ def build(
     def made(batching: Batching, taken: Sequence[Feeds]) -> TargetOutput:
         if not batching.varies:
             check_sizes({tuple(array.shape[1:] for array in feeds.values()) for feeds in taken}, DELIVERED)
-        return _build(lowered, exported, taken, Choices(batching, isa, store, tuning), folder)
+        graph = settle(lowered, taken, batching, DELIVERED)
+        return _build(graph, exported, taken, Choices(batching, isa, store, tuning), folder)
 
     return batched(lowered.model, exported, samples, made, may_vary=True)
 
@@ -111,6 +112,10 @@ class CpuTarget:
     def gains_by_bfloat16(self, options: CpuOptions) -> bool:
         """Whether an instruction set that it is built for multiplies bfloat16."""
         return is_present() and any(isa.bfloats for isa in several(options.cpu))
+
+    def multiplies_float8(self) -> bool:
+        """Processors multiply no such numbers."""
+        return False
 
     def timer(self, options: CpuOptions) -> CpuTimer:
         """What times its libraries on this machine."""

@@ -43,7 +43,7 @@ class Delivered:
 
     def emulated(self) -> Loaded:
         """The library on the emulator, which finds the translation of its kernels by the image's bytes."""
-        return Loaded(Listing.of(self.program), open_image(self.folder, self.image.path, self.image.ptx))
+        return Loaded(Listing.of(self.program).summed_exactly, open_image(self.folder, self.image.path, self.image.ptx))
 
 
 def build(folder: Path) -> None:
@@ -89,7 +89,7 @@ def verified(made: Delivered, samples: int) -> dict[str, Any]:
         library = made.emulated()
     except NotEmulated as reason:
         return {"missing": str(reason)}
-    return verification.verification(library, made.folder, samples)
+    return verification.verification(library, made.folder, samples, made.image.ptx)
 
 
 def _codes(made: Delivered) -> dict[str, dict[str, Any]]:

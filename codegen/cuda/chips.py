@@ -5,24 +5,28 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Chip:
-    """processors: streaming multiprocessors, at `clock` GHz. products: of bytes in a processor's tensor cores at each
-    clock, by mma.sync. bandwidth: of memory, GB/s. shared: bytes and threads that a processor holds."""
+    """processors: streaming multiprocessors, at `clock` GHz. products, floats: of bytes and of FP8 in a processor's
+    tensor cores at each clock, by mma.sync. unpacking: instructions for four numbers of FP8 where they are multiplied
+    as float16. bandwidth: of memory, GB/s. shared: bytes and threads that a processor holds."""
 
     name: str
     processors: int
     clock: float
     products: int
+    floats: int
+    unpacking: int
     bandwidth: float
     shared: int
     threads: int
 
 
-# From NVIDIA's data sheets and white papers; of Hopper's tensor cores mma.sync reaches about 62 %.
+# From NVIDIA's data sheets and white papers; of Hopper's tensor cores mma.sync reaches about 62 %. For 9.0, products of
+# FP8 become products of float16 in the assembler: its tensor cores take FP8 by wgmma only.
 CHIPS = {
-    "sm_80": Chip("A100 40 GB", 108, 1.41, 2048, 1555, 164 * 1024, 2048),
-    "sm_86": Chip("RTX 3090", 82, 1.70, 1024, 936, 100 * 1024, 1536),
-    "sm_89": Chip("L4", 58, 2.04, 1024, 300, 100 * 1024, 1536),
-    "sm_90a": Chip("H100 SXM", 132, 1.83, 2540, 3350, 228 * 1024, 2048),
+    "sm_80": Chip("A100 40 GB", 108, 1.41, 2048, 1024, 8, 1555, 164 * 1024, 2048),
+    "sm_86": Chip("RTX 3090", 82, 1.70, 1024, 256, 8, 936, 100 * 1024, 1536),
+    "sm_89": Chip("L4", 58, 2.04, 1024, 1024, 0, 300, 100 * 1024, 1536),
+    "sm_90a": Chip("H100 SXM", 132, 1.83, 2540, 1270, 2, 3350, 228 * 1024, 2048),
 }
 # Of a processor at each clock: instructions on integers, or as many on real numbers.
 INTEGER_RATE = 64

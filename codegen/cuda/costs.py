@@ -16,7 +16,7 @@ from math import exp, log, prod
 from ptqc.codegen.cuda.chips import CHIPS, INTEGER_RATE, LATENCY, LAUNCH, Chip
 from ptqc.codegen.cuda.fragments import REGISTERS, Coding
 from ptqc.codegen.cuda.pairs import PairCoding
-from ptqc.codegen.cuda.tiles import CHUNK, PART, PARTS, ROWS, WARP_COLUMNS, TileCut, Tiles
+from ptqc.codegen.cuda.tiles import BLOCKS, CHUNK, PART, PARTS, ROWS, SUMS, WARP_COLUMNS, TileCut, Tiles
 from ptqc.codegen.program.window import Window
 
 SAMPLES = (1, 64)
@@ -35,14 +35,16 @@ EACH_STEP, EACH_COPY, EACH_MATRIX, EACH_RESULT = 20, 6, 4, 12
 EACH_ROW_TILE, BESIDE = 20, 48
 
 
-def chosen(window: Window, outputs: int, coding: Coding | PairCoding, *, is_sparse: bool = False) -> Tiles:
+def chosen(
+    window: Window, outputs: int, coding: Coding | PairCoding, *, is_sparse: bool = False, is_float8: bool = False
+) -> Tiles:
     """The tiles with the shortest predicted times."""
-    return _chosen(window, outputs, coding.bits, coding.instructions, coding.shared_bytes, is_sparse)
+    found = candidates(window, outputs, coding.bits, coding.shared_bytes, is_sparse=is_sparse, is_float8=is_float8)
+    return _best(tuple(found), coding.instructions)
 
 
 @lru_cache
-def _chosen(window: Window, outputs: int, bits: int, instructions: int, beside: int, is_sparse: bool) -> Tiles:
-    found = candidates(window, outputs, bits, beside, is_sparse=is_sparse)
+def _best(found: tuple[Tiles, ...], instructions: int) -> Tiles:
     return min(found, key=lambda tiles: _typical(tiles, instructions))
 
 
@@ -61,11 +63,14 @@ def predicted(tiles: Tiles, coding: Coding | PairCoding, samples: int = 1) -> di
     return {name: round(1e6 * found, 2) for name, found in seconds.items()}
 
 
-def candidates(window: Window, outputs: int, bits: int, beside: int = 0, *, is_sparse: bool = False) -> Iterator[Tiles]:
+def candidates(
+    window: Window, outputs: int, bits: int, beside: int = 0, *, is_sparse: bool = False, is_float8: bool = False
+) -> Iterator[Tiles]:
     """All ways to cut a layer whose weights have so many bits. beside: shared memory for other things."""
     for rows, columns, row_tiles in product((16, 32, 64, 128), (32, 64, 128), (1, 2, 4)):
         for shares, stages in product((1, 2), (3, 4, 6)):
-            tiles = Tiles(window, outputs, TileCut(rows, columns, row_tiles, shares, stages), bits, is_sparse)
+            cut = TileCut(rows, columns, row_tiles, shares, stages)
+            tiles = Tiles(window, outputs, cut, bits, is_sparse, is_float8)
             fits = (
                 tiles.units % shares == 0 and rows % tiles.warp_rows == 0 and tiles.shared_bytes + beside <= MOST_SHARED
             )
@@ -100,18 +105,32 @@ def _clocks(chip: Chip, tiles: Tiles, instructions: int, together: int) -> float
 
 def _chain(chip: Chip, tiles: Tiles, instructions: int) -> float:
     """Clocks until a warp is through a step on its own: it has one of a processor's four tensor cores."""
-    multiplied = tiles.cut.row_tiles * ROWS * WARP_COLUMNS * PART / (chip.products / 4)
-    return BARRIER + tiles.units // tiles.cut.shares * (READ + REGISTERS * instructions + multiplied)
+    multiplied = tiles.cut.row_tiles * ROWS * WARP_COLUMNS * PART / (_products(chip, tiles) / 4)
+    return BARRIER + tiles.units // tiles.cut.shares * (READ + _worked(chip, tiles, instructions) + multiplied)
+
+
+def _products(chip: Chip, tiles: Tiles) -> int:
+    """At each clock of a processor."""
+    return chip.floats if tiles.is_float8 else chip.products
+
+
+def _worked(chip: Chip, tiles: Tiles, instructions: int) -> int:
+    """Instructions of a thread for a unit, but for its products: weights are unpacked, and FP8 is summed as float32."""
+    unpacked = REGISTERS * instructions
+    if not tiles.is_float8:
+        return unpacked
+    return unpacked + (REGISTERS + SUMS * tiles.cut.row_tiles) * chip.unpacking + SUMS * BLOCKS * tiles.cut.row_tiles
 
 
 def _busy(chip: Chip, tiles: Tiles, instructions: int) -> float:
     """Clocks of the resource that a step keeps busy the longest."""
     rows, columns, (shares, row_warps, column_warps) = tiles.cut.rows, tiles.cut.columns, tiles.warps
     read = column_warps * tiles.input_bytes + row_warps * tiles.weight_bytes
-    unpacked = tiles.units // shares * REGISTERS * instructions + PARTS // shares * tiles.cut.row_tiles * EACH_MATRIX
+    unpacked = tiles.units // shares * _worked(chip, tiles, instructions)
+    unpacked += PARTS // shares * tiles.cut.row_tiles * EACH_MATRIX
     copied = EACH_COPY * -(-tiles.step_bytes // CHUNK // tiles.threads)
     return max(
-        rows * columns * PART * tiles.units / chip.products,
+        rows * columns * PART * tiles.units / _products(chip, tiles),
         (read + tiles.step_bytes) / SHARED_RATE,
         tiles.threads * (EACH_STEP + copied + unpacked) / INTEGER_RATE,
         tiles.step_bytes / CACHE_RATE,

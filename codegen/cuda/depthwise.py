@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
-from ptqc.codegen.cuda.results import Results, constants_of, ptx
+from ptqc.codegen.cuda.results import CodedResults, Results, ptx
 from ptqc.codegen.kernels.epilogue import Epilogue
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.isa import DOT, Isa
@@ -38,14 +38,14 @@ def integer(
     epilogue: Epilogue,
 ) -> Built:
     """Codes times int8 weights (channels, 1, *kernel)."""
+    results = CodedResults(y, isa, window.channels, requantization, epilogue)
     constants: list[Stored] = [
         Arranged(weights.astype(np.int8), _order(window)),
-        *constants_of(requantization, lambda values: values),
-        *epilogue.constants(isa),
+        *results.constants(lambda values: values),
     ]
-    body = Columns(window, x, Results(y, isa, window.channels, epilogue)).body
     operations = 2 * window.products * window.channels
-    return build("depthwise_dp4a", [x, *epilogue.others], constants, y, body, operations, SUM_OF_PRODUCTS)
+    body = Columns(window, x, results).body
+    return build("depthwise_dp4a", [x, *results.others], constants, y, body, operations, SUM_OF_PRODUCTS)
 
 
 def _groups(window: Window) -> int:
@@ -75,7 +75,7 @@ class Columns:
 
     def body(self, batch: Any, x: Any, *rest: Any) -> None:
         """See `ptqc.codegen.kernels.kernel.write`."""
-        beside, window = len(self.results.epilogue.others), self.window
+        beside, window = len(self.results.others), self.window
         others, (weights, *constants, out) = rest[:beside], rest[beside:]
         sizes = (*window.output, window.channels // DOT)
         with nest(batch, sizes, window.products * window.channels) as (sample, (row, column, block)):

@@ -6,6 +6,7 @@ Files of a job: `job.json` and `values-<i>.npz`, as `emulation.py` writes them. 
 
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from ptqc.codegen.cuda.emulation import OUTPUTS
-from ptqc.codegen.cuda.emulator.opening import ROOM, load_stand_ins, open_delivered
+from ptqc.codegen.cuda.emulator.opening import ROOM, load_stand_ins, open_delivered, read_ptx
 from ptqc.codegen.cuda.emulator.ptx import NotEmulated
-from ptqc.codegen.cuda.verification import CROPPING, is_small, take_order
+from ptqc.codegen.cuda.verification import CROPPING, each_chip, is_small, take_order
 from ptqc.codegen.kernels.assignment import telling, write_document
 from ptqc.codegen.kernels.job_files import JOB, REPORT, VALUES
 from ptqc.codegen.program.listing import Listing
@@ -34,12 +35,16 @@ def _work(job: Path) -> None:
     room.mkdir()
     listing = Listing.from_json(json.loads((folder / KERNELS).read_text())["libraries"][NAME])
     try:
-        loaded = Loaded(listing, open_delivered(folder, room))
+        loaded = Loaded(listing.summed_exactly, open_delivered(folder, room))
     except NotEmulated as reason:
         raise TargetError(f"{reason}; compare it on a GPU") from reason
     shares: dict[str, float] = {}
     is_whole = is_small(listing, sum(_samples(job, index, loaded) for index in range(given["runs"])))
-    found = [_compared(job, index, loaded, is_whole, shares) for index in range(given["runs"])]
+    by_chip = [
+        [_compared(job, index, loaded, is_whole, shares) for index in range(given["runs"])]
+        for _ in each_chip(read_ptx(folder))
+    ]
+    found = [[max(same, key=_wrong) for same in zip(*runs, strict=True)] for runs in zip(*by_chip, strict=True)]
     write_document(job / REPORT, {"outcomes": found, "cropped": shares})
 
 
@@ -58,6 +63,11 @@ def _compared(job: Path, index: int, loaded: Loaded, is_whole: bool, shares: dic
     told = [_document(outcome) for outcome in run.outcomes(values)]
     shares |= run.shares
     return told
+
+
+def _wrong(outcome: Mapping[str, Any]) -> tuple[int, int]:
+    """How much of a tensor differs."""
+    return outcome["wrong"], outcome["chained"]
 
 
 def _whole(job: Path, index: int, loaded: Loaded, values: Values) -> list[dict[str, Any]]:

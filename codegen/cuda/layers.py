@@ -1,13 +1,15 @@
-"""Which layers of codes have kernels of the target's own; the others take those that all targets share."""
+"""Which layers have kernels of the target's own; the others take those that all targets share."""
 
 from dataclasses import replace
 
 import numpy as np
 
-from ptqc.codegen.cuda import depthwise, sparse_cores, tensor_cores
+from ptqc.codegen.cuda import depthwise, float8_cores, sparse_cores, tensor_cores
+from ptqc.codegen.cuda.float8_codes import code
 from ptqc.codegen.cuda.isa import BY_ELEMENT
 from ptqc.codegen.cuda.tiles import CHUNK
 from ptqc.codegen.kernels.epilogue import Epilogue
+from ptqc.codegen.kernels.float8 import Float8Kernels
 from ptqc.codegen.kernels.isa import DOT
 from ptqc.codegen.kernels.requantization import Requantization
 from ptqc.codegen.program.built import Built
@@ -38,4 +40,4 @@ def _is_aligned(x: Layout, window: Window, size: int) -> bool:
     return not x.outside and all(each % size == 0 for each in (window.channels, x.plane[0], first, x.stride))
 
 
-CUDA = replace(BY_ELEMENT, layer=integer)
+CUDA = replace(BY_ELEMENT, layer=integer, float8=Float8Kernels(code, float8_cores.write, CHUNK))

@@ -2,7 +2,7 @@
 
 A file of machine code is an ELF file with a section `.text.NAME` for each kernel, of instructions of 128 bits, whose
 lowest 12 bits say what they do. NVIDIA publishes no table of these; the ones below are what its disassembler calls IMMA
-and HMMA for chips from 8.0 to 9.0.
+and HMMA for chips from 8.0 to 9.0, and QMMA for 8.9.
 """
 
 import re
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-IMMA, HMMA = 0x237, 0x23C
+IMMA, HMMA, QMMA = 0x237, 0x23C, 0x27A
 KIND, INSTRUCTION = 0xFFF, 16
 CODE = b".text."
 # Of an ELF file of 64 bits and of its sections, what is read here.
@@ -48,7 +48,7 @@ class KernelCode:
 
 def kernel_codes(told: str, path: Path) -> dict[str, KernelCode]:
     """All kernels by name. told: by the assembler. path: of the machine code."""
-    counted = {name: int(np.isin(kinds, (IMMA, HMMA)).sum()) for name, kinds in _kinds(path.read_bytes())}
+    counted = {name: int(np.isin(kinds, (IMMA, HMMA, QMMA)).sum()) for name, kinds in _kinds(path.read_bytes())}
     found: dict[str, KernelCode] = {}
     for match in REPORT.finditer(told):
         shared = SHARED.search(match["rest"])

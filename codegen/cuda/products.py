@@ -16,19 +16,15 @@ from tvm.tirx.script import builder as T  # noqa: N812
 from ptqc.codegen.cuda.copies import BlockMemory, Steps, Thread
 from ptqc.codegen.cuda.fragments import Coding
 from ptqc.codegen.cuda.pairs import PairCoding
-from ptqc.codegen.cuda.results import Results, constants_of, ptx
-from ptqc.codegen.cuda.tiles import BLOCKS, LANES, WARP_COLUMNS, Tiles
+from ptqc.codegen.cuda.results import Results, ptx
+from ptqc.codegen.cuda.tiles import BLOCKS, LANES, SUMS, WARP_COLUMNS, Tiles
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.narrowing import PACKED
-from ptqc.codegen.kernels.requantization import Requantization
-from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.constants import Stored
 from ptqc.codegen.program.layout import Layout
 
 MATRICES = "ldmatrix.sync.aligned.m8n8.x4.shared.b16"
-# Sums of a lane in a tile of 16 × 8.
-SUMS = 4
 
 
 @dataclass(frozen=True)
@@ -47,7 +43,8 @@ class Registers:
 
 @dataclass(frozen=True)
 class TiledProduct(ABC):
-    """One kernel. coding: of its weights. family: what such kernels are called. pairs: of registers with weights."""
+    """One kernel. coding: of its weights. family: what such kernels are called. pairs: of registers with weights.
+    sum_type: of a sum in a register. unroll: whether the loop over steps is, where nvcc is not to decide."""
 
     tiles: Tiles
     coding: Coding | PairCoding
@@ -56,6 +53,8 @@ class TiledProduct(ABC):
 
     family: ClassVar[str]
     pairs: ClassVar[int]
+    sum_type: ClassVar[str] = "uint32"
+    unroll: ClassVar[bool | None] = None
 
     @property
     @abstractmethod
@@ -74,18 +73,18 @@ class TiledProduct(ABC):
     def pixels(self, lane: Any) -> Iterator[tuple[Any, list[int]]]:
         """The rows of its warp that a lane has sums of, and which of its sums are those of neighbouring channels."""
 
-    def build(self, stored: Stored, requantization: Requantization) -> Built:
+    def build(self, stored: Stored) -> Built:
         """The kernel with its constants. stored: the weights."""
         window, results = self.tiles.window, self.results
         constants: list[Stored] = [
             stored,
             *([] if self.coding.table is None else [self.coding.table]),
-            *constants_of(requantization, self.tiles.pack_channels),
-            *results.epilogue.constants(results.isa),
+            *results.constants(self.tiles.pack_channels),
         ]
         operations = 2 * window.products * window.channels * results.outputs
-        given = [self.x, *results.epilogue.others]
-        return build(self.family, given, constants, results.y, self.body, operations, SUM_OF_PRODUCTS)
+        given = [self.x, *results.others]
+        family = results.named(self.family)
+        return build(family, given, constants, results.y, self.body, operations, results.accuracy)
 
     @property
     def steps(self) -> Steps:
@@ -99,7 +98,7 @@ class TiledProduct(ABC):
 
     def body(self, batch: Any, x: Any, *rest: Any) -> None:
         """See `ptqc.codegen.kernels.kernel.write`."""
-        tiles, beside = self.tiles, len(self.results.epilogue.others)
+        tiles, beside = self.tiles, len(self.results.others)
         others, (weights, *constants, out) = rest[:beside], rest[beside:]
         rows, (_, row_warps, column_warps) = tiles.cut.rows, tiles.warps
         total = T.Cast("int32", batch) * prod(tiles.window.output)
@@ -127,12 +126,13 @@ class TiledProduct(ABC):
                 self._store(thread, registers.sums, last, constants, others, out)
 
     def _registers(self, constants: Sequence[Any], number: Any) -> Registers:
-        sizes = (self.input_words, self.coding.bits, *[2] * self.pairs, self._sums)
-        inputs, packed, *weights, sums = (T.alloc_buffer((size,), "uint32", scope="local") for size in sizes)
+        sizes = (self.input_words, self.coding.bits, *[2] * self.pairs)
+        inputs, packed, *weights = (T.alloc_buffer((size,), "uint32", scope="local") for size in sizes)
+        sums = T.alloc_buffer((self._sums,), self.sum_type, scope="local")
         table = None if self.coding.table is None else self.coding.prepare(constants, number, self.tiles.threads)
         made = Registers(inputs, table, packed, weights, sums)
         for i in range(self._sums):
-            T.buffer_store(made.sums, T.uint32(0), [i])
+            T.buffer_store(made.sums, T.Cast(self.sum_type, T.uint32(0)), [i])
         return made
 
     def _accumulate(self, thread: Thread, memory: BlockMemory, registers: Registers) -> None:
@@ -142,7 +142,7 @@ class TiledProduct(ABC):
             if stage < tiles.steps:
                 self.steps.load(thread, memory, stage, stage)
             ptx("cp.async.commit_group")
-        with T.serial(tiles.steps) as step:
+        with T.serial(tiles.steps, unroll=self.unroll) as step:
             ptx("cp.async.wait_group", stages - 2)
             T.evaluate(T.cuda.cta_sync())
             ahead = T.Bind(step + (stages - 1))
@@ -160,7 +160,7 @@ class TiledProduct(ABC):
 
     def _add_shares(self, thread: Thread, shared: Any, sums: Any) -> None:
         """Give the sums of all shares to the first one; they lie where the steps did, which all warps have read."""
-        words = T.decl_buffer((self.tiles.shared_bytes // 4,), "uint32", data=shared.data, scope="shared")
+        words = T.decl_buffer((self.tiles.shared_bytes // 4,), self.sum_type, data=shared.data, scope="shared")
         tile = thread.row_warp * self.tiles.warps[2] + thread.column_warp
         tiles = self.tiles.warps[1] * self.tiles.warps[2]
 

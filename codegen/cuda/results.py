@@ -1,5 +1,6 @@
 """What threads do with the sums of a layer: scaled, rounded, taken through the stages behind, stored."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,9 +9,12 @@ import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.kernels.epilogue import Epilogue, Place
+from ptqc.codegen.kernels.families.functions import accuracy_with, family_with
+from ptqc.codegen.kernels.families.real_stages import RealStage, composed, constants_of, functions_of, others_of
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.narrowing import PACKED
 from ptqc.codegen.kernels.requantization import Requantization
+from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS, Accuracy
 from ptqc.codegen.program.layout import Layout
 
 
@@ -26,31 +30,45 @@ def held(value: Any) -> Any:
     return register[0]
 
 
-def constants_of(requantization: Requantization, arrange: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
-    """What `Results.store` needs, in its order."""
-    return [
-        arrange(requantization.bias.astype(np.int32)),
-        arrange(requantization.factor.astype(np.float32)),
-        np.array([requantization.zero_point], np.float32),
-    ]
+Arrange = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
-class Results:
+class Results(ABC):
     """The output of a layer with so many channels."""
 
     y: Layout
     isa: Isa
     outputs: int
-    epilogue: Epilogue
+
+    @property
+    def accuracy(self) -> Accuracy:
+        """What they are held to."""
+        return SUM_OF_PRODUCTS
+
+    def named(self, family: str) -> str:
+        """What kernels of a family are called that give them."""
+        return family
+
+    @property
+    @abstractmethod
+    def others(self) -> list[Layout]:
+        """Layouts of what is read beside the layer's input."""
+
+    @abstractmethod
+    def constants(self, arrange: Arrange) -> list[np.ndarray]:
+        """What `store` needs, in its order. arrange: puts numbers of channels into the order of the kernel."""
+
+    @abstractmethod
+    def _settled(self, sums: Sequence[Any], place: Place, constants: Sequence[Any], others: Sequence[Any]) -> Any:
+        """A buffer with what is stored."""
 
     def store(
         self, sums: Sequence[Any], place: Place, constants: Sequence[Any], others: Sequence[Any], out: Any
     ) -> None:
         """Settle and store PACKED neighbouring channels of a pixel, of which the first one exists.
 
-        sums: without the bias, any 32 bits. place: of the first one. constants: bias, factor, zero point, and those of
-        the stages.
+        sums: without the bias. place: of the first one.
         """
         made = self._settled(sums, place, constants, others)
         sample, *within = place
@@ -63,8 +81,29 @@ class Results:
             with T.If(place[3] + i < self.outputs), T.Then():
                 T.buffer_store(out, made[i], [sample, target + i])
 
+
+@dataclass(frozen=True, eq=False)
+class CodedResults(Results):
+    """Of sums of codes: any 32 bits, which become codes, or real values where y is float32."""
+
+    requantization: Requantization
+    epilogue: Epilogue
+
+    @property
+    def others(self) -> list[Layout]:
+        """What the stages read."""
+        return self.epilogue.others
+
+    def constants(self, arrange: Arrange) -> list[np.ndarray]:
+        """Bias, factor, zero point, and those of the stages."""
+        return [
+            arrange(self.requantization.bias.astype(np.int32)),
+            arrange(self.requantization.factor.astype(np.float32)),
+            np.array([self.requantization.zero_point], np.float32),
+            *self.epilogue.constants(self.isa),
+        ]
+
     def _settled(self, sums: Sequence[Any], place: Place, constants: Sequence[Any], others: Sequence[Any]) -> Any:
-        """A buffer with what is stored."""
         (bias, factor, zero, *numbers), (sample, row, column, channel) = constants, place
         made = T.alloc_buffer((PACKED,), self.y.stored, scope="local")
         values = []
@@ -77,4 +116,46 @@ class Results:
             return made
         places = [(sample, row, column, channel + i) for i in range(len(values))]
         self.epilogue.settle(self.isa, values, zero[0], made, places, numbers, others, fitting=False)
+        return made
+
+
+@dataclass(frozen=True, eq=False)
+class RealResults(Results):
+    """Of sums of real numbers: sum · factor + bias, and what stages make of that.
+
+    factor, bias: float32 (outputs). sums: what the sums are held to.
+    """
+
+    factor: np.ndarray
+    bias: np.ndarray
+    stages: tuple[RealStage, ...]
+    sums: Accuracy
+
+    @property
+    def accuracy(self) -> Accuracy:
+        """That of the sums and of what functions make of them."""
+        return accuracy_with(self.sums, functions_of(self.stages))
+
+    def named(self, family: str) -> str:
+        """With what is computed behind."""
+        return family_with(family, self.stages)
+
+    @property
+    def others(self) -> list[Layout]:
+        """What the stages read."""
+        return others_of(self.stages)
+
+    def constants(self, arrange: Arrange) -> list[np.ndarray]:
+        """Bias, factor, and those of the stages."""
+        own = [arrange(numbers.astype(np.float32)) for numbers in (self.bias, self.factor)]
+        return [*own, *constants_of(self.stages, arrange)]
+
+    def _settled(self, sums: Sequence[Any], place: Place, constants: Sequence[Any], others: Sequence[Any]) -> Any:
+        (bias, factor, *numbers), (sample, row, column, channel) = constants, place
+        made = T.alloc_buffer((PACKED,), self.y.stored, scope="local")
+        for i, found in enumerate(sums):
+            own = T.Bind(channel + i)
+            where = own, (sample, row, column, own)
+            value = composed(self.stages, found * factor[own] + bias[own], 1, where, numbers, others)
+            T.buffer_store(made, value, [i])
         return made

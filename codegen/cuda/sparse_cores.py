@@ -15,10 +15,10 @@ from tvm.tirx.script import builder as T  # noqa: N812
 from ptqc.codegen.cuda import costs, tensor_cores
 from ptqc.codegen.cuda.copies import Thread, exchanged
 from ptqc.codegen.cuda.fragments import Coding, load_words
-from ptqc.codegen.cuda.products import MATRICES, SUMS, Registers, TiledProduct
-from ptqc.codegen.cuda.results import Results, ptx
+from ptqc.codegen.cuda.products import MATRICES, Registers, TiledProduct
+from ptqc.codegen.cuda.results import CodedResults, ptx
 from ptqc.codegen.cuda.sparse_codes import CHANNEL_TILES, SparseCodes, first_channel_of
-from ptqc.codegen.cuda.tiles import BLOCK, CHUNK, LANES, ROWS, STEP, Tiles
+from ptqc.codegen.cuda.tiles import BLOCK, CHUNK, LANES, ROWS, STEP, SUMS, Tiles
 from ptqc.codegen.kernels.epilogue import Epilogue
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.narrowing import PACKED
@@ -75,8 +75,8 @@ def write(
     epilogue: Epilogue,
 ) -> Built:
     """The same, cut and packed in a given way."""
-    product = SparseProduct(tiles, coding, x, Results(y, isa, len(weights.kept), epilogue))
-    return product.build(InOrder(weights.pack(tiles, coding)), requantization)
+    results = CodedResults(y, isa, len(weights.kept), requantization, epilogue)
+    return SparseProduct(tiles, coding, x, results).build(InOrder(weights.pack(tiles, coding)))
 
 
 @dataclass(frozen=True)

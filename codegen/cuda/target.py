@@ -60,6 +60,10 @@ class CudaTarget:
         del options
         return False
 
+    def multiplies_float8(self) -> bool:
+        """On chips without such tensor cores, too."""
+        return True
+
     def timer(self, options: CudaOptions) -> CudaTimer:
         """What predicts the times of its libraries."""
         return CudaTimer(options.gpus)
@@ -79,7 +83,8 @@ class CudaTarget:
         lowered = replace(lowered, model=checks.check_model(lowered.model, NAME))
 
         def made(batching: Batching, taken: Sequence[Feeds]) -> TargetOutput:
-            return _build(lowered, exported, taken, CudaChoices(batching, options.gpus, store), folder)
+            graph = checks.settle(lowered, taken, batching, NAME)
+            return _build(graph, exported, taken, CudaChoices(batching, options.gpus, store), folder)
 
         return batched(lowered.model, exported, samples, made)
 

@@ -3,7 +3,7 @@
 Inputs are the left matrix of mma.m16n8k32, weights the right one. What such kernels share is in `products.py`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -14,9 +14,9 @@ from ptqc.codegen.cuda import costs
 from ptqc.codegen.cuda.copies import Thread, exchanged
 from ptqc.codegen.cuda.fragments import BYTE, Coding
 from ptqc.codegen.cuda.pairs import PairCoding
-from ptqc.codegen.cuda.products import MATRICES, SUMS, Registers, TiledProduct
-from ptqc.codegen.cuda.results import Results, ptx
-from ptqc.codegen.cuda.tiles import BLOCK, BLOCKS, CHUNK, ROWS, STEP, Tiles
+from ptqc.codegen.cuda.products import MATRICES, Registers, TiledProduct
+from ptqc.codegen.cuda.results import CodedResults, ptx
+from ptqc.codegen.cuda.tiles import BLOCK, BLOCKS, CHUNK, ROWS, STEP, SUMS, Tiles
 from ptqc.codegen.kernels.epilogue import Epilogue
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.requantization import Requantization
@@ -62,8 +62,8 @@ def write(
     epilogue: Epilogue,
 ) -> Built:
     """The same, cut and packed in a given way."""
-    product = Product(tiles, coding, x, Results(y, isa, len(weights), epilogue))
-    return product.build(_stored(weights.astype(np.int8), tiles, coding), requantization)
+    results = CodedResults(y, isa, len(weights), requantization, epilogue)
+    return Product(tiles, coding, x, results).build(stored(weights.astype(np.int8), tiles, coding))
 
 
 def _coding(codes: np.ndarray) -> Coding | PairCoding:
@@ -72,7 +72,7 @@ def _coding(codes: np.ndarray) -> Coding | PairCoding:
     return pairs if pairs is not None and pairs.bits + WORTH <= alone.bits else alone
 
 
-def _stored(codes: np.ndarray, tiles: Tiles, coding: Coding | PairCoding) -> Stored:
+def stored(codes: np.ndarray, tiles: Tiles, coding: Coding | PairCoding) -> Stored:
     """Weights as they lie in the file: as lanes take them, or where pairs of codes take fewer bits, as such."""
     arranged = Arranged(codes, tiles.order_of_bytes)
     if coding.bits == BYTE and arranged.indexed.bits < BYTE * arranged.indexed.group:
@@ -107,8 +107,12 @@ class Product(TiledProduct):
             self.coding.unpack(registers.packed, registers.table, weights, block)
             for tile in range(self.tiles.cut.row_tiles):
                 own = [registers.sums[(tile * BLOCKS + block) * SUMS + i] for i in range(SUMS)]
-                given = (registers.inputs[tile * SUMS + i] for i in range(SUMS))
-                ptx(MULTIPLY, *own, *given, weights[0], weights[1], *own)
+                given = [registers.inputs[tile * SUMS + i] for i in range(SUMS)]
+                self._add_products(own, given, [weights[0], weights[1]])
+
+    def _add_products(self, sums: Sequence[Any], inputs: Sequence[Any], weights: Sequence[Any]) -> None:
+        """Of one instruction."""
+        ptx(MULTIPLY, *sums, *inputs, *weights, *sums)
 
     def first_channel(self, lane: Any) -> Any:
         """A lane has eight channels."""

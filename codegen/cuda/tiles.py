@@ -23,6 +23,8 @@ PARTS = STEP // PART
 PLACE = 2
 # Rows and columns of one instruction; blocks of columns in one warp's tile.
 ROWS, BLOCK, BLOCKS = 16, 8, 4
+# Sums of a lane in a tile of 16 × 8.
+SUMS = 4
 WARP_COLUMNS = BLOCK * BLOCKS
 
 
@@ -41,13 +43,14 @@ class TileCut:
 @dataclass(frozen=True)
 class Tiles:
     """A layer of one group. bits: of a code of its weights, as they are packed. is_sparse: whether of each four of a
-    sum two are stored, and which these are."""
+    sum two are stored, and which these are. is_float8: whether it multiplies FP8."""
 
     window: Window
     outputs: int
     cut: TileCut
     bits: int = 8
     is_sparse: bool = False
+    is_float8: bool = False
 
     @property
     def depth(self) -> int:

@@ -3,7 +3,7 @@
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,8 +14,10 @@ from ptqc.errors import TargetError
 # Whose PTX the drivers know that the libraries ask for.
 OLDEST = 13
 INSTALL = "pip install 'ptqc[cuda]'"
-# The architecture of the PTX that all machine code is made of: what the kernels' instructions need.
-VIRTUAL = 80
+# The architecture of the PTX that machine code is made of: what the kernels' instructions need. Source that asks for
+# the architecture has others for later chips, and becomes PTX for these as well.
+VIRTUAL, NEWER = 80, 89
+ASKED = "__CUDA_ARCH__"
 # TVM's own flags would allow fast mathematics; the integers of the file need every operation rounded as it stands.
 EXACT = ("-std=c++17", "-O3", "-fmad=false", "-prec-div=true", "-prec-sqrt=true", "-ftz=false", "-w")
 # The assembler, too, would contract what says nothing of its rounding.
@@ -24,8 +26,8 @@ ASSEMBLED = ("-O3", "-v", "-fmad=false")
 
 @dataclass(frozen=True)
 class Image:
-    """Compiled kernels. path: of machine code for several chips, with the PTX it was made of. codes: by chip and
-    name of the kernel's function."""
+    """Compiled kernels. path: of machine code for several chips, with the PTX it was made of. ptx: for all
+    architectures, one behind the other. codes: by chip and name of the kernel's function."""
 
     path: Path
     ptx: str
@@ -68,18 +70,21 @@ class Toolkit:
 
     def compile(self, source: str, gpus: Sequence[str], folder: Path, name: str) -> Image:
         """Compile CUDA C++ for several chips. folder: for all files, which begin with the name."""
-        text, ptx, image = (folder / f"{name}.{ending}" for ending in ("cu", "ptx", "fatbin"))
+        text, image = (folder / f"{name}.{ending}" for ending in ("cu", "fatbin"))
         text.write_text(source, encoding="utf-8")
-        self._run("nvcc", *EXACT, "-ptx", f"-arch=compute_{VIRTUAL}", str(text), "-o", str(ptx))
+        made = {architecture: folder / f"{name}.{architecture}.ptx" for architecture in architectures(source)}
+        for architecture, ptx in made.items():
+            self._run("nvcc", *EXACT, "-ptx", f"-arch=compute_{architecture}", str(text), "-o", str(ptx))
         codes: dict[str, dict[str, KernelCode]] = {}
-        parts = [f"--image3=kind=ptx,sm={VIRTUAL},file={ptx}"]
+        parts = [f"--image3=kind=ptx,sm={architecture},file={ptx}" for architecture, ptx in made.items()]
         for gpu in gpus:
-            code = folder / f"{name}.{gpu}.cubin"
+            code, number = folder / f"{name}.{gpu}.cubin", gpu.removeprefix("sm_")
+            ptx = made[architecture_for(gpu, made)]
             told = self._run("ptxas", *ASSEMBLED, f"-arch={gpu}", str(ptx), "-o", str(code))
             codes[gpu] = kernel_codes(told, code)
-            parts.append(f"--image3=kind=elf,sm={gpu.removeprefix('sm_')},file={code}")
+            parts.append(f"--image3=kind=elf,sm={number},file={code}")
         self._run("fatbinary", f"--create={image}", "-64", *parts)
-        return Image(image, ptx.read_text(encoding="utf-8"), codes)
+        return Image(image, "".join(ptx.read_text(encoding="utf-8") for ptx in made.values()), codes)
 
     def _run(self, program: str, *arguments: str) -> str:
         command = [str(self.folder / program), *arguments]
@@ -87,3 +92,13 @@ class Toolkit:
         if done.returncode:
             raise TargetError(f"{program} failed: {(done.stderr or done.stdout)[:2000]}; leave the cuda target out")
         return done.stdout + done.stderr
+
+
+def architecture_for(gpu: str, made: Iterable[int]) -> int:
+    """Which PTX is for a chip: the newest that it takes."""
+    return max(each for each in made if each <= int(gpu.removeprefix("sm_").rstrip("a")))
+
+
+def architectures(source: str) -> tuple[int, ...]:
+    """Of the PTX that CUDA C++ becomes, in ascending order."""
+    return (VIRTUAL, NEWER) if ASKED in source else (VIRTUAL,)

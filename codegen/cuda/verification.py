@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ptqc.codegen.cuda.emulator.ptx import modules
 from ptqc.codegen.kernels import documents
 from ptqc.codegen.program.edge_inputs import EDGES
 from ptqc.codegen.program.listing import Listing
@@ -24,14 +25,28 @@ MOST_OPERATIONS, MOST_OF_CALL = 700_000_000, 200_000_000
 # What a large network runs on, beside its first sample: these edge inputs first.
 PREFERRED, EDGES_TAKEN = ("random", "highest", "lowest", "zero"), 2
 # Variables that the stand-in driver reads before it launches a kernel.
-ORDER, SHARE = "PTQC_EMULATOR_ORDER", "PTQC_EMULATOR_SHARE"
+ORDER, SHARE, CHIP = "PTQC_EMULATOR_ORDER", "PTQC_EMULATOR_SHARE", "PTQC_EMULATOR_CHIP"
 
 
-def verification(loaded: Loaded, folder: Path, samples: int) -> dict[str, Any]:
+def verification(loaded: Loaded, folder: Path, samples: int, ptx: str) -> dict[str, Any]:
     """Compare a library on the emulator with what ONNX Runtime computed. Raises VerificationError.
 
-    folder: of the job. samples: in each run.
+    folder: of the job. samples: in each run. ptx: of the library, which has kernels for one architecture or several.
     """
+    found = {chip: _verification(loaded, folder, samples) for chip in each_chip(ptx)}
+    most = max(found.values(), key=lambda one: sum(one.get("end_to_end_different", {}).values()))
+    return most if len(found) == 1 else {**most, "architectures": list(found)}
+
+
+def each_chip(ptx: str) -> Iterator[str]:
+    """Let kernels be those for each architecture that there is PTX for, one after the other; its name."""
+    for architecture in modules(ptx):
+        os.environ[CHIP] = f"sm_{architecture}"
+        yield os.environ[CHIP]
+    os.environ.pop(CHIP, None)
+
+
+def _verification(loaded: Loaded, folder: Path, samples: int) -> dict[str, Any]:
     runs = documents.runs(folder)
     if is_small(loaded.listing, samples * len(runs)):
         return {"on": "the emulator", **documents.verification(loaded, folder, take_order)}
@@ -76,15 +91,18 @@ def told(found: Mapping[str, Any]) -> str:
     if "cropped" not in found:
         different = sum(found["end_to_end_different"].values())
         behind = f"; end to end, {different:,} behind float parts that are rounded" if different else ""
-        return f"0 of {found['integers_compared']:,} integers differ from model.onnx{behind}{WHERE}"
+        return f"0 of {found['integers_compared']:,} integers differ from model.onnx{behind}{_where(found)}"
     cropped = f"; of {len(found['cropped'])} large ones a part" if found["cropped"] else ""
     return (
         f"0 of {found['integers_compared']:,} integers differ from model.onnx, kernel by kernel on one sample of each "
-        f"of {found['runs']} runs{cropped}{WHERE}"
+        f"of {found['runs']} runs{cropped}{_where(found)}"
     )
 
 
-WHERE = ", in the emulator of PTX; not run on a GPU"
+def _where(found: Mapping[str, Any]) -> str:
+    """In which emulation."""
+    chips = f" for {' and for '.join(found['architectures'])}" if "architectures" in found else ""
+    return f", in the emulator of PTX{chips}; not run on a GPU"
 
 
 def take_order(number: int) -> None:

@@ -1,17 +1,23 @@
 """What native libraries refuse of a model, before anything is measured or built. target: whose library it is."""
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import onnx_ir as ir
 
 from ptqc.codegen.kernels.job_files import PROCESS
+from ptqc.codegen.program.batching import Batching
 from ptqc.codegen.program.expansion import expanded, is_static
 from ptqc.codegen.program.folding import SIZES, entering
+from ptqc.codegen.program.recurrent import is_recurrent, refusal_by_form
+from ptqc.codegen.program.settling import settled
 from ptqc.codegen.program.window import slides
 from ptqc.errors import NoKernel, TargetError
+from ptqc.execute.onnxruntime import Feeds
 from ptqc.graph.nodes import constant
+from ptqc.lowered import Lowered
 from ptqc.operators import is_float
 from ptqc.work import sandbox
 from ptqc.work.scratch import scratch
@@ -43,18 +49,28 @@ def check_model(model: ir.Model, target: str) -> ir.Model:
     return found
 
 
+def settle(lowered: Lowered, samples: Sequence[Feeds], batching: Batching, target: str) -> Lowered:
+    """The graph as it is for samples of these sizes, checked again. Raises TargetError for what is refused."""
+    model = settled(lowered.model, samples, batching)
+    return lowered if model is lowered.model else replace(lowered, model=check_model(model, target))
+
+
 def check_kernels(model: ir.Model, target: str) -> None:
     """Raises TargetError where the native library cannot take the model, or has no kernel of an operator that it needs.
 
-    Only what is certain is refused: operators that read numbers computed from the model's inputs.
+    Only what is certain is refused: operators that read numbers computed from the model's inputs. What sizes may still
+    decide is not.
     """
     expanded = check_model(model, target)
     known = _known(target)
     for node in _computing(expanded):
         if node.domain or node.op_type not in known:
+            if is_recurrent(node) and refusal_by_form(node) is None:
+                continue  # how many steps it has is not known yet
+            reason = (refusal_by_form(node) if is_recurrent(node) else None) or "the operator is not known to it"
             raise NoKernel(
-                f"the {target} target has no kernel for {node.op_type} {node.outputs[0].name}: the operator is not "
-                "known to it; --allow-missing-target delivers the rest"
+                f"the {target} target has no kernel for {node.op_type} {node.outputs[0].name}: {reason}; "
+                "--allow-missing-target delivers the rest"
             )
 
 

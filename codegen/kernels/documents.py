@@ -49,8 +49,8 @@ def figures(program: Program, lowered: Lowered) -> dict[str, Any]:
 
 
 def _rounds(step: ProgramStep) -> bool:
-    """Whether real numbers become codes or bfloat16."""
-    return step.built.family == "quantize" or step.built.accuracy.to_bfloat16
+    """Whether real numbers become codes, FP8 or bfloat16."""
+    return step.built.family in ("quantize", "quantize_float8") or step.built.accuracy.to_bfloat16
 
 
 def _exception(stored: Sequence[Stored]) -> str:

@@ -180,6 +180,19 @@ class RealLayer(Composed, Windowed):
 
 
 @dataclass(frozen=True, eq=False)
+class Float8Layer(RealLayer):
+    """A convolution or product of FP8. channels: of its input that are read at once."""
+
+    channels: int = 1
+
+    def reads_framed(self, value: Layout) -> bool:
+        """Nor may what is read at once be cut by other channels."""
+        frame = value.frame
+        is_aligned = frame is None or frame.at[0] % self.channels == frame.size[0] % self.channels == 0
+        return is_aligned and super().reads_framed(value)
+
+
+@dataclass(frozen=True, eq=False)
 class IntegerProduct(RealLayer):
     """A product of codes that gives real numbers, to the last bit those of ONNX Runtime."""
 

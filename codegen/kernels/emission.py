@@ -226,6 +226,33 @@ class Emission:
             self.bfloats[name] = self._is_bfloat16(value.producer())
         return self.bfloats[name]
 
+    def in_float8(self, value: ir.Value | None) -> tuple[str, np.float32] | None:
+        """The name of a buffer with a value's codes of FP8, and their scale; None where its elements are others."""
+        scale, node = self._scale_of_float8(value), required(value).producer()
+        if scale is None or node is None:
+            return None
+        if node.op_type == "DequantizeLinear":
+            return str(required(node.inputs[0]).name), scale
+        name = self._stored(value)
+        moved, layout = f"{name}@float8", replace(self.layouts[name], dtype="uint8", outside=False)
+        if moved not in self.layouts:
+            self.add(
+                pointwise.quantize_float8(self.layouts[name], layout, self.isa, float(scale)), [name], moved, layout
+            )
+        return moved, scale
+
+    def _scale_of_float8(self, value: ir.Value | None) -> np.float32 | None:
+        """That of a value rounded to FP8, or made of such values by moving them."""
+        node = required(value).producer()
+        if node is None:
+            return None
+        if node.op_type == "DequantizeLinear":
+            return np.float32(params_of(node).scale) if is_float8(required(node.inputs[0])) else None
+        if not keeps_codes(node) or clip_bounds(node) is not None:
+            return None
+        scales = {self._scale_of_float8(moved) for moved in data_inputs(node)}
+        return scales.pop() if len(scales) == 1 else None
+
     def _is_bfloat16(self, node: ir.Node | None) -> bool:
         if node is None:
             return False
@@ -278,7 +305,10 @@ class Emission:
         source, params = self.read(node.inputs[0]), params_of(node)
         given = self.layouts[source]
         layout = Layout(given.shape, "float32", outside, plain=given.plain and not outside)
-        kernel = pointwise.dequantize(given, layout, self.isa, params.scale, params.zero_point)
+        if is_float8(required(node.inputs[0])):
+            kernel = pointwise.dequantize_float8(given, layout, self.isa, params.scale)
+        else:
+            kernel = pointwise.dequantize(given, layout, self.isa, params.scale, params.zero_point)
         return self.add(kernel, [source], output, layout)
 
     def layout_of(self, name: str) -> Layout:
@@ -364,6 +394,11 @@ class Emission:
 
     def _has(self, value: ir.Value) -> bool:
         return value.name in self.layouts or value.name in self.constants
+
+
+def is_float8(value: ir.Value) -> bool:
+    """Whether a value is codes of FP8."""
+    return value.dtype == ir.DataType.FLOAT8E4M3FN
 
 
 def _outside(value: ir.Value) -> str:

@@ -6,12 +6,23 @@ from contextlib import contextmanager
 import onnx_ir as ir
 
 from ptqc import reference
-from ptqc.codegen.kernels.emission import Emission
-from ptqc.codegen.kernels.emitters import codes, elementwise, indexing, layers, lengths, movement, real, resizing
+from ptqc.codegen.kernels.emission import Emission, is_float8
+from ptqc.codegen.kernels.emitters import (
+    codes,
+    elementwise,
+    float8,
+    indexing,
+    layers,
+    lengths,
+    movement,
+    real,
+    resizing,
+)
 from ptqc.codegen.kernels.families.functions import BINARY, UNARY
 from ptqc.codegen.kernels.families.reductions import REDUCTIONS
 from ptqc.codegen.kernels.families.typed import INTEGERS
 from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.program import recurrent
 from ptqc.codegen.program.axes import Axes
 from ptqc.codegen.program.batching import Batching, Seen
 from ptqc.codegen.program.built import Declined
@@ -25,7 +36,6 @@ from ptqc.native.lengths import UnknownSizeError
 from ptqc.operators import clip_bounds
 from ptqc.operators.step import LoweredStep, codes_of, has_float_output
 
-FLOAT8 = ir.DataType.FLOAT8E4M3FN
 DTYPES = ("float32", "float64", "float16", "bool", *INTEGERS)
 
 KERNELS: Mapping[str, Callable[[Emission, LoweredStep], None]] = {
@@ -129,7 +139,8 @@ def _refusing(what: str) -> Iterator[None]:
 
 def _emit(emission: Emission, node: ir.Node, step: LoweredStep | None) -> set[ir.Node]:
     """Add the kernels of a node; the nodes behind it that they do the work of."""
-    if FLOAT8 in {value.dtype for value in (*node.inputs, *node.outputs) if value is not None}:
+    in_float8 = any(map(is_float8, filter(None, (*node.inputs, *node.outputs))))
+    if in_float8 and emission.isa.float8 is None:
         raise Declined("FP8 has no kernels here; compile without --activations float8, or leave the target out")
     if step is not None:
         KERNELS[node.op_type](emission, step)
@@ -147,8 +158,17 @@ def _emit(emission: Emission, node: ir.Node, step: LoweredStep | None) -> set[ir
         return {rounding}
     if clip_bounds(node) is not None and node.outputs[0].dtype == ir.DataType.UINT8:
         codes.limit(emission, node)
+    elif float8.layer(emission, node):
+        pass
     elif node.op_type in OPERATORS and not node.domain:
         OPERATORS[node.op_type](emission, node)
     else:
-        raise Declined("the operator is not known to it")
+        raise Declined(_unknown(node))
     return set()
+
+
+def _unknown(node: ir.Node) -> str:
+    """Why no family takes a node."""
+    if node.op_type == "If" and not node.domain:
+        return "which branch it takes is not known before it runs"
+    return (recurrent.refusal(node) if recurrent.is_recurrent(node) else None) or "the operator is not known to it"

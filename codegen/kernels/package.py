@@ -203,7 +203,7 @@ def _input(program: Program, name: str, sizes: _Sizes) -> Any:
     from tvm import relax
 
     layout = program.layouts[name]
-    shape = program.sizes.get(name) or (None, *layout.axes)
+    shape = program.sizes.get(name, (None, *layout.axes))
     return relax.TensorType([sizes.batch if size is None else sizes.given(size) for size in shape], layout.stored)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ptqc.codegen.kernels.checks import check_model
+from ptqc.codegen.kernels.checks import check_model, settle
 from ptqc.codegen.kernels.job_files import JOB, REPORT, VALUES
 from ptqc.codegen.kernels.jobs import JobChoices, program_job, run_job
 from ptqc.codegen.onnxruntime.export import Exported
@@ -41,7 +41,8 @@ def timed(
             folders = [job / str(place) for place in range(len(ready))]
             for folder, lowered in zip(folders, ready, strict=True):
                 folder.mkdir()
-                (folder / JOB).write_text(json.dumps(program_job(folder, lowered, taken, choices(batching))))
+                graph = settle(lowered, taken, batching, target)
+                (folder / JOB).write_text(json.dumps(program_job(folder, graph, taken, choices(batching))))
             write_npz(job / VALUES.format(0), taken[0])
             (job / JOB).write_text(json.dumps({"programs": [folder.name for folder in folders], "seconds": seconds}))
             run_job(job, worker, target)

@@ -9,7 +9,7 @@ import onnx.parser
 import onnx.shape_inference
 import onnx_ir as ir
 
-from ptqc.codegen.program import attention, grouped, rotary
+from ptqc.codegen.program import attention, grouped, recurrent, rotary
 from ptqc.codegen.program.folding import SIZES
 from ptqc.graph.external import whole_message
 from ptqc.graph.nodes import constant
@@ -93,6 +93,7 @@ WRITTEN: tuple[tuple[Callable[[ir.Node], bool], Callable[[ir.Node], str]], ...] 
     (attention.is_attention, attention.definition),
     (grouped.is_grouped, grouped.definition),
     (rotary.is_whole, rotary.definition),
+    (recurrent.is_written_out, recurrent.definition),
 )
 # Operators that have kernels, and which of their nodes are replaced nevertheless.
 SOMETIMES: Mapping[str, Callable[[ir.Node], bool]] = {
@@ -121,10 +122,10 @@ def is_static(value: ir.Value | None) -> bool:
 
 
 def _is_chosen(node: ir.Node) -> bool:
-    if node.domain:
-        return _written(node) is not None
+    if any(is_chosen(node) for is_chosen, _ in WRITTEN):
+        return True
     known = node.op_type in BY_ONNX or node.op_type in DEFINITIONS
-    return SOMETIMES[node.op_type](node) if node.op_type in SOMETIMES else known
+    return not node.domain and (SOMETIMES[node.op_type](node) if node.op_type in SOMETIMES else known)
 
 
 def _written(node: ir.Node) -> str | None:
@@ -135,12 +136,12 @@ def _written(node: ir.Node) -> str | None:
 def _inlined(model: ir.Model, chosen: Sequence[ir.Node]) -> ir.Model:
     proto = whole_message(model)
     opset = next(entry.version for entry in proto.opset_import if not entry.domain)
-    own = {str(node.outputs[0].name): _written(node) for node in chosen}
-    nodes = [node for node in proto.graph.node if node.output[0] in own]
+    own = {_first(value.name for value in node.outputs): _written(node) for node in chosen}
+    nodes = [node for node in proto.graph.node if _first(node.output) in own]
     used = sorted({node.op_type for node in nodes if node.op_type in DEFINITIONS})
     definitions = {name: _definition(name, DEFINITIONS[name], opset) for name in used}
     for node in nodes:
-        if (text := own[node.output[0]]) is not None:
+        if (text := own[_first(node.output)]) is not None:
             definition = _definition(f"{node.op_type}_{len(definitions)}", text, opset)
             definitions[definition.name] = definition
             _call(node, definition)
@@ -160,6 +161,11 @@ def _inlined(model: ir.Model, chosen: Sequence[ir.Node]) -> ir.Model:
     del made.opset_import[:]
     made.opset_import.extend(kept)
     return ir.from_proto(made)
+
+
+def _first(names: Iterable[str | None]) -> str:
+    """The first output that a node has: some operators may leave out any."""
+    return next(name for name in names if name)
 
 
 def _give(node: onnx.NodeProto, defaults: Iterable[onnx.AttributeProto]) -> None:

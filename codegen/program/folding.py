@@ -48,9 +48,11 @@ def fold(model: ir.Model, seen: Seen, batch: int | None) -> Folded:
     once = _values(model, nodes, found, seen)
     if batch is None or not any(node.op_type in SIZES for node in nodes):
         return Folded(found | once)
-    doubled = {name: _doubled(shape, batch) for name, shape in seen.shapes.items()}
-    twice = _values(model, nodes, found, replace(seen, shapes=doubled))
-    same = {name: array for name, array in once.items() if np.array_equal(array, twice[name])}
+    same = dict(once)
+    for size in {1, 2 * batch} - {batch}:
+        shapes = {name: _resized(shape, batch, size) for name, shape in seen.shapes.items()}
+        other = _values(model, nodes, found, replace(seen, shapes=shapes))
+        same = {name: array for name, array in same.items() if np.array_equal(array, other[name])}
     return Folded(found | same, once.keys() - same.keys())
 
 
@@ -92,8 +94,8 @@ def _are_sums(seen: Seen, arrays: Sequence[np.ndarray]) -> bool:
     )
 
 
-def _doubled(shape: tuple[int, ...], batch: int) -> tuple[int, ...]:
-    return (2 * batch, *shape[1:]) if shape[:1] == (batch,) else shape
+def _resized(shape: tuple[int, ...], batch: int, size: int) -> tuple[int, ...]:
+    return (size, *shape[1:]) if shape[:1] == (batch,) else shape
 
 
 def _nodes(model: ir.Model, known: set[str]) -> list[ir.Node]:

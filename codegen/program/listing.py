@@ -83,6 +83,12 @@ class Listing:
         calls = tuple(map(Call.of, program.steps))
         return cls(calls, program.layouts, program.inputs, program.outputs, limits=program.limits)
 
+    @property
+    def summed_exactly(self) -> Self:
+        """The same where no chip sums products in its own way, as an emulator does not."""
+        calls = (replace(call, accuracy=replace(call.accuracy, of_chip=0.0)) for call in self.calls)
+        return replace(self, calls=tuple(calls))
+
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         """Inverse of `to_json`."""

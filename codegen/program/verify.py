@@ -249,7 +249,7 @@ def _outcome(
 def _reals(accuracy: Accuracy, wanted: np.ndarray, found: np.ndarray, terms: _Terms, roundings: int) -> tuple[int, str]:
     """How many are beyond the tolerance, and what to say of it."""
     least = 0 if accuracy.is_exact and accuracy.to_bfloat16 else 1
-    share = max(roundings, least) * FLOAT_TOLERANCE
+    share = max(roundings, least) * FLOAT_TOLERANCE + accuracy.of_chip
     allowed = np.asarray(share * _reach(accuracy, wanted, terms.added) + accuracy.at_one)
     same = (wanted == found) | (np.isnan(wanted) & np.isnan(found))
     if terms.rounded is not None:  # to what something within the tolerance is rounded to

@@ -6,16 +6,15 @@ The model stays as it is, whatever it does with its caches, and sees real values
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
 
+from ptqc.caches.form import CacheForm, CachePart
+from ptqc.caches.marks import mark
 from ptqc.errors import UsageError
 from ptqc.graph.caches import AXES, Cache, find_caches
+from ptqc.graph.editing import infer_shapes, unique_name
 from ptqc.graph.nodes import integer, producer
-from ptqc.passes.base import Feeds
-from ptqc.passes.caches.form import CacheForm, CachePart
-from ptqc.passes.caches.nodes import NodeDraft
-from ptqc.passes.rewrite.tools.graph import infer_shapes, unique_name
+from ptqc.passes.caches.nodes import ModelDraft
 
 PLACES = 2  # the axis that grows
 OLDEST = 12  # Clip of integers came with this opset
@@ -50,28 +49,6 @@ def pack_caches(model: ir.Model, forms: Mapping[str, CacheForm]) -> None:
     infer_shapes(model)
 
 
-def packed_feeds(feeds: Feeds, forms: Mapping[str, CacheForm]) -> Feeds:
-    """Feeds of the model as it was, as its packed form takes them."""
-    found: Feeds = {}
-    for name, array in feeds.items():
-        found.update(packed_arrays(name, array, forms[name]) if name in forms else {name: array})
-    return found
-
-
-def unpacked_feeds(feeds: Feeds, forms: Mapping[str, CacheForm]) -> Feeds:
-    """What a packed model takes or gives, as the model as it was: of caches their real values, by the same name."""
-    parts = {name: [name + suffix for suffix in form.suffixes] for name, form in forms.items()}
-    stored = {part for names in parts.values() for part in names}
-    real = {name: form.unpack(*(feeds[part] for part in parts[name])) for name, form in forms.items()}
-    return {**{name: array for name, array in feeds.items() if name not in stored}, **real}
-
-
-def packed_arrays(name: str, array: np.ndarray, form: CacheForm) -> Feeds:
-    """The parts of one cache by the names of their inputs."""
-    parts = form.parts(array.shape[-1])
-    return {name + part.suffix: stored for part, stored in zip(parts, form.pack(array), strict=True)}
-
-
 @dataclass(frozen=True)
 class _Past:
     """A cache that comes in. stored: its parts. real: what the model reads."""
@@ -81,7 +58,7 @@ class _Past:
 
 
 def _unpack_input(model: ir.Model, past: ir.Value, channels: int, form: CacheForm) -> _Past:
-    graph, uses, nodes = model.graph, list(past.uses()), NodeDraft(model, str(past.name))
+    graph, uses, nodes = model.graph, list(past.uses()), ModelDraft(model, str(past.name))
     sizes, parts = _sizes(past), form.parts(channels)
     stored = [past, *(ir.Value(name=f"{past.name}{part.suffix}") for part in parts[1:])]
     _declare(stored, parts, sizes)
@@ -96,7 +73,7 @@ def _unpack_input(model: ir.Model, past: ir.Value, channels: int, form: CacheFor
 
 def _pack_output(model: ir.Model, present: ir.Value, channels: int, form: CacheForm, past: _Past) -> None:
     """channels: of what it continues; its own need not be declared. past: that."""
-    graph, name, nodes = model.graph, str(present.name), NodeDraft(model, str(present.name))
+    graph, name, nodes = model.graph, str(present.name), ModelDraft(model, str(present.name))
     place, sizes, parts = graph.outputs.index(present), _sizes(present), form.parts(channels)
     present.name = unique_name(graph, f"{name}_real")
     present.shape = ir.Shape([*sizes, channels])
@@ -109,6 +86,7 @@ def _pack_output(model: ir.Model, present: ir.Value, channels: int, form: CacheF
         stored = [nodes.op("Concat", *both, axis=PLACES) for both in zip(past.stored, added, strict=True)]
     for part, value in zip(parts, stored, strict=True):
         value.name = f"{name}{part.suffix}"
+    mark(stored[0], form)
     _declare(stored, parts, sizes)
     graph.extend(nodes.made)
     graph.outputs[place] = stored[0]

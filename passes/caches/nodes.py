@@ -1,15 +1,16 @@
-"""Nodes in the making, for what packs and unpacks caches."""
+"""Nodes of a model in the making, for what packs and unpacks caches."""
 
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.caches.nodes import NodeDraft
+from ptqc.graph.editing import add_constant, unique_name
 from ptqc.graph.sites import IN_FLOAT
-from ptqc.passes.rewrite.tools.graph import add_constant, unique_name
 
 
-class NodeDraft:
+class ModelDraft(NodeDraft):
     """Nodes of a model that are not in it yet, in their order. hint: what their values are named after.
 
     A mark keeps them off integer kernels: one scale for a whole tensor would undo the scales of its rows.
@@ -17,6 +18,7 @@ class NodeDraft:
 
     def __init__(self, model: ir.Model, hint: str) -> None:
         self.model, self.hint, self.made = model, hint, list[ir.Node]()
+        self.opset = model.graph.opset_imports[""]
 
     def op(self, op_type: str, *inputs: ir.Value, **attributes: Any) -> ir.Value:
         """The output of a new node."""
@@ -25,25 +27,6 @@ class NodeDraft:
         self.made.append(node)
         return node.outputs[0]
 
-    def real(self, value: float | np.ndarray) -> ir.Value:
-        """A constant of float32."""
-        return add_constant(self.model, np.array(value, np.float32), f"{self.hint}_number")
-
-    def whole(self, *values: int) -> ir.Value:
-        """A constant list of int64."""
-        return add_constant(self.model, np.array(values, np.int64), f"{self.hint}_whole")
-
-    def one(self, value: int) -> ir.Value:
-        """A constant int64 without axes."""
-        return add_constant(self.model, np.array(value, np.int64), f"{self.hint}_one")
-
-    def cast(self, x: ir.Value, kind: ir.DataType) -> ir.Value:
-        """x as another type."""
-        return self.op("Cast", x, to=int(kind))
-
-    def largest(self, x: ir.Value) -> ir.Value:
-        """max|x| over the last axis, which stays; the axes of ReduceMax are an input since opset 18."""
-        sizes = self.op("Abs", x)
-        if self.model.graph.opset_imports[""] >= 18:
-            return self.op("ReduceMax", sizes, self.whole(-1), keepdims=1)
-        return self.op("ReduceMax", sizes, axes=[-1], keepdims=1)
+    def constant(self, array: np.ndarray, kind: str) -> ir.Value:
+        """A new constant of the model."""
+        return add_constant(self.model, array, f"{self.hint}_{kind}")

@@ -17,7 +17,7 @@ from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.execute.shapes import observed_shapes
 from ptqc.formats import UINT8, QuantParams
 from ptqc.graph.external import is_in_files
-from ptqc.graph.layers import Layer
+from ptqc.graph.layers import Layer, draws
 from ptqc.graph.nodes import constant
 from ptqc.graph.sites import Site
 from ptqc.notes import Level, Note, out_of_time
@@ -164,9 +164,9 @@ def _taps(given: Setting) -> list[str]:
 
 def _columns(given: Setting, sizes: _Sizes, largest: Mapping[str, tuple[int, ...]]) -> dict[str, ColumnSample]:
     """The columns that are looked at, by layer. largest: shapes of the inputs of layers for the largest sample."""
-    found, sample = {}, given.tuning.largest
-    for number, layer in enumerate(given.layers):
-        seed = given.seed * 100_003 + number  # a draw of its own for each layer
+    found, sample, numbers = {}, given.tuning.largest, draws(given.layers)
+    for layer in given.layers:
+        seed = given.seed * 100_003 + numbers[layer.name]
         columns = ColumnSample(layer, positions_per_sample(layer, len(given.tuning)), seed)
         total = columns.total(largest[layer.input])
         found[layer.name] = replace(columns, usual=sizes.usual(total, sample))

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ptqc.calibration.samples import Samples
 from ptqc.errors import ModelError
 from ptqc.execute.onnxruntime import Feeds, Runner, reason_of
-from ptqc.graph.layers import Layer
+from ptqc.graph.layers import Layer, draws
 from ptqc.notes import Level, Note, out_of_time
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.decide.inner_inputs import with_inner_inputs
@@ -72,9 +72,9 @@ class _Observer:
             if start and not self.setting.deadline.leaves(0):
                 return False
             values = self._read(feeds)
-            layers = [layer for layer in self.layers if layer.input in values]
-            columns = {layer.name: self._columns(layer, values[layer.input]) for layer in layers}
-            accumulate(found, layers, columns, values, start)
+            reached = [layer for layer in self.layers if layer.input in values]
+            columns = {layer.name: self._columns(layer, values[layer.input]) for layer in reached}
+            accumulate(found, self.layers, columns, values, start)
         return True
 
     def _read(self, feeds: Feeds) -> Feeds:
@@ -90,7 +90,8 @@ class _Observer:
     def _columns(self, layer: Layer, array: np.ndarray) -> ColumnSample:
         """As many columns of a sample as other layers have, whether it has one iteration or many."""
         each = positions_per_sample(layer, len(self.setting.tuning))
-        return ColumnSample(layer, -(-each // len(array)), self.setting.seed * 100_003 + self.layers.index(layer))
+        seed = self.setting.seed * 100_003 + draws(self.layers)[layer.name]
+        return ColumnSample(layer, -(-each // len(array)), seed)
 
 
 def _as_batch(layer: Layer, array: np.ndarray) -> np.ndarray:

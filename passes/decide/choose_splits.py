@@ -19,6 +19,7 @@ from ptqc.execute.compressed import Held
 from ptqc.execute.onnxruntime import Runner
 from ptqc.execute.suffix import Suffix, Suffixes
 from ptqc.execute.walk import Slicer, Values, Walk
+from ptqc.graph.editing import insert_before, unique_name
 from ptqc.graph.layers import Layer
 from ptqc.integer import fake_quantize
 from ptqc.losses import AUTO, OutputLoss, recognize
@@ -31,7 +32,6 @@ from ptqc.passes.decide.phases import Setting
 from ptqc.passes.rewrite.remedies import Remedy
 from ptqc.passes.rewrite.scale_rows import SMALLEST, have_rows
 from ptqc.passes.rewrite.split_outliers import channel_axis, channels_of, splittable
-from ptqc.passes.rewrite.tools.graph import insert_before, unique_name
 
 WIDE = 4.0
 # Numbers of channels that are tried, beside an eighth of all.

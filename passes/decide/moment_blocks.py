@@ -5,7 +5,7 @@ for each block the calibration set is run once more when its turn has come to be
 another way, where there is nothing else to observe: see `moment_stream.py`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ptqc.calibration.inputs import input_specs
@@ -28,19 +28,22 @@ LEAST_PART = 0.25
 def blocks_of(given: Setting) -> list[tuple[str, ...]]:
     """Names of weights that follow each other, whose moments are in memory at the same time."""
     room = SMALL_BLOCK_BYTES if is_in_files(given.model) else BLOCK_BYTES
-    return grouped(((weight.name, 2 * _bytes(weight)) for weight in given.weights), room)
+    return grouped(((weight.name, weight.readings, 2 * _bytes(weight)) for weight in given.weights), room)
 
 
-def grouped(needs: Iterable[tuple[str, int]], room: int) -> list[tuple[str, ...]]:
-    """Names that follow each other and together need at most `room` bytes, or a single one. needs: names with bytes."""
+def grouped(needs: Iterable[tuple[str, Hashable, int]], room: int) -> list[tuple[str, ...]]:
+    """Names that follow each other and together need at most `room` bytes, or a single one.
+
+    needs: names with what they are about and its bytes, which count once for names about the same.
+    """
     blocks: list[tuple[str, ...]] = [()]
-    taken = 0
-    for name, needed in needs:
-        if blocks[-1] and taken + needed > room:
+    taken: dict[Hashable, int] = {}
+    for name, subject, needed in needs:
+        if blocks[-1] and sum((taken | {subject: needed}).values()) > room:
             blocks.append(())
-            taken = 0
+            taken.clear()
         blocks[-1] += (name,)
-        taken += needed
+        taken[subject] = needed
     return blocks
 
 

@@ -1,6 +1,6 @@
 """Running calibration samples in batches, and adding what layers read to the second moments of their weights."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -57,25 +57,35 @@ def accumulate(
 ) -> None:
     """Add the inputs of layers in a batch to the moments of their weights; columns: by layer. start: its first row.
 
-    means_only: weights whose squares are added up later. Raises ModelError where inputs are not finite or too large to
-    be squared.
+    Weights that are multiplied with the same share their moments, so always the same layers must be given; those whose
+    input is not among the values are left out. means_only: weights whose squares are added up later. Raises ModelError
+    where inputs are not finite or too large to be squared.
     """
     by_weight: dict[str, list[Layer]] = {}
     for layer in layers:
         by_weight.setdefault(layer.weight, []).append(layer)
+    sharing: dict[tuple[Hashable, ...], list[str]] = {}
+    for weight, own in by_weight.items():
+        if any(layer.input in values for layer in own):
+            sharing.setdefault((weight in means_only, *(layer.reading for layer in own)), []).append(weight)
 
-    def added(weight: str) -> Moments:
-        found = moments.get(weight)
-        for layer in by_weight[weight]:
+    def added(weights: Sequence[str]) -> Moments:
+        first, *_ = weights
+        found = moments.get(first)
+        for layer in by_weight[first]:
+            if layer.input not in values:
+                continue
             check_size("layer input", layer.input, values[layer.input], LARGEST_INPUT)
             drawn = columns[layer.name].inputs(values[layer.input], start)
-            found = found or Moments.empty(drawn.shape[0], drawn.shape[1], squares=weight not in means_only)
+            found = found or Moments.empty(drawn.shape[0], drawn.shape[1], squares=first not in means_only)
             found.add(drawn)
         assert found is not None
         return found
 
-    grown = in_order(added, by_weight, lambda weight: _bytes(columns[by_weight[weight][0].name]))
-    moments.update(zip(by_weight, grown, strict=True))
+    several = list(sharing.values())
+    grown = in_order(added, several, lambda weights: _bytes(by_weight[weights[0]][0], columns))
+    for weights, found in zip(several, grown, strict=True):
+        moments.update(dict.fromkeys(weights, found))
 
 
 def check_size(kind: str, name: str, values: np.ndarray | None, most: float) -> None:
@@ -90,7 +100,7 @@ def check_size(kind: str, name: str, values: np.ndarray | None, most: float) -> 
         raise ModelError(f"{kind} {name!r} reaches {reach:.0e}, at most {most:.0e} can be measured: scale the model")
 
 
-def _bytes(columns: ColumnSample) -> int:
+def _bytes(layer: Layer, columns: Mapping[str, ColumnSample]) -> int:
     """Bytes that adding a batch to a layer's moments takes: new columns, columns held back, products; each twice."""
-    width, groups = columns.layer.width, columns.layer.groups
-    return 8 * groups * (width**2 + (TOGETHER + LARGEST_BATCH * columns.positions) * width)
+    positions = columns[layer.name].positions if layer.name in columns else 0
+    return 8 * layer.groups * (layer.width**2 + (TOGETHER + LARGEST_BATCH * positions) * layer.width)

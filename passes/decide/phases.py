@@ -90,9 +90,9 @@ class Observed(Setting):
     """A setting, with what the calibration set showed of activations.
 
     ranges: by site name; other_ranges: others that may lose less. moments, held_moments: of what weights multiply, by
-    weight name, on the two splits; a weight that is solved lets go of all but its means. macs: multiply-accumulates of
-    a sample, by kernel (node) name. is_thinned: whether there was no time for all samples and columns. later: moments
-    that are not observed yet; None where all are.
+    weight name, on the two splits; weights of equal readings share one object, and one that is solved lets go of all
+    but its means. macs: multiply-accumulates of a sample, by kernel (node) name. is_thinned: whether there was no time
+    for all samples and columns. later: moments that are not observed yet; None where all are.
     """
 
     ranges: Mapping[str, QuantParams] = field(default_factory=dict)
@@ -104,11 +104,14 @@ class Observed(Setting):
     later: Later | None = None
 
     def release(self, weights: Iterable[str]) -> None:
-        """Let go of the second moments of weights that are solved; of one split their means stay."""
+        """Let go of the second moments of weights that are solved; of one split their means stay.
+
+        Squares that weights share are freed with the last of these.
+        """
         for name in weights:
             self.held_moments.pop(name, None)
             if name in self.moments:
-                self.moments[name].keep_mean()
+                self.moments[name] = self.moments[name].of_mean()
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.graph.editing import add_constant, insert_before, replace_node, unique_name
 from ptqc.graph.nodes import constant, input_of, integer, integers, nodes_of, text
 from ptqc.notes import Level, Note
 from ptqc.passes.base import Effect, Probed, Result
-from ptqc.passes.rewrite.tools.graph import add_constant, insert_before, replace_node, unique_name
 
 
 @dataclass(frozen=True)

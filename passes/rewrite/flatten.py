@@ -6,10 +6,10 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
+from ptqc.graph.editing import infer_shapes, remove_dead, replace_node
 from ptqc.graph.nodes import constant, input_of, integer, nodes_of, producer, rank, same_size, scalar, static
 from ptqc.notes import Note
 from ptqc.passes.base import Effect, Probed, Result
-from ptqc.passes.rewrite.tools.graph import infer_shapes, remove_dead, replace_node
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.graph.editing import unique_name
 from ptqc.graph.sites import IN_FLOAT
 from ptqc.notes import Note
 from ptqc.passes.base import Effect, Probed, Result
-from ptqc.passes.rewrite.tools.graph import unique_name
 
 Types = tuple[ir.DataType, ...]
 

@@ -6,11 +6,11 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.graph.editing import bypass
 from ptqc.graph.nodes import constant, nodes_of, only_consumer, producer
 from ptqc.notes import Level, Note
 from ptqc.passes.base import Effect, Probed, Result
 from ptqc.passes.rewrite.tools.channel_scaling import channels_of, layer_problem, scale_outputs
-from ptqc.passes.rewrite.tools.graph import bypass
 
 
 @dataclass(frozen=True)

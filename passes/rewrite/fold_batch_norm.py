@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.graph.editing import add_constant, bypass, replace_node
 from ptqc.graph.nodes import (
     constant,
     input_of,
@@ -25,7 +26,6 @@ from ptqc.graph.nodes import (
 from ptqc.notes import Level, Note
 from ptqc.passes.base import Effect, Probed, Result
 from ptqc.passes.rewrite.tools.channel_scaling import LAYERS, channels_of, layer_problem, scale_inputs, scale_outputs
-from ptqc.passes.rewrite.tools.graph import add_constant, bypass, replace_node
 
 Affine = tuple[np.ndarray, np.ndarray]
 

@@ -15,12 +15,8 @@ import onnx_ir as ir
 import onnx_ir.passes.common as common
 
 from ptqc.execute.onnxruntime import open_session, session_options
-from ptqc.graph.nodes import constant, input_of, integer, nodes_of, rank
-from ptqc.notes import Note
-from ptqc.operators import Trait, named
-from ptqc.passes.base import Effect, Probed, Result
-from ptqc.passes.rewrite.tools.branches import inline_constant_branches, lift_constants
-from ptqc.passes.rewrite.tools.graph import (
+from ptqc.graph.branches import inline_known_branches, lift_constants
+from ptqc.graph.editing import (
     bypass,
     fix_value,
     infer_shapes,
@@ -28,6 +24,10 @@ from ptqc.passes.rewrite.tools.graph import (
     names_of,
     remove_dead,
 )
+from ptqc.graph.nodes import constant, input_of, integer, nodes_of, rank
+from ptqc.notes import Note
+from ptqc.operators import Trait, named
+from ptqc.passes.base import Effect, Probed, Result
 from ptqc.passes.rewrite.tools.known_sizes import fold_known_sizes
 
 # Folding may trade this many bytes of constants for a computation, or LARGEST_SHARE of those that the model has if that
@@ -58,7 +58,7 @@ class FoldConstants:
             _drop_idle(model)
             fold_known_sizes(model)
             _fold_values(model, limit)
-            inline_constant_branches(model)
+            inline_known_branches(model)
             _lift(model)
             _make_scalars(model)
             remove_dead(model)

@@ -6,10 +6,10 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.graph.editing import remove_dead, replace_constant
 from ptqc.graph.nodes import constant, input_of, nodes_of, number
 from ptqc.notes import Level, Note
 from ptqc.passes.base import Effect, Probed, Result
-from ptqc.passes.rewrite.tools.graph import remove_dead, replace_constant
 
 # Which input each factor belongs to.
 FACTORS = {"alpha": 1, "beta": 2}

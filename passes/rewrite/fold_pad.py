@@ -5,10 +5,10 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
+from ptqc.graph.editing import bypass, remove_dead
 from ptqc.graph.nodes import constant, input_of, integer, integers, nodes_of, producer, rank, text
 from ptqc.notes import Level, Note
 from ptqc.passes.base import Effect, Probed, Result
-from ptqc.passes.rewrite.tools.graph import bypass, remove_dead
 
 
 @dataclass(frozen=True)

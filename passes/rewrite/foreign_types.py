@@ -9,8 +9,8 @@ import onnx
 import onnx_ir as ir
 
 from ptqc.execute.onnxruntime import Runner, session_options
+from ptqc.graph.editing import infer_shapes
 from ptqc.passes.base import Effect, Probed, Result
-from ptqc.passes.rewrite.tools.graph import infer_shapes
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
+from ptqc.graph.editing import insert_before, replace_node, unique_name
 from ptqc.graph.nodes import constant, input_of, integer, integers, nodes_of, producer, rank, static
 from ptqc.notes import Note
 from ptqc.passes.base import Effect, Probed, Result
-from ptqc.passes.rewrite.tools.graph import insert_before, replace_node, unique_name
 
 POSITIONAL = ("Conv", "ConvTranspose", "MaxPool", "AveragePool")
 POINTWISE = ("Relu", "LeakyRelu", "Clip", "Sigmoid", "Tanh", "HardSwish", "HardSigmoid", "Elu", "BatchNormalization")

@@ -6,10 +6,10 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.graph.editing import add_constant, replace_node
 from ptqc.graph.nodes import constant, nodes_of, only_consumer, rank
 from ptqc.notes import Level, Note
 from ptqc.passes.base import Effect, Probed, Result
-from ptqc.passes.rewrite.tools.graph import add_constant, replace_node
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ptqc.graph.editing import infer_shapes, remove_dead
 from ptqc.notes import Note
 from ptqc.passes.base import Effect, Probed, Result
-from ptqc.passes.rewrite.tools.graph import infer_shapes, remove_dead
 
 
 @dataclass(frozen=True)

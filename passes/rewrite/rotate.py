@@ -9,10 +9,10 @@ import onnx_ir as ir
 
 from ptqc.graph.channel_sets import turns
 from ptqc.graph.channels import ChannelTies, Factor, Role
+from ptqc.graph.editing import set_constant
 from ptqc.graph.nodes import constant, initial, nodes_of
 from ptqc.notes import Note
 from ptqc.passes.base import Effect, Probed, Result
-from ptqc.passes.rewrite.tools.graph import set_constant
 from ptqc.solvers.hadamard import rotation
 
 FEWEST = 4

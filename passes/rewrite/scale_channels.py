@@ -6,10 +6,10 @@ from typing import ClassVar
 import numpy as np
 
 from ptqc.graph.channels import ChannelTies, Role
+from ptqc.graph.editing import set_constant
 from ptqc.graph.nodes import initial
 from ptqc.notes import Note
 from ptqc.passes.base import Effect, Probed, Result
-from ptqc.passes.rewrite.tools.graph import set_constant
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,11 +12,11 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.graph.editing import add_constant, insert_before, unique_name
 from ptqc.graph.layers import Layer, find_layers
 from ptqc.notes import Note
 from ptqc.passes.base import Effect, Probed, Result
 from ptqc.passes.rewrite.split_outliers import splittable
-from ptqc.passes.rewrite.tools.graph import add_constant, insert_before, unique_name
 
 # In the place of r where a row is zero.
 SMALLEST = 1e-30

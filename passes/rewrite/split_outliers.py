@@ -12,11 +12,11 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.graph.editing import add_constant, insert_before, replace_constant, unique_name
 from ptqc.graph.layers import Layer, find_layers, is_tied
 from ptqc.graph.nodes import initial
 from ptqc.notes import Note
 from ptqc.passes.base import Effect, Probed, Result
-from ptqc.passes.rewrite.tools.graph import add_constant, insert_before, replace_constant, unique_name
 
 # Behind a tensor's name: what is left of it, its rows divided by their sizes (`ScaleRows`), or those of what is left.
 MADE = ("_narrow", "_rows", "_narrow_rows")

@@ -11,12 +11,12 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.graph.editing import add_constant, remove_dead
 from ptqc.graph.nodes import constant, integer, integers, producer
 from ptqc.graph.picked_rows import picks_rows
 from ptqc.notes import Note
 from ptqc.operators import Trait, named
 from ptqc.passes.base import Effect, Probed, Result
-from ptqc.passes.rewrite.tools.graph import add_constant, remove_dead
 
 LAYERS = named(Trait.LAYER)
 MATRIX = 2  # axes

@@ -9,9 +9,10 @@ the lowest error on held-back columns is kept before the next layer starts.
 """
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from typing import ClassVar
 
@@ -25,7 +26,7 @@ from ptqc.execute.onnxruntime import Feeds
 from ptqc.execute.walk import Keep, Slicer, Walk
 from ptqc.formats import Format, Scaled, scales
 from ptqc.graph.external import is_in_files
-from ptqc.graph.layers import Layer
+from ptqc.graph.layers import Layer, Reading, draws
 from ptqc.graph.nodes import constant
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.decide.phases import Decided, Planned
@@ -234,7 +235,7 @@ class _State:
     """The quantized walk of one draw, and the answers so far.
 
     split: batches that are fitted to; the others judge. bounded: where columns are held. room: for the layers that all
-    draws solve at the same time.
+    draws solve at the same time. shared: what layers see that others are still to see; still: how many of them.
     """
 
     given: Decided
@@ -247,9 +248,14 @@ class _State:
     bounded: Bounded
     biases: dict[str, np.ndarray | None] = field(default_factory=dict)
     room: Room = field(default_factory=Room)
+    shared: dict[Reading, "_Inputs"] = field(default_factory=dict)
+    still: Counter[Reading] = field(init=False)
     kept: int = 0
     before: float = 0.0
     after: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.still = Counter(layer.reading for layer in self.plan.layers)
 
     @property
     def tuned(self) -> TunedNumbers:
@@ -322,58 +328,88 @@ class _State:
         return self.seen.compute(constants, layer.over_output(bias))[layer.name]
 
     def _problem(self, layer: Layer, outputs: list[Held]) -> "_Problem":
-        inputs = self.seen.values[layer.input]
-        number = [x.name for x in self.plan.layers].index(layer.name)
-        seed = self.given.seed * 100_003 + self.draw * 1_000_003 + 50_021 + number
-        counts = [len(moments.images(len(x))) for x in inputs[: self.split]]
-        columns = ColumnSample(layer, moments.positions_per_sample(layer, sum(counts), self.columns), seed)
-        totals = (count * columns.total(x.shape) for count, x in zip(counts, inputs, strict=False))
-        columns = replace(columns, usual=max(1, sum(totals) // sum(counts)))
+        inputs, seen = self.seen.values[layer.input], self._inputs_of(layer)
         weight, base = (
             constant(self.given.model.graph.initializers[n]) if n else None for n in (layer.weight, layer.bias)
         )
         assert weight is not None
         bias = np.zeros(layer.channels, np.float32) if base is None else base.reshape(-1)
-        x = (columns.inputs(a, 1000 * i) for i, a in enumerate(inputs))
-        y = (columns.outputs(b, a.shape, 1000 * i) for i, (a, b) in enumerate(zip(inputs, outputs, strict=True)))
-        kept_x, kept_y = (map(self.bounded.keep, parts) for parts in (x, y))
-        fitted_x, fitted_y = (list(moments.joined(islice(parts, self.split))) for parts in (kept_x, kept_y))
-        every_x, every_y = [*fitted_x, *moments.joined(kept_x)], [*fitted_y, *moments.joined(kept_y)]
+        columns = replace(seen.columns, layer=layer)
+        parts = (columns.outputs(b, a.shape, 1000 * i) for i, (a, b) in enumerate(zip(inputs, outputs, strict=True)))
+        y, _ = self._joined(parts)
         numbers = gptq.NUMBERS if is_in_files(self.given.model) else None
-        return _Problem(layer, layer.matrix(weight), bias, every_x, every_y, len(fitted_x), self.given.powers, numbers)
+        return _Problem(layer, layer.matrix(weight), bias, seen, y, self.given.powers, numbers)
+
+    def _inputs_of(self, layer: Layer) -> "_Inputs":
+        """What a layer sees; kept for others that see the same until the last of them has asked for it."""
+        reading = layer.reading
+        found = self.shared.pop(reading, None) or self._drawn(layer)
+        self.still[reading] -= 1
+        if self.still[reading] > 0:
+            self.shared[reading] = found
+        return found
+
+    def _drawn(self, layer: Layer) -> "_Inputs":
+        inputs = self.seen.values[layer.input]
+        seed = self.given.seed * 100_003 + self.draw * 1_000_003 + 50_021 + draws(self.plan.layers)[layer.name]
+        counts = [len(moments.images(len(x))) for x in inputs[: self.split]]
+        columns = ColumnSample(layer, moments.positions_per_sample(layer, sum(counts), self.columns), seed)
+        totals = (count * columns.total(x.shape) for count, x in zip(counts, inputs, strict=False))
+        columns = replace(columns, usual=max(1, sum(totals) // sum(counts)))
+        return _Inputs(columns, *self._joined(columns.inputs(a, 1000 * i) for i, a in enumerate(inputs)))
+
+    def _joined(self, parts: Iterator[Held]) -> tuple[list[Joined], int]:
+        """Columns of all batches in pieces, and how many of these are of batches that are fitted to."""
+        kept = map(self.bounded.keep, parts)
+        fitted = list(moments.joined(islice(kept, self.split)))
+        return [*fitted, *moments.joined(kept)], len(fitted)
+
+
+@dataclass
+class _Inputs:
+    """What layers of one reading see: columns x (groups, d, n) in pieces, and the moments of those that are fitted to.
+
+    They stay in the codes that the walks hold them in, as those of a depthwise layer take gigabytes in float32.
+    columns: which they are. split: how many pieces are fitted to; the rest judges.
+    """
+
+    columns: ColumnSample
+    x: list[Joined]
+    split: int
+
+    @cached_property
+    def moments(self) -> Moments:
+        """Of the pieces that are fitted to."""
+        found = Moments.empty(self.columns.layer.groups, self.columns.layer.width)
+        for x in self.x[: self.split]:
+            found.add(np.asarray(x))
+        return found
 
 
 @dataclass
 class _Problem:
-    """One layer's columns: x (groups, d, n) as seen, y (groups, R, n) as the float model has it.
+    """One layer: what it sees, and y (groups, R, n) at the same columns as the float model has it, in the same pieces.
 
-    They stay in the codes that the walks hold them in, as those of a depthwise layer take gigabytes in float32.
-    split: how many pieces of them are fitted to; the rest judges. powers: whether scales are to be powers of two.
-    numbers: of the weight, that are worked on together; None: all.
+    powers: whether scales are to be powers of two. numbers: of the weight, that are worked on together; None: all.
     """
 
     layer: Layer
     weight: np.ndarray
     bias: np.ndarray
-    x: list[Joined]
+    seen: _Inputs
     y: list[Joined]
-    split: int
     powers: bool = False
     numbers: int | None = None
 
     def __post_init__(self) -> None:
-        groups, _, width = self.weight.shape
-        found = Moments.empty(groups, width)
-        for x in self.x[: self.split]:
-            found.add(np.asarray(x))
-        self.moments = found
-        self.second = moments.shrunk(found.second(self.layer.is_corrected), found.count)
+        self.split, self.moments = self.seen.split, self.seen.moments
+        self.second = moments.shrunk(self.moments.second(self.layer.is_corrected), self.moments.count)
         total = sum(np.asarray(y).sum(-1, dtype=np.float64) for y in self.y[: self.split])
-        self.mean_y = np.asarray(total / max(found.count, 1), np.float32)
+        self.mean_y = np.asarray(total / max(self.moments.count, 1), np.float32)
 
     def _columns(self, which: slice) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """The real values of some pieces, one after the other."""
-        for x, y in zip(self.x[which], self.y[which], strict=True):
+        for x, y in zip(self.seen.x[which], self.y[which], strict=True):
             yield np.asarray(x), np.asarray(y)
 
     def rounded(self, form: Scaled, strength: float) -> Solution:

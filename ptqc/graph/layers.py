@@ -20,6 +20,22 @@ SMALLEST_TABLE = 256
 
 
 @dataclass(frozen=True)
+class Reading:
+    """What layers multiply their weights with: an input (by its value's name) in windows, or row by row.
+
+    width: products of one output. Layers of equal readings see the same columns.
+    """
+
+    input: str
+    width: int
+    kernel: tuple[int, ...] = ()
+    groups: int = 1
+    strides: tuple[int, ...] = ()
+    pads: tuple[int, ...] = ()
+    dilations: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class Layer:
     """A linear node with a constant weight. All names are value names; `name` is the node's output and the stable key.
 
@@ -82,6 +98,11 @@ class Layer:
         """Spatial kernel shape; () for products."""
         return self.shape[2:] if self.is_convolution else ()
 
+    @property
+    def reading(self) -> Reading:
+        """What it multiplies its weight with."""
+        return Reading(self.input, self.width, self.kernel, self.groups, self.strides, self.pads, self.dilations)
+
     def matrix(self, weight: np.ndarray) -> np.ndarray:
         """Weight as (groups, outputs per group, inputs per group · taps); a view where possible."""
         if self.channel_axis == 1 and not self.is_convolution:
@@ -121,6 +142,11 @@ class Weight:
         return self.layers or self.inner
 
     @property
+    def readings(self) -> tuple[Reading, ...]:
+        """What it is multiplied with, by all layers that its rounding is fitted to."""
+        return tuple(layer.reading for layer in self.fitted_to)
+
+    @property
     def size(self) -> int:
         """Number of elements."""
         return int(np.prod(self.shape))
@@ -129,6 +155,12 @@ class Weight:
 def all_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
     """Nodes of the graph and of all subgraphs, in order."""
     yield from ir.traversal.RecursiveGraphIterator(graph)
+
+
+def draws(layers: Sequence[Layer]) -> dict[str, int]:
+    """For each layer, by name, the number of the first one that reads the same: what they see is drawn once."""
+    readings = [layer.reading for layer in layers]
+    return {layer.name: readings.index(layer.reading) for layer in layers}
 
 
 def find_layers(model: ir.Model) -> list[Layer]:

@@ -96,12 +96,6 @@ def find_sites(model: ir.Model, kernels: Sequence[Kernel]) -> list[Site]:
     return sites
 
 
-def is_made_in_float(value: ir.Value) -> bool:
-    """Whether a node makes it that is marked so, as those are that pack caches."""
-    node = value.producer()
-    return node is not None and IN_FLOAT in node.metadata_props
-
-
 def _in_float(model: ir.Model) -> set[str]:
     """Caches, and what nodes make that compute in float."""
     found = {str(value.name) for cache in find_caches(model) for value in (cache.past, cache.present)}

@@ -93,8 +93,8 @@ class OutputFacts:
     values: of some samples. axis: of the channels; None where it has none. groups: along that axis; none where there is
     no axis, or one whose size varies. traced: whether the graph says where the channels are. direct: whether it comes
     from a layer through nothing but its bias, a factor and changes of shape. alone: whether it is the only output with
-    floats. carried: whether it hands an input on to the next run. of_cache: whether it is a part of a
-    packed cache, as the scales of its rows. inputs: declared shapes of the model's inputs.
+    floats. carried: whether it hands an input on to the next run. packed: the form of a packed cache,
+    as a document, of which `values` are the real ones; None: it is none. inputs: declared shapes of the model's inputs.
     """
 
     name: str
@@ -106,7 +106,7 @@ class OutputFacts:
     direct: bool = False
     alone: bool = True
     carried: bool = False
-    of_cache: bool = False
+    packed: Mapping[str, Any] | None = None
     inputs: tuple[tuple[int | str | None, ...], ...] = ()
 
     @property
@@ -161,9 +161,13 @@ class OutputKind(ABC):
         del values
         return self
 
-    def read(self, name: str, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The array that is judged, and whose constants are fitted: the output of this name, or what is made of it."""
+    def real(self, name: str, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The real values that the output of this name stands for."""
         return outputs[name]
+
+    def read(self, name: str, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The array that is judged, and whose constants are fitted: the real values, or what is made of them."""
+        return self.real(name, outputs)
 
     @abstractmethod
     def losses(self, reference: np.ndarray, quantized: np.ndarray) -> dict[str, float]:

@@ -17,6 +17,7 @@ from ptqc.losses.classes import Classes, Probabilities
 from ptqc.losses.detection import BOX, Detection
 from ptqc.losses.divergence import SMALLEST_PROBABILITY, SMALLEST_SCORE
 from ptqc.losses.embedding import SMALLEST_LENGTH, Embedding
+from ptqc.losses.packed_cache import PackedCache
 from ptqc.losses.recognition import Outputs
 from ptqc.losses.relative import Relative
 from ptqc.losses.scores import Scores
@@ -26,12 +27,12 @@ from ptqc.losses.total import OutputLoss
 def directions(loss: OutputLoss, outputs: Outputs, random: np.random.Generator) -> dict[str, np.ndarray]:
     """A vector for each output of the float model that is judged and not empty, float32 of the output's shape.
 
-    With all of them together, E[½ (Σ v · δ)²] is what changes δ of the outputs lose. Raises Unsupported for a kind of
-    output without a rule.
+    With all of them together, E[½ (Σ v · δ)²] is what changes δ of the outputs lose. Packed caches have none: their
+    codes are whole numbers, which follow nothing small. Raises Unsupported for a kind of output without a rule.
     """
     found = {}
     for name, kind in loss.kinds.items():
-        if outputs[name].size:
+        if outputs[name].size and not isinstance(kind, PackedCache):
             signs = random.choice(np.array([-1.0, 1.0]), outputs[name].shape)
             vector = _direction(kind, kind.read(name, outputs), signs)
             found[name] = np.asarray(np.sqrt(loss.rate(kind)) * vector, np.float32)

@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.caches.known import to_json as forms_to_json
+from ptqc.caches.marks import forms_given
+from ptqc.caches.values import unpacked_feeds
 from ptqc.errors import ModelError, UsageError
 from ptqc.execute.onnxruntime import Feeds, Runner
-from ptqc.graph.sites import is_made_in_float
 from ptqc.losses.axes import channel_axis, groups
 from ptqc.losses.base import Group, OutputFacts, OutputKind
 from ptqc.losses.boxes import Boxes
@@ -18,6 +20,7 @@ from ptqc.losses.embedding import Embedding
 from ptqc.losses.features import Features
 from ptqc.losses.heads import with_boxes
 from ptqc.losses.maps import Map
+from ptqc.losses.packed_cache import PackedCache
 from ptqc.losses.regression import Regression
 from ptqc.losses.scores import Scores
 from ptqc.losses.state import State
@@ -28,6 +31,7 @@ Outputs = Mapping[str, np.ndarray]
 Kinds = Mapping[str, OutputKind]
 # In the order in which an output is tried; the last one takes every output.
 KNOWN: tuple[type[OutputKind], ...] = (
+    PackedCache,
     State,
     Probabilities,
     Scores,
@@ -83,6 +87,8 @@ def _asked(known: OutputFacts, name: str) -> OutputKind:
 
 def facts(model: ir.Model, feeds: Feeds, references: Sequence[Outputs]) -> dict[str, OutputFacts]:
     """What is known of every float output that is not always empty."""
+    forms = forms_given(model)
+    references = [unpacked_feeds(outputs, forms) for outputs in references]
     check_finite(model, references)
     values = _with_loss(model, references)
     shapes = _shapes(model, feeds, list(values.values()))
@@ -91,7 +97,7 @@ def facts(model: ir.Model, feeds: Feeds, references: Sequence[Outputs]) -> dict[
     found = {}
     for name, value in values.items():
         arrays = tuple(outputs[name] for outputs in references if outputs[name].size)
-        traced = trace(value, shapes)
+        traced = None if name in forms else trace(value, shapes)  # what is packed has other axes
         axis = channel_axis(traced, shape_of(value), arrays)
         found[name] = OutputFacts(
             name,
@@ -103,7 +109,7 @@ def facts(model: ir.Model, feeds: Feeds, references: Sequence[Outputs]) -> dict[
             direct=traced is not None and traced.direct and traced.axis == axis,
             alone=len(values) == 1,
             carried=name in carried,
-            of_cache=is_made_in_float(value),
+            packed=forms_to_json(forms[name]) if name in forms else None,
             inputs=inputs,
         )
     return found
@@ -201,5 +207,7 @@ def _kind(entry: Mapping[str, Any]) -> OutputKind:
     known = {key: value for key, value in entry.items() if key != "kind"}
     if "groups" in known:
         known["groups"] = tuple(Group(*group) for group in known["groups"])
+    if "order" in known:
+        known["order"] = tuple(known["order"])
     known |= {key: _kind(value) for key, value in known.items() if isinstance(value, Mapping)}
     return BY_NAME[entry["kind"]](**known)

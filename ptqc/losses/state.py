@@ -16,17 +16,15 @@ LOW_STATE_SQNR = 10.0  # dB
 
 @dataclass(frozen=True)
 class State(Relative):
-    """axis: of the channels. are_scales: whether it is those of a packed cache, whose codes have no loss."""
+    """axis: of the channels."""
 
-    are_scales: bool = False
     name: ClassVar[str] = "state"
     is_target: ClassVar[bool] = False
 
     @classmethod
     def recognize(cls, facts: OutputFacts) -> "OutputKind | None":
         """The output is a state where it hands an input on."""
-        are_scales = facts.of_cache and facts.shape[-1] == 1  # and no float16 values
-        return cls(facts.axis, facts.groups, are_scales=are_scales) if facts.carried else None
+        return cls(facts.axis, facts.groups) if facts.carried else None
 
     def figures(self, pairs: Sequence[Pair], loss: float, sqnr: Mapping[str, float]) -> list[Figure]:
         """What the user is told."""
@@ -34,5 +32,4 @@ class State(Relative):
         return decibels(sqnr, LOW_STATE_SQNR)
 
     def describe(self) -> str:
-        what = "scales of a packed cache, state" if self.are_scales else "state"
-        return f"{what} for the next run, all of which count as {SHARE:g} of an output"
+        return f"state for the next run, all of which count as {SHARE:g} of an output"

@@ -6,7 +6,8 @@ correction only the centred part counts, H − E[x]E[x]ᵀ. One Moments object s
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, overload
+from threading import Lock
+from typing import Any, Self, overload
 
 import numpy as np
 
@@ -34,7 +35,8 @@ class Moments:
     """Running sums over columns: gram (groups, d, d) or its diagonal (groups, d), total (groups, d), count.
 
     gram is taken about `origin`, the mean of the first columns: where the mean is far larger than the deviations,
-    float32 would not hold the squares about zero. It lacks the columns that still wait for others.
+    float32 would not hold the squares about zero. It lacks the columns that still wait for others. Weights that are
+    multiplied with the same columns share one object, which several threads may ask for its moments.
     """
 
     gram: np.ndarray
@@ -42,6 +44,7 @@ class Moments:
     origin: np.ndarray
     count: int = 0
     waiting: list[np.ndarray] = field(default_factory=list)
+    _multiplying: Lock = field(default_factory=Lock, repr=False, compare=False)
 
     @classmethod
     def empty(cls, groups: int, width: int, *, squares: bool = True) -> "Moments":
@@ -76,10 +79,9 @@ class Moments:
         moved = columns - self.origin[..., None]
         self.gram += moved @ moved.transpose(0, 2, 1) if self.gram.ndim == 3 else (moved * moved).sum(-1)
 
-    def keep_mean(self) -> None:
-        """Let go of the squares, which are most of the memory."""
-        self.gram = np.zeros((0, 0), np.float32)
-        self.waiting.clear()
+    def of_mean(self) -> Self:
+        """The same columns without their squares, which are most of the memory."""
+        return replace(self, gram=np.zeros((0, 0), np.float32), waiting=[], _multiplying=Lock())
 
     @property
     def mean(self) -> np.ndarray:
@@ -88,7 +90,8 @@ class Moments:
 
     def second(self, centred: bool = True) -> np.ndarray:
         """E[x xᵀ], less E[x]E[x]ᵀ when centred; float32, of gram's shape."""
-        self._multiply()
+        with self._multiplying:
+            self._multiply()
         mean = self.total / max(self.count, 1)
         moved = np.asarray(mean - self.origin, np.float32)
         second = self.gram / np.float32(max(self.count, 1)) - self._square(moved)

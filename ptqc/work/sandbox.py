@@ -50,21 +50,19 @@ def run(module: str, arguments: Sequence[str], seconds: float, mapped: int = 0, 
     room = max(LEAST_MEMORY, available_bytes()) + processors() * PER_THREAD + mapped
     # What lies in the working folder is imported only where this process would.
     command = [sys.executable, "-P", "-m", __name__, str(room), str(round(seconds)), module, *arguments]
-    paths = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     try:
-        done = subprocess.run(
-            command,
-            env=paths,
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            check=False,
-            errors="replace",
-            cwd=folder,
-        )
+        done = _done(command, seconds, folder)
     except subprocess.TimeoutExpired as error:
         return Ended(f"did not finish within {seconds:.0f} s", _last(error.stdout or b"", 1), None)
     return Ended(_problem(done, room), _last(done.stdout, 1), done.returncode, done.stderr)
+
+
+def _done(command: Sequence[str], seconds: float, folder: Path | None) -> subprocess.CompletedProcess[str]:
+    """The end of a process that imports from where this one does. Raises subprocess.TimeoutExpired."""
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run(
+        command, env=paths, capture_output=True, text=True, timeout=seconds, check=False, errors="replace", cwd=folder
+    )
 
 
 def _problem(done: subprocess.CompletedProcess[str], room: int) -> str | None:

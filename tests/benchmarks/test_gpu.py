@@ -57,5 +57,5 @@ def test_a_prepared_folder_runs_in_the_emulator(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads(out.read_text())
     assert found["device"] == "the emulator"
-    names = [f"{kind} 64 × 64 × 64" for kind in ("int8", "int8, 2:4,")]
-    assert found["rows"][:2] == [{"what": what, "microseconds": None, "of_cublaslt": None} for what in names]
+    names = [f"{kind} 64 × 64 × 64" for kind in ("int8", "int8, 2:4,", "FP8")]
+    assert found["rows"][:3] == [{"what": what, "microseconds": None, "of_cublaslt": None} for what in names]

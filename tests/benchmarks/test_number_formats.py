@@ -1,5 +1,7 @@
 """Simulated formats round as other implementations of them do, and count the bits that they would store."""
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -90,6 +92,14 @@ def test_the_numbers_of_least_loss_are_zero() -> None:
     assert half.tolist() == [[False, False, False, True, False, True, True, True]]
     assert SparseFormat("2:4", 4, 2, 4).store(Rows.of(normal((16, 64)))).bits == 16 * 64 * (3 + 2 * 4) / 4 + 16 * 16
     assert SparseFormat("4:8", 4, 4, 8).store(Rows.of(normal((16, 64)))).bits == 16 * 64 * (7 + 4 * 4) / 8 + 16 * 16
+
+
+def test_neighbours_are_inputs_of_one_tap() -> None:
+    values = normal((16, 7 * 9))  # 7 inputs, each with 9 taps
+    kept = SparseFormat("2:4", 8, 2, 4).store(replace(Rows.of(values), taps=9)).values.reshape(16, 7, 9) != 0
+    assert (kept[:, :4].sum(1) == 2).all()
+    assert (kept[:, 4:].sum(1) == 2).all()
+    assert not SparseFormat("2:4", 8, 2, 4).fits(replace(Rows.of(normal((16, 9))), taps=9))
 
 
 def test_additions_are_as_many_as_asked_for() -> None:

@@ -6,14 +6,22 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from compiling import compiled, digests, product, residual, samples
+from compiling import compiled, digests, product, proto, residual, samples, weight
 
 import ptqc
 from ptqc.errors import UsageError
 
+
+def gated() -> onnx.ModelProto:
+    """Two layers that read the same, whose weights share their second moments."""
+    graph = "g (float[N,16] x) => (float[N,32] y) { a = Gemm(x, w) b = Gemm(x, v) s = Sigmoid(a) y = Mul(s, b) }"
+    return proto(graph, w=weight(16, 32), v=weight(16, 32, seed=1))
+
+
 NETWORKS: Mapping[str, tuple[onnx.ModelProto, np.ndarray]] = {
     "product": (product(), samples(16)),
     "residual": (residual(), samples(3, 8, 8)),
+    "gated": (gated(), samples(16)),
 }
 WAYS = ("threads 1", "threads 2", "processes 1", "processes 2")
 
@@ -34,6 +42,11 @@ def of_product(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str]
 @pytest.mark.parametrize("way", WAYS[1::2])
 def test_a_product(tmp_path: Path, way: str, of_product: tuple[dict[str, str], set[str]]) -> None:
     assert artifact_of("product", way, tmp_path) == of_product
+
+
+def test_layers_that_share_their_moments(tmp_path: Path) -> None:
+    expected = artifact_of("gated", WAYS[0], tmp_path / "expected")
+    assert artifact_of("gated", WAYS[-1], tmp_path / "found") == expected
 
 
 @pytest.mark.parametrize(

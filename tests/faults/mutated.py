@@ -22,7 +22,7 @@ from mutations import DECODER, SEEDS, mutant
 from random_decoders import drawn
 
 from ptqc import api, cli
-from ptqc.passes.caches.known import NAMES
+from ptqc.caches.known import NAMES
 from ptqc.store.npz import write_npz
 from ptqc.work.memory import peak_memory_mb
 

@@ -133,6 +133,9 @@ LOWERING: dict[str, Fault] = {
     ),
     "scale of FP8 activations wrong": Fault(Float8Rounding, "nodes", another_scale, "float8", ASKED),
     "scales of FP8 weights reversed": Fault(lower._Builder, "_dequantized", scales_reversed, "float8", TUNED),
+    "biases behind FP8 in other steps": Fault(
+        lower, "_in_steps", given(lambda bias: bias * np.float32(1.05)), "float8", ASKED
+    ),
     "rounding to FP8 forgotten": Fault(lower._Builder, "_cast", always(None), "float8", "but not in both"),
     "operands of a difference exchanged": Fault(
         lower.Lower, "apply", in_the_graph(operands_exchanged, "Sub"), "words", ASKED

@@ -6,11 +6,12 @@ import pytest
 from graphs import noise, parse
 from planted_caches import FAULTS
 
+from ptqc.caches.form import CacheForm
+from ptqc.caches.known import NAMES
 from ptqc.errors import VerificationError
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.passes.caches.around import pack_caches
-from ptqc.passes.caches.form import CacheForm
-from ptqc.passes.caches.known import NAMES, form_named
+from ptqc.passes.caches.known import form_named
 from ptqc.stages.caches.checked import check_packing
 
 HEADS, DEPTH = 2, 8

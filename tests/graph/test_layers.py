@@ -2,7 +2,16 @@ import numpy as np
 import pytest
 from graphs import noise, parse
 
-from ptqc.graph.layers import Layer, Weight, all_nodes, find_inner_layers, find_layers, find_weights, why_not_a_layer
+from ptqc.graph.layers import (
+    Layer,
+    Weight,
+    all_nodes,
+    draws,
+    find_inner_layers,
+    find_layers,
+    find_weights,
+    why_not_a_layer,
+)
 
 
 def layers_of(graph: str, **constants: np.ndarray) -> list[Layer]:
@@ -273,3 +282,19 @@ def test_a_weight_with_two_roles_in_subgraphs_is_rounded_for_itself() -> None:
     assert first.name != second.name
     (weight,) = find_weights(model, [])
     assert weight.layers == weight.inner == ()
+
+
+READERS = """g (float[N, 6, 9, 9] x) => (float[N, C, H, W] y) {
+    a = Conv (x, w) b = Conv (x, u) c = Conv <strides = [2, 2]> (x, w) d = Conv <pads = [0, 0, 1, 1]> (x, w)
+    e = Conv (x, k) r = Relu(x) y = Conv (r, w)
+}"""
+
+
+def test_layers_that_read_the_same_in_the_same_way_have_one_draw() -> None:
+    layers = layers_of(READERS, w=noise(4, 6, 1, 1), u=noise(5, 6, 1, 1), k=noise(4, 6, 3, 3))
+    assert draws(layers) == {"a": 0, "b": 0, "c": 2, "d": 3, "e": 4, "y": 5}
+
+
+def test_products_that_read_the_same_rows_have_one_draw() -> None:
+    graph = "g (float[N, 5] x) => (float[N, 3] y) { a = MatMul(x, w) b = Gemm <transB = 1> (x, v) y = Add(a, b) }"
+    assert draws(layers_of(graph, w=noise(5, 3), v=noise(3, 5))) == {"a": 0, "b": 0}

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from outputs import fitted, loss
 
+from ptqc.caches.scaled import ScaledRows
 from ptqc.errors import Unsupported
 from ptqc.losses import OutputKind, OutputLoss
 from ptqc.losses.base import NAT, Group
@@ -20,6 +21,7 @@ from ptqc.losses.directions import directions
 from ptqc.losses.embedding import Embedding
 from ptqc.losses.features import Features
 from ptqc.losses.maps import Map
+from ptqc.losses.packed_cache import PackedCache
 from ptqc.losses.recognition import KNOWN
 from ptqc.losses.regression import Regression
 from ptqc.losses.scores import Scores
@@ -111,7 +113,14 @@ def test_their_mean_outer_product_is_the_second_derivative(case: str) -> None:
 
 def test_every_kind_has_a_rule() -> None:
     tried = {type(kind) for kind, _ in CASES.values()} | {Boxes}
-    assert tried == set(KNOWN)
+    assert tried == set(KNOWN) - {PackedCache}
+
+
+def test_packed_caches_have_no_vector() -> None:
+    codes, scale = ScaledRows(7).pack(numbers(1, 2, 3, 8))
+    outputs = {"y": numbers(2, 5), "present": codes, "present.scale": scale}
+    measure = OutputLoss.of({"y": Regression(1), "present": PackedCache(3, form="int4")}, [outputs])
+    assert set(directions(measure, outputs, np.random.default_rng(0))) == {"y"}
 
 
 def test_boxes_that_another_output_weighs() -> None:

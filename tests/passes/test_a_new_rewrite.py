@@ -16,10 +16,10 @@ import ptqc
 from ptqc import plugins
 from ptqc.cli import main
 from ptqc.errors import PassError, UsageError
+from ptqc.graph.editing import bypass
 from ptqc.graph.nodes import nodes_of
 from ptqc.passes.base import Effect, Probed, Result
 from ptqc.passes.registry import added_rewrites
-from ptqc.passes.rewrite.tools.graph import bypass
 from ptqc.plugins import PluginKind
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "examples" / "plugin"))

@@ -9,12 +9,12 @@ from graphs import noise, parse
 from rewriting import operators
 
 from ptqc.errors import ModelError, PassError
+from ptqc.graph.editing import replace_constant
 from ptqc.graph.nodes import constant
 from ptqc.notes import Note
 from ptqc.passes.base import Effect, Probed, Result
 from ptqc.passes.dump import Dump
 from ptqc.passes.pipeline import run_rewrites
-from ptqc.passes.rewrite.tools.graph import replace_constant
 from ptqc.passes.schedule import default_rewrites
 
 LINEAR = "g (float[N, 4] x) => (float[N, 3] y) { h = MatMul(x, w)  y = Relu(h) }"

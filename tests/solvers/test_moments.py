@@ -1,3 +1,4 @@
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -282,3 +283,27 @@ def test_even_inputs_count_as_much_as_those_seen(diagonal: bool) -> None:
     assert found.shape == given.shape
     expected = moments.error(delta, given) + power * np.square(delta).sum(-1)
     np.testing.assert_allclose(moments.error(delta, found), expected, rtol=1e-5)
+
+
+def test_threads_that_ask_at_the_same_time_get_the_same_moments() -> None:
+    columns = noise(1, 96, 300)
+    expected = np.cov(columns[0], bias=True)
+    for _ in range(5):
+        shared = Moments.empty(1, 96)
+        for start in range(0, 300, 20):
+            shared.add(columns[..., start : start + 20])
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(lambda made: made.second(), [shared] * 4))
+        for second in found:
+            np.testing.assert_array_equal(second, found[0])
+        np.testing.assert_allclose(found[0][0], expected, atol=1e-4)
+
+
+def test_the_mean_is_kept_without_touching_what_others_share() -> None:
+    shared = Moments.empty(1, 4)
+    shared.add(noise(1, 4, 9))
+    second = shared.second()
+    alone = shared.of_mean()
+    assert not alone.gram.size
+    np.testing.assert_array_equal(alone.mean, shared.mean)
+    np.testing.assert_array_equal(shared.second(), second)

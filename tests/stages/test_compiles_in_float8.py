@@ -83,7 +83,19 @@ def test_other_numbers_cannot_be_asked_for_as_well(name: str, value: object) -> 
         CompileOptions.of({"activations": "float8", name: value})
 
 
-def test_no_library_is_built_for_it(float8: Artifact, tmp_path: Path) -> None:
+def test_biases_are_in_steps_to_which_onnx_runtime_rounds_them(float8: Artifact) -> None:
+    file = onnx.load(float8.path)
+    makers = {name: node for node in file.graph.node for name in node.output}
+    numbers = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in file.graph.initializer}
+    layers = [node for node in file.graph.node if node.op_type == "Conv"]
+    for layer in layers:
+        x, weight = (numbers[makers[name].input[1]] for name in layer.input[:2])
+        steps = numbers[layer.input[2]] / (x * weight)
+        np.testing.assert_allclose(steps, np.rint(steps), rtol=1e-6)
+        assert np.abs(steps).max() > 100
+
+
+def test_no_library_for_processors_is_built_for_it(float8: Artifact, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="activations is 'float8', for which the target cpu has no kernels"):
         compiled(residual(), samples(3, 8, 8), tmp_path, None, activations="float8", target="cpu")
     with quick(), pytest.raises(TargetError, match="FP8 has no kernels here; compile without --activations float8"):

@@ -156,6 +156,12 @@ def _convert(match: re.Match[str], o: Text, names: Operands) -> str:
     return names.store(o[0], to, f"{TYPES[to]}({value})")
 
 
+def _to_float8(_match: re.Match[str], o: Text, names: Operands) -> str:
+    """Two numbers of 8 bits, the first one's in the upper byte."""
+    upper, lower = (f"emulator::to_e4m3({names.value('f32', text)})" for text in o[1:])
+    return names.store(o[0], "u16", f"{upper} << 8 | {lower}")
+
+
 def _move(match: re.Match[str], o: Text, names: Operands) -> str:
     """A register, its parts, or one put together of parts."""
     if o[0].startswith("{"):
@@ -242,6 +248,7 @@ RULES: dict[str, Rule] = {
     r"cvt(?:\.(?P<rounding>r[nzmp]i?))?(?P<sat>\.sat)?\.(?P<to>[suf](?:8|16|32|64))\.(?P<type>[suf](?:8|16|32|64))": (
         _convert
     ),
+    r"cvt\.rn\.satfinite\.e4m3x2\.f32": _to_float8,
     r"mov\.(?P<type>pred|[subf](?:16|32|64))": _move,
     r"prmt\.b32": _called("emulator::permuted"),
     r"lop3\.b32": _called("emulator::logic"),

@@ -56,6 +56,7 @@ struct Block {
   char* shared;
   size_t shared_size;
   bool is_counted;
+  int digits;
   std::vector<std::pair<uint64_t, int>> stored;  // addresses and bytes
   std::mt19937 order;
   bool is_shuffled;
@@ -245,6 +246,7 @@ inline const char* launch(void (*kernel)(void**), const Launch& given, size_t fi
   b.grid = given.grid;
   b.kernel = kernel;
   b.arguments = given.arguments;
+  b.digits = given.digits;
   b.is_shuffled = given.order != 0;
   b.order.seed(given.order);
   size_t threads = size_t(b.size.x) * b.size.y * b.size.z;

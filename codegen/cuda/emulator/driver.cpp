@@ -29,10 +29,20 @@ struct Module {
   void* handle;
 };
 
+using Kernel = const char* (*)(const emulator::Launch*);
+
 struct Function {
-  const char* (*launch)(const emulator::Launch*);
+  void* handle;
+  std::string name;
   unsigned dynamic, parameters;
 };
+
+// The kernel for the chip that PTQC_EMULATOR_CHIP names, or where the PTX for it is no other, the usual one.
+Kernel kernel_of(const Function& function) {
+  const char* chip = getenv("PTQC_EMULATOR_CHIP");
+  void* found = chip ? dlsym(function.handle, ("launch_" + function.name + "_" + chip).c_str()) : nullptr;
+  return reinterpret_cast<Kernel>(found ? found : dlsym(function.handle, ("launch_" + function.name).c_str()));
+}
 
 // What was asked of a stream while it was captured.
 using Graph = std::vector<std::function<int()>>;
@@ -109,7 +119,7 @@ API int cuModuleGetFunction(Function** made, Module* module, const char* name) {
   void* count = dlsym(module->handle, ("parameters_" + std::string(name)).c_str());
   if (!found || !count) return kNotFound;
   unsigned parameters = *static_cast<unsigned*>(count);
-  *made = new Function{reinterpret_cast<decltype(Function::launch)>(found), kUsualShared, parameters};
+  *made = new Function{module->handle, name, kUsualShared, parameters};
   return kSuccess;
 }
 
@@ -120,14 +130,16 @@ API int cuFuncSetAttribute(Function* function, int, int bytes) {
 
 static int run(const Config& given, Function* function, void** arguments) {
   const char *order = getenv("PTQC_EMULATOR_ORDER"), *share = getenv("PTQC_EMULATOR_SHARE");
+  const char* digits = getenv("PTQC_EMULATOR_DIGITS");
   emulator::Launch launch{{given.grid[0], given.grid[1], given.grid[2]},
                           {given.block[0], given.block[1], given.block[2]},
                           given.dynamic,
                           order ? unsigned(atoi(order)) : 0,
                           arguments,
                           share ? atof(share) : 1,
-                          &left_out};
-  const char* found = function->launch(&launch);
+                          &left_out,
+                          digits ? atoi(digits) : 0};
+  const char* found = kernel_of(*function)(&launch);
   problem = found ? found : "";
   return found ? kLaunchFailed : kSuccess;
 }

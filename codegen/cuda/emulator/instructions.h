@@ -1,5 +1,6 @@
 // What the instructions of PTX compute that are more than an operator of C++. Registers hold bits.
 #pragma once
+#include <array>
 #include <cfenv>
 #include <cmath>
 #include <functional>
@@ -94,6 +95,30 @@ inline uint32_t pairs(Compute compute, uint32_t a, uint32_t b, uint32_t c = 0) {
     made |= uint32_t(half) << i;
   }
   return made;
+}
+
+// FP8, E4M3: a sign, four bits of exponent, three of fraction, steps of 2^-9 below 2^-6; 127 is no number.
+inline double of_e4m3(uint8_t code) {
+  static const std::array<double, 256> every = [] {
+    std::array<double, 256> made;
+    for (int code = 0; code < 256; ++code) {
+      int exponent = code >> 3 & 15, fraction = code & 7;
+      double size = std::ldexp(exponent ? 8 + fraction : fraction, std::max(exponent, 1) - 10);
+      made[code] = (code & 127) == 127 ? NAN : code & 128 ? -size : size;
+    }
+    return made;
+  }();
+  return every[code];
+}
+
+// The nearest one, halves to even, and from 448 on the largest.
+inline uint8_t to_e4m3(float value) {
+  if (std::isnan(value)) return 127;
+  uint8_t sign = std::signbit(value) ? 128 : 0;
+  double size = std::min(std::fabs(double(value)), 448.0);
+  int exponent = size ? std::max(std::ilogb(size), -6) : -6;
+  int steps = int(std::nearbyint(std::ldexp(size, 3 - exponent)));  // of 2^(exponent − 3): 8 to 16, or less below 2^-6
+  return sign | (steps + (exponent + 6) * 8);
 }
 
 // Conversions of real numbers to integers saturate; NaN becomes 0.
@@ -315,6 +340,51 @@ inline void multiply_sparse_bytes(int site, uint32_t (&made)[4], const uint32_t 
         int32_t total = 0;
         for (int k = 0; k < 64; ++k) total += int32_t(row[k]) * column[k];
         w.out[lane][i] = w.in[lane][8 + i] + uint32_t(total);
+      }
+  });
+  std::copy_n(warp().out[self().lane], 4, made);
+}
+
+// The first digits of a number, behind the point of one with this exponent.
+inline double cut(double value, int exponent, int digits) {
+  return std::ldexp(std::trunc(std::ldexp(value, digits - exponent)), exponent - digits);
+}
+
+// Products of FP8 and a number, as a chip was measured to add them that keeps few digits (arXiv 2511.10909): of each
+// term those behind the point of the largest one, and as many of the sum.
+inline double cut_sum(const double* a, const double* b, int count, double before, int digits) {
+  auto exponent = [](double value) { return std::max(std::ilogb(value), -6); };
+  int top = before ? std::ilogb(before) : -126;
+  for (int k = 0; k < count; ++k)
+    if (a[k] && b[k]) top = std::max(top, exponent(a[k]) + exponent(b[k]));
+  double total = cut(before, top, digits);
+  for (int k = 0; k < count; ++k) total += cut(a[k] * b[k], top, digits);
+  return total ? cut(total, std::ilogb(total), digits) : 0;
+}
+
+// d = a · b + c with a (16, 32) and b (32, 8) of FP8, c and d of float32. Rounded once, or cut as chips cut sums.
+inline void multiply_e4m3(int site, uint32_t (&made)[4], const uint32_t (&operands)[10]) {
+  require_full(warp());
+  bring(operands);
+  together(site, [](Warp& w) {
+    double a[16][32], b[8][32];
+    for (int lane = 0; lane < kLanes; ++lane)
+      for (int i = 0; i < 4; ++i) {
+        int g = lane / 4, k = lane % 4 * 4 + i;
+        auto value = [&](int part) { return of_e4m3(uint8_t(w.in[lane][part] >> 8 * i)); };
+        for (int part = 0; part < 4; ++part) a[g + part % 2 * 8][k + part / 2 * 16] = value(part);
+        for (int part = 0; part < 2; ++part) b[g][k + part * 16] = value(4 + part);
+      }
+    for (int lane = 0; lane < kLanes; ++lane)
+      for (int i = 0; i < 4; ++i) {
+        const double *row = a[lane / 4 + i / 2 * 8], *column = b[lane % 4 * 2 + i % 2];
+        double total = as<float>(w.in[lane][6 + i]);
+        if (block->digits) {
+          for (int k = 0; k < 32; k += 16) total = cut_sum(row + k, column + k, 16, total, block->digits);
+        } else {
+          for (int k = 0; k < 32; ++k) total += row[k] * column[k];
+        }
+        put(w.out[lane][i], float(total));
       }
   });
   std::copy_n(warp().out[self().lane], 4, made);

@@ -102,6 +102,10 @@ def _multiply_sparse(match: re.Match[str], o: Text, names: Operands) -> str:
     return _product(function, registers, names, f", {names.value('u32', selector)}")
 
 
+def _multiply_float8(_match: re.Match[str], o: Text, names: Operands) -> str:
+    return _product("multiply_e4m3", o, names)
+
+
 def _multiply_halves(_match: re.Match[str], o: Text, names: Operands) -> str:
     return _product("multiply_halves", o, names)
 
@@ -126,5 +130,6 @@ RULES: dict[str, Rule] = {
     r"mma\.sp::ordered_metadata\.sync\.aligned\.m16n8k64\.row\.col\.s32\.(?P<a>[su]8)\.(?P<b>[su]8)\.s32": (
         _multiply_sparse
     ),
+    r"mma\.sync\.aligned\.m16n8k32\.row\.col\.f32\.e4m3\.e4m3\.f32": _multiply_float8,
     r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.f16\.f16\.f32": _multiply_halves,
 }

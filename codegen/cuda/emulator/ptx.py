@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ptqc.errors import PtqcError
 
 KERNEL = re.compile(r"\.entry\s+(\w+)\s*\((?P<parameters>[^)]*)\)\s*(?P<limits>[^{]*)\{")
+TARGET = re.compile(r"\.target\s+sm_(\d+)")
 PARAMETER = re.compile(r"\.param\s+\.(\w+)\s+(?:\.ptr\s+(?:\.\w+\s+)*(?:\.align\s+\d+\s+)?)?(\w+)")
 VARIABLE = re.compile(r"(?:\.extern\s+)?\.(shared|local)\s+\.align\s+(\d+)\s+\.\w(\d+)\s+(\w+)\[(\d*)\]")
 TABLE = re.compile(r"\.(global|const)\s+\.align\s+(\d+)\s+\.b8\s+(\w+)\[\d+\]\s*=\s*\{([^}]*)\}")
@@ -80,9 +81,18 @@ class PtxKernel:
     statements: tuple[Statement, ...]
 
 
-def kernels(text: str) -> list[PtxKernel]:
-    """The kernels of a module. Raises NotEmulated for what is not understood."""
+def modules(text: str) -> dict[int, str]:
+    """Modules one behind the other, without comments, by the architecture that they are for; 0 where one names none."""
     text = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
+    found = {}
+    for module in filter(str.strip, re.split(r"(?=^\s*\.version\b)", text, flags=re.MULTILINE)):
+        target = TARGET.search(module)
+        found[int(target[1]) if target else 0] = module
+    return found
+
+
+def kernels(text: str) -> list[PtxKernel]:
+    """The kernels of a module without comments. Raises NotEmulated for what is not understood."""
     found = list(KERNEL.finditer(text))
     head = text[: found[0].start()] if found else ""
     outer = (*map(_variable, VARIABLE.finditer(head)), *map(_table, TABLE.finditer(head)))

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ptqc.codegen.cuda.emulator import arithmetic, memory
 from ptqc.codegen.cuda.emulator.operands import REGISTERS, TYPES, Operands, identifier
@@ -14,6 +15,7 @@ from ptqc.codegen.cuda.emulator.ptx import (
     Scope,
     Variable,
     kernels,
+    modules,
 )
 
 RULES = {re.compile(pattern): rule for pattern, rule in {**arithmetic.RULES, **memory.RULES}.items()}
@@ -28,8 +30,14 @@ extern "C" __attribute__((visibility("default"))) const char* launch_{name}(cons
 
 
 def translated(text: str) -> tuple[str, list[str]]:
-    """C++ of a module of PTX, and the names of its kernels. Raises NotEmulated naming what is not understood."""
-    found = kernels(text)
+    """C++ of modules of PTX, and the names of all kernels. Raises NotEmulated naming what is not understood.
+
+    Those of the first module are called as there, others also by their architecture.
+    """
+    found: list[PtxKernel] = []
+    for place, (architecture, module) in enumerate(sorted(modules(text).items())):
+        ending = f"_sm_{architecture}" if place else ""
+        found += (replace(kernel, name=kernel.name + ending) for kernel in kernels(module))
     parts = ['#include <bit>\n\n#include "instructions.h"\n', *map(_function, found)]
     return "\n".join(parts), [kernel.name for kernel in found]
 

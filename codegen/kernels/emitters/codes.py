@@ -9,7 +9,7 @@ from onnx import helper
 
 from ptqc import integer, reference
 from ptqc.codegen.kernels.drafts import Draft, IntegerAdd, Quantized, QuantizedImage, TableLookup
-from ptqc.codegen.kernels.emission import Emission
+from ptqc.codegen.kernels.emission import Emission, is_float8
 from ptqc.codegen.kernels.emitters import real
 from ptqc.codegen.kernels.families import planes, pointwise, pool, rows
 from ptqc.codegen.kernels.isa import Isa
@@ -107,7 +107,11 @@ def average(emission: Emission, node: ir.Node, output: ir.Node) -> None:
 
 def quantize(emission: Emission, node: ir.Node) -> None:
     """QuantizeLinear of a float tensor."""
-    _round(emission, node, _quantize)
+    _round(emission, node, _to_float8 if is_float8(node.outputs[0]) else _quantize)
+
+
+def _to_float8(x: Layout, y: Layout, isa: Isa, scale: float, _zero_point: int) -> Built:
+    return pointwise.quantize_float8(x, y, isa, scale)
 
 
 def _quantize(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) -> Built | Draft:

@@ -116,7 +116,7 @@ def _real(emission: Emission, value: ir.Value) -> _Source:
 
 
 def _packed(emission: Emission, value: ir.Value) -> _Source | None:
-    """Rows that a model unpacks by plain operators (`ptqc.passes.caches`): float16, or codes with a scale each."""
+    """Rows that a model unpacks by plain operators (`ptqc.caches`): float16, or codes with a scale each."""
     if (half := _cast_of(emission, value, "float16")) is not None:
         return _real(emission, half)
     scaled = producer(value, "Mul")

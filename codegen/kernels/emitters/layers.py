@@ -89,10 +89,10 @@ def integer_product(emission: Emission, step: LoweredStep) -> None:
     y = None if real else output_params(step)
     factor = np.float32(x.scale) * scale if y is None else multiplier(x, scale, y)
     source = emission.plain(step.inputs[0])
-    layout = _rows(emission, step.node, "float32" if real else "uint8")
+    layout = rows(emission, step.node, "float32" if real else "uint8")
     given = emission.layouts[source]
     sums = Sums.of(emission.isa, weights)
-    loops = Dense(_vectors(given), len(weights), 1, emission.isa, 1, sums, is_streamed=_are_many(emission))
+    loops = Dense(vectors(given), len(weights), 1, emission.isa, 1, sums, is_streamed=_are_many(emission))
     bias = _with_zero_point(weights, bias, x.zero_point)
     planes = weights.reshape(*weights.shape, 1, 1)
     requantization = Requantization(bias, np.broadcast_to(factor, (len(weights),)), 0 if y is None else y.zero_point)
@@ -151,14 +151,9 @@ def product(emission: Emission, node: ir.Node) -> None:
     if integer(node, "transA", 0):
         raise Declined("only products of rows with one constant matrix have a kernel")
     weights = weights if integer(node, "transB", 0) else weights.T
-    bias: np.ndarray = np.zeros(len(weights), np.float32)
-    if input_of(node, 2) is not None:
-        constant = emission.number(node.inputs[2])
-        if constant.size > max(constant.shape[-1:], default=1):
-            raise Declined("its bias differs from row to row")
-        bias = np.asarray(np.broadcast_to(constant.reshape(-1), bias.shape) * number(node, "beta", 1.0))
-    given, layout = emission.layouts[source], _rows(emission, node, "float32")
-    loops = Dense(_vectors(given), len(weights), 1, emission.isa, FLOAT_BYTES)
+    bias = bias_of_rows(emission, node, len(weights))
+    given, layout = emission.layouts[source], rows(emission, node, "float32")
+    loops = Dense(vectors(given), len(weights), 1, emission.isa, FLOAT_BYTES)
     scaled = np.asarray(weights * np.float32(number(node, "alpha", 1.0)))
     planes = scaled.reshape(*scaled.shape, 1, 1)
 
@@ -166,6 +161,16 @@ def product(emission: Emission, node: ir.Node) -> None:
         return dense.real(x, y, loops, planes, bias, stages)
 
     emission.add(RealLayer(loops.window.kernel, layer, is_dense=True), [source], str(node.outputs[0].name), layout)
+
+
+def bias_of_rows(emission: Emission, node: ir.Node, outputs: int) -> np.ndarray:
+    """What a product adds to every row, float32."""
+    if input_of(node, 2) is None:
+        return np.zeros(outputs, np.float32)
+    constant = emission.number(node.inputs[2])
+    if constant.size > max(constant.shape[-1:], default=1):
+        raise Declined("its bias differs from row to row")
+    return np.asarray(np.broadcast_to(constant.reshape(-1), (outputs,)) * number(node, "beta", 1.0), np.float32)
 
 
 def _product_of_activations(emission: Emission, node: ir.Node) -> None:
@@ -177,7 +182,7 @@ def _product_of_activations(emission: Emission, node: ir.Node) -> None:
     ranks = {len(emission.sizes(value)) for value in (first, second, output)}
     if emission.outer(first, second, output, touched=len(ranks) > 1 or max(ranks) < BATCHED_MATRICES):
         names = [emission.plain(emission.read(value)) for value in (first, second)]
-        layout = _rows(emission, node, "float32")
+        layout = rows(emission, node, "float32")
         a, b = (emission.layouts[name] for name in names)
         emission.add(matmul.real(a, b, layout, emission.isa), names, str(output.name), layout)
         return
@@ -188,12 +193,12 @@ def _product_of_activations(emission: Emission, node: ir.Node) -> None:
     emission.add_whole(kernel, [one, other], [a, b], output)
 
 
-def _rows(emission: Emission, node: ir.Node, dtype: str) -> Layout:
+def rows(emission: Emission, node: ir.Node, dtype: str) -> Layout:
     """The layout of a product: rows, one after the other."""
     return Layout(emission.shape(node.outputs[0]), dtype, plain=True)
 
 
-def _vectors(given: Layout) -> Window:
+def vectors(given: Layout) -> Window:
     """Rows of a plain value as the pixels of a plane with its channels last."""
     channels = given.shape[-1]
     return Window(channels, (1, given.elements // channels))

@@ -1,5 +1,7 @@
 """Operators that only move elements, on codes and on real values."""
 
+from typing import Literal, cast
+
 import numpy as np
 import onnx_ir as ir
 
@@ -17,6 +19,8 @@ from ptqc.native.lengths import varies
 # Below every code and every float32: what a largest-of-window ignores.
 LOWEST = {"uint8": 0.0, "float32": -3.4028235e38}
 BATCH = 0
+# What Pad may fill in from its input: NumPy has the same under the same names.
+Mode = Literal["reflect", "edge", "wrap"]
 
 
 def reshape(emission: Emission, node: ir.Node) -> None:
@@ -73,14 +77,39 @@ def strided(emission: Emission, node: ir.Node) -> None:
 
 
 def pad(emission: Emission, node: ir.Node) -> None:
-    """Pad with a constant."""
-    pads = emission.number(node.inputs[1]).tolist()
-    if text(node, "mode", "constant") != "constant" or input_of(node, 3) is not None or min(pads) < 0:
-        raise Declined("only padding of all axes with a constant has a kernel")
-    value = emission.number(node.inputs[2]).item() if input_of(node, 2) is not None else 0.0
-    before, after = pads[: len(pads) // 2], pads[len(pads) // 2 :]
+    """Pad, with a constant or with elements of the input."""
+    before, after = _pads(emission, node)
     outer = emission.outer(node.inputs[0], node.outputs[0], touched=bool(before[BATCH] or after[BATCH]))
+    mode = text(node, "mode", "constant")
+    if mode != "constant":
+        places = _own_elements(emission, node, cast(Mode, mode), before, after)
+        emission.apply(node, lambda _x, _y: NearestResize(emission.isa, places[outer:]), outer=outer)
+        return
+    value = emission.number(node.inputs[2]).item() if input_of(node, 2) is not None else 0.0
     emission.apply(node, lambda x, y: move.pad(x, y, before[outer:], value, emission.isa), outer=outer)
+
+
+def _pads(emission: Emission, node: ir.Node) -> tuple[list[int], list[int]]:
+    """How many elements are added in front of each axis and behind it; fewer than none are cut off."""
+    begins, ends = np.split(emission.number(node.inputs[1]), 2)
+    rank = len(emission.sizes(node.inputs[0]))
+    before, after = np.zeros(rank, np.int64), np.zeros(rank, np.int64)
+    axes = emission.number(node.inputs[3]) if input_of(node, 3) is not None else np.arange(rank)
+    before[axes], after[axes] = begins, ends
+    return before.tolist(), after.tolist()
+
+
+def _own_elements(
+    emission: Emission, node: ir.Node, mode: Mode, before: list[int], after: list[int]
+) -> list[np.ndarray]:
+    """For each axis of a padded value, the places of the input that its elements come from."""
+    if _is_of_any_size(emission, node):
+        raise Declined("padding of what varies in size has a kernel for constants only")
+    places = []
+    for size, front, back in zip(emission.sizes(node.inputs[0]), before, after, strict=True):
+        kept = np.arange(max(0, -front), size - max(0, -back))
+        places.append(np.pad(kept, (max(0, front), max(0, back)), mode))
+    return places
 
 
 def gather(emission: Emission, node: ir.Node) -> None:

@@ -24,9 +24,13 @@ CHANNELS_LAST = (1, 2, 0)
 
 
 def pad(x: Layout, y: Layout, before: Sequence[int], value: float, isa: Isa) -> Built:
-    """x in the middle of y, `before` elements from each axis's start; the rest is `value`."""
+    """x in the middle of y, `before` elements from each axis's start; the rest is `value`.
+
+    Where x would begin before y or end behind it, that part of x is cut off.
+    """
     constants = [x.encoded(np.array([value]))]
-    if not isa.by_element and x.order == y.order == CHANNELS_LAST and x.shape[0] == y.shape[0]:
+    is_inside = all(0 <= start <= all_ - size for start, size, all_ in zip(before, x.shape, y.shape, strict=True))
+    if is_inside and not isa.by_element and x.order == y.order == CHANNELS_LAST and x.shape[0] == y.shape[0]:
         return build("pad", [x], constants, y, _pad_plane(x, y, before[1], before[2], isa))
 
     def source(place: Place) -> tuple[list[Any], Any]:
@@ -34,7 +38,7 @@ def pad(x: Layout, y: Layout, before: Sequence[int], value: float, isa: Isa) -> 
         for index, start, size, padded in zip(place, before, x.shape, y.shape, strict=True):
             moved = index - start if start else index
             inner.append(moved)
-            if size != padded:
+            if start or size != padded:
                 within = T.And(moved >= 0, moved < size)
                 inside = within if inside is None else T.And(inside, within)
         return inner, inside

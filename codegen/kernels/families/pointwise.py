@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
@@ -196,13 +197,13 @@ def mul(operands: Sequence[Operand], y: Layout, isa: Isa, zeros: tuple[int, int,
     return pointwise("mul", operands, constants, y, isa, value)
 
 
-def table(x: Layout, y: Layout, isa: Isa, entries: np.ndarray) -> Built:
-    """Codes y = entries[x]."""
+def table(x: Layout, y: Layout, isa: Isa, entries: np.ndarray, family: str = "table") -> Built:
+    """y = entries[x] of codes x; of the type of y."""
 
     def value(lanes: int, constants: Sequence[Any], element: Any) -> Any:
         return constants[0][T.Cast(vector("int32", lanes), element)]
 
-    return pointwise("table", [x], [entries.astype(np.uint8)], y, isa, value)
+    return pointwise(family, [x], [entries.astype(y.stored)], y, isa, value)
 
 
 def limit(x: Layout, y: Layout, isa: Isa, low: int, high: int) -> Built:
@@ -244,6 +245,23 @@ def dequantize(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) ->
 
     built = pointwise("dequantize", [x], [np.array([scale, zero_point], np.float32)], y, isa, value)
     return replace(built, accuracy=EXACT)
+
+
+def quantize_float8(x: Layout, y: Layout, isa: Isa, scale: float) -> Built:
+    """Codes of FP8 of real values."""
+    assert isa.float8 is not None
+    code = isa.float8.code
+
+    def value(_lanes: int, constants: Sequence[Any], element: Any) -> Any:
+        return code(element / constants[0][0])
+
+    return pointwise("quantize_float8", [x], [np.array([scale], np.float32)], y, isa, value)
+
+
+def dequantize_float8(x: Layout, y: Layout, isa: Isa, scale: float) -> Built:
+    """Real values of codes of FP8."""
+    every = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32) * np.float32(scale)
+    return replace(table(x, y, isa, every, "dequantize_float8"), accuracy=EXACT)
 
 
 def copy(x: Layout, y: Layout, isa: Isa) -> Built:

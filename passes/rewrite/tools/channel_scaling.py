@@ -7,8 +7,8 @@ gives a * (W x + b) + c at once. Computed in float64, stored in float32.
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.graph.editing import replace_constant
 from ptqc.graph.nodes import constant, input_of, integer, number
-from ptqc.passes.rewrite.tools.graph import replace_constant
 
 LAYERS = ("Conv", "ConvTranspose", "Gemm")
 

@@ -6,8 +6,8 @@ The batch of an exported model is symbolic, its channels are numbers; Gather(Sha
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.graph.editing import fix_value, names_of
 from ptqc.graph.nodes import constant, input_of, integer, nodes_of, producer, scalar
-from ptqc.passes.rewrite.tools.graph import fix_value, names_of
 
 
 def fold_known_sizes(model: ir.Model) -> None:

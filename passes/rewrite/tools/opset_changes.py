@@ -11,8 +11,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.errors import ModelError
+from ptqc.graph.editing import add_constant, insert_before
 from ptqc.graph.nodes import constant, input_of, integer, integers, number, rank, required, text
-from ptqc.passes.rewrite.tools.graph import add_constant, insert_before
 
 Adapter = Callable[[ir.Model, ir.Node], None]
 NEWER = "export the model with opset 13 or higher"

@@ -7,9 +7,9 @@ many times as much of it as shallow ones, and no share of an output's size fits 
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.graph.editing import add_constant
 from ptqc.graph.nodes import constant
 from ptqc.operators import Trait, named
-from ptqc.passes.rewrite.tools.graph import add_constant
 
 WEIGHTED = named(Trait.WEIGHTED)
 

@@ -7,9 +7,9 @@ import numpy as np
 import onnx_ir as ir
 import onnx_ir.passes.common as common
 
+from ptqc.graph.editing import add_constant, infer_shapes, insert_before, remove_dead, take_over
 from ptqc.graph.nodes import input_of, required
 from ptqc.notes import Level, Note
-from ptqc.passes.rewrite.tools.graph import add_constant, infer_shapes, insert_before, remove_dead, take_over
 
 
 class Writer:

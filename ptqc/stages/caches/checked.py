@@ -10,11 +10,11 @@ from itertools import islice
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.caches.form import CacheForm
+from ptqc.caches.values import packed_feeds, unpacked_feeds
 from ptqc.errors import VerificationError
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.graph.caches import Cache, find_caches
-from ptqc.passes.caches.around import packed_feeds, unpacked_feeds
-from ptqc.passes.caches.form import CacheForm
 
 SAMPLES = 4
 # How far outputs may differ, as a share of the largest; and errors of what is new, as a share of the largest of a row.

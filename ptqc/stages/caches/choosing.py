@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ptqc.budget import CacheBudget
+from ptqc.caches.form import CacheForm
+from ptqc.caches.known import FLOAT, NAMES
 from ptqc.errors import Infeasible, UsageError
 from ptqc.graph.caches import find_caches
 from ptqc.options import KvCache
 from ptqc.passes.caches.around import check_packable, refusal
-from ptqc.passes.caches.form import CacheForm
-from ptqc.passes.caches.known import FLOAT, NAMES
 from ptqc.solvers.choices import JointChoice, Option
 from ptqc.solvers.integer_program import Goal, NoSelection, solve
 from ptqc.stages.caches.seen import SeenCaches

@@ -8,12 +8,13 @@ from typing import Any
 import onnx_ir as ir
 
 from ptqc.budget import CacheBudget
+from ptqc.caches.form import CacheForm
+from ptqc.caches.known import FLOAT
+from ptqc.caches.values import packed_feeds
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import Samples, collect
 from ptqc.options import KvCache
-from ptqc.passes.caches.around import pack_caches, packed_feeds
-from ptqc.passes.caches.form import CacheForm
-from ptqc.passes.caches.known import FLOAT
+from ptqc.passes.caches.around import pack_caches
 from ptqc.reading import ModelSource
 from ptqc.stages.caches.checked import check_packing
 from ptqc.stages.caches.choosing import asked_names, chosen

@@ -11,15 +11,16 @@ from math import prod
 
 import onnx_ir as ir
 
+from ptqc.caches.form import CacheForm
+from ptqc.caches.known import FLOAT
+from ptqc.caches.values import packed_arrays
 from ptqc.calibration.samples import Samples
 from ptqc.calibration.sources import spread
 from ptqc.execute.onnxruntime import Feeds, Runner, tensors_of
 from ptqc.graph.caches import Cache, find_caches
 from ptqc.losses import recognize
 from ptqc.losses.total import OutputLoss
-from ptqc.passes.caches.around import packed_arrays
-from ptqc.passes.caches.form import CacheForm
-from ptqc.passes.caches.known import FLOAT, form_named
+from ptqc.passes.caches.known import form_named
 
 JUDGED = 32
 

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ptqc.budget import CacheBudget
+from ptqc.caches.known import FLOAT, NAMES, to_json
 from ptqc.notes import Level, Note
-from ptqc.passes.caches.known import FLOAT, NAMES, to_json
 from ptqc.stages.caches.choosing import ChosenForms
 from ptqc.stages.caches.seen import SeenCaches
 from ptqc.text import number

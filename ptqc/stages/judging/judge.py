@@ -130,7 +130,8 @@ def _judged(name: str, measure: OutputLoss, pairs: Pairs) -> JudgedOutput:
     kind = measure.kinds[name]
     losses = measure.mean_losses(name, *zip(*pairs, strict=True))
     loss = kind.combine(losses)
-    arrays = [pair for pair in (aligned(real[name], packed[name]) for real, packed in pairs) if pair[0].size]
+    both = (aligned(kind.real(name, real), kind.real(name, packed)) for real, packed in pairs)
+    arrays = [pair for pair in both if pair[0].size]
     sqnr = {group: _sqnr([_cut(pair, part) for pair in arrays]) for group, part in kind.parts().items()}
     figures = tuple(kind.figures(arrays, loss, sqnr)) if arrays else ()
     return JudgedOutput(name, kind, loss, losses, sqnr, figures)

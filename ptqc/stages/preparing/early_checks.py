@@ -36,7 +36,7 @@ def check_early(prepared: Prepared, budgets: Budgets, options: CompileOptions, c
         outputs = [runner.run(feeds) for feeds in samples]
         check_unit(budgets.loss, recognize(prepared.model, samples[0], outputs, options.loss))
     if chosen is not None and not chosen.may_be_missing:
-        if options.in_float8:
+        if options.in_float8 and not chosen.target.multiplies_float8():
             raise UsageError(
                 f"activations is 'float8', for which the target {chosen.name} has no kernels: leave the target out, "
                 "and give the ONNX file to a compiler for the hardware that multiplies FP8"

@@ -12,6 +12,7 @@ from ptqc.errors import PassError
 from ptqc.execute.onnxruntime import Runner
 from ptqc.execute.shapes import observed_shapes
 from ptqc.graph.channels import ChannelTies, Rule, Shapes, find_ties
+from ptqc.graph.editing import set_constant
 from ptqc.graph.layers import find_layers, find_weights
 from ptqc.graph.nodes import initial
 from ptqc.graph.rotation_rules import ROTATIONS
@@ -22,7 +23,6 @@ from ptqc.passes.base import Rewrite
 from ptqc.passes.pipeline import run_rewrites
 from ptqc.passes.rewrite.rotate import Rotate, rotatable, unit_gains
 from ptqc.passes.rewrite.scale_channels import ScaleChannels
-from ptqc.passes.rewrite.tools.graph import set_constant
 from ptqc.solvers.channel_scales import UNEVEN, smoothing, unevenness
 from ptqc.stages.measure import key_of
 from ptqc.stages.preparing.prepare import PROBES, Prepared

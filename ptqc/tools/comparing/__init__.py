@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from ptqc.artifact.folder import GOLDEN, Artifact
 from ptqc.artifact.golden import Golden
+from ptqc.caches.values import unpacked_feeds
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import collect
@@ -18,7 +19,6 @@ from ptqc.errors import UsageError
 from ptqc.execute.onnxruntime import Feeds, tensors_of
 from ptqc.execute.speed import Speed, race, speed_of
 from ptqc.losses import recognize
-from ptqc.passes.caches.around import unpacked_feeds
 from ptqc.stages.judging.judge import BEST_SQNR, Judged, judge_pairs
 from ptqc.text import number, percent, shorten, table
 from ptqc.tools.comparing.contenders import Contender, as_compiled, contenders, of_one_interface, running

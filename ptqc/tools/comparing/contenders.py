@@ -11,6 +11,9 @@ import onnxruntime as ort
 
 from ptqc.arguments import path_of
 from ptqc.artifact.folder import Artifact, load
+from ptqc.caches.form import CacheForm
+from ptqc.caches.known import forms_told
+from ptqc.caches.values import packed_feeds, unpacked_feeds
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.errors import ModelError, PtqcError, TargetError, UsageError
@@ -19,9 +22,6 @@ from ptqc.graph import zipmaps
 from ptqc.graph.caches import find_caches
 from ptqc.graph.external import hold_external
 from ptqc.native.interface import WEIGHTS, library_file
-from ptqc.passes.caches.around import packed_feeds, unpacked_feeds
-from ptqc.passes.caches.form import CacheForm
-from ptqc.passes.caches.known import forms_told
 from ptqc.reading.file import parse, read_bytes
 from ptqc.reading.tensors import check_tensors, external_files
 

@@ -216,6 +216,10 @@ def padded(d: Drawing) -> None:
     pads = [0, d.whole(0, 1), *d.wholes(0, 2, d.rank), 0, d.whole(0, 2), *d.wholes(0, 2, d.rank)]
     inputs = [d.value, d.constant(np.array(pads))]
     if d.likely(0.3):
+        mirrors = min(d.shape[1:]) > 2
+        d.add("Pad", inputs, mode=d.one_of("edge", "wrap", *["reflect"] * mirrors))
+        return
+    if d.likely(0.3):
         inputs.append(d.constant(np.float32(d.one_of(0.0, 0.5))))
     d.add("Pad", inputs)
 

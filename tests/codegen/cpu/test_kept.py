@@ -17,6 +17,9 @@ from graphs import noise, parse
 from lowering import quantized
 from random_decoders import drawn
 
+from ptqc.caches.form import CacheForm
+from ptqc.caches.known import FIXED
+from ptqc.caches.values import packed_feeds
 from ptqc.codegen.cpu import isa, worker
 from ptqc.codegen.cpu.jobs import Choices
 from ptqc.codegen.cpu.target import build
@@ -30,9 +33,7 @@ from ptqc.codegen.program.layout import Layout
 from ptqc.errors import VerificationError
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.lowered import Lowered
-from ptqc.passes.caches.around import pack_caches, packed_feeds
-from ptqc.passes.caches.form import CacheForm
-from ptqc.passes.caches.known import FIXED
+from ptqc.passes.caches.around import pack_caches
 
 pytestmark = pytest.mark.processor
 TEXTS, HEADS = 2, 3

@@ -104,6 +104,10 @@ GRAPHS = {
     "gathered": CONV + "a = Tanh(c) y = Gather <axis = 1> (a, order)",
     "one of each": CONV + "y = Gather <axis = 2> (c, second)",
     "gathered codes": CONV + "a = Gather <axis = 3> (c, order) y = Conv(a, v)",
+    "a border that mirrors": CONV + 'a = Tanh(c) y = Pad <mode = "reflect"> (a, border)',
+    "codes that are repeated, and cut off": CONV + 'a = Pad <mode = "edge"> (c, cut) y = Conv(a, v)',
+    "a border of zeros, and an end cut off": CONV + "a = Tanh(c) b = Pad (c, cut) d = Conv(b, v) y = Conv(d, v)",
+    "the other end": CONV + 'a = Pad <mode = "wrap"> (c, border) y = Conv(a, v)',
     "tiles": CONV + "a = Tanh(c) y = Tile(a, twice)",
     "expanded codes": CONV + "a = MaxPool <kernel_shape = [1, 7]> (c) e = Expand(a, wider) y = Conv(e, v)",
 }
@@ -130,12 +134,8 @@ ROWS = {
 CONSTANTS |= {"all_rows": noise(8, 7, seed=15), "unit": np.array(1, np.float32), "narrow": noise(5, 12, 3, seed=16)}
 REFUSED = {
     "an operator that is not known": (CONV + "y = Hardmax(c)", "the operator is not known to it"),
-    "a border that mirrors": (
-        CONV + 'y = Pad <mode = "reflect"> (c, border)',
-        "only padding of all axes with a constant",
-    ),
 }
-CONSTANTS |= {"border": np.array([0, 0, 1, 1, 0, 0, 1, 1])}
+CONSTANTS |= {"border": np.array([0, 0, 1, 1, 0, 0, 1, 1]), "cut": np.array([0, 0, 2, -1, 0, 0, -1, 1])}
 
 
 def model(body: str, shape: tuple[int, ...]) -> ir.Model:

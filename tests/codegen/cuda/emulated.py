@@ -23,6 +23,7 @@ class Launch(ctypes.Structure):
         ("arguments", ctypes.POINTER(ctypes.c_void_p)),
         ("share", ctypes.c_double),
         ("left_out", ctypes.POINTER(ctypes.c_uint64)),
+        ("digits", ctypes.c_int),
     )
 
 
@@ -53,6 +54,7 @@ class Emulated:
         dynamic: int = 0,
         order: int = 0,
         share: float = 1.0,
+        digits: int = 0,
     ) -> str:
         """Run a kernel on arrays, in place; what was wrong, or nothing."""
         pointers = [ctypes.c_uint64(array.ctypes.data) for array in arrays]
@@ -60,7 +62,9 @@ class Emulated:
         launch = self._library[f"launch_{name}"]
         launch.restype = ctypes.c_char_p
         left_out = ctypes.c_uint64()
-        given = Launch((blocks, 1, 1), (threads, 1, 1), dynamic, order, arguments, share, ctypes.pointer(left_out))
+        given = Launch(
+            (blocks, 1, 1), (threads, 1, 1), dynamic, order, arguments, share, ctypes.pointer(left_out), digits
+        )
         problem = launch(ctypes.byref(given))
         self.left_out = left_out.value
         return problem.decode() if problem else ""

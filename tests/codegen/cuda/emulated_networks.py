@@ -1,7 +1,7 @@
 """Many networks in one CUDA library, each compared with ONNX Runtime in the emulator: a process of its own.
 
-`python emulated_networks.py codes|few|float|layers|more|stages|randomN FOLDER`: stand-ins for the driver have to be
-loaded before TVM is.
+`python emulated_networks.py codes|few|float|float8|layers|more|stages|randomN FOLDER`: stand-ins for the driver have
+to be loaded before TVM is.
 """
 
 import os

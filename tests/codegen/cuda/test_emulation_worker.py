@@ -1,5 +1,6 @@
 """The process that compares a delivered library decides once whether the network runs as a whole."""
 
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from ptqc.codegen.cuda import emulation_worker, verification
 from ptqc.codegen.cuda.emulation import OUTPUTS
+from ptqc.codegen.cuda.emulator.opening import PTX
 from ptqc.codegen.kernels.job_files import JOB, REPORT, VALUES
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.listing import Call, Listing
@@ -39,6 +41,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         x = np.full((batch, 5), index, np.uint8)
         write_npz(tmp_path / VALUES.format(index), {"x": x, "y": 255 - x})
     (tmp_path / JOB).write_text(json.dumps({"library": str(tmp_path), "runs": len(BATCHES)}))
+    (tmp_path / PTX).write_bytes(gzip.compress(b".version 9.0\n.target sm_80\n"))
     monkeypatch.setattr(emulation_worker, "load_stand_ins", lambda: None)
     monkeypatch.setattr(emulation_worker, "open_delivered", lambda *_: Inverting())
     return tmp_path

@@ -3,10 +3,14 @@
 import operator
 from collections.abc import Callable
 from fractions import Fraction
+from pathlib import Path
 from typing import NamedTuple
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+import onnx.parser
+import onnxruntime
 import pytest
 from emulated import Emulated, aligned, kernel
 
@@ -141,6 +145,12 @@ def towards_zero(a: Values, b: Values, exactly: Callable[[Fraction, Fraction], F
     return found
 
 
+def e4m3(values: Values) -> Values:
+    """Codes of the nearest numbers, 448 beyond it, 127 of what is none."""
+    codes = np.clip(values.astype(np.float32), -448, 448).astype(ml_dtypes.float8_e4m3fn).view(np.uint8)
+    return np.where(np.isnan(values), np.uint8(127), codes)
+
+
 def logic(a: Values, b: Values, c: Values, table: int) -> Values:
     """Bit by bit: which bit of the table the three bits choose."""
     made = np.zeros_like(a)
@@ -214,6 +224,9 @@ CASES = {
     "of f16": Case("f16", "f32", "cvt.f32.f16 D, A;", lambda a: a.astype(np.float32)),
     "to f16": Case("f32", "f16", "cvt.rn.f16.f32 D, A;", lambda a: a.astype(np.float16)),
     "to f64": Case("f32", "f64", "cvt.f64.f32 D, A;", lambda a: a.astype(np.float64)),
+    "to e4m3": Case(
+        "f32 f32", "u16", "cvt.rn.satfinite.e4m3x2.f32 D, A, B;", lambda a, b: wide(e4m3(a)) << 8 | wide(e4m3(b))
+    ),
     "narrow": Case("s32", "s32", "cvt.s32.s8 D, A;", lambda a: a.astype(np.int8)),
     "u8 of s32": Case("s32", "u32", "cvt.sat.u8.s32 D, A;", lambda a: np.clip(a, 0, 255)),
     "div.s": Case("s32 s32", "s32", "div.s32 D, A, B;", lambda a, b: np.trunc(a / b).astype(np.int64)),
@@ -306,8 +319,30 @@ def test_an_instruction_gives_what_numpy_gives(name: str, built: Emulated) -> No
     np.testing.assert_array_equal(found, wanted)
 
 
+def test_every_number_of_fp8_and_every_middle_is_rounded_as_onnx_runtime_does(tmp_path: Path) -> None:
+    """QuantizeLinear saturates, and takes halves to even."""
+    numbers = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    finite = np.sort(numbers[np.isfinite(numbers)])
+    middles = (finite[1:] + finite[:-1]) / 2
+    near = [np.nextafter(middles, np.float32(end)) for end in (-np.inf, np.inf)]
+    beyond = np.array([449, 464, 480, 1e30, -449, -464, np.inf, -np.inf, 1e-45, -1e-45], np.float32)
+    x = np.concatenate([finite, middles, *near, beyond]).astype(np.float32)
+    given = aligned(np.resize(x, (len(x) + 31) // 32 * 32))
+    found = aligned(np.zeros(len(given), np.uint16))
+    case = Case("f32", "u16", "cvt.rn.satfinite.e4m3x2.f32 D, 0f3F800000, A;", e4m3)
+    assert Emulated([text_of("k", case)], tmp_path)("k", given, found, threads=len(given)) == ""
+    graph = """<ir_version: 10, opset_import: ["": 21]> g (float[N] x) => (float8e4m3fn[N] y) {
+        s = Constant <value_float = 1.0> ()
+        y = QuantizeLinear <output_dtype = 17> (x, s)
+    }"""
+    session = onnxruntime.InferenceSession(onnx.parser.parse_model(graph).SerializeToString())
+    (wanted,) = session.run(["y"], {"x": given})
+    np.testing.assert_array_equal(found & 255, wanted)
+    np.testing.assert_array_equal(found >> 8, 0x38)
+
+
 @pytest.mark.parametrize(
-    "opcode", ["add.cc.u32", "mul.f32", "add.ftz.f32", "tex.2d.v4.f32.s32", "cvt.rn.satfinite.e4m3x2.f32"]
+    "opcode", ["add.cc.u32", "mul.f32", "add.ftz.f32", "tex.2d.v4.f32.s32", "cvt.rn.satfinite.e5m2x2.f32"]
 )
 def test_an_unknown_instruction_is_named(opcode: str) -> None:
     with pytest.raises(NotEmulated, match=f"does not know the instruction {opcode}"):

@@ -1,8 +1,11 @@
 """Threads that wait for each other, memory they share, instructions of a whole warp; and what ends a launch."""
 
+import math
 import re
 from collections.abc import Callable
+from fractions import Fraction
 
+import ml_dtypes
 import numpy as np
 import pytest
 import sparse_tables
@@ -134,6 +137,7 @@ KERNELS = {
     "bytes": (MULTIPLY.replace("TYPES", "u8.s8"), 4),
     "signed_bytes": (MULTIPLY.replace("TYPES", "s8.s8"), 4),
     "halves": (MULTIPLY.replace("m16n8k32.row.col.s32.TYPES.s32", "m16n8k16.row.col.f32.f16.f16.f32"), 4),
+    "float8": (MULTIPLY.replace("s32.TYPES.s32", "f32.e4m3.e4m3.f32"), 4),
     "sparse": (MULTIPLY_SPARSE.replace("TYPES", "s8.u8").replace("SELECTOR", "0"), 5),
     "selected": (MULTIPLY_SPARSE.replace("TYPES", "s8.u8").replace("SELECTOR", "1"), 5),
     "table": ("mov.u64 %q1, squares; cvta.global.u64 %q1, %q1; and.b32 %r1, %r0, 3; mad.wide.u32 %q1, %r1, 1, %q1;"
@@ -361,3 +365,85 @@ def test_fragments_of_a_product_of_float16_lie_as_the_tables_say(built: Emulated
     assert built("halves", *given, found, order=2) == ""
     wanted = (a.astype(np.float64) @ b.astype(np.float64) + c).astype(np.float32)
     np.testing.assert_allclose(found, fragments(wanted, place_of_c, 4), rtol=1e-6)
+
+
+def of_e4m3(code: int) -> float:
+    """OCP 8-bit Floating Point Specification 1.0, table 1: the number that a code stands for."""
+    sign, exponent, fraction = -1.0 if code & 128 else 1.0, code >> 3 & 15, code & 7
+    if exponent == 15 and fraction == 7:
+        return float("nan")
+    return sign * (2.0 ** (exponent - 7) * (1 + fraction / 8) if exponent else 2.0**-6 * fraction / 8)
+
+
+def float8_product(a: np.ndarray, b: np.ndarray, c: np.ndarray, built: Emulated, digits: int = 0) -> np.ndarray:
+    """What the instruction gives for codes a (16, 32) and b (32, 8), and c (16, 8) of float32; as lanes have it."""
+    given = fragments(a, place_of_a, 16), fragments(b, place_of_b, 8), fragments(c, place_of_c, 4)
+    found = aligned(np.zeros((LANES, 4), np.float32))
+    assert built("float8", *given, found, order=2, digits=digits) == ""
+    return found
+
+
+def test_every_code_of_fp8_is_the_number_that_ml_dtypes_has(built: Emulated) -> None:
+    """Each picked by a 1 in the other matrix; a code that is no number spoils its row alone."""
+    every = np.arange(256, dtype=np.uint8)
+    numbers = every.view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    np.testing.assert_array_equal([of_e4m3(code) for code in every.tolist()], numbers)
+    finite = every[np.isfinite(numbers)]
+    for codes in (finite[:128], finite[126:]):
+        a = np.zeros((16, 32), np.uint8)
+        a[:, 5:13] = codes.reshape(16, 8)
+        b = np.zeros((32, 8), np.uint8)
+        b[5:13] = np.diag(np.full(8, 0x38, np.uint8))
+        found = float8_product(a, b, np.zeros((16, 8), np.float32), built)
+        np.testing.assert_array_equal(found, fragments(numbers[codes].reshape(16, 8), place_of_c, 4))
+    a = np.full((16, 32), 0x38, np.uint8)
+    a[3, 20], a[9, 1] = 127, 255
+    wanted = np.full((16, 8), 32, np.float32)
+    wanted[[3, 9]] = np.nan
+    found = float8_product(a, np.full((32, 8), 0x38, np.uint8), np.zeros((16, 8), np.float32), built)
+    np.testing.assert_array_equal(found, fragments(wanted, place_of_c, 4))
+
+
+def drawn_codes(shape: tuple[int, int], seed: int) -> np.ndarray:
+    codes = np.random.default_rng(seed).integers(0, 256, shape).astype(np.uint8)
+    return np.where(codes & 127 == 127, np.uint8(0x40), codes)
+
+
+def test_fragments_of_a_product_of_fp8_lie_as_the_tables_say(built: Emulated) -> None:
+    a, b = drawn_codes((16, 32), 0), drawn_codes((32, 8), 1)
+    c = np.random.default_rng(2).standard_normal((16, 8)).astype(np.float32) * 1000
+    left, right = (np.vectorize(of_e4m3)(codes) for codes in (a, b))
+    wanted = (left @ right + c).astype(np.float32)
+    np.testing.assert_array_equal(float8_product(a, b, c, built), fragments(wanted, place_of_c, 4))
+
+
+def cut(value: Fraction, exponent: int, digits: int) -> Fraction:
+    """Towards zero, to so many digits behind the point of a number with this exponent."""
+    unit = Fraction(2) ** (exponent - digits)
+    return int(value / unit) * unit
+
+
+def cut_product(row: np.ndarray, column: np.ndarray, c: float, digits: int) -> float:
+    """Xie et al. 2025, MMA-Sim (arXiv 2511.10909), table of Ada Lovelace: twice 16 products, cut, added and cut again.
+
+    Exponents of products are sums of those of their factors, at least -6 each.
+    """
+    total = Fraction(c)
+    for first in (0, 16):
+        pairs = list(zip(row[first : first + 16], column[first : first + 16], strict=True))
+        exponents = [sum(max(math.frexp(value)[1] - 1, -6) for value in pair) for pair in pairs if all(pair)]
+        top = max([*exponents, *([math.frexp(float(total))[1] - 1] if total else [])])
+        terms = [total, *(Fraction(x) * Fraction(w) for x, w in pairs)]
+        found = sum(cut(term, top, digits) for term in terms)
+        total = cut(found, math.frexp(float(found))[1] - 1, digits) if found else Fraction(0)
+    return float(total)
+
+
+def test_sums_of_fp8_can_be_cut_as_chips_were_measured_to_cut_them(built: Emulated) -> None:
+    a, b = drawn_codes((16, 32), 3), drawn_codes((32, 8), 4)
+    c = np.random.default_rng(5).standard_normal((16, 8)).astype(np.float32) * 1000
+    left, right = (np.vectorize(of_e4m3)(codes) for codes in (a, b))
+    wanted = np.array([[cut_product(left[i], right[:, j], float(c[i, j]), 13) for j in range(8)] for i in range(16)])
+    found = float8_product(a, b, c, built, digits=13)
+    np.testing.assert_array_equal(found, fragments(wanted.astype(np.float32), place_of_c, 4))
+    assert (found != float8_product(a, b, c, built)).mean() > 0.5

@@ -1,5 +1,6 @@
 """What calibration data may do to a compile; ranges and moments are tested where they are made."""
 
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -126,3 +127,30 @@ def test_without_time_one_batch_of_each_split_does(tmp_path: Path) -> None:
     for split, held in ((late.moments, whole.moments), (late.held_moments, whole.held_moments)):
         assert split.keys() == held.keys()
         assert all(0 < split[name].count < held[name].count for name in split)
+
+
+ATTENTION = """g (float[N,L,8] x) => (float[N,L,L] y) {
+    r = Relu(x) q = MatMul(r, a) k = MatMul(r, b) v = MatMul(x, c) t = Transpose<perm = [0, 2, 1]>(k)
+    s = MatMul(q, t) u = Transpose<perm = [0, 2, 1]>(v) w = MatMul(v, u) y = Add(s, w)
+}"""
+
+
+def test_weights_that_are_multiplied_with_the_same_share_their_moments(
+    tmp_path: Path,
+) -> None:
+    model = parse(ATTENTION, a=noise(8, 6), b=noise(8, 6, seed=1), c=noise(8, 6, seed=2))
+    feeds = [{"x": noise(1, 9, 8, seed=i)} for i in range(24)]
+    samples: Samples = replace(collect(feeds, input_specs(model), tmp_path, 24), batchable=True)
+    given = Calibrate().apply(Setting.of(model, samples[:16], samples[16:])).made
+    for moments in (given.moments, given.held_moments):
+        assert moments["a"] is moments["b"]
+        assert moments["a"] is not moments["c"]
+    rows = np.maximum(np.concatenate([feed["x"][0] for feed in feeds[:16]]), 0)
+    assert given.moments["a"].count == len(rows)
+    np.testing.assert_allclose(given.moments["b"].second(centred=False)[0], rows.T @ rows / len(rows), atol=1e-4)
+    squares = weakref.ref(given.moments["a"])
+    given.release(["a"])
+    assert given.moments["b"].gram.size
+    given.release(["b"])
+    assert squares() is None
+    np.testing.assert_array_equal(given.moments["a"].mean, given.moments["b"].mean)

@@ -139,3 +139,24 @@ def test_a_model_without_subgraphs_is_left_alone(tmp_path: Path) -> None:
     context, notes = result.made, result.notes
     assert notes == ()
     assert not context.moments
+
+
+SHARING = """g (float[4, 16] x, bool c) => (float[N, M] y) {
+    y = If(c) <
+        then_branch = yes () => (float[A, B] p) { r = Relu(x) a = MatMul(r, w) b = MatMul(r, v) p = Add(a, b) },
+        else_branch = no () => (float[C, D] n) { r2 = Neg(x) n = MatMul(r2, w) }
+    >
+}"""
+
+
+def test_a_weight_that_another_branch_uses_too_shares_nothing(tmp_path: Path) -> None:
+    """Both weights read the same in one branch; in the other one is alone."""
+    model = parse(SHARING, w=W, v=V)
+    feeds: list[Feeds] = [{"x": mixed(seed), "c": np.array(seed % 2 == 0)} for seed in range(12)]
+    found = CalibrateInner().apply(context_of(model, feeds, tmp_path, 4)).made.moments
+    rows = [np.maximum(mixed(seed), 0) if seed % 2 == 0 else -mixed(seed) for seed in range(8)]
+    for name, own in (("w", rows), ("v", rows[::2])):
+        columns = np.concatenate(own)
+        assert found[name].count == len(columns)
+        second = found[name].second(centred=False)[0]
+        np.testing.assert_allclose(second, columns.T @ columns / len(columns), rtol=1e-3, atol=1e-3)

@@ -11,6 +11,7 @@ from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import collect
 from ptqc.execute.onnxruntime import Runner
 from ptqc.execute.walk import Slicer
+from ptqc.graph.editing import infer_shapes
 from ptqc.losses import UNITS, OutputLoss, recognize
 from ptqc.notes import is_cut_short
 from ptqc.passes.decide import choose_splits
@@ -20,7 +21,6 @@ from ptqc.passes.decide.phases import Setting
 from ptqc.passes.effects import applied
 from ptqc.passes.pipeline import run_rewrites
 from ptqc.passes.rewrite.remedies import rewrites
-from ptqc.passes.rewrite.tools.graph import infer_shapes
 from ptqc.passes.tune.quantized_walk import run_quantized
 from ptqc.work.deadline import Deadline
 

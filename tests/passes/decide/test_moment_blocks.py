@@ -114,3 +114,17 @@ def test_what_there_is_no_time_to_observe_is_not_kept_as_the_whole(tmp_path: Pat
     SolveWeights((3,), Cache()).apply(short)  # type: ignore[arg-type]
     assert cut_short["v"]
     assert cut_short["w"]
+
+
+SHARED = """g (float[N,L,12] x) => (float[N,L,6] y) {
+    a = MatMul(x, u) b = MatMul(x, v) c = Add(a, b) d = Relu(c) y = MatMul(d, w)
+}"""
+
+
+def test_moments_that_weights_share_count_once_in_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = parse(SHARED, u=noise(12, 20), v=noise(12, 20, seed=1), w=noise(20, 6, seed=2))
+    given = Setting.of(model, [], [])  # type: ignore[arg-type]
+    monkeypatch.setattr(moment_blocks, "BLOCK_BYTES", 2 * 4 * 12**2)
+    assert blocks_of(given) == [("u", "v"), ("w",)]
+    monkeypatch.setattr(moment_blocks, "BLOCK_BYTES", 2 * 4 * (12**2 + 20**2))
+    assert blocks_of(given) == [("u", "v", "w")]

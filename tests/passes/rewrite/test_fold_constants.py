@@ -4,10 +4,10 @@ from graphs import noise, parse
 from rewriting import operators, rewrite
 
 from ptqc.execute.onnxruntime import run
+from ptqc.graph import editing as graph_tools
 from ptqc.graph.nodes import constant
 from ptqc.passes.base import Probed
 from ptqc.passes.rewrite.fold_constants import FoldConstants
-from ptqc.passes.rewrite.tools import graph as graph_tools
 
 ONE = np.array([1])
 

@@ -3,9 +3,9 @@ import onnx_ir as ir
 from graphs import noise
 from rewriting import rewrite
 
+from ptqc.graph.editing import infer_shapes
 from ptqc.passes.pipeline import run_rewrites
 from ptqc.passes.rewrite.foreign_types import ForeignTypes
-from ptqc.passes.rewrite.tools.graph import infer_shapes
 
 GRAPH = """<ir_version: 8, opset_import: ["": 18, "com.microsoft": 1]>
 g (float[N, 4] x) => (float[N, A] y) {

@@ -15,10 +15,12 @@ from reconstructing import error, measured, outputs, plan_of, table
 
 from ptqc.errors import NotFinite
 from ptqc.execute import bounded
+from ptqc.execute.compressed import Held
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.execute.walk import Slicer, Walk
 from ptqc.formats import FLOAT16, Codebook, Format, Integer, Palette, Scaled
 from ptqc.graph import external
+from ptqc.graph.layers import Layer
 from ptqc.passes.decide.phases import Decided, Planned
 from ptqc.passes.tune import reconstruct
 from ptqc.passes.tune.reconstruct import (
@@ -26,6 +28,7 @@ from ptqc.passes.tune.reconstruct import (
     STRENGTHS,
     Reconstruct,
     _float_outputs,
+    _Inputs,
     _Problem,
     _State,
     reconstruct_all,
@@ -259,7 +262,7 @@ def test_layers_are_solved_on_the_inputs_that_they_will_see(
     feeds = [*context.tuning.batches(8), *context.held_back.batches(8)]
     values = outputs(copy, plan, tuned, feeds)
     for layer in plan.layers:
-        columns = [np.asarray(x) for x in seen[layer.name].x]
+        columns = [np.asarray(x) for x in seen[layer.name].seen.x]
         scale = plan.params[layer.input].scale
         steps = np.concatenate([x.ravel() for x in columns]) / np.float32(scale)
         np.testing.assert_allclose(steps, np.rint(steps), atol=1e-3)
@@ -358,3 +361,39 @@ def test_what_a_logarithm_is_taken_of_stays_positive(op: str, form: Format, tmp_
         (solution,), (bias,) = tuned.weights.values(), tuned.biases.values()
         assert solution.weight.min() >= 0
         assert bias is None or bias.min() >= 0
+
+
+ATTENTION = """g (float[N, L, 8] x) => (float[N, L, 6] y) {
+    r = Relu(x) q = MatMul(r, a) k = MatMul(r, b) s = Sigmoid(q) t = Mul(s, k) v = MatMul(r, c) y = Add(t, v)
+}"""
+
+
+def test_layers_that_see_the_same_share_it_as_long_as_one_is_still_to_be_settled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = parse(ATTENTION, a=noise(8, 6), b=noise(8, 6, seed=1), c=noise(8, 6, seed=2))
+    context = measured(model, tmp_path, [{"x": noise(1, 9, 8, seed=seed)} for seed in range(24)])
+    plan = plan_of(context, Integer(3))
+    drawn, right, held = list[str](), _State._drawn, list[int]()
+    settle = _State._settled
+
+    def draw(state: _State, layer: Layer) -> _Inputs:
+        drawn.append(layer.name)
+        return right(state, layer)
+
+    def settled(state: _State, layer: Layer, wanted: list[Held]) -> list[Held]:
+        found = settle(state, layer, wanted)
+        held.append(len(state.shared))
+        return found
+
+    monkeypatch.setattr(_State, "_drawn", draw)
+    monkeypatch.setattr(_State, "_settled", settled)
+    tuned = Reconstruct().apply(Planned(context, plan)).made
+    assert drawn == ["q"]
+    assert held == [1, 1, 0]
+    monkeypatch.setattr(_State, "_inputs_of", draw)
+    alone = Reconstruct().apply(Planned(context, plan)).made
+    assert drawn == ["q", "q", "k", "v"]
+    for name, solution in alone.weights.items():
+        np.testing.assert_array_equal(tuned.weights[name].codes, solution.codes)
+        np.testing.assert_array_equal(tuned.weights[name].scale, solution.scale)

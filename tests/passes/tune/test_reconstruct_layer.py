@@ -12,12 +12,13 @@ from ptqc.formats import Integer, TwoOfFour
 from ptqc.graph.layers import Layer
 from ptqc.passes.tune.reconstruct import (
     DAMPING,
+    _Inputs,
     _Problem,
 )
 from ptqc.solutions import Solution
 from ptqc.solvers.column_order import ColumnOrder
 from ptqc.solvers.gptq import Factored, RoundingTarget, grids_for, round_all
-from ptqc.solvers.moments import Joined
+from ptqc.solvers.moments import ColumnSample, Joined
 
 # One layer
 
@@ -38,7 +39,7 @@ def problem(seed: int, drift: float) -> tuple[_Problem, np.ndarray]:
     y = LAYER.matrix(weight) @ real + bias.reshape(2, 3, 1)
     parts = [slice(0, 150), slice(150, 300), slice(300, 400)]
     held_x, held_y = ([Joined([array[..., part]]) for part in parts] for array in (seen, y))
-    return _Problem(LAYER, LAYER.matrix(weight), bias, held_x, held_y, 2), y
+    return _Problem(LAYER, LAYER.matrix(weight), bias, _Inputs(ColumnSample(LAYER, 1, 0), held_x, 2), held_y), y
 
 
 def concatenated(pieces: list[Joined]) -> np.ndarray:
@@ -49,7 +50,7 @@ def concatenated(pieces: list[Joined]) -> np.ndarray:
 @given(seed=st.integers(0, 99), drift=st.floats(0, 0.5), strength=st.sampled_from([0.25, 1.0]))
 def test_the_target_is_on_the_way_to_the_least_squares_weight(seed: int, drift: float, strength: float) -> None:
     made, y = problem(seed, drift)
-    x = concatenated(made.x[:2]).astype(np.float64)
+    x = concatenated(made.seen.x[:2]).astype(np.float64)
     for group in range(2):
         covariance = np.cov(np.concatenate([x[group], y[group, :, :300]]), bias=True)
         inputs, cross = covariance[:4, :4], covariance[4:, :4]
@@ -67,7 +68,7 @@ def test_weights_without_correction_aim_at_the_mean_too(seed: int, strength: flo
     """Least squares without a free intercept: on the way to it the squared error falls, the mean's included."""
     corrected, y = problem(seed, 0.3)
     made = replace(corrected, layer=replace(LAYER, keeps_sign=True))
-    x = concatenated(made.x[:2]).astype(np.float64)
+    x = concatenated(made.seen.x[:2]).astype(np.float64)
     wanted = y[..., :300] - made.bias.reshape(2, 3, 1)
     for group in range(2):
         inputs, cross = x[group] @ x[group].T / 300, wanted[group] @ x[group].T / 300
@@ -86,7 +87,7 @@ def test_bias_and_held_back_error(seed: int, drift: float, bits: int) -> None:
     made, y = problem(seed, drift)
     solution = made.rounded(Integer(bits), 0.5)
     (corrected, _, bias), (uncorrected, _, given_bias) = made.judged(solution)
-    missing = y - LAYER.matrix(solution.weight) @ concatenated(made.x)
+    missing = y - LAYER.matrix(solution.weight) @ concatenated(made.seen.x)
     left = missing - bias.reshape(2, 3, 1)
     np.testing.assert_allclose(left[..., :300].mean(-1), 0, atol=1e-4)
     assert corrected == pytest.approx(float(np.square(left[..., 300:]).sum()), rel=1e-4)
@@ -111,7 +112,8 @@ def test_two_of_four_inputs_of_each_tap_are_kept() -> None:
     y = layer.matrix(weight) @ x[None]
     parts = [slice(0, 300), slice(300, 400)]
     held_x, held_y = ([Joined([array[..., part]]) for part in parts] for array in (x[None], y))
-    made = _Problem(layer, layer.matrix(weight), bias, held_x, held_y, 1)
+    seen = _Inputs(ColumnSample(layer, 1, 0), held_x, 1)
+    made = _Problem(layer, layer.matrix(weight), bias, seen, held_y)
     codes = made.rounded(TwoOfFour(5), 1.0).codes
     assert (np.count_nonzero(codes.reshape(6, 2, 4, 1, 2), axis=2) == 2).all()
     largest = np.argsort(np.argsort(np.abs(weight.reshape(6, 2, 4, 1, 2)), axis=2), axis=2) >= 2

@@ -12,13 +12,13 @@ from graphs import parse
 
 import ptqc
 from ptqc.budget import Budgets
+from ptqc.caches.known import FIXED, NAMES, from_json
+from ptqc.caches.values import packed_feeds
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import Samples, collect
 from ptqc.errors import Infeasible, UsageError
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.options import CacheKind, CompileOptions, KvCache
-from ptqc.passes.caches.around import packed_feeds
-from ptqc.passes.caches.known import FIXED, NAMES, from_json
 from ptqc.reading import ModelSource, read_model
 from ptqc.stages.caches.packed import PackedCaches, with_packed_caches
 from ptqc.stages.caches.seen import SeenCaches
@@ -201,7 +201,10 @@ def test_a_decoder_compiles_with_packed_caches(llama: ModelSource, tmp_path: Pat
     assert not any(node.metadata_props for node in file.graph.node)
     assert any(note["message"].startswith("2 caches are packed") for note in manifest["notes"])
     judged = {output["output"]: output["judged_as"] for output in manifest["results"]["outputs"]}
-    assert all(judged[name].startswith("scales of a packed cache") for name in judged if name.endswith(".scale"))
+    assert not any(name.endswith((".scale", ".exponent")) for name in judged)
+    for cache in manifest["caches"]["caches"]:
+        present = cache["name"].replace("past", "present")
+        assert judged[present].startswith("state" if cache["form"] == "float" else f"{cache['form']} cache, unpacked")
     given = packed_feeds(feeds(1)[0], forms)
     found = artifact.run(given)
     for name in inputs:

@@ -33,6 +33,10 @@ class Listing:
         """A list is no faster."""
         return False
 
+    def multiplies_float8(self) -> bool:
+        """A list has any numbers."""
+        return True
+
     def build(
         self,
         lowered: Lowered,

@@ -7,8 +7,8 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.passes.caches.form import CacheForm, CachePart
-from ptqc.passes.caches.nodes import NodeDraft
+from ptqc.caches.form import CacheForm, CachePart
+from ptqc.caches.nodes import NodeDraft
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,14 @@ from graphs import parse
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ptqc.caches.block_float import BlockFloat, block_of
+from ptqc.caches.form import CacheForm
+from ptqc.caches.known import FIXED, NAMES, from_json, to_json
+from ptqc.caches.scaled import ScaledRows
+from ptqc.caches.values import packed_feeds
 from ptqc.execute.onnxruntime import Runner
-from ptqc.passes.caches.around import pack_caches, packed_feeds
-from ptqc.passes.caches.block_float import BlockFloat, block_of
-from ptqc.passes.caches.form import CacheForm
-from ptqc.passes.caches.known import FIXED, NAMES, form_named, from_json, to_json
-from ptqc.passes.caches.scaled import ScaledRows
+from ptqc.passes.caches.around import pack_caches
+from ptqc.passes.caches.known import form_named
 from ptqc.solvers.key_order import block_rounded
 
 CACHE = "g (float[N,2,P,8] past, float[N,2,T,8] x) => (float[N,2,Q,8] present) { present = Concat<axis=2>(past, x) }"
@@ -58,7 +60,8 @@ def test_blocks_are_rounded_as_the_format_says(size: int) -> None:
 
 def test_sorted_blocks_are_those_of_all_heads() -> None:
     x = rows(3, 1, 2, 7, 8)
-    sorted_ = BlockFloat.sorted_by([x])
+    sorted_ = form_named("bfp4-sorted", [x])
+    assert isinstance(sorted_, BlockFloat)
     energy = (x.astype(np.float64) ** 2).sum((0, 2)).ravel()
     assert (np.diff(energy[list(sorted_.order)]) <= 0).all()
     flat = x.transpose(0, 2, 1, 3).reshape(1, 7, 16)[..., list(sorted_.order)]

@@ -2,7 +2,7 @@ import numpy as np
 from graphs import noise, parse
 from rewriting import operators
 
-from ptqc.passes.rewrite.tools import graph as tools
+from ptqc.graph import editing as tools
 
 CHAIN = "g (float[N] x) => (float[N] y) { a = Relu(x)  b = Neg(a)  y = Identity(b) }"
 

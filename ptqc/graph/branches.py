@@ -1,19 +1,28 @@
 """Branches of If and bodies of Loop and Scan: their constants, and the branch that a constant condition takes."""
 
+from collections.abc import Callable
 from hashlib import sha256
 
+import numpy as np
 import onnx_ir as ir
 
+from ptqc.graph.editing import insert_before, take_over, unique_name
 from ptqc.graph.nodes import constant, nodes_of
-from ptqc.passes.rewrite.tools.graph import insert_before, take_over, unique_name
+
+Known = Callable[[ir.Value | None], np.ndarray | None]
 
 
-def inline_constant_branches(model: ir.Model) -> None:
-    """Move the nodes of the branch taken in front of each If of constant condition, and remove the If."""
+def inline_known_branches(model: ir.Model, known: Known = constant) -> bool:
+    """Move the nodes of the branch taken in front of each If of known condition, and remove the If; True if any was.
+
+    known: gives the condition, or None.
+    """
+    has_changed = False
     for node in nodes_of(model, "If"):
-        condition = constant(node.inputs[0])
+        condition = known(node.inputs[0])
         if condition is None:
             continue
+        has_changed = True
         branch = node.attributes["then_branch" if condition.any() else "else_branch"].as_graph()
         results = list(branch.outputs)
         branch.outputs.clear()
@@ -24,6 +33,7 @@ def inline_constant_branches(model: ir.Model) -> None:
             _give(node, output, result)
         assert node.graph is not None
         node.graph.remove(node, safe=True)
+    return has_changed
 
 
 def lift_constants(model: ir.Model) -> None:

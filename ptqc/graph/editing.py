@@ -1,4 +1,4 @@
-"""Small tools for changing an `onnx_ir` graph, shared by the passes."""
+"""Small tools for changing an `onnx_ir` graph."""
 
 from collections.abc import Mapping, Sequence
 

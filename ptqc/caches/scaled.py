@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.passes.caches import nibbles
-from ptqc.passes.caches.form import CacheForm, CachePart, channels_of
-from ptqc.passes.caches.nodes import NodeDraft
+from ptqc.caches import nibbles
+from ptqc.caches.form import CacheForm, CachePart, channels_of
+from ptqc.caches.nodes import NodeDraft
 
 SCALE = ".scale"
 # Of a scale; smaller ones have fewer digits in float16, and larger ones do not exist.

@@ -3,7 +3,7 @@
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.passes.caches.nodes import NodeDraft
+from ptqc.caches.nodes import NodeDraft
 
 HIGH = 16.0
 

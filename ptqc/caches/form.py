@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.passes.caches.nodes import NodeDraft
+from ptqc.caches.nodes import NodeDraft
 
 # Channels that every form can have.
 FEW = 4

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.passes.caches import nibbles
-from ptqc.passes.caches.form import CacheForm, CachePart, channels_of
-from ptqc.passes.caches.nodes import NodeDraft
-from ptqc.solvers.key_order import order_of_all
+from ptqc.caches import nibbles
+from ptqc.caches.form import CacheForm, CachePart, channels_of
+from ptqc.caches.nodes import NodeDraft
 
 EXPONENT = ".exponent"
 BITS, WIDEST, NARROWEST = 4, 32, 4
@@ -43,11 +42,6 @@ class BlockFloat(CacheForm):
     def name(self) -> str:  # type: ignore[override]
         """By whether it sorts."""
         return "bfp4-sorted" if self.order else "bfp4"
-
-    @classmethod
-    def sorted_by(cls, caches: Sequence[np.ndarray]) -> "BlockFloat":
-        """With the order of the energies in these (texts, heads, places, channels)."""
-        return cls(tuple(order_of_all(caches).tolist()))
 
     def refusal(self, channels: int) -> str | None:
         """Blocks share nothing if they are too small."""

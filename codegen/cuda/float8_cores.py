@@ -1,0 +1,67 @@
+"""Convolutions and products of FP8 on tensor cores: tiles, copies and fragments are those of `tensor_cores.py`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ptqc.codegen.cuda import costs
+from ptqc.codegen.cuda.float8_codes import add_products
+from ptqc.codegen.cuda.fragments import BYTE, Coding
+from ptqc.codegen.cuda.isa import BY_ELEMENT
+from ptqc.codegen.cuda.results import RealResults
+from ptqc.codegen.cuda.tensor_cores import Product, stored
+from ptqc.codegen.cuda.tiles import Tiles
+from ptqc.codegen.kernels.families.real_stages import RealStage
+from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS
+from ptqc.codegen.program.built import Built
+from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.window import Window
+
+CODING = Coding(BYTE)
+# Chips of compute capability 8.9 were measured to keep 13 digits of what they sum, of 16 products at a time (Xie et al.
+# 2025, MMA-Sim, arXiv 2511.10909). As 32 products at a time are summed there, results are then off by at most
+# 1.5 · 10⁻⁴ of the largest in layers of random numbers, whatever their depth.
+SUMS = replace(SUM_OF_PRODUCTS, of_chip=2.0**-10)
+
+
+def write(
+    x: Layout,
+    y: Layout,
+    window: Window,
+    weights: np.ndarray,
+    factor: np.ndarray,
+    bias: np.ndarray,
+    stages: Sequence[RealStage],
+) -> Built:
+    """See `ptqc.codegen.kernels.float8.Float8LayerWriter`."""
+    tiles = costs.chosen(window, len(weights), CODING, is_float8=True)
+    made = cut(tiles, x, y, weights, factor, bias, stages)
+    return replace(made, predicted=costs.predicted(tiles, CODING))
+
+
+def cut(
+    tiles: Tiles,
+    x: Layout,
+    y: Layout,
+    weights: np.ndarray,
+    factor: np.ndarray,
+    bias: np.ndarray,
+    stages: Sequence[RealStage],
+) -> Built:
+    """The same, cut in a given way."""
+    results = RealResults(y, BY_ELEMENT, len(weights), factor, bias, tuple(stages), SUMS)
+    return Float8Product(tiles, CODING, x, results).build(stored(weights.view(np.int8), tiles, CODING))
+
+
+@dataclass(frozen=True)
+class Float8Product(Product):
+    """One kernel."""
+
+    family: ClassVar[str] = "float8_mma"
+    sum_type: ClassVar[str] = "float32"
+    unroll: ClassVar[bool | None] = False  # for 8.9 all steps would be, and registers spilled
+
+    def _add_products(self, sums: Sequence[Any], inputs: Sequence[Any], weights: Sequence[Any]) -> None:
+        add_products(sums, inputs, weights)

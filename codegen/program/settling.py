@@ -1,0 +1,37 @@
+"""What sizes decide before a library is built: branches of If, and how many steps a recurrent node has.
+
+Exporters write an If where a program asks for a size, such as whether an axis of one element is to be taken away.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from ptqc.codegen.program.batching import Batching, Seen
+from ptqc.codegen.program.fixed_inputs import fixed_inputs
+from ptqc.codegen.program.folding import fold
+from ptqc.codegen.program.recurrent import is_recurrent
+from ptqc.execute.onnxruntime import Feeds
+from ptqc.graph.branches import inline_known_branches
+
+
+def settled(model: ir.Model, samples: Sequence[Feeds], batching: Batching) -> ir.Model:
+    """The model as it is for samples of these sizes; the same one where sizes vary, or there is nothing to decide."""
+    if batching.varies or not any(node.op_type == "If" or is_recurrent(node) for node in model.graph):
+        return model
+    made, fixed = model.clone(), fixed_inputs(model, samples)
+    while True:
+        seen = Seen.of(made, samples[0], fixed)
+        constants = fold(made, seen, batching.batch).constants
+
+        def known(value: ir.Value | None, constants: dict[str, np.ndarray] = constants) -> np.ndarray | None:
+            return constants.get(str(value.name)) if value is not None else None
+
+        if not inline_known_branches(made, known):
+            break
+    for node in filter(is_recurrent, made.graph):
+        given = node.inputs[0]
+        assert given is not None
+        given.shape = ir.Shape(seen.shapes[str(given.name)])
+    return made

@@ -1,0 +1,47 @@
+"""Whole networks in FP8 become CUDA libraries, with kernels for chips that multiply it and for those that do not."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tvm.tirx", reason="the cuda target needs Apache TVM")
+
+from compiling import compiled, residual, samples
+from test_cuda_target import needs_nvcc, process
+
+import ptqc
+from ptqc.codegen.cuda.verification import CHIP
+
+
+@needs_nvcc
+@pytest.mark.slow
+@pytest.mark.parametrize("chip", ["sm_80", "sm_89"])
+def test_random_networks(chip: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CHIP, chip)
+    done = process("emulated_networks.py", "float8", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["wrong"] == {}
+    assert found["integers"] > 100_000
+    assert found["reals"] > 100_000
+
+
+@needs_nvcc
+def test_a_library_is_built_and_compared_on_both_architectures(tmp_path: Path) -> None:
+    """All layers but the first one, which has three channels; the last one is behind a Flatten."""
+    artifact = compiled(
+        residual(), samples(3, 8, 8), tmp_path, None,
+        activations="float8", activation_limit=10.0, target="cuda", gpu="sm_89",
+    )  # fmt: skip
+    built = artifact.manifest["targets"]["cuda"]
+    assert sum(count for family, count in built["steps"].items() if family.startswith("float8_mma")) == 3
+    assert built["steps"]["quantize_float8"] == 5
+    assert len(built["roundings_of_float_parts"]) == 5
+    found = built["verification"]
+    assert found["architectures"] == ["sm_80", "sm_89"]
+    assert found["integers_compared"] > 10_000
+    assert built["verified"].endswith("in the emulator of PTX for sm_80 and for sm_89; not run on a GPU")
+    assert built["gpus"]["sm_89"]["tensor_core_instructions"] > 0
+    assert ptqc.bisect(artifact.folder).first is None
+    ptqc.verify(artifact.folder)

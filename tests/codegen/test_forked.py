@@ -1,0 +1,55 @@
+"""What tests fork does what a process of its own does, and ends as one does."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tvm.tirx", reason="forks are of a process that has imported Apache TVM")
+if sys.platform != "linux":
+    pytest.skip("tests fork on Linux alone", allow_module_level=True)
+
+from ptqc.codegen.kernels.job_files import PROCESS
+from ptqc.work import sandbox
+
+KNOWN = "ptqc.codegen.kernels.supported"
+
+
+def test_it_does_what_a_process_of_its_own_does(
+    own_process: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [tmp_path / "forked.json", tmp_path / "own.json"]
+    assert sandbox.run(PROCESS, [KNOWN, str(files[0])], 60.0) == sandbox.Ended(None, "")
+    monkeypatch.setattr(sandbox, "_done", own_process)
+    assert sandbox.run(PROCESS, [KNOWN, str(files[1])], 60.0) == sandbox.Ended(None, "")
+    forked, own = (json.loads(path.read_text()) for path in files)
+    assert "Conv" in own
+    assert forked == own
+
+
+def test_its_failure_is_told(tmp_path: Path) -> None:
+    found = sandbox.run(PROCESS, [KNOWN, str(tmp_path / "absent" / "known.json")], 60.0)
+    assert found.code == 1
+    assert found.problem is not None
+    assert found.problem.startswith("failed (exit code 1): ")
+    assert "FileNotFoundError" in found.errors
+
+
+def test_it_ends_when_its_time_is_over(tmp_path: Path) -> None:
+    found = sandbox.run(PROCESS, [KNOWN, str(tmp_path / "known.json")], 1e-6)
+    assert found.problem == "did not finish within 0 s"
+    assert found.code is None
+
+
+def test_what_is_no_worker_is_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[object] = []
+    real = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda *given, **named: started.append(given) or real(*given, **named))
+    (tmp_path / "planted.py").write_text("import os; os.abort()")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert str(sandbox.run("planted", [], 30.0).problem).startswith("crashed (SIGABRT)")
+    assert len(started) == 1
