@@ -46,7 +46,8 @@ class Lower:
         integer = {name: kernel.op_type for name, kernel in plan.integer.items()}
         codes = {tensor: str(value.name) for tensor, value in builder.codes.items()}
         constants, weights, cast = builder.layer_constants, builder.weights, builder.cast
-        tied = frozenset(f"{name}{builder.mark}codes" for pair in builder.tied.items() for name in pair)
+        pairs = [(f"{one}{builder.mark}codes", f"{other}{builder.mark}codes") for one, other in builder.tied.items()]
+        tied = {one: other for pair in pairs for one, other in (pair, pair[::-1])}
         lowered = Lowered(builder.model, builder.formats, integer, codes, constants, weights, cast, builder.mark, tied)
         return Result(lowered, True)
 

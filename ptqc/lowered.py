@@ -22,8 +22,8 @@ class Lowered:
     activation that runs on codes -> name of its codes. layer_constants: dequantized weight of each integer layer -> its
     dequantized bias. weights: real value of a packed weight -> the integer layer that it is made for, or the weight
     where it is made once. cast: tensors that are rounded to real numbers of fewer digits -> to which. mark: between a
-    name of the model and what the graph says of it. tied: initializers of codes that a layer and a table share, each in
-    its own order.
+    name of the model and what the graph says of it. tied: by the initializer of a layer's codes that of the table with
+    the same, and the other way round; each has them in its own order.
     """
 
     model: ir.Model
@@ -34,7 +34,7 @@ class Lowered:
     weights: Mapping[str, str] = field(default_factory=dict)
     cast: Mapping[str, FloatActivation] = field(default_factory=dict)
     mark: str = "/"
-    tied: frozenset[str] = frozenset()
+    tied: Mapping[str, str] = field(default_factory=dict)
 
     def before_rounding(self, output: str) -> str:
         """Name of what is rounded to give an output of the graph that is quantized."""

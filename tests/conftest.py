@@ -1,5 +1,6 @@
 """Fixtures that tests of several rooms share: the project's own networks, and real models where they are at hand."""
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -24,6 +25,17 @@ MODELS = ROOT / "models"
 # A busy machine is no fault of the code.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+
+# Collecting tests makes objects that all stay: looking among them for garbage takes a third of its time, and later some
+# of every test's.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """From here on there is garbage."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
@@ -85,6 +97,13 @@ def digits_model_path() -> Path:
 def digits_calibration() -> np.ndarray:
     """Unlabelled inputs (512, 1, 16, 16) float32."""
     return np.load(MODELS / "digits_calibration.npz")["input"]
+
+
+@pytest.fixture(scope="session")
+def digits_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store that all processes that test share, for the README's network: measuring it takes twelve seconds."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "digits_store"
 
 
 @pytest.fixture(scope="session")

@@ -89,8 +89,10 @@ def quantized(
 def observed(model: ir.Model, samples: Sequence[Feeds], sites: Sequence[object]) -> dict[str, QuantParams]:
     """Parameters of sites from the extremes of their sources."""
     names = [source for site in sites for source in site.sources]  # type: ignore[attr-defined]
-    runs = [{**feeds, **Runner(model, names).run(feeds)} for feeds in samples]
-    found = {}
+    if not names:
+        return {}
+    runner, found = Runner(model, names), {}
+    runs = [{**feeds, **runner.run(feeds)} for feeds in samples]
     for site in sites:
         values = np.concatenate([run[s].ravel() for run in runs for s in site.sources])  # type: ignore[attr-defined]
         scale, zero = affine_params(float(values.min()), float(values.max()), 8)

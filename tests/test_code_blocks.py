@@ -15,10 +15,14 @@ PAGES = (ROOT / "docs" / "python.md",)
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.name))
 def test_it_runs(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    page: Path,
+    digits_store: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PTQC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PTQC_CACHE", str(digits_store))
     (tmp_path / "models").symlink_to(ROOT / "models")
     blocks = BLOCK.findall(page.read_text(encoding="utf-8"))
     assert blocks

@@ -19,8 +19,8 @@ ROOMS = {"ptqc": ROOT / "ptqc", "ptqc.passes": ROOT / "passes", "ptqc.codegen": 
 # From below to above: a room, or a module that lies in none, imports from its own line and those before it.
 LAYERS = (
     ("version", "errors", "text", "notes", "arguments", "installed", "plugins", "budget", "work"),
-    ("formats", "store", "caches"),
-    ("graph", "operators", "integer", "biases", "reference", "solutions", "plan", "lowered"),
+    ("formats", "store"),
+    ("graph", "caches", "operators", "integer", "biases", "reference", "solutions", "plan", "lowered"),
     ("execute",),
     ("reading", "losses", "native"),
     ("calibration", "detection", "solvers", "executors"),

@@ -26,6 +26,7 @@ def test_it_is_stored_without_outputs(cells: list[dict[str, object]]) -> None:
 
 def test_it_runs(
     cells: list[dict[str, object]],
+    digits_store: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -33,7 +34,7 @@ def test_it_runs(
     (tmp_path / "examples").mkdir()
     (tmp_path / "models").symlink_to(ROOT / "models")
     monkeypatch.chdir(tmp_path / "examples")
-    monkeypatch.setenv("PTQC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PTQC_CACHE", str(digits_store))
     known: dict[str, object] = {"__name__": "notebook"}
     with quick():
         for number, cell in enumerate(cells, 1):

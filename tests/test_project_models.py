@@ -19,11 +19,14 @@ UNIT_BYTES = 16
 
 @pytest.fixture(scope="module")
 def digits(
-    tmp_path_factory: pytest.TempPathFactory, digits_model_path: Path, digits_calibration: np.ndarray
+    tmp_path_factory: pytest.TempPathFactory,
+    digits_model_path: Path,
+    digits_calibration: np.ndarray,
+    digits_store: Path,
 ) -> Artifact:
-    """The README's network at its budget, with few samples."""
+    """The README's network at its budget."""
     folder = tmp_path_factory.mktemp("digits")
-    return compiled(digits_model_path, digits_calibration, folder, "13%", samples=48)
+    return compiled(digits_model_path, digits_calibration, folder, "13%", cache=digits_store)
 
 
 # The budget
@@ -51,9 +54,11 @@ def test_digits_file_is_as_large_as_the_solver_was_told(digits: Artifact) -> Non
 
 
 @pytest.mark.parametrize("budget", ["10%", pytest.param("25%", marks=pytest.mark.slow)])
-def test_digits_are_resolved_without_their_data(digits: Artifact, tmp_path: Path, budget: str) -> None:
+def test_digits_are_resolved_without_their_data(
+    digits: Artifact, digits_store: Path, tmp_path: Path, budget: str
+) -> None:
     with quick():
-        other = ptqc.resolve(digits.folder, output=tmp_path / "out", budget=budget, cache=store_of(digits))
+        other = ptqc.resolve(digits.folder, output=tmp_path / "out", budget=budget, cache=digits_store)
     limit = other.manifest["source"]["bytes"] * int(budget[:-1]) // 100
     assert other.path.stat().st_size <= limit
     assert other.manifest["results"]["top1_agreement"] > 0.9

@@ -9,6 +9,7 @@ from compiling import compiled, proto
 from graphs import noise
 from onnx import numpy_helper
 
+from ptqc.errors import Infeasible
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.graph import picked_rows
 
@@ -52,6 +53,42 @@ def test_the_table_is_stored_once(
     assert found.manifest["results"]["sqnr_db"] > 20
     (head,) = (weight["layers"] for weight in found.plan["weights"] if "y" in weight["layers"])
     assert head == {"y": "float" if activations == "float" else "integer"}
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_operators_of_onnxruntime_read_one_stored_table(
+    bits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows and its product; in memory each operator has its codes, which are far less than float."""
+    monkeypatch.setattr(picked_rows, "LARGE", 1)
+    found = compiled(tied(), texts(), tmp_path, None, bits=(bits,), activations="float", operators="onnxruntime")
+    assert found.manifest["file"]["runtime_operators"] == ["GatherBlockQuantized", "MatMulNBits"]
+    assert 0 < stored(found.path) <= 1.2 * WORDS * WIDTH * bits / 8
+    assert found.manifest["results"]["sqnr_db"] > (12 if bits == 4 else 30)
+    file = onnx.load(found.path)
+    (head,) = (node for node in file.graph.node if node.op_type == "MatMulNBits" and _attribute(node, "N") == WORDS)
+    (table,) = (tensor for tensor in file.graph.initializer if tensor.name == head.input[1])
+    assert list(table.dims) == [WORDS, 1, WIDTH * bits // 8]
+    assert [node.op_type for node in file.graph.node if table.name in node.input] == ["Reshape", "MatMulNBits"]
+    assert found.manifest["memory"]["weights_bytes"] < 3 * WORDS * WIDTH
+
+
+def _attribute(node: onnx.NodeProto, name: str) -> int:
+    return next(attribute.i for attribute in node.attribute if attribute.name == name)
+
+
+def test_a_small_table_is_unpacked_and_its_product_too(tmp_path: Path) -> None:
+    found = compiled(tied(), texts(), tmp_path, "35%", bits=(8,), activations="float", operators="onnxruntime")
+    assert found.manifest["file"]["runtime_operators"] == ["MatMulNBits"]
+    assert not any(
+        _attribute(node, "N") == WORDS for node in onnx.load(found.path).graph.node if node.op_type == "MatMulNBits"
+    )
+    assert 0 < stored(found.path) <= 1.1 * WORDS * WIDTH
+
+
+def test_a_budget_that_no_plan_keeps_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Infeasible):
+        compiled(tied(), texts(), tmp_path, "12%", bits=(8,), activations="float")
 
 
 def test_gradient_steps_leave_it_tied(tmp_path: Path) -> None:

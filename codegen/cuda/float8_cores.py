@@ -21,8 +21,8 @@ from ptqc.codegen.program.window import Window
 
 CODING = Coding(BYTE)
 # Chips of compute capability 8.9 were measured to keep 13 digits of what they sum, of 16 products at a time (Xie et al.
-# 2025, MMA-Sim, arXiv 2511.10909). As 32 products at a time are summed there, results are then off by at most
-# 1.5 · 10⁻⁴ of the largest in layers of random numbers, whatever their depth.
+# 2025, MMA-Sim, arXiv 2511.10909). As 32 products at a time are summed there, results are off by less than 2⁻¹² of the
+# largest in layers of random numbers, whatever their depth; see the tests.
 SUMS = replace(SUM_OF_PRODUCTS, of_chip=2.0**-10)
 
 

@@ -80,10 +80,10 @@ class CudaTarget:
         """One library for all chips."""
         self.check_present()
         checks.check_sizes({tuple(array.shape[1:] for array in feeds.values()) for feeds in samples}, NAME)
-        lowered = replace(lowered, model=checks.check_model(lowered.model, NAME))
+        lowered = replace(lowered, model=checks.check_model(lowered.model, NAME, unrolls=True))
 
         def made(batching: Batching, taken: Sequence[Feeds]) -> TargetOutput:
-            graph = checks.settle(lowered, taken, batching, NAME)
+            graph = checks.settle(lowered, taken, batching, NAME, unrolls=True)
             return _build(graph, exported, taken, CudaChoices(batching, options.gpus, store), folder)
 
         return batched(lowered.model, exported, samples, made)

@@ -39,4 +39,4 @@ class CudaTimer:
         def choices(batching: Batching) -> CudaChoices:
             return CudaChoices(batching, self.gpus)
 
-        return timed(graphs, samples, choices, TARGET, TIMING_WORKER)
+        return timed(graphs, samples, choices, TARGET, TIMING_WORKER, unrolls=True)

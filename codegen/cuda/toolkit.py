@@ -15,9 +15,9 @@ from ptqc.errors import TargetError
 OLDEST = 13
 INSTALL = "pip install 'ptqc[cuda]'"
 # The architecture of the PTX that machine code is made of: what the kernels' instructions need. Source that asks for
-# the architecture has others for later chips, and becomes PTX for these as well.
+# a newer one has others for it, and becomes PTX for that as well; what TVM puts in front asks for older ones only.
 VIRTUAL, NEWER = 80, 89
-ASKED = "__CUDA_ARCH__"
+ASKED = f"__CUDA_ARCH__ >= {NEWER}0"
 # TVM's own flags would allow fast mathematics; the integers of the file need every operation rounded as it stands.
 EXACT = ("-std=c++17", "-O3", "-fmad=false", "-prec-div=true", "-prec-sqrt=true", "-ftz=false", "-w")
 # The assembler, too, would contract what says nothing of its rounding.

@@ -41,18 +41,23 @@ def check_lengths(row_shapes: Collection[object], model: ir.Model, target: str) 
         check_sizes(row_shapes, target)
 
 
-def check_model(model: ir.Model, target: str) -> ir.Model:
-    """The model with operators that have no kernel written out as others. Raises TargetError for what is refused."""
+def check_model(model: ir.Model, target: str, *, unrolls: bool = False) -> ir.Model:
+    """The model with operators that have no kernel written out as others. Raises TargetError for what is refused.
+
+    unrolls: whether recurrent nodes are among these.
+    """
     _check_interface(model, target)
-    found = expanded(model)
+    found = expanded(model, unrolls=unrolls)
     _check_divisors(found, target)
     return found
 
 
-def settle(lowered: Lowered, samples: Sequence[Feeds], batching: Batching, target: str) -> Lowered:
-    """The graph as it is for samples of these sizes, checked again. Raises TargetError for what is refused."""
+def settle(
+    lowered: Lowered, samples: Sequence[Feeds], batching: Batching, target: str, *, unrolls: bool = False
+) -> Lowered:
+    """The graph as it is for samples of these sizes, checked again as by `check_model`."""
     model = settled(lowered.model, samples, batching)
-    return lowered if model is lowered.model else replace(lowered, model=check_model(model, target))
+    return lowered if model is lowered.model else replace(lowered, model=check_model(model, target, unrolls=unrolls))
 
 
 def check_kernels(model: ir.Model, target: str) -> None:
@@ -64,10 +69,10 @@ def check_kernels(model: ir.Model, target: str) -> None:
     expanded = check_model(model, target)
     known = _known(target)
     for node in _computing(expanded):
-        if node.domain or node.op_type not in known:
-            if is_recurrent(node) and refusal_by_form(node) is None:
-                continue  # how many steps it has is not known yet
-            reason = (refusal_by_form(node) if is_recurrent(node) else None) or "the operator is not known to it"
+        reason = None if not node.domain and node.op_type in known else "the operator is not known to it"
+        if is_recurrent(node):
+            reason = refusal_by_form(node)
+        if reason is not None:
             raise NoKernel(
                 f"the {target} target has no kernel for {node.op_type} {node.outputs[0].name}: {reason}; "
                 "--allow-missing-target delivers the rest"

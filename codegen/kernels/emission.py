@@ -236,9 +236,8 @@ class Emission:
         name = self._stored(value)
         moved, layout = f"{name}@float8", replace(self.layouts[name], dtype="uint8", outside=False)
         if moved not in self.layouts:
-            self.add(
-                pointwise.quantize_float8(self.layouts[name], layout, self.isa, float(scale)), [name], moved, layout
-            )
+            again = pointwise.quantize_float8(self.layouts[name], layout, self.isa, float(scale), "recode_float8")
+            self.add(again, [name], moved, layout)
         return moved, scale
 
     def _scale_of_float8(self, value: ir.Value | None) -> np.float32 | None:

@@ -16,19 +16,20 @@ from ptqc.codegen.kernels.emitters import (
     lengths,
     movement,
     real,
+    recurrent,
     resizing,
 )
 from ptqc.codegen.kernels.families.functions import BINARY, UNARY
 from ptqc.codegen.kernels.families.reductions import REDUCTIONS
 from ptqc.codegen.kernels.families.typed import INTEGERS
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.program import recurrent
 from ptqc.codegen.program.axes import Axes
 from ptqc.codegen.program.batching import Batching, Seen
 from ptqc.codegen.program.built import Declined
 from ptqc.codegen.program.folding import fold
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Program
+from ptqc.codegen.program.recurrent import CELLS
 from ptqc.errors import NoKernel
 from ptqc.graph.nodes import only_consumer
 from ptqc.lowered import Lowered
@@ -69,6 +70,7 @@ OPERATORS: Mapping[str, Callable[[Emission, ir.Node], None]] = {
     "ScatterND": indexing.scatter_nd,
     "Trilu": indexing.triangle,
     **dict.fromkeys(("Softmax", "LogSoftmax"), real.softmax),
+    **dict.fromkeys(CELLS, recurrent.emit),
     "LayerNormalization": real.normalize,
     "QuantizeLinear": codes.quantize,
     "Concat": movement.concat,
@@ -171,4 +173,4 @@ def _unknown(node: ir.Node) -> str:
     """Why no family takes a node."""
     if node.op_type == "If" and not node.domain:
         return "which branch it takes is not known before it runs"
-    return (recurrent.refusal(node) if recurrent.is_recurrent(node) else None) or "the operator is not known to it"
+    return "the operator is not known to it"

@@ -26,14 +26,16 @@ def timed(
     seconds: float = 0.0,
     *,
     may_vary: bool = False,
+    unrolls: bool = False,
 ) -> list[TimedProgram]:
     """Times of the library of each graph, on the first sample.
 
     choices: of libraries that take samples in one way. worker: the program that does the job; it finds a folder for
     each graph, the sample, and `seconds`. may_vary: whether lengths may vary, as in the library that is delivered.
+    unrolls: see `check_model`.
     Raises NoKernel and TargetError as building the libraries does.
     """
-    ready = [replace(lowered, model=check_model(lowered.model, target)) for lowered, _ in graphs]
+    ready = [replace(lowered, model=check_model(lowered.model, target, unrolls=unrolls)) for lowered, _ in graphs]
 
     def found(batching: Batching, taken: Sequence[Feeds]) -> list[TimedProgram]:
         with scratch() as temporary:
@@ -41,7 +43,7 @@ def timed(
             folders = [job / str(place) for place in range(len(ready))]
             for folder, lowered in zip(folders, ready, strict=True):
                 folder.mkdir()
-                graph = settle(lowered, taken, batching, target)
+                graph = settle(lowered, taken, batching, target, unrolls=unrolls)
                 (folder / JOB).write_text(json.dumps(program_job(folder, graph, taken, choices(batching))))
             write_npz(job / VALUES.format(0), taken[0])
             (job / JOB).write_text(json.dumps({"programs": [folder.name for folder in folders], "seconds": seconds}))

@@ -3,6 +3,9 @@
 MatMulNBits: y = x Wᵀ with W of 4 or 8 bits, which the kernel reads as they lie. `accuracy_level` 4, which each node
 states, lets it round x to 8 bits, block by block, as integer kernels do with scales of whole tensors.
 GatherBlockQuantized: rows of a table of 4 or 8 bits, unpacked as they are picked.
+
+A table that is also the matrix of a product is stored once: the bytes of both operators are the same, and only their
+shapes differ. In memory each has its own, as the product arranges them for its kernel.
 """
 
 from collections.abc import Collection, Iterator
@@ -78,14 +81,15 @@ def _in_memory(solution: Solution) -> tuple[int, int]:
 class BlockProduct:
     """A product that becomes the operator.
 
-    x, output, bias: names of what it reads and makes. weight: the real value of its weight; stored: its numbers as the
-    graph has them; is_turned: whether the weight's channels are columns.
+    x, output, bias: names of what it reads and makes. weight: the real value of its weight; codes: the initializer with
+    its codes; stored: its numbers as the graph has them; is_turned: whether the weight's channels are columns.
     """
 
     x: str
     output: str
     bias: str | None
     weight: str
+    codes: str
     stored: Solution
     is_turned: bool
 
@@ -124,17 +128,25 @@ def picks_in_blocks(pick: Pick) -> bool:
     return block_size(pick.solution.form, pick.solution.codes.shape[1]) is not None
 
 
-def picked_in_blocks(pick: Pick, share: Share) -> list[onnx.NodeProto]:
-    """What stands in the place of a node that picks rows. share: the name of a constant."""
+def picked_in_blocks(pick: Pick, share: Share, *, is_multiplied: bool = False) -> list[onnx.NodeProto]:
+    """What stands in the place of a node that picks rows. share: the name of a constant.
+
+    is_multiplied: whether a product in blocks reads the table, too, and the file has it in that one's shape.
+    """
     codes, bits = pick.solution.codes, pick.solution.form.bits
     size = block_size(pick.solution.form, codes.shape[1])
     assert size is not None
     blocks = codes.shape[1] // size
     attributes: dict[str, Any] = {"gather_axis": 0, "quantize_axis": 1, "block_size": size, "bits": bits}
-    inputs = [share(_packed(codes, bits, blocks).reshape(len(codes), -1)), pick.places, f"{pick.rows}/{PARTS[1]}"]
+    stored, flat = _packed(codes, bits, blocks), f"{pick.rows}/{PARTS[2]}"
+    table = flat if is_multiplied else share(stored.reshape(len(codes), -1))
+    turned = [helper.make_node("Reshape", [share(stored), share(np.array([0, -1]))], [flat])] if is_multiplied else []
     return [
         *_scales_of_blocks(pick.solution, blocks, pick.rows, share),
-        helper.make_node(PICKER, inputs, [pick.rows], domain=DOMAIN, **attributes),
+        *turned,
+        helper.make_node(
+            PICKER, [table, pick.places, f"{pick.rows}/{PARTS[1]}"], [pick.rows], domain=DOMAIN, **attributes
+        ),
     ]
 
 
@@ -178,8 +190,11 @@ def _packed(codes: np.ndarray, bits: int, blocks: int) -> np.ndarray:
     return np.ascontiguousarray(stored.reshape(len(codes), blocks, -1))
 
 
-def block_products(lowered: Lowered) -> Iterator[BlockProduct]:
-    """All that a lowered graph has: products in float alone read such weights, and no table shares them."""
+def block_products(lowered: Lowered, tables: Collection[str] = ()) -> Iterator[BlockProduct]:
+    """All that a lowered graph has: products in float alone read such weights.
+
+    tables: codes of those that rows are picked of in blocks; weights of other tables stay as these are.
+    """
     for value in (value for node in lowered.model.graph for value in node.outputs if value.name in lowered.weights):
         maker, readers = producer(value, "DequantizeLinear"), list(value.uses())
         if maker is None or value.name in lowered.layer_constants:
@@ -190,10 +205,11 @@ def block_products(lowered: Lowered) -> Iterator[BlockProduct]:
         codes, scale = (str(source.name) for source in maker.inputs[:2] if source is not None)
         numbers = initial(lowered.model, codes), initial(lowered.model, scale)
         found = [
-            _block_product(node, str(value.name), Solution(lowered.formats[codes], *numbers, axis))
+            _block_product(node, str(value.name), codes, Solution(lowered.formats[codes], *numbers, axis))
             for node, _ in readers
         ]
-        if codes not in lowered.tied and block_size(found[0].stored.form, found[0].width) is not None:
+        is_free = codes not in lowered.tied or lowered.tied[codes] in tables
+        if is_free and block_size(found[0].stored.form, found[0].width) is not None:
             yield from found
 
 
@@ -206,7 +222,7 @@ def _multiplies(node: ir.Node, axis: int) -> bool:
     return is_plain and axis == (0 if integer(node, "transB", 0) else 1)
 
 
-def _block_product(node: ir.Node, weight: str, stored: Solution) -> BlockProduct:
+def _block_product(node: ir.Node, weight: str, codes: str, stored: Solution) -> BlockProduct:
     bias, is_turned = input_of(node, 2), not integer(node, "transB", 0)
     x, output = str(required(node.inputs[0]).name), str(node.outputs[0].name)
-    return BlockProduct(x, output, None if bias is None else str(bias.name), weight, stored, is_turned)
+    return BlockProduct(x, output, None if bias is None else str(bias.name), weight, codes, stored, is_turned)

@@ -188,7 +188,9 @@ class _Packer:
             for name in node.input:
                 self.readers.setdefault(name, node)
         self.picks = {pick.rows: pick for pick in picks(self.lowered)}
-        self.blocks = {one.output: one for one in block_products(self.lowered)} if self.in_blocks else {}
+        tables = {pick.codes for pick in self.picks.values() if picks_in_blocks(pick)}
+        self.blocks = {one.output: one for one in block_products(self.lowered, tables)} if self.in_blocks else {}
+        self.multiplied = {self.lowered.tied.get(block.codes, "") for block in self.blocks.values()}
 
     def share(self, array: np.ndarray) -> str:
         """The name of an initializer with this content."""
@@ -218,7 +220,8 @@ class _Packer:
             if output in self.blocks:
                 kept += self.blocks[output].nodes(self.share)
             elif output in self.picks and self.in_blocks and picks_in_blocks(self.picks[output]):
-                kept += picked_in_blocks(self.picks[output], self.share)
+                pick = self.picks[output]
+                kept += picked_in_blocks(pick, self.share, is_multiplied=pick.codes in self.multiplied)
             elif output in self.picks:
                 kept.append(self._take(constants.picked(self.picks[output], self.share)))
             elif output in codes.keys() - dropped:

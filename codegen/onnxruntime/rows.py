@@ -20,12 +20,13 @@ from ptqc.solutions import Solution
 class Pick:
     """A node that picks rows of a table. rows, places, table: names of its output and inputs; solution: of the table.
 
-    rank, dtype: of the places.
+    codes: name of the initializer with the table's. rank, dtype: of the places.
     """
 
     rows: str
     places: str
     table: str
+    codes: str
     solution: Solution
     rank: int
     dtype: np.dtype[Any]
@@ -42,10 +43,10 @@ def picks(lowered: Lowered) -> Iterator[Pick]:
         if not stays_packed(solution.form, solution.codes.shape):
             continue
         for node in pickers(value):
-            yield _pick(node, str(value.name), solution)
+            yield _pick(node, str(value.name), codes, solution)
 
 
-def _pick(node: ir.Node, table: str, solution: Solution) -> Pick:
+def _pick(node: ir.Node, table: str, codes: str, solution: Solution) -> Pick:
     places = required(node.inputs[1])
     dtype = np.dtype(np.int64) if places.dtype is None else places.dtype.numpy()
-    return Pick(str(node.outputs[0].name), str(places.name), table, solution, rank(places) or 0, dtype)
+    return Pick(str(node.outputs[0].name), str(places.name), table, codes, solution, rank(places) or 0, dtype)

@@ -92,7 +92,9 @@ def stored(
     inline: nodes stand in the place of the calls, and there are no functions. tied: both layers and a table read it.
     """
     counter = _Counter("n" * name_length, solution.form)
-    own = sum((_rows_in_blocks if use.is_table else _in_blocks)(solution, counter) for use in uses if use.in_blocks)
+    products, rows = ([use for use in uses if use.in_blocks and use.is_table == is_table] for is_table in (False, True))
+    own = len(products) * _in_blocks(solution, counter) if products else 0
+    own += len(rows) * _rows_in_blocks(solution, counter, is_multiplied=bool(products)) if rows else 0
     readers = [use for use in uses or (Use(),) if not use.in_blocks]
     calls = [_call(solution, use, counter, tied) for use in readers]
     needed = tuple(dict.fromkeys(function for function, _ in calls if function is not None))
@@ -129,17 +131,18 @@ def _inlined(
 def _in_blocks(solution: Solution, counter: _Counter) -> int:
     """Bytes of the nodes of a product in blocks, less those of the one that is there without them."""
     name = counter.name
-    nodes = BlockProduct(name, name, None, name, solution.by_channel(), True).nodes(counter.share)
+    nodes = BlockProduct(name, name, None, name, name, solution.by_channel(), True).nodes(counter.share)
     for node in nodes:
         node.input[:], node.output[:] = [name] * len(node.input), [name] * len(node.output)
     plain = onnx.helper.make_node("MatMul", [name, name], [name])
     return sum(field_bytes(node.ByteSize()) for node in nodes) - field_bytes(plain.ByteSize())
 
 
-def _rows_in_blocks(solution: Solution, counter: _Counter) -> int:
-    """Bytes of the nodes that pick rows in blocks."""
+def _rows_in_blocks(solution: Solution, counter: _Counter, *, is_multiplied: bool) -> int:
+    """Bytes of the nodes that pick rows in blocks. is_multiplied: whether products read the table in blocks, too."""
     name = counter.name
-    nodes = picked_in_blocks(Pick(name, name, name, solution.by_channel(), 1, np.dtype(np.int64)), counter.share)
+    pick = Pick(name, name, name, name, solution.by_channel(), 1, np.dtype(np.int64))
+    nodes = picked_in_blocks(pick, counter.share, is_multiplied=is_multiplied)
     for node in nodes:
         node.input[:], node.output[:] = [name] * len(node.input), [name] * len(node.output)
     return sum(field_bytes(node.ByteSize()) for node in nodes)
@@ -154,7 +157,7 @@ def _call(
     if tied and use.is_table:
         solution = solution.by_channel()
     if use.rank is not None:
-        packed = constants.picked(Pick(name, name, name, solution, use.rank, np.dtype(np.int64)), counter.share)
+        packed = constants.picked(Pick(name, name, name, name, solution, use.rank, np.dtype(np.int64)), counter.share)
     elif use.integer and use.bias is not None:
         packed = constants.layer(solution, use.bias, name, [name, name], counter.share, tied=tied)
     else:

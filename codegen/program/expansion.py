@@ -93,7 +93,6 @@ WRITTEN: tuple[tuple[Callable[[ir.Node], bool], Callable[[ir.Node], str]], ...] 
     (attention.is_attention, attention.definition),
     (grouped.is_grouped, grouped.definition),
     (rotary.is_whole, rotary.definition),
-    (recurrent.is_written_out, recurrent.definition),
 )
 # Operators that have kernels, and which of their nodes are replaced nevertheless.
 SOMETIMES: Mapping[str, Callable[[ir.Node], bool]] = {
@@ -102,9 +101,12 @@ SOMETIMES: Mapping[str, Callable[[ir.Node], bool]] = {
 }
 
 
-def expanded(model: ir.Model) -> ir.Model:
-    """The model with definitions in the place of nodes without a kernel; the same one where there are none."""
-    chosen = [node for node in model.graph if _is_chosen(node)]
+def expanded(model: ir.Model, *, unrolls: bool = False) -> ir.Model:
+    """The model with definitions in the place of nodes without a kernel; the same one where there are none.
+
+    unrolls: whether recurrent nodes have none.
+    """
+    chosen = [node for node in model.graph if _is_chosen(node) or (unrolls and recurrent.is_written_out(node))]
     if not chosen:
         return model
     try:
@@ -130,6 +132,8 @@ def _is_chosen(node: ir.Node) -> bool:
 
 def _written(node: ir.Node) -> str | None:
     """The function of its own that a node gets, if it gets one."""
+    if recurrent.is_recurrent(node):
+        return recurrent.definition(node)
     return next((definition(node) for is_chosen, definition in WRITTEN if is_chosen(node)), None)
 
 

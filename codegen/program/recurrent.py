@@ -76,16 +76,21 @@ def is_written_out(node: ir.Node) -> bool:
 
 def refusal(node: ir.Node) -> str | None:
     """Why it cannot be written out, if so."""
-    if (reason := refusal_by_form(node)) is not None:
-        return reason
     steps = static(input_of(node, 0), slice(0, 1))
     if steps is None:
-        return "the number of its steps varies"
-    count = steps[0] * len(_directions(node))
-    given = input_of(node, LENGTHS)
-    if given is not None and ((lengths := constant(given)) is None or np.any(lengths != steps[0])):
-        return "its sequences have lengths of their own"
+        return refusal_by_form(node) or "the number of its steps varies"
+    if (reason := refusal_with(node, steps[0])) is not None:
+        return reason
+    count = steps[0] * len(directions_of(node))
     return f"it has {count} steps, and up to {MOST_STEPS} are written out" if not 0 < count <= MOST_STEPS else None
+
+
+def refusal_with(node: ir.Node, steps: int) -> str | None:
+    """Why no library can have it with so many steps, if so."""
+    given = input_of(node, LENGTHS)
+    if given is not None and ((lengths := constant(given)) is None or np.any(lengths != steps)):
+        return refusal_by_form(node) or "its sequences have lengths of their own"
+    return refusal_by_form(node)
 
 
 def refusal_by_form(node: ir.Node) -> str | None:
@@ -94,13 +99,13 @@ def refusal_by_form(node: ir.Node) -> str | None:
         return "its gates look at the state of the cell"
     if integer(node, "layout", 0) or integer(node, "input_forget", 0) or "clip" in node.attributes:
         return "it has layout, clip or input_forget"
-    return None if _activations(node) is not None else "its activations are not the usual ones"
+    return None if activation_of(node) is not None else "its activations are not the usual ones"
 
 
 def definition(node: ir.Node) -> str:
     """What it computes, in ONNX's text form: a function of the inputs that it has."""
     given = [name for place, name in enumerate(INPUTS) if input_of(node, place) is not None]
-    cell, directions = _cell(node), _directions(node)
+    cell, directions = _cell(node), directions_of(node)
     outputs = ["y", *(f"{state}_last" for state in cell.states)][: len(node.outputs)]
     body = [*_constants(node, given)]
     for place, direction in enumerate(directions):
@@ -116,15 +121,15 @@ def _cell(node: ir.Node) -> Cell:
     return LINEAR if node.op_type == "GRU" and integer(node, "linear_before_reset", 0) else CELLS[node.op_type]
 
 
-def _directions(node: ir.Node) -> tuple[str, ...]:
+def directions_of(node: ir.Node) -> tuple[str, ...]:
     """f and r: forward and reverse."""
     return {"forward": ("f",), "reverse": ("r",), "bidirectional": ("f", "r")}[text(node, "direction", "forward")]
 
 
-def _activations(node: ir.Node) -> str | None:
+def activation_of(node: ir.Node) -> str | None:
     """That of an RNN, the last of the others; None where they are not the usual ones."""
     cell, attribute = CELLS[node.op_type], node.attributes.get("activations")
-    count = len(_directions(node))
+    count = len(directions_of(node))
     if attribute is None:
         return cell.usual[-1]
     given = [str(name).capitalize() for name in attribute.as_strings()]
@@ -135,7 +140,7 @@ def _activations(node: ir.Node) -> str | None:
 
 def _constants(node: ir.Node, given: list[str]) -> Iterator[str]:
     """Sizes of parts of the gates, zeros for what the node does not have, and a state for each direction."""
-    cell, directions = CELLS[node.op_type], _directions(node)
+    cell, directions = CELLS[node.op_type], directions_of(node)
     hidden = integer(node, "hidden_size", 0)
     yield f"parts = Constant <value_ints = [{(cell.gates - 1) * hidden}, {hidden}]> ()"
     yield "one = Constant <value_float = 1.0> () second = Constant <value_ints = [1]> ()"
@@ -162,7 +167,7 @@ def _direction(node: ir.Node, direction: str, place: int) -> Iterator[str]:
     yield f"{', '.join(f'{n}_x' for n in names)} = Split <axis = 0, num_outputs = {len(names)}> ({direction}_x)"
     states = {state: f"{direction}_{state}" for state in STATES}
     for n in reversed(names) if direction == "r" else names:
-        yield cell.step.format(n=n, d=direction, x=f"{n}_x", activation=_activations(node), **states)
+        yield cell.step.format(n=n, d=direction, x=f"{n}_x", activation=activation_of(node), **states)
         states = {state: f"{n}_{state}" for state in STATES}
     for state in cell.states:
         yield f"{direction}_{state}_last = Identity({states[state]})"

@@ -10,11 +10,11 @@ import onnx_ir as ir
 
 from ptqc.caches.form import CacheForm, CachePart
 from ptqc.caches.marks import mark
+from ptqc.caches.nodes import NodeDraft
 from ptqc.errors import UsageError
 from ptqc.graph.caches import AXES, Cache, find_caches
 from ptqc.graph.editing import infer_shapes, unique_name
 from ptqc.graph.nodes import integer, producer
-from ptqc.passes.caches.nodes import ModelDraft
 
 PLACES = 2  # the axis that grows
 OLDEST = 12  # Clip of integers came with this opset
@@ -58,7 +58,7 @@ class _Past:
 
 
 def _unpack_input(model: ir.Model, past: ir.Value, channels: int, form: CacheForm) -> _Past:
-    graph, uses, nodes = model.graph, list(past.uses()), ModelDraft(model, str(past.name))
+    graph, uses, nodes = model.graph, list(past.uses()), NodeDraft(model, str(past.name))
     sizes, parts = _sizes(past), form.parts(channels)
     stored = [past, *(ir.Value(name=f"{past.name}{part.suffix}") for part in parts[1:])]
     _declare(stored, parts, sizes)
@@ -73,7 +73,7 @@ def _unpack_input(model: ir.Model, past: ir.Value, channels: int, form: CacheFor
 
 def _pack_output(model: ir.Model, present: ir.Value, channels: int, form: CacheForm, past: _Past) -> None:
     """channels: of what it continues; its own need not be declared. past: that."""
-    graph, name, nodes = model.graph, str(present.name), ModelDraft(model, str(present.name))
+    graph, name, nodes = model.graph, str(present.name), NodeDraft(model, str(present.name))
     place, sizes, parts = graph.outputs.index(present), _sizes(present), form.parts(channels)
     present.name = unique_name(graph, f"{name}_real")
     present.shape = ir.Shape([*sizes, channels])

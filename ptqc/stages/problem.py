@@ -67,8 +67,8 @@ def forms(weight: Weight, decided: Decided, plan: Plan, options: CompileOptions)
 
 def forms_in_float(weight: Weight, forms: Sequence[Format], options: CompileOptions) -> Sequence[Format]:
     """Of these formats, those that a weight may take whose layers all compute in float."""
-    products = [layer for layer in weight.layers if weight.table is None and options.in_blocks]
-    in_blocks = [form for form in forms if products and all(_goes_in_blocks(layer, form) for layer in products)]
+    products = weight.layers if options.in_blocks else ()
+    in_blocks = [form for form in forms if products and all(_goes_in_blocks(weight, one, form) for one in products)]
     return in_blocks or forms
 
 
@@ -107,8 +107,8 @@ def weighed(decided: Decided, options: CompileOptions, plan: Plan) -> int:
 def _use(
     model: ir.Model, layer: Layer, weight: Weight, solution: Solution, plan: Plan, options: CompileOptions
 ) -> size.Use:
-    is_free = options.in_blocks and weight.table is None and layer.name not in plan.integer
-    if is_free and _goes_in_blocks(layer, solution.form):
+    is_free = options.in_blocks and layer.name not in plan.integer
+    if is_free and _goes_in_blocks(weight, layer, solution.form):
         return size.Use(in_blocks=True)
     if layer.name not in plan.integer or not layer.takes_bias:
         return size.Use(layer.name in plan.integer, None)
@@ -131,9 +131,13 @@ def _uses_of_table(model: ir.Model, weight: Weight, solution: Solution, options:
     return [size.Use(in_blocks=in_blocks, is_table=True, rank=rank(node.inputs[1])) for node in found]
 
 
-def _goes_in_blocks(layer: Layer, form: Format) -> bool:
-    """Whether a product in float keeps a weight of this format packed in memory, where the options allow it."""
-    return not layer.is_convolution and block_size(form, layer.width) is not None
+def _goes_in_blocks(weight: Weight, layer: Layer, form: Format) -> bool:
+    """Whether a product in float keeps a weight of this format packed in memory, where the options allow it.
+
+    A tied one does where its table stays packed, too.
+    """
+    is_free = weight.table is None or stays_packed(form, (layer.channels, layer.width))
+    return is_free and not layer.is_convolution and block_size(form, layer.width) is not None
 
 
 def _bias(model: ir.Model, layer: Layer) -> np.ndarray:

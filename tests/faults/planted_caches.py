@@ -12,7 +12,6 @@ from ptqc.caches.block_float import BlockFloat
 from ptqc.caches.nodes import NodeDraft
 from ptqc.caches.scaled import ScaledRows
 from ptqc.passes.caches import around
-from ptqc.passes.caches.nodes import ModelDraft
 
 # What the check of packed caches says.
 KEPT, PACKED, READ, BITS = "does not hand on", "with an error of", "do not unpack", "to other bits"
@@ -94,8 +93,8 @@ FAULTS: dict[str, Fault] = {
     "what is new before the past": Fault(around, "_pack_output", in_front, "int8", KEPT),
     "halves of bytes swapped": Fault(nibbles, "parting", halves_swapped, "int4", READ),
     "halves of bytes swapped in NumPy": Fault(nibbles, "joined", given(lambda x: x % 16 * 16 + x // 16), "int4", BITS),
-    "sign lost": Fault(ModelDraft, "op", with_other("Sub", "Add"), "int8", READ),
-    "rounded down": Fault(ModelDraft, "op", with_other("Round", "Floor"), "int8", PACKED),
+    "sign lost": Fault(NodeDraft, "op", with_other("Sub", "Add"), "int8", READ),
+    "rounded down": Fault(NodeDraft, "op", with_other("Round", "Floor"), "int8", PACKED),
     "channels not sorted": Fault(BlockFloat, "_moving", lambda _right: unsorted, "bfp4-sorted", f"{READ}|{PACKED}"),
     "channels sorted the wrong way": Fault(BlockFloat, "_moving", lambda _: inverse, "bfp4-sorted", f"{READ}|{PACKED}"),
     "a digit of halves lost": Fault(NodeDraft, "cast", lambda _right: coarse, "float16", PACKED),

@@ -247,7 +247,7 @@ def dequantize(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) ->
     return replace(built, accuracy=EXACT)
 
 
-def quantize_float8(x: Layout, y: Layout, isa: Isa, scale: float) -> Built:
+def quantize_float8(x: Layout, y: Layout, isa: Isa, scale: float, family: str = "quantize_float8") -> Built:
     """Codes of FP8 of real values."""
     assert isa.float8 is not None
     code = isa.float8.code
@@ -255,7 +255,7 @@ def quantize_float8(x: Layout, y: Layout, isa: Isa, scale: float) -> Built:
     def value(_lanes: int, constants: Sequence[Any], element: Any) -> Any:
         return code(element / constants[0][0])
 
-    return pointwise("quantize_float8", [x], [np.array([scale], np.float32)], y, isa, value)
+    return pointwise(family, [x], [np.array([scale], np.float32)], y, isa, value)
 
 
 def dequantize_float8(x: Layout, y: Layout, isa: Isa, scale: float) -> Built:

@@ -23,7 +23,7 @@ from ptqc.passes.decide.phases import Numbered
 from ptqc.passes.decide.solve_weights import direct, formats_of, in_rows, suited
 from ptqc.passes.lower import Lower
 from ptqc.plan import Plan
-from ptqc.solutions import Solution, TunedNumbers
+from ptqc.solutions import Solution, TunedNumbers, with_tables
 
 # Nodes of these may go: they become the saturation of a kernel, or move nothing.
 MAY_GO = {*named(Trait.CLIPS, Trait.COPIES), "Constant"}
@@ -83,7 +83,8 @@ def estimated_size(model: ir.Model, bits: Sequence[int]) -> int:
     plan = plan.with_formats({name: solution.form for name, solution in numbers.items()})
     biases = {layer.name: constant(model.graph.initializers[layer.bias]) if layer.bias else None for layer in layers}
     flat = {name: None if bias is None else bias.reshape(-1) for name, bias in biases.items()}
-    return export(Lower().apply(Numbered(model, plan, TunedNumbers(numbers, flat))).made, model).size
+    tuned = TunedNumbers(with_tables(numbers, weights), flat)
+    return export(Lower().apply(Numbered(model, plan, tuned)).made, model).size
 
 
 def _narrowest(weight: Weight, values: np.ndarray, bits: Sequence[int]) -> float:

@@ -18,7 +18,7 @@ from small import FEEDS, network
 from ptqc.codegen.cuda import target
 from ptqc.codegen.cuda.emulator import building
 from ptqc.codegen.cuda.options import ALL, CudaOptions
-from ptqc.codegen.cuda.toolkit import Toolkit
+from ptqc.codegen.cuda.toolkit import Toolkit, architecture_for, architectures
 from ptqc.errors import NoKernel, TargetError, UsageError
 
 ABSENT = building.refusal() or ("" if Toolkit.find() else "nvcc is not installed: pip install 'ptqc[cuda]'")
@@ -149,6 +149,15 @@ def test_machine_code_lies_beside_the_ptx_that_it_was_made_of(tmp_path: Path) ->
     assert {gpu: list(codes) for gpu, codes in image.codes.items()} == {"sm_80": ["twice"], "sm_86": ["twice"]}
     size = int(np.frombuffer(image.path.read_bytes()[8:16], np.uint64)[0])
     assert image.path.stat().st_size == size + 16  # as the stand-in driver reads it
+
+
+def test_only_source_that_asks_for_a_newer_architecture_is_compiled_for_it() -> None:
+    """TVM's own head asks for 5.3 and 6.1, where bytes and float16 are."""
+    head = "#if !defined(__CUDA_ARCH__) || (__CUDA_ARCH__ >= 530)\n#endif\n#if (__CUDA_ARCH__ >= 610)\n#endif\n"
+    assert architectures(head) == (80,)
+    assert architectures(head + "#if __CUDA_ARCH__ >= 890\n#endif\n") == (80, 89)
+    assert [architecture_for(gpu, (80, 89)) for gpu in ALL.split(",")] == [80, 80, 89, 89]
+    assert architecture_for("sm_90a", (80,)) == 80
 
 
 @needs_nvcc

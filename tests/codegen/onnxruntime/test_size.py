@@ -176,3 +176,18 @@ def test_a_tied_table_is_counted_once(large: int, integer: bool, monkeypatch: py
         said.append(needed.own + sum(needed.parts(18).values()))
         written.append(export(made.lowered, made.model, 1).size)
     assert np.ptp(np.subtract(written, said)) <= size.BOUND
+
+
+def test_a_tied_table_in_blocks_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(picked_rows, "LARGE", 1)
+    graph = "g (int64[N, T] i) => (float[N, T, 90] y) { e = Gather(t, i) a = Tanh(e) y = MatMul(a, h) }"
+    table, written, said = noise(90, 32), [], []
+    for form in (Integer(4), Integer(8)):
+        model = parse(graph, t=table, h=table.T.copy())
+        made = quantized(model, [{"i": np.array([[1, 2]])}], forms=form, keep_float=lambda _site: True)
+        uses = [size.Use(in_blocks=True), size.Use(in_blocks=True, is_table=True, rank=2)]
+        needed = size.stored(made.tuned.weights["h"], uses, 1, tied=True)
+        said.append(needed.own + sum(needed.parts(18).values()))
+        written.append(export(made.lowered, made.model, 1, in_blocks=True).size)
+    assert np.ptp(np.subtract(written, said)) <= size.BOUND
+    assert written[1] - written[0] == pytest.approx(table.size / 2, abs=size.BOUND)

@@ -49,7 +49,7 @@ def test_gives_what_onnxruntime_gives(operator: str, direction: str, inputs: str
     body, weights = graph(operator, direction, inputs, attributes)
     model, count = parse(body, OPSET, **weights), DIRECTIONS[direction]
     feeds = FEEDS | {name: noise(count, BATCH, HIDDEN, seed=seed) for seed, name in enumerate("hc", 5)}
-    written = expanded(model)
+    written = expanded(model, unrolls=True)
     assert operator not in {node.op_type for node in written.graph}
     wanted, found = run(model, feeds), run(written, feeds)
     for name, value in wanted.items():
@@ -67,7 +67,7 @@ def test_says_what_it_does_not_take(reason: str, attributes: str) -> None:
     body, weights = graph("LSTM", "forward", "x, w, r", attributes)
     model = parse(body, OPSET, **weights)
     assert refusal(next(iter(model.graph))) == reason
-    assert expanded(model) is model
+    assert expanded(model, unrolls=True) is model
 
 
 def test_long_sequences_stay_as_they_are() -> None:
@@ -82,14 +82,14 @@ def test_lengths_of_sequences_may_be_those_of_all(length: int, reason: str | Non
     model = parse(body, OPSET, **weights, lengths=np.full(BATCH, length, np.int32))
     assert refusal(next(iter(model.graph))) == reason
     if reason is None:
-        np.testing.assert_allclose(run(expanded(model), OTHERS)["y"], run(model, OTHERS)["y"], atol=2e-6)
+        np.testing.assert_allclose(run(expanded(model, unrolls=True), OTHERS)["y"], run(model, OTHERS)["y"], atol=2e-6)
 
 
 @pytest.mark.parametrize("activation", ["Relu", "Sigmoid"])
 def test_an_rnn_with_another_activation(activation: str) -> None:
     body, weights = graph("RNN", "forward", "x, w, r, b", f', activations = ["{activation}"]')
     model = parse(body, OPSET, **weights)
-    np.testing.assert_allclose(run(expanded(model), OTHERS)["yh"], run(model, OTHERS)["yh"], atol=2e-6)
+    np.testing.assert_allclose(run(expanded(model, unrolls=True), OTHERS)["yh"], run(model, OTHERS)["yh"], atol=2e-6)
 
 
 def test_outputs_that_nobody_reads_may_be_left_out() -> None:
@@ -100,6 +100,6 @@ def test_outputs_that_nobody_reads_may_be_left_out() -> None:
         OPSET,
         **weights,
     )
-    written = expanded(model)
+    written = expanded(model, unrolls=True)
     assert "LSTM" not in {node.op_type for node in written.graph}
     np.testing.assert_allclose(run(written, FEEDS)["y"], run(model, FEEDS)["y"], atol=2e-6)

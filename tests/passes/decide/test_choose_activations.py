@@ -41,7 +41,7 @@ def true_loss(model: ir.Model, context: Decided) -> float:
     sites = [site for site in context.sites if site.name in context.activations]
     params = source_params(sites, context.ranges)
     batches = list(context.held_back.batches(8))
-    real = [Runner(model).run(feeds) for feeds in batches]
+    real = list(map(Runner(model).run, batches))
     found = run_quantized(Slicer(model), batches, params)
     loss = OutputLoss.of(context.kinds, real)
     return float(np.mean([loss(a, b) for a, b in zip(real, found, strict=True)]))

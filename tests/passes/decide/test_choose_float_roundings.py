@@ -50,8 +50,8 @@ def context(measured: Assessed) -> Decided:
 def loss_by_hand(model: ir.Model, context: Decided) -> float:
     """With d and e rounded in NumPy, each layer computed by ONNX Runtime on its own."""
     batches = list(context.held_back.batches(8))
-    real = [Runner(model).run(feeds) for feeds in batches]
-    inside = [Runner(model, ["d"]).run(feeds)["d"] for feeds in batches]
+    real = list(map(Runner(model).run, batches))
+    inside = [run["d"] for run in map(Runner(model, ["d"]).run, batches)]
     point, other = (CONSTANTS[name].reshape(4, 4).astype(np.float64) for name in ("point", "other"))
 
     def product(weight: np.ndarray, x: np.ndarray) -> np.ndarray:

@@ -51,7 +51,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Setting:
 def losses_of(given: Setting, *tensors: str) -> list[float]:
     """With each of these tensors in 8 bits, on the ranges that a compile gives them."""
     ranges, batches = Calibrate().apply(given).made.ranges, list(given.held_back.batches(8))
-    real = [Runner(given.model).run(feeds) for feeds in batches]
+    real = list(map(Runner(given.model).run, batches))
     loss = OutputLoss.of(recognize(given.model, given.held_back[0], real), real)
     several = [run_quantized(Slicer(given.model), batches, {name: ranges[name]}) for name in tensors]
     return [float(np.mean([loss(a, b) for a, b in zip(real, found, strict=True)])) for found in several]

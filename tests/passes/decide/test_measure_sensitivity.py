@@ -41,7 +41,7 @@ def measured(model: ir.Model, feeds: list[Feeds], folder: Path, bits: tuple[int,
 
 def loss_of(model: ir.Model, context: Assessed, outputs: list[dict[str, np.ndarray]]) -> float:
     """Mean over batches of what the outputs lose against the float model's."""
-    real = [Runner(model).run(feeds) for feeds in context.held_back.batches(8)]
+    real = list(map(Runner(model).run, context.held_back.batches(8)))
     loss = OutputLoss.of(context.kinds, real)
     return float(np.mean([loss(a, b) for a, b in zip(real, outputs, strict=True)]))
 

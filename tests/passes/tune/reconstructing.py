@@ -58,7 +58,7 @@ def outputs(model: ir.Model, plan: Plan, tuned: TunedNumbers, feeds: list[Feeds]
 
 
 def error(model: ir.Model, plan: Plan, tuned: TunedNumbers, feeds: list[Feeds]) -> float:
-    real = [Runner(model).run(one) for one in feeds]
+    real = list(map(Runner(model).run, feeds))
     found = outputs(model, plan, tuned, feeds)
     power = sum(float(np.square(a["y"]).sum()) for a in real)
     return sum(float(np.square(a["y"] - b["y"]).sum()) for a, b in zip(real, found, strict=True)) / power

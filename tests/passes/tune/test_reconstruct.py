@@ -122,7 +122,7 @@ def test_float_outputs_stay_whole_while_the_walk_goes_on(residual: ir.Model, con
     feeds: list[Feeds] = [{"x": noise(1, 3, 8, 8, seed=seed)} for seed in range(3)]
     layers = {layer.name: layer for layer in context.layers}
     found = list(_float_outputs(Walk(Slicer(residual), feeds), layers, NEVER))
-    expected = [Runner(residual, list(layers)).run(one) for one in feeds]
+    expected = list(map(Runner(residual, list(layers)).run, feeds))
     for name, outputs_of in zip(layers, found, strict=True):
         for batch, one in zip(outputs_of, expected, strict=True):
             np.testing.assert_allclose(batch, one[name], rtol=1e-4, atol=1e-5)

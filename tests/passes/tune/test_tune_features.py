@@ -36,7 +36,7 @@ QUICK = TuneFeatures(code_rate=2e-2, scale_rate=5e-3, bias_rate=1e-2)
 
 def judged(model: ir.Model, context: Decided) -> Decided:
     """With outputs that are judged by their squared error."""
-    references = [Runner(model).run(feeds) for feeds in context.held_back.batches(8)]
+    references = list(map(Runner(model).run, context.held_back.batches(8)))
     return replace(context, kinds=recognize(model, context.held_back[0], references, "mse"))
 
 

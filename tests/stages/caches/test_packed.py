@@ -88,8 +88,8 @@ def test_bytes_and_loss_are_told(llama: ModelSource, tmp_path: Path, kind: Cache
     assert [found.told["bytes"], found.told["float_bytes"], found.told["places"]] == [40 * row, 2560, 10]
     assert {cache["form"] for cache in found.told["caches"]} == {kind}
     # Every other sample judges.
-    real = [Runner(llama.model).run(one)["logits"].astype(np.float64) for one in samples[1::2]]
-    stored = [Runner(found.source.model).run(one)["logits"].astype(np.float64) for one in found.samples[1::2]]
+    real = [one["logits"].astype(np.float64) for one in map(Runner(llama.model).run, samples[1::2])]
+    stored = [one["logits"].astype(np.float64) for one in map(Runner(found.source.model).run, found.samples[1::2])]
     chances = [np.exp(logits) / np.exp(logits).sum(-1, keepdims=True) for logits in real]
     others = [logits - np.log(np.exp(logits).sum(-1, keepdims=True)) for logits in stored]
     losses = [(p * (np.log(p) - q)).sum() for p, q in zip(chances, others, strict=True)]

@@ -67,7 +67,8 @@ def language(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def hits(path: Path, data: Mapping[str, np.ndarray]) -> np.ndarray:
-    rows = (Runner(path).run({"x": row[None]})["y"].argmax() for row in data["x"])
+    run = Runner(path).run
+    rows = (run({"x": row[None]})["y"].argmax() for row in data["x"])
     return np.array([*rows]) == data["labels"]
 
 
@@ -293,7 +294,8 @@ def test_a_metric_of_ones_own(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own_metric.py").write_text(OWN)
     found = ptqc.evaluate(float_file, metric="own_metric:largest", data=labelled)
-    wanted = np.mean([Runner(float_file).run({"x": x[None]})["y"].max() for x in labelled["x"]])
+    run = Runner(float_file).run
+    wanted = np.mean([run({"x": x[None]})["y"].max() for x in labelled["x"]])
     assert found.rows[0].score.value == pytest.approx(wanted + labelled["labels"].mean())
     by_function = ptqc.evaluate(float_file, metric=lambda outputs, label: outputs["y"].max() + label, data=labelled)
     assert by_function.rows == found.rows
@@ -328,7 +330,8 @@ def test_a_class_of_metrics_is_made_one(
     (tmp_path / "own_classes.py").write_text(CLASSES)
     found = ptqc.evaluate(float_file, metric="own_classes:Largest", data=labelled)
     assert found.title == "largest value"
-    wanted = np.mean([Runner(float_file).run({"x": x[None]})["y"].max() for x in labelled["x"]])
+    run = Runner(float_file).run
+    wanted = np.mean([run({"x": x[None]})["y"].max() for x in labelled["x"]])
     assert found.rows[0].score.value == pytest.approx(wanted)
     with pytest.raises(UsageError, match=r"metric Scaled is a class .*'factor'\); give an object of it"):
         ptqc.evaluate(float_file, metric="own_classes:Scaled", data=labelled)

@@ -1,0 +1,31 @@
+"""How far real values may be off: more where a chip sums in fewer digits, but not in an emulator."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS
+from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.listing import Call, Listing
+from ptqc.codegen.program.verify import judged_calls
+
+CALL = Call("float8_mma", "k", ("x",), "y", "y", 0, accuracy=replace(SUM_OF_PRODUCTS, of_chip=2.0**-10))
+LISTING = Listing((CALL,), {name: Layout((5,), "float32", outside=True) for name in "xy"}, ("x",), ("y",))
+
+
+@pytest.mark.parametrize(
+    ("share", "on_a_chip", "emulated"), [(5e-6, True, True), (5e-4, True, False), (2e-3, False, False)]
+)
+def test_sums_of_a_chip_may_be_off_by_more(share: float, on_a_chip: bool, emulated: bool) -> None:
+    wanted = np.array([[100, -200, 3, 0, 50]], np.float32)
+    found = wanted + np.float32(200 * share)
+    values = {"x": wanted, "y": wanted}
+    for listing, is_right in ((LISTING, on_a_chip), (LISTING.summed_exactly, emulated)):
+        (outcome,) = judged_calls(listing, values, lambda *_: (found, found))
+        assert (outcome.problem == "") is is_right
+        assert outcome.wrong == (0 if is_right else 5)
+
+
+def test_what_is_allowed_on_a_chip_is_kept_in_artifacts() -> None:
+    assert Listing.from_json(LISTING.to_json()).calls == LISTING.calls
