@@ -1,14 +1,16 @@
 """Transformers with random weights as users export them: python benchmarks/exported_models.py NAME FOLDER.
 
-Needs torch and transformers. Writes model.onnx, and calibration/ and evaluation/ with a file for each sample. Sizes are
-small, so that a compile takes seconds; graphs are those of the large models. Weights are drawn as for training, but
-larger where a network would otherwise give the same whatever it reads.
+Needs torch and transformers, and what optimum exports needs optimum-onnx. Writes model.onnx, and calibration/ and
+evaluation/ with a file for each sample. Sizes are small, so that a compile takes seconds; graphs are those of the large
+models. Weights are drawn as for training, but larger where a network would otherwise give the same whatever it reads.
 """
 
+import shutil
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +30,19 @@ BATCH, TIME, PAST, ALL = "batch", "time", "past", "all"
 class Case:
     """A network with its inputs.
 
-    build: gives the torch module, whose inputs are those of `axes` in their order. sample: draws one sample.
-    free: the axes of each input that vary. outputs: names, with their free axes.
+    build: gives the torch module, whose inputs are those of `free` in their order; for optimum, the network itself.
+    sample: draws one sample. free: the axes of each input that vary. outputs: names, with their free axes.
+    optimizer: what onnxruntime.transformers.optimizer takes it for. task, file: what optimum exports, and which of the
+    files that it writes this is.
     """
 
     build: Callable[[], Any]
     sample: Callable[[np.random.Generator, int], Feeds]
-    free: Mapping[str, Axes]
-    outputs: Mapping[str, Axes]
-    optimizer: str = "bert"  # what onnxruntime.transformers.optimizer takes it for
+    free: Mapping[str, Axes] = field(default_factory=dict)
+    outputs: Mapping[str, Axes] = field(default_factory=dict)
+    optimizer: str = "bert"
+    task: str = ""
+    file: str = "model.onnx"
 
 
 @dataclass(frozen=True)
@@ -114,6 +120,36 @@ def _behind_encoder(rng: np.random.Generator, _number: int) -> Feeds:
     return {"decoder_input_ids": _words(rng, 8), "encoder_hidden_states": states}
 
 
+def _cached_places(rng: np.random.Generator, number: int) -> Feeds:
+    """The same with the places of the tokens, and as many heads in the cache as elsewhere."""
+    feeds = _cached(rng, number)
+    past = {name: np.repeat(array, 2, axis=1) for name, array in feeds.items() if name.startswith("past")}
+    return {**feeds, **past, "position_ids": np.arange(CACHED, CACHED + 4)[None]}
+
+
+def _merged(rng: np.random.Generator, number: int) -> Feeds:
+    """A decoder behind an encoder: every other sample begins a text, and the flag says that no cache is read."""
+    goes_on = bool(number % 2)
+    kinds = {"decoder": CACHED if goes_on else 0, "encoder": LENGTH}
+    past = {
+        f"past_key_values.{n}.{kind}.{part}": rng.standard_normal((1, HEADS, places, WIDTH // HEADS)).astype(np.float32)
+        for n, part in _places()
+        for kind, places in kinds.items()
+    }
+    states = rng.standard_normal((1, LENGTH, WIDTH)).astype(np.float32)
+    flag = {"use_cache_branch": np.array([goes_on])}
+    mask = np.ones((1, LENGTH), np.int64)
+    mask[:, LENGTH - number % 6 :] = 0
+    behind: Feeds = {"encoder_hidden_states": states, "encoder_attention_mask": mask}
+    return {"input_ids": _words(rng, 8), **behind, **past, **flag}
+
+
+def _picture_and_text(rng: np.random.Generator, number: int) -> Feeds:
+    """A picture, and three texts of which one may fit it."""
+    texts = [_text(rng, 0) for _ in range(3)]
+    return {**{name: np.concatenate([feeds[name] for feeds in texts]) for name in texts[0]}, **_picture(rng, number)}
+
+
 def _configured(kind: str, attention: str = "sdpa", **sizes: Any) -> Any:
     import transformers
 
@@ -166,7 +202,7 @@ def gpt2() -> Any:
     return _causal(_made("GPT2LMHeadModel", _configured("GPT2Config", n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS)))
 
 
-def opt() -> Any:
+def _opt() -> Any:
     config = _configured(
         "OPTConfig",
         hidden_size=WIDTH,
@@ -175,7 +211,11 @@ def opt() -> Any:
         num_hidden_layers=LAYERS,
         num_attention_heads=HEADS,
     )
-    return _causal(_made("OPTForCausalLM", config))
+    return _made("OPTForCausalLM", config)
+
+
+def opt() -> Any:
+    return _causal(_opt())
 
 
 def _llama() -> Any:
@@ -208,9 +248,9 @@ def llama_cached() -> Any:
     return _calls(_llama(), call)
 
 
-def _t5() -> Any:
+def _t5(attention: str = "sdpa") -> Any:
     config = _configured(
-        "T5Config", d_model=WIDTH, d_kv=WIDTH // HEADS, d_ff=4 * WIDTH, num_layers=LAYERS, num_heads=HEADS
+        "T5Config", attention, d_model=WIDTH, d_kv=WIDTH // HEADS, d_ff=4 * WIDTH, num_layers=LAYERS, num_heads=HEADS
     )
     config.decoder_start_token_id = 0
     return _made("T5ForConditionalGeneration", config)
@@ -235,7 +275,7 @@ def t5_decoder() -> Any:
     return _decoder(_t5())
 
 
-def vit() -> Any:
+def _vit() -> Any:
     config = _configured(
         "ViTConfig",
         hidden_size=WIDTH,
@@ -246,7 +286,33 @@ def vit() -> Any:
         patch_size=PATCH,
         num_labels=10,
     )
-    return _calls(_made("ViTForImageClassification", config), lambda m, x: m(pixel_values=x).logits)
+    return _made("ViTForImageClassification", config)
+
+
+def vit() -> Any:
+    return _calls(_vit(), lambda m, x: m(pixel_values=x).logits)
+
+
+def _clip() -> Any:
+    import torch
+    import transformers
+
+    sizes = {
+        "hidden_size": WIDTH,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "intermediate_size": 4 * WIDTH,
+        "projection_dim": WIDTH // 2,
+        "initializer_range": SPREAD,
+    }
+    words = {"vocab_size": WORDS, "bos_token_id": 1, "eos_token_id": WORDS - 1, "pad_token_id": 0}
+    config = transformers.CLIPConfig(
+        text_config={**sizes, **words, "max_position_embeddings": 2 * LENGTH},
+        vision_config={**sizes, "image_size": SIDE, "patch_size": PATCH},
+        projection_dim=WIDTH // 2,
+    )
+    torch.manual_seed(0)
+    return transformers.CLIPModel(config).eval()
 
 
 def _whisper() -> Any:
@@ -307,7 +373,16 @@ CASES = {
     "whisper_encoder": Case(whisper_encoder, _sound, {"input_features": ALONE}, {"last_hidden_state": ALONE}, "bart"),
     "whisper_decoder": Case(whisper_decoder, _behind_encoder, DECODED, LOGITS, "bart"),
 }
-OLD, NEW = "torchscript", "dynamo"
+# What optimum exports: it names inputs, outputs and axes itself, the channels of pictures too.
+CASES |= {
+    "vit_whole": Case(_vit, _picture, task="image-classification"),
+    "clip": Case(_clip, _picture_and_text, task="zero-shot-image-classification"),
+    "opt_cached": Case(_opt, _cached_places, task="text-generation-with-past"),
+    "t5_merged": Case(
+        lambda: _t5("eager"), _merged, task="text2text-generation-with-past", file="decoder_model_merged.onnx"
+    ),
+}
+OLD, NEW, OPTIMUM = "torchscript", "dynamo", "optimum"
 OPTIMIZER, FUSIONS, STANDARD = "onnxruntime", "onnxscript", "standard"
 LISTED = (
     Export("bert", OLD, 17),
@@ -333,6 +408,10 @@ LISTED = (
     Export("whisper_encoder", NEW, 18, FUSIONS),
     Export("whisper_decoder", OLD, 17),
     Export("whisper_decoder", NEW, 18),
+    Export("vit_whole", OPTIMUM, 18),
+    Export("clip", OPTIMUM, 18),
+    Export("opt_cached", OPTIMUM, 18),
+    Export("t5_merged", OPTIMUM, 18),
 )
 EXPORTS = {export.name: export for export in LISTED}
 
@@ -342,6 +421,9 @@ def export(made: Export, path: Path) -> None:
     import torch
 
     case = CASES[made.case]
+    if made.exporter == OPTIMUM:
+        _by_optimum(case, made.opset, path)
+        return
     feeds = case.sample(np.random.default_rng(0), 2)
     feeds = {name: np.concatenate([feeds[name]] * 2) if made.exporter == NEW else feeds[name] for name in case.free}
     inputs = tuple(torch.as_tensor(feeds[name]) for name in case.free)
@@ -354,6 +436,15 @@ def export(made: Export, path: Path) -> None:
         torch.onnx.export(case.build().eval(), inputs, str(path), **names, **axes)
     if made.fused:
         FUSE[made.fused](path, case)
+
+
+def _by_optimum(case: Case, opset: int, path: Path) -> None:
+    from optimum.exporters.onnx import onnx_export_from_model
+
+    with tempfile.TemporaryDirectory() as folder:
+        given = {"task": case.task, "opset": opset, "do_validation": False}
+        onnx_export_from_model(case.build(), Path(folder), **given)
+        shutil.copy(Path(folder) / case.file, path)
 
 
 def _by_optimizer(path: Path, case: Case) -> None:

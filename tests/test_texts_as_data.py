@@ -81,7 +81,7 @@ def test_an_encoder_without_data(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_decoder_with_a_cache_without_data(tmp_path: Path) -> None:
     model = tiny_llama_model.tiny_llama.build()
-    artifact = compiled(model, "synthetic", tmp_path, bits=(4,), samples=4, activations="float", target="cpu")
+    artifact = compiled(model, "synthetic", tmp_path, bits=(4,), samples=8, activations="float", target="cpu")
     assert any("goes on from a cache" in note["message"] for note in artifact.manifest["notes"])
     for past in (9, 40):  # in the library, which is made for any length of the cache
         feeds = tiny_llama_model.tiny_llama.sample(1, past=past)
