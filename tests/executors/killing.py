@@ -98,7 +98,10 @@ def check_killed(one: Killable, usual: Usual, seed: int, victims: Callable[[int,
         running.communicate()
         assert gone(started)
         running = one.start()
-    assert one.finish(running) == usual.found
+    (files, entries), (usual_files, usual_entries) = one.finish(running), usual.found
+    # Said here, since pytest explains comparisons in test modules alone.
+    assert files == usual_files, f"other files in {one.folder}: {sorted(files.items() ^ usual_files.items())}"
+    assert entries == usual_entries, f"another store: {sorted({*entries} ^ {*usual_entries})}"
 
 
 def driver(compile_: int, started: list[int]) -> list[int]:
