@@ -103,6 +103,9 @@ def observed(model: ir.Model, samples: Sequence[Feeds], sites: Sequence[object])
 def rounded(model: ir.Model, weight: Weight, form: Format) -> Solution:
     """A weight in a format, by plain rounding."""
     values = array(model, weight.name)
+    if isinstance(form, Scaled) and form.along_inputs:  # which are the last axis behind that of the taps
+        codes, scale = form.rounded(np.moveaxis(values, 1, -1), 0)
+        return Solution(form, np.moveaxis(codes, -1, 1), scale, 0)
     if isinstance(form, Scaled):
         return Solution(form, *form.rounded(values, weight.channel_axis), weight.channel_axis)
     found = direct(weight, values)
