@@ -16,7 +16,7 @@ from ptqc.codegen.program.settling import settled
 from ptqc.codegen.program.window import slides
 from ptqc.errors import NoKernel, TargetError
 from ptqc.execute.onnxruntime import Feeds
-from ptqc.graph.nodes import constant
+from ptqc.graph.nodes import constant, output_name
 from ptqc.lowered import Lowered
 from ptqc.operators import is_float
 from ptqc.work import sandbox
@@ -74,7 +74,7 @@ def check_kernels(model: ir.Model, target: str) -> None:
             reason = refusal_by_form(node)
         if reason is not None:
             raise NoKernel(
-                f"the {target} target has no kernel for {node.op_type} {node.outputs[0].name}: {reason}; "
+                f"the {target} target has no kernel for {node.op_type} {output_name(node)}: {reason}; "
                 "--allow-missing-target delivers the rest"
             )
 

@@ -31,7 +31,7 @@ from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Program
 from ptqc.codegen.program.recurrent import CELLS
 from ptqc.errors import NoKernel
-from ptqc.graph.nodes import only_consumer
+from ptqc.graph.nodes import only_consumer, output_name
 from ptqc.lowered import Lowered
 from ptqc.native.lengths import UnknownSizeError
 from ptqc.operators import clip_bounds
@@ -115,7 +115,7 @@ def program(lowered: Lowered, seen: Seen, isa: Isa, batching: Batching) -> Progr
     for node in lowered.model.graph:
         if node in done or all(value.name in static for value in node.outputs):
             continue
-        with _refusing(f"the {isa.owner} target has no kernel for {node.op_type} {node.outputs[0].name}"):
+        with _refusing(f"the {isa.owner} target has no kernel for {node.op_type} {output_name(node)}"):
             done |= _emit(emission, node, kernels.get(node))
     with _refusing(f"the {isa.owner} target cannot give an output"):
         return emission.program(seen.fixed, is_any=batching.is_any)

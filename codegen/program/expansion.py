@@ -12,7 +12,7 @@ import onnx_ir as ir
 from ptqc.codegen.program import attention, grouped, recurrent, rotary
 from ptqc.codegen.program.folding import SIZES
 from ptqc.graph.external import whole_message
-from ptqc.graph.nodes import constant
+from ptqc.graph.nodes import constant, output_name
 
 # The domain of nodes that a definition is put in place of, while that goes on.
 OURS = "ptqc.definitions"
@@ -140,7 +140,7 @@ def _written(node: ir.Node) -> str | None:
 def _inlined(model: ir.Model, chosen: Sequence[ir.Node]) -> ir.Model:
     proto = whole_message(model)
     opset = next(entry.version for entry in proto.opset_import if not entry.domain)
-    own = {_first(value.name for value in node.outputs): _written(node) for node in chosen}
+    own = {output_name(node): _written(node) for node in chosen}
     nodes = [node for node in proto.graph.node if _first(node.output) in own]
     used = sorted({node.op_type for node in nodes if node.op_type in DEFINITIONS})
     definitions = {name: _definition(name, DEFINITIONS[name], opset) for name in used}
@@ -167,9 +167,9 @@ def _inlined(model: ir.Model, chosen: Sequence[ir.Node]) -> ir.Model:
     return ir.from_proto(made)
 
 
-def _first(names: Iterable[str | None]) -> str:
-    """The first output that a node has: some operators may leave out any."""
-    return next(name for name in names if name)
+def _first(names: Iterable[str]) -> str:
+    """The first output that a node has."""
+    return next(filter(None, names), "")
 
 
 def _give(node: onnx.NodeProto, defaults: Iterable[onnx.AttributeProto]) -> None:

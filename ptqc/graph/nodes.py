@@ -13,6 +13,11 @@ def nodes_of(model: ir.Model, *op_types: str) -> Iterator[ir.Node]:
             yield node
 
 
+def output_name(node: ir.Node) -> str:
+    """Of the first output that a node has: some operators may leave out any."""
+    return next((value.name for value in node.outputs if value.name), "")
+
+
 def constant(value: ir.Value | None) -> np.ndarray | None:
     """The array of a constant value (initializer or Constant node), None for any other."""
     if value is None or value.is_graph_input():

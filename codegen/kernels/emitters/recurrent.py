@@ -13,7 +13,7 @@ from ptqc.codegen.program.built import Declined
 from ptqc.codegen.program.constants import Arranged, IndexSource, Order, ScaledPanels, Stored
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.recurrent import CELLS, activation_of, directions_of, refusal, refusal_with
-from ptqc.graph.nodes import input_of, integer, producer
+from ptqc.graph.nodes import input_of, integer, output_name, producer
 from ptqc.native.lengths import varies
 
 WEIGHTS, RECURRENCE, BIAS, FIRST = 1, 2, 3, (5, 6)
@@ -39,7 +39,7 @@ def emit(emission: Emission, node: ir.Node) -> None:
         made = str(all_of.name)
         emission.add_whole(kernel, inputs, [given], all_of)
     else:
-        made = f"{next(value.name for value in node.outputs if value.name)}@states"
+        made = f"{output_name(node)}@states"
         emission.add(kernel, inputs, made, states)
         if all_of is not None:
             emission.add_whole(StridedSlice(emission.isa, [0] * 4, [1] * 4), [made], [states], all_of)
