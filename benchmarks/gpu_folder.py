@@ -181,12 +181,13 @@ def _sparse_square(side: int) -> tuple[Any, Any, Any, dict[str, Any]]:
 def _float8_square(side: int) -> tuple[Any, Any, Any, dict[str, Any]]:
     """Numbers of FP8 with as many weights, and results in float32."""
     from ptqc.codegen.cuda import float8_cores
+    from ptqc.codegen.kernels.float8 import Float8Numbers
     from ptqc.codegen.program.layout import Layout
 
     x, _, _, window, _, _ = _square_layer(side)
     y, ones = Layout((side, 1, side), "float32"), np.ones(side, np.float32)
     weights = np.random.default_rng(side).integers(0, 127, (side, side, 1, 1)).astype(np.uint8)
-    built = float8_cores.write(x, y, window, weights, ones, ones, ())
+    built = float8_cores.write(x, y, Float8Numbers(window, weights, ones, ones), ())
     return built, x, y, {"what": "FP8 product", "sizes": [side, side, side]}
 
 

@@ -14,10 +14,10 @@ from ptqc.codegen.cuda.results import RealResults
 from ptqc.codegen.cuda.tensor_cores import Product, stored
 from ptqc.codegen.cuda.tiles import Tiles
 from ptqc.codegen.kernels.families.real_stages import RealStage
+from ptqc.codegen.kernels.float8 import Float8Numbers
 from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.window import Window
 
 CODING = Coding(BYTE)
 # Chips of compute capability 8.9 were measured to keep 13 digits of what they sum, of 16 products at a time (Xie et al.
@@ -26,33 +26,17 @@ CODING = Coding(BYTE)
 SUMS = replace(SUM_OF_PRODUCTS, of_chip=2.0**-10)
 
 
-def write(
-    x: Layout,
-    y: Layout,
-    window: Window,
-    weights: np.ndarray,
-    factor: np.ndarray,
-    bias: np.ndarray,
-    stages: Sequence[RealStage],
-) -> Built:
+def write(x: Layout, y: Layout, numbers: Float8Numbers, stages: Sequence[RealStage]) -> Built:
     """See `ptqc.codegen.kernels.float8.Float8LayerWriter`."""
-    tiles = costs.chosen(window, len(weights), CODING, is_float8=True)
-    made = cut(tiles, x, y, weights, factor, bias, stages)
-    return replace(made, predicted=costs.predicted(tiles, CODING))
+    tiles = costs.chosen(numbers.window, len(numbers.weights), CODING, is_float8=True)
+    return replace(cut(tiles, x, y, numbers, stages), predicted=costs.predicted(tiles, CODING))
 
 
-def cut(
-    tiles: Tiles,
-    x: Layout,
-    y: Layout,
-    weights: np.ndarray,
-    factor: np.ndarray,
-    bias: np.ndarray,
-    stages: Sequence[RealStage],
-) -> Built:
+def cut(tiles: Tiles, x: Layout, y: Layout, numbers: Float8Numbers, stages: Sequence[RealStage]) -> Built:
     """The same, cut in a given way."""
-    results = RealResults(y, BY_ELEMENT, len(weights), factor, bias, tuple(stages), SUMS)
-    return Float8Product(tiles, CODING, x, results).build(stored(weights.view(np.int8), tiles, CODING))
+    codes = numbers.weights
+    results = RealResults(y, BY_ELEMENT, len(codes), numbers.factor, numbers.bias, tuple(stages), SUMS)
+    return Float8Product(tiles, CODING, x, results).build(stored(codes.view(np.int8), tiles, CODING))
 
 
 @dataclass(frozen=True)

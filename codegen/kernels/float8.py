@@ -11,23 +11,26 @@ from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.window import Window
 
 
+@dataclass(frozen=True, eq=False)
+class Float8Numbers:
+    """Of a convolution or a product of one group: Σ x · w · factor + bias, with codes x.
+
+    weights: codes, uint8 (outputs, inputs, rows, columns). factor, bias: float32 (outputs).
+    """
+
+    window: Window
+    weights: np.ndarray
+    factor: np.ndarray
+    bias: np.ndarray
+
+
 class Float8LayerWriter(Protocol):
-    """Writes a convolution or a product of one group."""
+    """Writes a layer."""
 
-    def __call__(
-        self,
-        x: Layout,
-        y: Layout,
-        window: Window,
-        weights: np.ndarray,
-        factor: np.ndarray,
-        bias: np.ndarray,
-        stages: Sequence[Any],
-    ) -> Built:
-        """Σ x · w · factor + bias, and what stages make of that; x: codes, y: real values.
+    def __call__(self, x: Layout, y: Layout, numbers: Float8Numbers, stages: Sequence[Any]) -> Built:
+        """Its sums, and what stages make of them; y: real values.
 
-        weights: codes, uint8 (outputs, inputs, rows, columns). factor, bias: float32 (outputs). stages: of
-        `families.real_stages`, which imports this.
+        stages: of `families.real_stages`, which imports this.
         """
 
 

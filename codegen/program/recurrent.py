@@ -15,7 +15,7 @@ from ptqc.graph.nodes import constant, input_of, integer, static, text
 # Steps of all directions that are written out: each is some ten kernels.
 MOST_STEPS = 64
 INPUTS = ("x", "weights", "recurrence", "biases", "lengths", "h_first", "c_first", "peepholes")
-BIASES, LENGTHS, PEEPHOLES = 3, 4, 7
+WEIGHTS, RECURRENCE, BIASES, LENGTHS, FIRST, PEEPHOLES = 1, 2, 3, 4, (5, 6), 7
 STATES = ("h", "c")
 LSTM = """{n}_p = MatMul({h}, {d}_r) {n}_z = Add({x}, {n}_p) {n}_raw, {n}_drawn = Split <axis = 2> ({n}_z, parts)
     {n}_open = Sigmoid({n}_raw) {n}_i, {n}_o, {n}_f = Split <axis = 2, num_outputs = 3> ({n}_open)
@@ -118,7 +118,12 @@ def definition(node: ir.Node) -> str:
 
 def _cell(node: ir.Node) -> Cell:
     """What its attributes make of it."""
-    return LINEAR if node.op_type == "GRU" and integer(node, "linear_before_reset", 0) else CELLS[node.op_type]
+    return LINEAR if is_linear(node) else CELLS[node.op_type]
+
+
+def is_linear(node: ir.Node) -> bool:
+    """Whether it is a GRU that resets a product of its state, not the state."""
+    return node.op_type == "GRU" and bool(integer(node, "linear_before_reset", 0))
 
 
 def directions_of(node: ir.Node) -> tuple[str, ...]:

@@ -11,10 +11,9 @@ from ptqc.codegen.kernels.emission import Emission
 from ptqc.codegen.kernels.emitters.layers import MATRIX, bias_of_rows, rows, vectors
 from ptqc.codegen.kernels.emitters.sliding import slide
 from ptqc.codegen.kernels.families.real_stages import RealStage
-from ptqc.codegen.kernels.float8 import Float8Kernels
+from ptqc.codegen.kernels.float8 import Float8Kernels, Float8Numbers
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.window import Window
 from ptqc.graph.nodes import input_of, integer, number
 
 TYPE = ir.DataType.FLOAT8E4M3FN
@@ -78,7 +77,7 @@ def _convolution(
     given = input_of(node, 2)
     bias = np.zeros(len(codes), np.float32) if given is None else emission.number(given)
     layout = Layout(emission.shape(node.outputs[0]), "float32")
-    _add(emission, own, _Layer(window, planes, scale * weight.scale, bias), source, node.outputs[0], layout)
+    _add(emission, own, Float8Numbers(window, planes, scale * weight.scale, bias), source, node.outputs[0], layout)
 
 
 def _product(
@@ -86,7 +85,7 @@ def _product(
 ) -> None:
     codes, source = weight.codes, emission.plain(name)
     factor = scale * weight.scale * np.float32(number(node, "alpha", 1.0))
-    made = _Layer(
+    made = Float8Numbers(
         vectors(emission.layouts[source]),
         codes.reshape(*codes.shape, 1, 1),
         factor,
@@ -95,19 +94,11 @@ def _product(
     _add(emission, own, made, source, node.outputs[0], rows(emission, node, "float32"))
 
 
-@dataclass(frozen=True, eq=False)
-class _Layer:
-    """See `Float8LayerWriter`."""
-
-    window: Window
-    weights: np.ndarray
-    factor: np.ndarray
-    bias: np.ndarray
-
-
-def _add(emission: Emission, own: Float8Kernels, made: _Layer, source: str, output: ir.Value, layout: Layout) -> None:
+def _add(
+    emission: Emission, own: Float8Kernels, made: Float8Numbers, source: str, output: ir.Value, layout: Layout
+) -> None:
     def write(x: Layout, y: Layout, stages: Sequence[RealStage]) -> Built:
-        return own.write(x, y, made.window, made.weights, made.factor, made.bias, stages)
+        return own.write(x, y, made, stages)
 
     draft = Float8Layer(made.window.kernel, write, is_dense=True, channels=own.channels)
     emission.add(draft, [source], str(output.name), layout)

@@ -12,11 +12,21 @@ from ptqc.codegen.kernels.families import recurrent
 from ptqc.codegen.program.built import Declined
 from ptqc.codegen.program.constants import Arranged, IndexSource, Order, ScaledPanels, Stored
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.recurrent import CELLS, activation_of, directions_of, refusal, refusal_with
+from ptqc.codegen.program.recurrent import (
+    BIASES,
+    CELLS,
+    FIRST,
+    RECURRENCE,
+    WEIGHTS,
+    activation_of,
+    directions_of,
+    is_linear,
+    refusal,
+    refusal_with,
+)
 from ptqc.graph.nodes import input_of, integer, output_name, producer
 from ptqc.native.lengths import varies
 
-WEIGHTS, RECURRENCE, BIAS, FIRST = 1, 2, 3, (5, 6)
 LAST_GATE = 2  # of a GRU
 
 
@@ -67,14 +77,13 @@ def _check(emission: Emission, node: ir.Node) -> None:
 def _weights(emission: Emission, node: ir.Node) -> recurrent.RecurrentWeights:
     """Weights as the kernel reads them."""
     gates, hidden = CELLS[node.op_type].gates, integer(node, "hidden_size", 0)
-    is_linear = node.op_type == "GRU" and bool(integer(node, "linear_before_reset", 0))
     is_reverse = [direction == "r" for direction in directions_of(node)]
     count, rows = len(is_reverse), gates * hidden
     plain = np.zeros((count, 2 * rows), np.float32)
-    given = emission.number(node.inputs[BIAS]) if input_of(node, BIAS) is not None else plain
+    given = emission.number(node.inputs[BIASES]) if input_of(node, BIASES) is not None else plain
     of_x, of_h = np.split(given.reshape(count, 2 * gates, hidden), 2, axis=1)
     bias = of_x + of_h
-    if is_linear:
+    if is_linear(node):
         bias = np.concatenate([bias[:, :LAST_GATE], of_x[:, LAST_GATE:], of_h[:, LAST_GATE:]], 1)
     return recurrent.RecurrentWeights(
         _turned(emission, node.inputs[WEIGHTS], rows),
@@ -83,7 +92,7 @@ def _weights(emission: Emission, node: ir.Node) -> recurrent.RecurrentWeights:
         gates,
         hidden,
         is_reverse,
-        is_linear,
+        is_linear(node),
         str(activation_of(node)),
     )
 

@@ -18,6 +18,7 @@ from ptqc.codegen.cuda.tiles import TileCut, Tiles
 from ptqc.codegen.kernels.families import pointwise
 from ptqc.codegen.kernels.families.functions import Function
 from ptqc.codegen.kernels.families.real_stages import RealStage, WithVector
+from ptqc.codegen.kernels.float8 import Float8Numbers
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.window import Window
 
@@ -98,7 +99,7 @@ def product(window: Window, cut: TileCut, outputs: int, seed: int, *, wide: bool
         wanted = np.maximum(wanted, 0) if stage == "relu" else wanted * vector[:, None, None]
     given, made = Layout(x.shape[1:], "uint8"), Layout(wanted.shape[1:], "float32")
     tiles = Tiles(window, outputs, cut, is_float8=True)
-    built = float8_cores.cut(tiles, given, made, weights, factor, bias, behind)
+    built = float8_cores.cut(tiles, given, made, Float8Numbers(window, weights, factor, bias), behind)
     return Case(built, given, made, x, wanted, TOLERANCE)
 
 
