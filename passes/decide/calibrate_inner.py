@@ -68,12 +68,13 @@ class _Observer:
 
         Raises ModelError where ONNX Runtime cannot show it, or it is not finite or too large to be squared.
         """
+        numbers = draws(self.layers)
         for start, feeds in enumerate(samples.batches(1)):
             if start and not self.setting.deadline.leaves(0):
                 return False
             values = self._read(feeds)
             reached = [layer for layer in self.layers if layer.input in values]
-            columns = {layer.name: self._columns(layer, values[layer.input]) for layer in reached}
+            columns = {layer.name: self._columns(layer, numbers, values[layer.input]) for layer in reached}
             accumulate(found, self.layers, columns, values, start)
         return True
 
@@ -87,10 +88,10 @@ class _Observer:
         shown = {name: _as_batch(layer, values[self.taps[name]]) for name, layer in read.items()}
         return {name: array for name, array in shown.items() if array.size}
 
-    def _columns(self, layer: Layer, array: np.ndarray) -> ColumnSample:
-        """As many columns of a sample as other layers have, whether it has one iteration or many."""
+    def _columns(self, layer: Layer, numbers: Mapping[str, int], array: np.ndarray) -> ColumnSample:
+        """As many columns of a sample as other layers have, whether it has one iteration or many. numbers: of draws."""
         each = positions_per_sample(layer, len(self.setting.tuning))
-        seed = self.setting.seed * 100_003 + draws(self.layers)[layer.name]
+        seed = self.setting.seed * 100_003 + numbers[layer.name]
         return ColumnSample(layer, -(-each // len(array)), seed)
 
 

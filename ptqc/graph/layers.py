@@ -159,8 +159,8 @@ def all_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
 
 def draws(layers: Sequence[Layer]) -> dict[str, int]:
     """For each layer, by name, the number of the first one that reads the same: what they see is drawn once."""
-    readings = [layer.reading for layer in layers]
-    return {layer.name: readings.index(layer.reading) for layer in layers}
+    first: dict[Reading, int] = {}
+    return {layer.name: first.setdefault(layer.reading, number) for number, layer in enumerate(layers)}
 
 
 def find_layers(model: ir.Model) -> list[Layer]:
