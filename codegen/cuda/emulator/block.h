@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <random>
 #include <string>
 #include <utility>
@@ -16,7 +17,7 @@
 
 namespace emulator {
 
-constexpr int kLanes = 32, kMostThreads = 1024, kOperands = 16;
+constexpr int kLanes = 32, kWarps = 4, kMostThreads = 1024, kOperands = 16;
 constexpr size_t kStack = 256 << 10, kMostShared = 227 << 10;
 // What memory holds before anything is written to it.
 constexpr int kPoison = 0xA5;
@@ -28,6 +29,28 @@ struct Copy {
   int bytes, taken;  // what lies behind the first `taken` bytes becomes zero
 };
 
+// What products of a warpgroup know of a register: its value at the last fence, or once those that change it are done.
+struct Known {
+  uint32_t value;
+  bool is_known;
+  int changing;
+};
+
+// The right matrix of such a product as it was found in shared memory: pieces of 16 bytes.
+struct Pieces {
+  std::vector<uint32_t> places;
+  std::vector<char> bytes;
+};
+
+// A product of a warpgroup as one thread has it: its sums are there when the thread waits for it, at the latest moment
+// that the instruction allows. sums, left: registers by their numbers. operands: what was in the latter.
+struct Product {
+  const int *sums, *left;
+  int count;
+  uint32_t operands[4];
+  std::shared_ptr<const Pieces> right;
+};
+
 struct Fiber {
   void* stack_pointer;
   char* stack;
@@ -35,6 +58,10 @@ struct Fiber {
   int lane, warp;
   std::vector<Copy> open;
   std::vector<std::vector<Copy>> groups;
+  std::vector<Known> known;
+  std::vector<Product> open_products;
+  std::vector<std::vector<Product>> product_groups;
+  std::vector<std::pair<uint32_t, int>> written;  // places in shared memory and bytes, since the last fence of proxies
 };
 
 struct Warp {
@@ -42,11 +69,21 @@ struct Warp {
   uint32_t in[kLanes][kOperands], out[kLanes][kOperands];
   bool present[kLanes];
   std::vector<int> waiting;
+  std::vector<int32_t> products;  // of 16 rows
+  std::shared_ptr<const Pieces> right;
+};
+
+// Four warps that multiply together.
+struct Warpgroup {
+  int came, site;
+  uint64_t descriptor;
+  std::vector<int> waiting;
 };
 
 struct Block {
   std::vector<Fiber> fibers;
   std::vector<Warp> warps;
+  std::vector<Warpgroup> warpgroups;
   std::vector<int> ready, waiting;
   int live, came, ended, current;
   Dim place, grid, size;
@@ -54,6 +91,7 @@ struct Block {
   void (*kernel)(void**);
   void** arguments;
   char* shared;
+  char* view;  // shared memory as products of warpgroups see it; nullptr where there are none
   size_t shared_size;
   bool is_counted;
   int digits;
@@ -157,6 +195,10 @@ inline void finish() {
   bool is_open = !fiber.open.empty();
   for (auto& group : fiber.groups) is_open = is_open || !group.empty();
   if (is_open) fail("a thread ends with copies that it never waited for");
+  is_open = !fiber.open_products.empty();
+  for (auto& group : fiber.product_groups) is_open = is_open || !group.empty();
+  if (is_open) fail("a thread ends with products that it never waited for");
+  if (b.warpgroups[fiber.warp / kWarps].came) fail("a thread ends while others of its warpgroup wait for it");
   if (warp.came) fail("a lane ends while others wait for it at an instruction of the warp");
   if (b.came) fail("a thread ends while others wait for it at a barrier");
   --b.live;
@@ -177,6 +219,10 @@ inline void prepare(Fiber& fiber, int number, Dim size) {
   fiber.warp = number / kLanes;
   fiber.open.clear();
   fiber.groups.clear();
+  fiber.known.clear();
+  fiber.open_products.clear();
+  fiber.product_groups.clear();
+  fiber.written.clear();
   void** top = reinterpret_cast<void**>(fiber.stack + kStack);
   *--top = nullptr;  // so that the stack is aligned as behind a call
   *--top = reinterpret_cast<void*>(&enter);
@@ -198,11 +244,13 @@ inline void run_block(Block& b) {
     warp.waiting.clear();
     std::fill(std::begin(warp.present), std::end(warp.present), false);
   }
+  b.warpgroups.assign((b.warps.size() + kWarps - 1) / kWarps, {});
   for (int i = 0; i < threads; ++i) {
     prepare(b.fibers[i], i, b.size);
     b.ready.push_back(i);
   }
   memset(b.shared, kPoison, b.shared_size);
+  if (b.view) memset(b.view, kPoison, b.shared_size);
   b.current = next_ready();
   emulator_switch(&b.main, self().stack_pointer);
 }
@@ -238,8 +286,9 @@ inline uint64_t stored_bytes(Block& b) {
   return bytes;
 }
 
-// Runs the blocks; what was wrong, or nullptr. fixed: bytes of shared memory that the kernel declares.
-inline const char* launch(void (*kernel)(void**), const Launch& given, size_t fixed) {
+// Runs the blocks; what was wrong, or nullptr. fixed: bytes of shared memory that the kernel declares. is_grouped: whether
+// it has products of warpgroups.
+inline const char* launch(void (*kernel)(void**), const Launch& given, size_t fixed, bool is_grouped) {
   thread_local std::string problem;
   Block b;
   b.size = given.block;
@@ -256,7 +305,8 @@ inline const char* launch(void (*kernel)(void**), const Launch& given, size_t fi
   b.fibers.resize(threads);
   char* stacks = pages(kStack * threads);
   b.shared = pages(b.shared_size + kPoison);
-  if (!stacks || !b.shared) return "out of memory";
+  b.view = is_grouped ? pages(b.shared_size + kPoison) : nullptr;
+  if (!stacks || !b.shared || (is_grouped && !b.view)) return "out of memory";
   for (size_t i = 0; i < threads; ++i) b.fibers[i].stack = stacks + i * kStack;
   block = &b;
   std::vector<uint64_t> chosen = chosen_blocks(given);
@@ -273,6 +323,7 @@ inline const char* launch(void (*kernel)(void**), const Launch& given, size_t fi
   block = nullptr;
   munmap(stacks, kStack * threads);
   munmap(b.shared, b.shared_size + kPoison);
+  if (b.view) munmap(b.view, b.shared_size + kPoison);
   problem = std::move(b.problem);
   return problem.empty() ? nullptr : problem.c_str();
 }

@@ -53,7 +53,9 @@ inline uint64_t aligned(uint64_t address, int bytes) {
 }
 
 inline void note_store(uint64_t address, int bytes) {
-  if (block->is_counted && shared_of_generic(address) >= block->shared_size) block->stored.push_back({address, bytes});
+  uint64_t place = shared_of_generic(address);
+  if (block->is_counted && place >= block->shared_size) block->stored.push_back({address, bytes});
+  if (block->view && place < block->shared_size) self().written.push_back({uint32_t(place), bytes});
 }
 
 inline void copy_async(uint64_t to, uint64_t from, int bytes, uint32_t taken) {
@@ -74,6 +76,7 @@ inline void await_copies(size_t left) {
     for (const Copy& copy : groups.front()) {
       memset(copy.to, 0, copy.bytes);
       memcpy(copy.to, copy.from, copy.taken);
+      note_store(reinterpret_cast<uint64_t>(copy.to), copy.bytes);
     }
     groups.erase(groups.begin());
   }

@@ -25,7 +25,8 @@ def _store(match: re.Match[str], o: Text, names: Operands) -> str:
         f"*reinterpret_cast<{TYPES[kind]}*>(address_ + {place * size}) = {names.value(kind, source)};"
         for place, source in enumerate(sources)
     )
-    noted = "" if match["space"] in ("shared", "local") else f"emulator::note_store(address_, {size * len(sources)});"
+    unnoted = ("shared", "local") if not names.grouped else ("local",)
+    noted = "" if match["space"] in unnoted else f"emulator::note_store(address_, {size * len(sources)});"
     return f"{{ uint64_t address_ = {where}; {noted} {' '.join(parts)} }}"
 
 
@@ -50,7 +51,7 @@ def _await(_match: re.Match[str], o: Text, _names: Operands) -> str:
     return f"emulator::await_copies({o[0]});"
 
 
-def _plain(statement: str) -> Rule:
+def plain(statement: str) -> Rule:
     """An instruction without operands that matter. SITE in it becomes the number of the instruction."""
 
     def rule(_match: re.Match[str], _o: Text, _names: Operands) -> str:
@@ -117,13 +118,14 @@ RULES: dict[str, Rule] = {
     rf"st(?:\.(?P<space>global|shared|local))?{ELEMENT}": _store,
     r"cvta(?P<to>\.to)?\.(?P<space>global|shared|local)\.u64": _address,
     r"cp\.async\.c[ag]\.shared\.global(?:\.L2::128B)?": _copy,
-    r"cp\.async\.commit_group": _plain("emulator::commit_copies();"),
+    r"cp\.async\.commit_group": plain("emulator::commit_copies();"),
     r"cp\.async\.wait_group": _await,
-    r"cp\.async\.wait_all": _plain("emulator::await_all_copies();"),
-    r"bar\.sync|barrier\.sync": _plain("emulator::barrier(SITE);"),
-    r"bar\.warp\.sync": _plain("emulator::together(SITE, [](emulator::Warp&) {});"),
+    r"cp\.async\.wait_all": plain("emulator::await_all_copies();"),
+    r"bar\.sync|barrier\.sync": plain("emulator::barrier(SITE);"),
+    r"bar\.warp\.sync": plain("emulator::together(SITE, [](emulator::Warp&) {});"),
     r"bra(?:\.uni)?": _branch,
-    r"ret": _plain("return;"),
+    r"ret": plain("return;"),
+    r"trap": plain('emulator::fail("a trap");'),
     r"shfl\.sync\.(?P<how>idx|up|down|bfly)\.b32": _shuffle,
     r"ldmatrix\.sync\.aligned\.m8n8\.x(?P<count>[124])\.shared(?:::cta)?\.b16": _matrices,
     r"mma\.sync\.aligned\.m16n8k32\.row\.col\.s32\.(?P<a>[su]8)\.(?P<b>[su]8)\.s32": _multiply,

@@ -39,12 +39,14 @@ def identifier(name: str) -> str:
 
 @dataclass(frozen=True)
 class Operands:
-    """Names of a kernel. shared: places of its variables in shared memory. memory: its other variables and tables."""
+    """Names of a kernel. shared: places of its variables in shared memory. memory: its other variables and tables.
+    grouped: registers of its products of warpgroups."""
 
     shared: Mapping[str, int]
     memory: frozenset[str]
     parameters: Mapping[str, str]
     registers: frozenset[str]
+    grouped: tuple[str, ...] = ()
 
     def bits(self, text: str) -> str:
         """An operand as an expression of its bits."""

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ptqc.codegen.cuda.emulator import arithmetic, memory
+from ptqc.codegen.cuda.emulator import arithmetic, memory, warpgroups
 from ptqc.codegen.cuda.emulator.operands import REGISTERS, TYPES, Operands, identifier
 from ptqc.codegen.cuda.emulator.ptx import (
     Instruction,
@@ -18,13 +18,15 @@ from ptqc.codegen.cuda.emulator.ptx import (
     modules,
 )
 
-RULES = {re.compile(pattern): rule for pattern, rule in {**arithmetic.RULES, **memory.RULES}.items()}
+RULES = {
+    re.compile(pattern): rule for pattern, rule in {**arithmetic.RULES, **memory.RULES, **warpgroups.RULES}.items()
+}
 LAUNCH = """static void {name}_thread(void** arguments) {{
 {body}
 }}
 extern "C" __attribute__((visibility("default"))) const unsigned parameters_{name} = {count};
 extern "C" __attribute__((visibility("default"))) const char* launch_{name}(const emulator::Launch* given) {{
-  return emulator::launch({name}_thread, *given, {shared});
+  return emulator::launch({name}_thread, *given, {shared}, {is_grouped});
 }}
 """
 
@@ -38,7 +40,7 @@ def translated(text: str) -> tuple[str, list[str]]:
     for place, (architecture, module) in enumerate(sorted(modules(text).items())):
         ending = f"_sm_{architecture}" if place else ""
         found += (replace(kernel, name=kernel.name + ending) for kernel in kernels(module))
-    parts = ['#include <bit>\n\n#include "instructions.h"\n', *map(_function, found)]
+    parts = ['#include <bit>\n\n#include "warpgroups.h"\n', *map(_function, found)]
     return "\n".join(parts), [kernel.name for kernel in found]
 
 
@@ -49,7 +51,9 @@ def _function(kernel: PtxKernel) -> str:
     tables = [variable for variable in kernel.variables if variable.table]
     registers = {statement.name for statement in kernel.statements if isinstance(statement, Register)}
     given = {name: f"given_{place}" for place, (_, name) in enumerate(kernel.parameters)}
-    names = Operands(places, frozenset(variable.name for variable in (*local, *tables)), given, frozenset(registers))
+    grouped = warpgroups.registers_of(kernel.statements)
+    memories = frozenset(variable.name for variable in (*local, *tables))
+    names = Operands(places, memories, given, frozenset(registers), grouped)
     lines = [
         f"{TYPES[kind]} given_{place} = *static_cast<{TYPES[kind]}*>(arguments[{place}]); (void)given_{place};"
         for place, (kind, _) in enumerate(kernel.parameters)
@@ -59,18 +63,22 @@ def _function(kernel: PtxKernel) -> str:
         for memory in tables
     ]
     lines += [f"alignas({memory.alignment}) char {memory.name}[{memory.size}];" for memory in local]
-    lines += _declared(kernel)
+    lines += [*_declared(kernel), *([warpgroups.table(grouped)] if grouped else [])]
     lines += _translated(kernel, names)
     body = "\n".join(f"  {line}" for line in lines)
-    return LAUNCH.format(name=kernel.name, body=body, shared=size, count=len(kernel.parameters))
+    count, is_grouped = len(kernel.parameters), "true" if grouped else "false"
+    return LAUNCH.format(name=kernel.name, body=body, shared=size, count=count, is_grouped=is_grouped)
 
 
 def _places(variables: list[Variable]) -> tuple[dict[str, int], int]:
-    """Where variables begin in shared memory, the one that the launch gives its size last, and bytes in front of it."""
+    """Where variables begin in shared memory, the one that the launch gives its size last, and bytes in front of it.
+
+    Each begins at a place that is aligned to no more than it asks for.
+    """
     places: dict[str, int] = {}
     end = 0
     for variable in sorted(variables, key=lambda variable: variable.size == 0):
-        end += -end % variable.alignment
+        end += (variable.alignment - end) % (2 * variable.alignment)
         places[variable.name] = end
         end += variable.size
     return places, end
