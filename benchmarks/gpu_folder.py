@@ -1,6 +1,5 @@
 """What a machine with a GPU needs to compare and time CUDA libraries, in one folder; made where no GPU is."""
 
-import gzip
 import json
 import shutil
 import subprocess
@@ -10,7 +9,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import numpy as np
 
@@ -31,9 +30,7 @@ def prepare(folder: Path, artifacts: Sequence[Path], sides: Sequence[int], wide:
     _copy_packages(folder / "lib")
     for path in artifacts:
         _network(path, folder / "networks" / path.resolve().name)
-    products = folder / "products"
-    products.mkdir()
-    command = [sys.executable, __file__, str(products), json.dumps([list(sides), [list(size) for size in wide]])]
+    command = [sys.executable, __file__, str(folder), json.dumps([list(sides), [list(size) for size in wide]])]
     subprocess.run(command, check=True)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     if size > MOST_BYTES:
@@ -85,6 +82,11 @@ def _network(path: Path, room: Path) -> None:
     for number, (_, feeds, found) in enumerate(runs[:1] if is_large else runs):
         values = {**feeds, **{name: found[short] for name, short in names.items()}}
         write_npz(room / f"values-{number}.npz", dict(_memory(loaded, values)))
+    _write_calls(listing, room)
+
+
+def _write_calls(listing: Any, room: Path) -> None:
+    """What is called with what."""
     calls = [
         {
             "kernel": call.kernel,
@@ -111,30 +113,49 @@ def _memory(loaded: Any, values: dict[str, np.ndarray]) -> Iterator[tuple[str, n
             yield call.output, loaded.buffer(call.output, values[call.value])
 
 
-def products(folder: Path, sides: Sequence[int], wide: Sequence[Sequence[int]]) -> None:
-    """A library of single kernels, without its weights; what each is. A process of its own, which loads stand-ins."""
+def libraries(folder: Path, sides: Sequence[int], wide: Sequence[Sequence[int]]) -> None:
+    """Libraries of single kernels: to be timed, and to be compared. A process of its own, which loads stand-ins."""
     from ptqc.codegen.cuda.emulator.opening import load_stand_ins
 
     load_stand_ins()
-    from ptqc.codegen.cuda import building
     from ptqc.codegen.cuda.loops import ThreadLoops
-    from ptqc.codegen.cuda.toolkit import Toolkit
     from ptqc.codegen.kernels.loops import written_with
-    from ptqc.codegen.program.program import Program, ProgramStep
 
     with written_with(ThreadLoops()):
-        made = [
-            *map(_square, sides),
-            *map(_sparse_square, sides),
-            *map(_float8_square, sides),
-            *(found for size in wide if (found := _row(*size)) is not None),
-        ]
-        layouts = {f"x{i}": x for i, (_, x, _, _) in enumerate(made)}
-        layouts |= {f"y{i}": y for i, (_, _, y, _) in enumerate(made)}
-        steps = tuple(ProgramStep(built, (f"x{i}",), f"y{i}", f"y{i}") for i, (built, *_) in enumerate(made))
-        inputs, outputs = (tuple(f"{end}{i}" for i in range(len(made))) for end in "xy")
-        program = Program(steps, layouts, inputs, outputs)
-        built = building.write(program, Toolkit.require(), ["sm_80", "sm_86", "sm_89", "sm_90a"], folder)
+        _products(folder / "products", sides, wide)
+        _layers(folder / "layers" / "layers by warpgroups")
+
+
+def _side_by_side(made: Sequence[tuple[Any, Any, Any, Any]], folder: Path, gpus: Sequence[str]) -> Any:
+    """Write a library of kernels with one input each into a new folder; its program."""
+    from ptqc.codegen.cuda import building
+    from ptqc.codegen.cuda.toolkit import Toolkit
+    from ptqc.codegen.program.program import Program, ProgramStep
+
+    folder.mkdir(parents=True)
+    layouts = {f"x{i}": x for i, (_, x, _, _) in enumerate(made)}
+    layouts |= {f"y{i}": y for i, (_, _, y, _) in enumerate(made)}
+    steps = tuple(ProgramStep(built, (f"x{i}",), f"y{i}", f"y{i}") for i, (built, *_) in enumerate(made))
+    inputs, outputs = (tuple(f"{end}{i}" for i in range(len(made))) for end in "xy")
+    program = Program(steps, layouts, inputs, outputs)
+    building.write(program, Toolkit.require(), list(gpus), folder)
+    shutil.rmtree(folder / "emulated")
+    return program
+
+
+def _products(folder: Path, sides: Sequence[int], wide: Sequence[Sequence[int]]) -> None:
+    """Large products, without their weights; what each is."""
+    from ptqc.codegen.cuda.options import Gpu
+
+    made = [
+        *map(_square, sides),
+        *(found for side in sides for found in _grouped_squares(side)),
+        *map(_sparse_square, sides),
+        *map(_float8_square, sides),
+        *(found for size in wide if (found := _row(*size)) is not None),
+    ]
+    program = _side_by_side(made, folder, get_args(Gpu))
+    steps, layouts = program.steps, program.layouts
     entries = [
         {
             "kernel": step.built.name,
@@ -148,8 +169,49 @@ def products(folder: Path, sides: Sequence[int], wide: Sequence[Sequence[int]]) 
     size = (folder / "weights.bin").stat().st_size
     (folder / "products.json").write_text(json.dumps({"weights_bytes": size, "products": entries}))
     (folder / "weights.bin").unlink()
-    (folder / "kernels.ptx.gz").write_bytes(gzip.compress(built.image.ptx.encode(), mtime=0))
-    shutil.rmtree(folder / "emulated")
+
+
+def _layers(folder: Path) -> None:
+    """Small layers by products of warpgroups, with what NumPy computes: no network has any yet."""
+    from ptqc.codegen.program.listing import Listing
+    from ptqc.codegen.program.verify import Loaded, Runnable
+    from ptqc.store.npz import write_npz
+
+    made = [_grouped_layer(bits, side) for bits, side in ((8, 3), (4, 1), (3, 3))]
+    program = _side_by_side(made, folder, ["sm_90a"])
+    listing = Listing.of(program)
+    loaded = Loaded(listing, cast(Runnable, SimpleNamespace(constants=[])))
+    values = {
+        f"{end}{i}": array for i, (*_, arrays) in enumerate(made) for end, array in zip("xy", arrays, strict=True)
+    }
+    write_npz(folder / "values-0.npz", dict(_memory(loaded, values)))
+    _write_calls(listing, folder)
+
+
+def _grouped_layer(bits: int, side: int) -> tuple[Any, Any, Any, tuple[np.ndarray, np.ndarray]]:
+    """Three samples of 80 channels by windows of side × side, to 200 channels."""
+    from ptqc.codegen.cuda import costs, group_cores
+    from ptqc.codegen.cuda.fragments import Coding
+    from ptqc.codegen.cuda.isa import BY_ELEMENT
+    from ptqc.codegen.kernels.epilogue import NOTHING
+    from ptqc.codegen.kernels.requantization import Requantization
+    from ptqc.codegen.program.layout import Layout
+    from ptqc.codegen.program.window import Window
+
+    random, half = np.random.default_rng(bits), 2 ** (bits - 1)
+    given = random.integers(0, 256, (3, 80, 12, 11)).astype(np.uint8)
+    weights = random.integers(-half, half, (200, 80, side, side)).astype(np.int8)
+    seen = np.lib.stride_tricks.sliding_window_view(given.astype(np.int64), (side, side), (2, 3))
+    sums = np.einsum("nchwij,ocij->nohw", seen, weights.astype(np.int64), optimize=True)
+    bias = random.integers(-9999, 9999, 200).astype(np.int32)
+    factor = (random.uniform(60, 300, 200) / np.abs(sums).max()).astype(np.float32)
+    scaled = (sums + bias[:, None, None]).astype(np.float32) * factor[:, None, None]
+    wanted = np.clip(np.rint(scaled) + 101, 0, 255).astype(np.uint8)
+    window, coding = Window(80, (12, 11), (side, side)), Coding.of(weights, weights[0].size)
+    x, y = Layout(given.shape[1:], "uint8"), Layout(wanted.shape[1:], "uint8")
+    tiles = costs.ranked_groups(window, 200, coding)[0]
+    numbers = Requantization(bias, factor, 101)
+    return group_cores.write(tiles, coding, x, y, BY_ELEMENT, weights, numbers, NOTHING), x, y, (given, wanted)
 
 
 def _square(side: int) -> tuple[Any, Any, Any, dict[str, Any]]:
@@ -160,6 +222,20 @@ def _square(side: int) -> tuple[Any, Any, Any, dict[str, Any]]:
     weights = np.random.default_rng(side).integers(-127, 128, (side, side, 1, 1)).astype(np.int8)
     built = tensor_cores.integer(x, y, isa, window, weights, scales, after)
     return built, x, y, {"what": "product", "sizes": [side, side, side]}
+
+
+def _grouped_squares(side: int) -> Iterator[tuple[Any, Any, Any, dict[str, Any]]]:
+    """The same by products of warpgroups: for each size of the instruction what is predicted to be fastest."""
+    from ptqc.codegen.cuda import costs, group_cores, tensor_cores
+    from ptqc.codegen.cuda.tiles import ROWS
+
+    x, y, isa, window, scales, after = _square_layer(side)
+    weights = np.random.default_rng(side).integers(-127, 128, (side, side, 1, 1)).astype(np.int8)
+    _, coding = tensor_cores.chosen(window, weights)
+    best = {tiles.cut.row_tiles * ROWS: tiles for tiles in reversed(costs.ranked_groups(window, side, coding))}
+    for columns, tiles in sorted(best.items()):
+        built = group_cores.write(tiles, coding, x, y, isa, weights, scales, after)
+        yield built, x, y, {"what": f"product by m64n{columns}k32", "sizes": [side, side, side]}
 
 
 def _sparse_square(side: int) -> tuple[Any, Any, Any, dict[str, Any]]:
@@ -192,7 +268,7 @@ def _float8_square(side: int) -> tuple[Any, Any, Any, dict[str, Any]]:
 
 
 def _square_layer(side: int) -> tuple[Any, ...]:
-    """All that both take, but for the weights."""
+    """All that they take, but for the weights."""
     from ptqc.codegen.cuda.isa import BY_ELEMENT
     from ptqc.codegen.kernels.epilogue import NOTHING
     from ptqc.codegen.kernels.requantization import Requantization
@@ -221,4 +297,4 @@ def _row(outputs: int, inputs: int) -> tuple[Any, Any, Any, dict[str, Any]] | No
 
 
 if __name__ == "__main__":
-    products(Path(sys.argv[1]), *json.loads(sys.argv[2]))
+    libraries(Path(sys.argv[1]), *json.loads(sys.argv[2]))

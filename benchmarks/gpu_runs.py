@@ -22,7 +22,15 @@ TOLERANCE, REPEATED, ROUNDS, BATCHES = 1e-4, 20, 15, (1, 64)
 COPIED = 1 << 30
 # Two places of four in ascending order: what a half of each byte of metadata may be.
 PLACES = np.array([low | high << 2 for high in range(4) for low in range(high)], np.uint8)
-KINDS = {"product": "int8", "sparse product": "int8, 2:4,", "FP8 product": "FP8"}
+KINDS = {
+    "product": "int8",
+    "product by m64n64k32": "int8, wgmma m64n64k32,",
+    "product by m64n128k32": "int8, wgmma m64n128k32,",
+    "sparse product": "int8, 2:4,",
+    "FP8 product": "FP8",
+}
+# The chips that have products of warpgroups; on others such kernels multiply by single warps.
+WITH_WARPGROUPS, CHIP = (9, 0), "PTQC_EMULATOR_CHIP"
 
 
 class Emulator:
@@ -35,6 +43,7 @@ class Emulator:
         from ptqc.codegen.cuda.emulator.opening import load_stand_ins
 
         load_stand_ins()
+        os.environ[CHIP] = "sm_90a"
         self._room = room
 
     def open(self, folder: Path) -> Any:
@@ -107,6 +116,8 @@ def rows(folder: Path, machine: Emulator | Gpu) -> Iterator[Row]:
         library = machine.open(path)
         yield _compared(path, library, on_a_gpu=machine.torch is not None)
         yield from _network_times(path.name, library, machine)
+    for path in sorted((folder / "layers").glob("*")):
+        yield _compared(path, machine.open(path), on_a_gpu=machine.torch is not None)
     yield from _peers(machine)
     yield from _products(folder / "products", machine)
 
@@ -214,6 +225,8 @@ def _products(folder: Path, machine: Emulator | Gpu) -> Iterator[Row]:
     for entry in document["products"]:
         constants = library.constants[first : first + entry["constants"]]
         first += entry["constants"]
+        if entry["what"].startswith("product by m64") and not _has_warpgroups(machine):
+            continue
         ends = (entry["inputs"], entry["outputs"])
         x, y = (library._device.put(np.ones((1, *shape), dtype)) for dtype, shape in ends)
         took = machine.microseconds(_launch(library, entry["kernel"], (x, *constants, y), machine))
@@ -225,6 +238,10 @@ def _products(folder: Path, machine: Emulator | Gpu) -> Iterator[Row]:
             share = None if took is None or peer is None else peer / took
             yield _timed(f"{KINDS[entry['what']]} {' × '.join(map(str, entry['sizes']))}", took, of_cublaslt=share)
     (folder / "weights.bin").unlink()
+
+
+def _has_warpgroups(machine: Emulator | Gpu) -> bool:
+    return machine.torch is None or machine.torch.cuda.get_device_capability() == WITH_WARPGROUPS
 
 
 def _launch(library: Any, name: str, arguments: Any, machine: Emulator | Gpu) -> Callable[[], object]:

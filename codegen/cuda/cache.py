@@ -46,6 +46,6 @@ def _key(module: Any, tools: Toolkit, gpus: Sequence[str]) -> dict[str, str]:
         **content_key(module, usual_compiler()),
         "target": str(target(package.HOST)),
         "nvcc": tools.version,
-        "flags": str((toolkit.VIRTUAL, toolkit.NEWER, toolkit.EXACT, toolkit.ASSEMBLED)),
+        "flags": str((toolkit.VIRTUAL, toolkit.ASKED, toolkit.EXACT, toolkit.ASSEMBLED)),
         "gpus": ",".join(gpus),
     }

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 class Chip:
     """processors: streaming multiprocessors, at `clock` GHz. products, floats: of bytes and of FP8 in a processor's
     tensor cores at each clock, by mma.sync. unpacking: instructions for four numbers of FP8 where they are multiplied
-    as float16. bandwidth: of memory, GB/s. shared: bytes and threads that a processor holds."""
+    as float16. bandwidth: of memory, GB/s. shared: bytes and threads that a processor holds. grouped: products of bytes
+    by wgmma, where a chip has it."""
 
     name: str
     processors: int
@@ -18,6 +19,7 @@ class Chip:
     bandwidth: float
     shared: int
     threads: int
+    grouped: int = 0
 
 
 # From NVIDIA's data sheets and white papers; of Hopper's tensor cores mma.sync reaches about 62 %. For 9.0, products of
@@ -26,7 +28,7 @@ CHIPS = {
     "sm_80": Chip("A100 40 GB", 108, 1.41, 2048, 1024, 8, 1555, 164 * 1024, 2048),
     "sm_86": Chip("RTX 3090", 82, 1.70, 1024, 256, 8, 936, 100 * 1024, 1536),
     "sm_89": Chip("L4", 58, 2.04, 1024, 1024, 0, 300, 100 * 1024, 1536),
-    "sm_90a": Chip("H100 SXM", 132, 1.83, 2540, 1270, 2, 3350, 228 * 1024, 2048),
+    "sm_90a": Chip("H100 SXM", 132, 1.83, 2540, 1270, 2, 3350, 228 * 1024, 2048, 4096),
 }
 # Of a processor at each clock: instructions on integers, or as many on real numbers.
 INTEGER_RATE = 64

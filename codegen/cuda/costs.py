@@ -15,6 +15,7 @@ from math import exp, log, prod
 
 from ptqc.codegen.cuda.chips import CHIPS, INTEGER_RATE, LATENCY, LAUNCH, Chip
 from ptqc.codegen.cuda.fragments import REGISTERS, Coding
+from ptqc.codegen.cuda.group_tiles import MATRIX_ROWS, GroupTiles
 from ptqc.codegen.cuda.pairs import PairCoding
 from ptqc.codegen.cuda.tiles import BLOCKS, CHUNK, PART, PARTS, ROWS, SUMS, WARP_COLUMNS, TileCut, Tiles
 from ptqc.codegen.program.window import Window
@@ -27,6 +28,8 @@ READ, BARRIER = 60, 40
 REGISTER_FILE, MOST_BLOCKS, RESERVED = 65536, 32, 1024
 # Shared memory and threads of a block, of those that need nothing special to be launched.
 MOST_SHARED, THREADS = 48 * 1024, (64, 512)
+# The same where a launch asks for more, on any chip; the chip that products of warpgroups are for.
+MOST_ASKED, GROUPED = 99 * 1024, "sm_90a"
 # Instructions of a thread: each step, for a copy, for an ldmatrix and its address, for a result.
 EACH_STEP, EACH_COPY, EACH_MATRIX, EACH_RESULT = 20, 6, 4, 12
 
@@ -41,6 +44,16 @@ def chosen(
     """The tiles with the shortest predicted times."""
     found = candidates(window, outputs, coding.bits, coding.shared_bytes, is_sparse=is_sparse, is_float8=is_float8)
     return _best(tuple(found), coding.instructions)
+
+
+def ranked_groups(window: Window, outputs: int, coding: Coding | PairCoding) -> list[GroupTiles]:
+    """All ways to cut a layer for products of warpgroups, what is predicted to be fastest on a chip with them first."""
+    chip, found = CHIPS[GROUPED], group_candidates(window, outputs, coding.bits, coding.shared_bytes)
+
+    def typical(tiles: GroupTiles) -> float:
+        return sum(log(_seconds(chip, tiles, coding.instructions, samples)) for samples in SAMPLES)
+
+    return sorted(found, key=typical)
 
 
 @lru_cache
@@ -78,6 +91,20 @@ def candidates(
                 yield tiles
 
 
+def group_candidates(window: Window, outputs: int, bits: int, beside: int = 0) -> Iterator[GroupTiles]:
+    """The same for products of warpgroups, whose sums need most of a thread's registers."""
+    for rows, columns, row_tiles, stages in product((64, 128, 256), (128, 256), (4, 8), (4, 6)):
+        tiles = GroupTiles(window, outputs, TileCut(rows, columns, row_tiles, stages=stages), bits)
+        fits = rows % tiles.warp_rows == 0 and tiles.shared_bytes + beside <= MOST_ASKED
+        if fits and tiles.threads <= THREADS[1] and tiles.threads * _registers(tiles) <= REGISTER_FILE:
+            yield tiles
+
+
+def _registers(tiles: Tiles) -> int:
+    """Of a thread."""
+    return tiles.cut.row_tiles * EACH_ROW_TILE + BESIDE
+
+
 def _seconds(chip: Chip, tiles: Tiles, instructions: int, samples: int) -> float:
     blocks = -(-prod(tiles.window.output) * samples // tiles.cut.rows) * tiles.panels
     resident = _resident(chip, tiles)
@@ -89,8 +116,8 @@ def _seconds(chip: Chip, tiles: Tiles, instructions: int, samples: int) -> float
 
 def _resident(chip: Chip, tiles: Tiles) -> int:
     """Blocks that a processor holds."""
-    registers = tiles.threads * (tiles.cut.row_tiles * EACH_ROW_TILE + BESIDE)
-    room = (chip.shared // (tiles.shared_bytes + RESERVED), chip.threads // tiles.threads, REGISTER_FILE // registers)
+    registers = REGISTER_FILE // (tiles.threads * _registers(tiles))
+    room = (chip.shared // (tiles.shared_bytes + RESERVED), chip.threads // tiles.threads, registers)
     return max(1, min(*room, MOST_BLOCKS))
 
 
@@ -104,14 +131,25 @@ def _clocks(chip: Chip, tiles: Tiles, instructions: int, together: int) -> float
 
 
 def _chain(chip: Chip, tiles: Tiles, instructions: int) -> float:
-    """Clocks until a warp is through a step on its own: it has one of a processor's four tensor cores."""
+    """Clocks until a warp is through a step on its own: it has one of a processor's four tensor cores.
+
+    Weights of one part are unpacked while a warpgroup multiplies another.
+    """
     multiplied = tiles.cut.row_tiles * ROWS * WARP_COLUMNS * PART / (_products(chip, tiles) / 4)
-    return BARRIER + tiles.units // tiles.cut.shares * (READ + _worked(chip, tiles, instructions) + multiplied)
+    unpacked, units = READ + _worked(chip, tiles, instructions), tiles.units // tiles.cut.shares
+    return BARRIER + units * (max(unpacked, multiplied) if _is_grouped(chip, tiles) else unpacked + multiplied)
 
 
 def _products(chip: Chip, tiles: Tiles) -> int:
     """At each clock of a processor."""
+    if _is_grouped(chip, tiles):
+        return chip.grouped
     return chip.floats if tiles.is_float8 else chip.products
+
+
+def _is_grouped(chip: Chip, tiles: Tiles) -> bool:
+    """Whether warpgroups multiply, which other chips do warp by warp."""
+    return isinstance(tiles, GroupTiles) and chip.grouped > 0
 
 
 def _worked(chip: Chip, tiles: Tiles, instructions: int) -> int:
@@ -125,9 +163,10 @@ def _worked(chip: Chip, tiles: Tiles, instructions: int) -> int:
 def _busy(chip: Chip, tiles: Tiles, instructions: int) -> float:
     """Clocks of the resource that a step keeps busy the longest."""
     rows, columns, (shares, row_warps, column_warps) = tiles.cut.rows, tiles.cut.columns, tiles.warps
-    read = column_warps * tiles.input_bytes + row_warps * tiles.weight_bytes
+    reading = columns // MATRIX_ROWS if _is_grouped(chip, tiles) else column_warps
+    read = reading * tiles.input_bytes + row_warps * tiles.weight_bytes
     unpacked = tiles.units // shares * _worked(chip, tiles, instructions)
-    unpacked += PARTS // shares * tiles.cut.row_tiles * EACH_MATRIX
+    unpacked += 0 if _is_grouped(chip, tiles) else PARTS // shares * tiles.cut.row_tiles * EACH_MATRIX
     copied = EACH_COPY * -(-tiles.step_bytes // CHUNK // tiles.threads)
     return max(
         rows * columns * PART * tiles.units / _products(chip, tiles),

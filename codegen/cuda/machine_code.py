@@ -2,7 +2,7 @@
 
 A file of machine code is an ELF file with a section `.text.NAME` for each kernel, of instructions of 128 bits, whose
 lowest 12 bits say what they do. NVIDIA publishes no table of these; the ones below are what its disassembler calls IMMA
-and HMMA for chips from 8.0 to 9.0, and QMMA for 8.9.
+and HMMA for chips from 8.0 to 9.0, QMMA for 8.9, and IGMMA for 9.0.
 """
 
 import re
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-IMMA, HMMA, QMMA = 0x237, 0x23C, 0x27A
+IMMA, HMMA, QMMA, IGMMA = 0x237, 0x23C, 0x27A, 0xDF1
 KIND, INSTRUCTION = 0xFFF, 16
 CODE = b".text."
 # Of an ELF file of 64 bits and of its sections, what is read here.
@@ -33,28 +33,32 @@ REPORT = re.compile(
     re.DOTALL,
 )
 SHARED = re.compile(r"(\d+) bytes smem")
+SERIALIZED = re.compile(r"wgmma\.mma_async instructions are serialized due to [^\n]* in the function '(\w+)'")
 
 
 @dataclass(frozen=True)
 class KernelCode:
     """One kernel for one chip. registers: of a thread. shared_bytes: of a block. spilled_bytes: that the code stores
-    and loads because registers are too few. tensor_core_instructions: in its code."""
+    and loads because registers are too few. tensor_core_instructions: in its code. is_serialized: whether products of
+    warpgroups wait for each other, as the assembler lets them where it cannot tell that they need not."""
 
     registers: int
     shared_bytes: int
     spilled_bytes: int
     tensor_core_instructions: int
+    is_serialized: bool = False
 
 
 def kernel_codes(told: str, path: Path) -> dict[str, KernelCode]:
     """All kernels by name. told: by the assembler. path: of the machine code."""
-    counted = {name: int(np.isin(kinds, (IMMA, HMMA, QMMA)).sum()) for name, kinds in _kinds(path.read_bytes())}
-    found: dict[str, KernelCode] = {}
+    counted = {name: int(np.isin(kinds, (IMMA, HMMA, QMMA, IGMMA)).sum()) for name, kinds in _kinds(path.read_bytes())}
+    found, serialized = dict[str, KernelCode](), set(SERIALIZED.findall(told))
     for match in REPORT.finditer(told):
         shared = SHARED.search(match["rest"])
         spilled = int(match["stores"]) + int(match["loads"])
         registers, name = int(match["registers"]), match["name"]
-        found[name] = KernelCode(registers, int(shared[1]) if shared else 0, spilled, counted[name])
+        shared_bytes = int(shared[1]) if shared else 0
+        found[name] = KernelCode(registers, shared_bytes, spilled, counted[name], name in serialized)
     return found
 
 

@@ -44,7 +44,8 @@ class Registers:
 @dataclass(frozen=True)
 class TiledProduct(ABC):
     """One kernel. coding: of its weights. family: what such kernels are called. pairs: of registers with weights.
-    sum_type: of a sum in a register. unroll: whether the loop over steps is, where nvcc is not to decide."""
+    sum_type: of a sum in a register. unroll: whether the loop over steps is, where nvcc is not to decide. behind: steps
+    that are still multiplied when the next one begins."""
 
     tiles: Tiles
     coding: Coding | PairCoding
@@ -55,6 +56,7 @@ class TiledProduct(ABC):
     pairs: ClassVar[int]
     sum_type: ClassVar[str] = "uint32"
     unroll: ClassVar[bool | None] = None
+    behind: ClassVar[int] = 0
 
     @property
     @abstractmethod
@@ -72,6 +74,18 @@ class TiledProduct(ABC):
     @abstractmethod
     def pixels(self, lane: Any) -> Iterator[tuple[Any, list[int]]]:
         """The rows of its warp that a lane has sums of, and which of its sums are those of neighbouring channels."""
+
+    def shared_memory(self) -> Any:
+        """Of a block, for the steps on their way."""
+        return T.alloc_buffer((self.tiles.shared_bytes,), "uint8", scope="shared")
+
+    def await_copies(self, left: int) -> None:
+        """Wait for the copies of this thread, but for those of so many steps."""
+        ptx("cp.async.wait_group", left)
+
+    def await_all(self) -> None:
+        """Wait for all that is still on its way."""
+        ptx("cp.async.wait_all")
 
     def build(self, stored: Stored) -> Built:
         """The kernel with its constants. stored: the weights."""
@@ -111,7 +125,7 @@ class TiledProduct(ABC):
             within = T.Bind(T.truncdiv(warp, column_warps))
             places = (T.truncdiv(within, row_warps), T.truncmod(within, row_warps), T.truncmod(warp, column_warps))
             thread = Thread(tile, panel, number, T.Bind(T.truncmod(number, LANES)), *map(T.Bind, places))
-            shared = T.alloc_buffer((self.tiles.shared_bytes,), "uint8", scope="shared")
+            shared = self.shared_memory()
             starts = T.alloc_buffer((self.steps.copied_rows,), "int64", scope="local")
             registers = self._registers(constants, number)
             last = T.Bind(total - 1)
@@ -138,22 +152,24 @@ class TiledProduct(ABC):
     def _accumulate(self, thread: Thread, memory: BlockMemory, registers: Registers) -> None:
         """All steps: the copies of later ones are on their way while the products of one are computed."""
         tiles, stages = self.tiles, self.tiles.cut.stages
-        for stage in range(stages - 1):
+        begun = stages - 1 - self.behind
+        for stage in range(begun):
             if stage < tiles.steps:
                 self.steps.load(thread, memory, stage, stage)
             ptx("cp.async.commit_group")
         with T.serial(tiles.steps, unroll=self.unroll) as step:
-            ptx("cp.async.wait_group", stages - 2)
+            self.await_copies(begun - 1)
             T.evaluate(T.cuda.cta_sync())
-            ahead = T.Bind(step + (stages - 1))
+            ahead = T.Bind(step + begun)
             with T.If(ahead < tiles.steps), T.Then():
                 self.steps.load(thread, memory, ahead, T.truncmod(ahead, stages))
             ptx("cp.async.commit_group")
             begin = T.Bind(T.truncmod(step, stages) * self.tiles.step_bytes)
             own = tiles.units // tiles.cut.shares
+            first = thread.share * own if tiles.cut.shares > 1 else 0
             for unit in range(own):
-                self.multiply(thread, memory.shared, begin, thread.share * own + unit, registers)
-        ptx("cp.async.wait_all")
+                self.multiply(thread, memory.shared, begin, first + unit, registers)
+        self.await_all()
         for i in range(self._sums if self.coding.shift else 0):
             scaled = T.shift_right(T.reinterpret("int32", registers.sums[i]), T.int32(self.coding.shift))
             T.buffer_store(registers.sums, T.reinterpret("uint32", scaled), [i])

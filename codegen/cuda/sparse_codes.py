@@ -5,21 +5,20 @@ place takes two bits, the lower place first; of fours with fewer weights that ar
 
 In mma.sp::ordered_metadata.m16n8k64 the sparse matrix is the left one: 16 channels at a time, of which a lane has two
 registers of kept weights each for rows g and g + 8 (lane 4·g + t), as if these were a dense matrix of half the width.
-Lane 4·g + t has the places of row g + 8·(t % 2) for the first or, from t = 2 on, the second 32 weights. The 32 channels
-of a warp are two such matrices, whose rows are channels in an order in which a lane's are four neighbours.
+Lane 4·g + t has the places of row g + 8·(t % 2) for the first or, from t = 2 on, the second 32 weights.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from ptqc.codegen.cuda.fragments import LANES, Coding
-from ptqc.codegen.cuda.tiles import PART, WARP_COLUMNS, Tiles
+from ptqc.codegen.cuda.left_weights import CHANNEL_TILES, GROUPS
+from ptqc.codegen.cuda.tiles import PART, Tiles
 
 FOUR, KEPT = 4, 2
-# Matrices of 16 channels in a warp's tile, groups of four lanes, weights whose places are in one word.
-CHANNEL_TILES, GROUPS, WORD = 2, 8, 32
+# Weights whose places are in one word.
+WORD = 32
 # A valid pair of places, for what fills up the last step and panel.
 FILLED = 0 | 1 << 2
 
@@ -76,8 +75,3 @@ def _filled(rows: np.ndarray, tiles: Tiles, step: int, value: int) -> np.ndarray
     """Rows of all channels of all panels, of so many numbers for each step."""
     missing = (tiles.panels * tiles.cut.columns - len(rows), tiles.steps * step - rows.shape[1])
     return np.pad(rows, [(0, more) for more in missing], constant_values=value)
-
-
-def first_channel_of(group: Any) -> Any:
-    """The first of the four channels of a warp's that the lanes of a group have; matrix i has 2·i and 2·i + 1."""
-    return group * (WARP_COLUMNS // GROUPS)

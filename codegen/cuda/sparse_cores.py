@@ -5,7 +5,6 @@ mma.sp::ordered_metadata.m16n8k64 takes 64 inputs of 8 pixels, and of the weight
 in the time of 32 inputs. See `sparse_codes.py`.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -15,13 +14,13 @@ from tvm.tirx.script import builder as T  # noqa: N812
 from ptqc.codegen.cuda import costs, tensor_cores
 from ptqc.codegen.cuda.copies import Thread, exchanged
 from ptqc.codegen.cuda.fragments import Coding, load_words
-from ptqc.codegen.cuda.products import MATRICES, Registers, TiledProduct
+from ptqc.codegen.cuda.left_weights import CHANNEL_TILES, PAIRS, LeftProduct
+from ptqc.codegen.cuda.products import MATRICES, Registers
 from ptqc.codegen.cuda.results import CodedResults, ptx
-from ptqc.codegen.cuda.sparse_codes import CHANNEL_TILES, SparseCodes, first_channel_of
-from ptqc.codegen.cuda.tiles import BLOCK, CHUNK, LANES, ROWS, STEP, SUMS, Tiles
+from ptqc.codegen.cuda.sparse_codes import SparseCodes
+from ptqc.codegen.cuda.tiles import BLOCK, CHUNK, LANES, STEP, SUMS, Tiles
 from ptqc.codegen.kernels.epilogue import Epilogue
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.narrowing import PACKED
 from ptqc.codegen.kernels.requantization import Requantization
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.constants import InOrder
@@ -31,8 +30,6 @@ from ptqc.codegen.program.window import Window
 MULTIPLY = "mma.sp::ordered_metadata.sync.aligned.m16n8k64.row.col.s32.s8.u8.s32"
 # Of weights of 8 bits all lanes of a group give the places of some; there is nothing to select.
 SELECTOR = 0
-# Pairs of registers with the weights of one matrix of 16 channels.
-PAIRS = 2
 
 
 def integer(
@@ -80,25 +77,20 @@ def write(
 
 
 @dataclass(frozen=True)
-class SparseProduct(TiledProduct):
+class SparseProduct(LeftProduct):
     """One kernel. A unit is a step."""
 
     family: ClassVar[str] = "sparse_mma"
     pairs: ClassVar[int] = PAIRS
 
     @property
-    def _pixel_blocks(self) -> int:
-        """Of 8 pixels, in a warp's tile."""
-        return self.tiles.cut.row_tiles * ROWS // BLOCK
-
-    @property
     def input_words(self) -> int:
         """Four for each 8 pixels."""
-        return self._pixel_blocks * SUMS
+        return self.pixel_blocks * SUMS
 
     def multiply(self, thread: Thread, shared: Any, begin: Any, unit: Any, registers: Registers) -> None:  # noqa: ARG002
         """Inputs of all pixels first; then the weights of one matrix of 16 channels after the other."""
-        for block in range(self._pixel_blocks):
+        for block in range(self.pixel_blocks):
             row = T.Bind(thread.row_warp * self.tiles.warp_rows + block * BLOCK + T.truncmod(thread.lane, BLOCK))
             piece = T.bitwise_xor(T.truncdiv(thread.lane, BLOCK), exchanged(row))
             address = T.address_of(shared[begin + row * STEP + piece * CHUNK])
@@ -112,18 +104,7 @@ class SparseProduct(TiledProduct):
             for pair, weights in enumerate(registers.weights):
                 self.coding.unpack(registers.packed, registers.table, weights, matrix * PAIRS + pair)
             kept = [weights[i] for weights in registers.weights for i in range(2)]
-            for block in range(self._pixel_blocks):
-                own = [registers.sums[(block * CHANNEL_TILES + matrix) * SUMS + i] for i in range(SUMS)]
+            for block in range(self.pixel_blocks):
+                own = [registers.sums[i] for i in self.sum_numbers(block, matrix)]
                 given = (registers.inputs[block * SUMS + i] for i in range(SUMS))
                 ptx(MULTIPLY, *own, *kept, *given, *own, places[matrix], SELECTOR)
-
-    def first_channel(self, lane: Any) -> Any:
-        """A lane has four channels."""
-        return first_channel_of(T.truncdiv(lane, 4))
-
-    def pixels(self, lane: Any) -> Iterator[tuple[Any, list[int]]]:
-        """Channel 2·matrix + below of the four is sum 2·below + e of pixel e of two."""
-        for block in range(self._pixel_blocks):
-            for e in range(2):
-                own = [(block * CHANNEL_TILES + at // 2) * SUMS + at % 2 * 2 + e for at in range(PACKED)]
-                yield block * BLOCK + T.truncmod(lane, 4) * 2 + e, own

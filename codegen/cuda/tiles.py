@@ -141,17 +141,20 @@ class Tiles:
 
     def _source(self, place: Sequence[Any]) -> IndexSource:
         panel, step, warp, part, column, group, block, register, byte = place
-        output = panel * self.cut.columns + channel(warp * BLOCKS + block, column)
-        along = step * STEP + part * PART + register * 16 + group * 4 + byte
+        within, half = self.fragment(column, block, register)
+        output = panel * self.cut.columns + warp * WARP_COLUMNS + within
+        along = step * STEP + part * PART + half * CHUNK + group * 4 + byte
         channels, taps = self.window.channels, prod(self.window.kernel)
         offset = (output * channels + along % channels) * taps + along // channels
         return IndexSource(offset, ((output, self.outputs), (along, self.depth)))
 
+    def fragment(self, column: Any, block: Any, register: Any) -> tuple[Any, Any]:
+        """The channel of a warp's that is column 0 … 7 of a block, and which half of a part a register has of it.
+
+        A lane's eight sums of a row are neighbours.
+        """
+        return column // 2 * BLOCK + block * 2 + column % 2, register
+
     def pack_channels(self, values: np.ndarray) -> np.ndarray:
         """One number per output channel, and zeros for those that fill the last panel."""
         return np.pad(values, (0, self.panels * self.cut.columns - self.outputs))
-
-
-def channel(block: Any, column: Any) -> Any:
-    """The channel of a panel that is column 0 … 7 of a block: a lane's eight sums of a row are then neighbours."""
-    return block // BLOCKS * WARP_COLUMNS + column // 2 * BLOCK + block % BLOCKS * 2 + column % 2

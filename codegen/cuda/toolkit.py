@@ -15,9 +15,10 @@ from ptqc.errors import TargetError
 OLDEST = 13
 INSTALL = "pip install 'ptqc[cuda]'"
 # The architecture of the PTX that machine code is made of: what the kernels' instructions need. Source that asks for
-# a newer one has others for it, and becomes PTX for that as well; what TVM puts in front asks for older ones only.
-VIRTUAL, NEWER = 80, 89
-ASKED = f"__CUDA_ARCH__ >= {NEWER}0"
+# others, by these words, has other instructions for them, and becomes PTX for them as well; what TVM puts in front asks
+# for none of them. PTX for 90a runs on no other chip.
+VIRTUAL = "80"
+ASKED = {"89": "__CUDA_ARCH__ >= 890", "90a": "__CUDA_ARCH_FEAT_SM90_ALL"}
 # TVM's own flags would allow fast mathematics; the integers of the file need every operation rounded as it stands.
 EXACT = ("-std=c++17", "-O3", "-fmad=false", "-prec-div=true", "-prec-sqrt=true", "-ftz=false", "-w")
 # The assembler, too, would contract what says nothing of its rounding.
@@ -72,11 +73,12 @@ class Toolkit:
         """Compile CUDA C++ for several chips. folder: for all files, which begin with the name."""
         text, image = (folder / f"{name}.{ending}" for ending in ("cu", "fatbin"))
         text.write_text(source, encoding="utf-8")
-        made = {architecture: folder / f"{name}.{architecture}.ptx" for architecture in architectures(source)}
+        made = {architecture: folder / f"{name}.{architecture}.ptx" for architecture in architectures(source, gpus)}
         for architecture, ptx in made.items():
             self._run("nvcc", *EXACT, "-ptx", f"-arch=compute_{architecture}", str(text), "-o", str(ptx))
         codes: dict[str, dict[str, KernelCode]] = {}
-        parts = [f"--image3=kind=ptx,sm={architecture},file={ptx}" for architecture, ptx in made.items()]
+        lasting = {architecture: ptx for architecture, ptx in made.items() if architecture.isdecimal()}
+        parts = [f"--image3=kind=ptx,sm={architecture},file={ptx}" for architecture, ptx in lasting.items()]
         for gpu in gpus:
             code, number = folder / f"{name}.{gpu}.cubin", gpu.removeprefix("sm_")
             ptx = made[architecture_for(gpu, made)]
@@ -94,11 +96,15 @@ class Toolkit:
         return done.stdout + done.stderr
 
 
-def architecture_for(gpu: str, made: Iterable[int]) -> int:
-    """Which PTX is for a chip: the newest that it takes."""
-    return max(each for each in made if each <= int(gpu.removeprefix("sm_").rstrip("a")))
+def architecture_for(gpu: str, made: Iterable[str]) -> str:
+    """Which PTX is for a chip: its own, or the newest that it takes."""
+    number = gpu.removeprefix("sm_")
+    if number in made:
+        return number
+    return max((each for each in made if each.isdecimal() and int(each) <= int(number.rstrip("a"))), key=int)
 
 
-def architectures(source: str) -> tuple[int, ...]:
-    """Of the PTX that CUDA C++ becomes, in ascending order."""
-    return (VIRTUAL, NEWER) if ASKED in source else (VIRTUAL,)
+def architectures(source: str, gpus: Sequence[str]) -> tuple[str, ...]:
+    """Of the PTX that CUDA C++ becomes, in ascending order. Of 90a only where machine code is made for it."""
+    asked = (each for each, words in ASKED.items() if words in source)
+    return (VIRTUAL, *(each for each in asked if each.isdecimal() or f"sm_{each}" in gpus))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -57,5 +58,9 @@ def test_a_prepared_folder_runs_in_the_emulator(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads(out.read_text())
     assert found["device"] == "the emulator"
-    names = [f"{kind} 64 × 64 × 64" for kind in ("int8", "int8, 2:4,", "FP8")]
-    assert found["rows"][:3] == [{"what": what, "microseconds": None, "of_cublaslt": None} for what in names]
+    layers, *products = found["rows"][:6]
+    assert layers["what"] == "layers by warpgroups: kernel by kernel"
+    assert re.match(r"0 of \d{3},\d{3} integers differ", layers["found"])
+    grouped = [f"int8, wgmma m64n{columns}k32," for columns in (64, 128)]
+    names = [f"{kind} 64 × 64 × 64" for kind in ("int8", *grouped, "int8, 2:4,", "FP8")]
+    assert products == [{"what": what, "microseconds": None, "of_cublaslt": None} for what in names]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ptqc.errors import PtqcError
 
 KERNEL = re.compile(r"\.entry\s+(\w+)\s*\((?P<parameters>[^)]*)\)\s*(?P<limits>[^{]*)\{")
-TARGET = re.compile(r"\.target\s+sm_(\d+)")
+TARGET = re.compile(r"\.target\s+sm_((\d+)a?)")
 PARAMETER = re.compile(r"\.param\s+\.(\w+)\s+(?:\.ptr\s+(?:\.\w+\s+)*(?:\.align\s+\d+\s+)?)?(\w+)")
 VARIABLE = re.compile(r"(?:\.extern\s+)?\.(shared|local)\s+\.align\s+(\d+)\s+\.\w(\d+)\s+(\w+)\[(\d*)\]")
 TABLE = re.compile(r"\.(global|const)\s+\.align\s+(\d+)\s+\.b8\s+(\w+)\[\d+\]\s*=\s*\{([^}]*)\}")
@@ -81,14 +81,17 @@ class PtxKernel:
     statements: tuple[Statement, ...]
 
 
-def modules(text: str) -> dict[int, str]:
-    """Modules one behind the other, without comments, by the architecture that they are for; 0 where one names none."""
+def modules(text: str) -> dict[str, str]:
+    """Modules without comments, by the architecture that they are for, in ascending order; 0 where one names none.
+
+    What is for one chip alone ends in a letter, as 90a does.
+    """
     text = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
     found = {}
     for module in filter(str.strip, re.split(r"(?=^\s*\.version\b)", text, flags=re.MULTILINE)):
         target = TARGET.search(module)
-        found[int(target[1]) if target else 0] = module
-    return found
+        found[target.groups() if target else ("0", "0")] = module
+    return {name: module for (name, _), module in sorted(found.items(), key=lambda entry: int(entry[0][1]))}
 
 
 def kernels(text: str) -> list[PtxKernel]:

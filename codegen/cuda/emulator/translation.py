@@ -37,7 +37,7 @@ def translated(text: str) -> tuple[str, list[str]]:
     Those of the first module are called as there, others also by their architecture.
     """
     found: list[PtxKernel] = []
-    for place, (architecture, module) in enumerate(sorted(modules(text).items())):
+    for place, (architecture, module) in enumerate(modules(text).items()):
         ending = f"_sm_{architecture}" if place else ""
         found += (replace(kernel, name=kernel.name + ending) for kernel in kernels(module))
     parts = ['#include <bit>\n\n#include "warpgroups.h"\n', *map(_function, found)]

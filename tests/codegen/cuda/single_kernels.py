@@ -118,13 +118,15 @@ def main(module: str, kind: str, folder: Path, faults: Sequence[str]) -> None:
             for gpu, each in made.image.codes.items()
             for name, code in each.items()
         }
-        print(json.dumps({"off": off, "wrong": wrong, "spilled": spilled, "tensor_core_instructions": counted}))
+        serialized = [name for each in made.image.codes.values() for name, code in each.items() if code.is_serialized]
+        told = {"off": off, "wrong": wrong, "spilled": spilled, "serialized": serialized}
+        print(json.dumps({**told, "tensor_core_instructions": counted}))
         return
     planted = drawn.FAULTS if faults == ["all faults"] else {name: drawn.FAULTS[name] for name in faults}
-    told = {
+    verdicts_of = {
         name: verdicts(made, cases, change, folder / f"fault{i}") for i, (name, change) in enumerate(planted.items())
     }
-    print(json.dumps(told))
+    print(json.dumps(verdicts_of))
 
 
 if __name__ == "__main__":

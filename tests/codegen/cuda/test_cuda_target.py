@@ -154,10 +154,16 @@ def test_machine_code_lies_beside_the_ptx_that_it_was_made_of(tmp_path: Path) ->
 def test_only_source_that_asks_for_a_newer_architecture_is_compiled_for_it() -> None:
     """TVM's own head asks for 5.3 and 6.1, where bytes and float16 are."""
     head = "#if !defined(__CUDA_ARCH__) || (__CUDA_ARCH__ >= 530)\n#endif\n#if (__CUDA_ARCH__ >= 610)\n#endif\n"
-    assert architectures(head) == (80,)
-    assert architectures(head + "#if __CUDA_ARCH__ >= 890\n#endif\n") == (80, 89)
-    assert [architecture_for(gpu, (80, 89)) for gpu in ALL.split(",")] == [80, 80, 89, 89]
-    assert architecture_for("sm_90a", (80,)) == 80
+    gpus = ALL.split(",")
+    fp8, groups = "#if __CUDA_ARCH__ >= 890\n#endif\n", "#ifdef __CUDA_ARCH_FEAT_SM90_ALL\n#endif\n"
+    assert architectures(head, gpus) == ("80",)
+    assert architectures(head + fp8, gpus) == ("80", "89")
+    assert architectures(head + groups, gpus) == ("80", "90a")
+    assert architectures(head + groups + fp8, gpus) == ("80", "89", "90a")
+    assert architectures(head + groups, ["sm_80", "sm_89"]) == ("80",)
+    assert [architecture_for(gpu, ("80", "89")) for gpu in gpus] == ["80", "80", "89", "89"]
+    assert [architecture_for(gpu, ("80", "89", "90a")) for gpu in gpus] == ["80", "80", "89", "90a"]
+    assert [architecture_for("sm_90a", made) for made in (("80",), ("80", "90a"))] == ["80", "90a"]
 
 
 @needs_nvcc

@@ -1,0 +1,25 @@
+"""Layers by products of warpgroups give the integers of a sum tap by tap, on Hopper and, warp by warp, elsewhere."""
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tvm.tirx", reason="the cuda target needs Apache TVM")
+
+import kernel_processes
+from test_cuda_target import needs_nvcc
+
+
+@needs_nvcc
+@pytest.mark.parametrize("kind", ["one", pytest.param("all", marks=pytest.mark.slow)])
+def test_every_cut_and_packing_gives_the_same_integers(kind: str, tmp_path: Path) -> None:
+    """On Hopper each part of a step is two instructions, which do not wait for each other."""
+    found = kernel_processes.run("group_cases", kind, tmp_path)
+    assert found["wrong"] == {}
+    assert len(found["off"]) > (kind == "all") * 11
+    assert found["spilled"] == 0
+    assert found["serialized"] == []
+    products = {name: count for name, count in found["tensor_core_instructions"].items() if "group_mma" in name}
+    assert len(products) == 2 * len(found["off"])
+    for name, count in products.items():
+        assert count in ((4, 8) if name.startswith("sm_90a") else (32, 64)), name
