@@ -36,7 +36,11 @@ class Scratch:
         made = Path(tempfile.mkdtemp(prefix=PREFIX))
         self._used = InUse(made)
         # Named so only now that it is locked: whoever finds the name without a lock may remove it.
-        self.folder = made.rename(made.with_name(LOCKED + made.name.removeprefix(PREFIX)))
+        try:
+            self.folder = made.rename(made.with_name(LOCKED + made.name.removeprefix(PREFIX)))
+        except OSError:
+            shutil.rmtree(made, ignore_errors=True)
+            raise
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
 
 
