@@ -18,6 +18,7 @@ from ptqc.errors import InternalError, Interrupted, PtqcError
 from ptqc.version import __version__
 from ptqc.work import interrupts
 from ptqc.work.interrupts import MESSAGE, Stopped
+from ptqc.work.memory import lacks_memory
 
 INTERRUPTED = 130
 OUT_OF_MEMORY = "out of memory; give it more, or fewer --samples, and run the same command again"
@@ -54,9 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as error:
         code = error.exit_code if isinstance(error, Stopped) else INTERRUPTED
         return failed(Interrupted.__name__, MESSAGE.removeprefix("ptqc: "), code)
-    except MemoryError:
-        return failed(Interrupted.__name__, OUT_OF_MEMORY, Interrupted.exit_code)
     except Exception as error:
+        if lacks_memory(error):
+            return failed(Interrupted.__name__, OUT_OF_MEMORY, Interrupted.exit_code)
         if isinstance(error, OSError) and error.errno in ENVIRONMENT:
             message = f"{_one_line(error)}: mend that, and run the same command again"
             return failed(Interrupted.__name__, message, Interrupted.exit_code)

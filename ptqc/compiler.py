@@ -23,6 +23,7 @@ from ptqc.codegen.targets import Chosen
 from ptqc.detection.detector import Detector
 from ptqc.executors.base import Executor
 from ptqc.executors.threads import Threads
+from ptqc.graph.external import is_in_files
 from ptqc.notes import Note
 from ptqc.options import CompileOptions
 from ptqc.passes.base import Rewrite
@@ -68,6 +69,7 @@ from ptqc.stages.preparing.even_channels import evened
 from ptqc.stages.preparing.prepare import Prepared, prepare
 from ptqc.stages.preparing.split import with_splits, without_unused
 from ptqc.stages.problem import forms_in_float, lower, pack
+from ptqc.stages.stored_numbers import StoredNumbers
 from ptqc.store.entries import Store
 from ptqc.store.housekeeping import clear_unfinished
 from ptqc.work.deadline import Deadline
@@ -253,30 +255,41 @@ def _deliver(job: Job, request: CompileRequest, labelled: Labelled | None, folde
 def _fit_budgets(job: Job, request: CompileRequest, labelled: Labelled | None) -> tuple[Job, Fitted, KeptLoss | None]:
     """The file within the budgets, the compile with the activations that it has, and how a loss is kept."""
     plan, budget, deadline = request.plan, job.budgets.loss, request.deadline
+    # Numbers of a model beyond memory are too many to be held at once while they are written.
+    stored = None if is_in_files(job.model) else StoredNumbers(request.store, job.entry)
     if budget is None:
         job = with_float_layers(job, request.target, plan)  # choose what layers in float read
         decided = replace(job.decided, deadline=deadline.share(FITTING_SHARE))
-        return *fit_finite(job, decided, plan, lambda known: fit(known, job.options, job.limit, plan)), None
+        return *fit_finite(job, decided, plan, lambda known: fit(known, job.options, job.limit, plan, stored)), None
     criterion = criterion_of(job, budget, labelled, request.evaluate)
-    given = Fitting(partial(fit_search, options=job.options), plan, request.target, deadline, FITTING_SHARE)
+    fitting = partial(fit_search, options=job.options, stored=stored)
+    given = Fitting(fitting, plan, request.target, deadline, FITTING_SHARE)
     job, fitted, verdict = fit_within_loss(job, criterion, given)
     return job, fitted, tell_loss(budget, verdict, job.decided.loss_unit)
 
 
-def fit(decided: Decided, options: CompileOptions, limit: int | None, given: Plan | None = None) -> Fitted:
+def fit(
+    decided: Decided,
+    options: CompileOptions,
+    limit: int | None,
+    given: Plan | None = None,
+    stored: StoredNumbers | None = None,
+) -> Fitted:
     """The best plan whose written file has at most `limit` bytes; None: the best plan whatever its size.
 
-    given: take these decisions instead. Raises Infeasible.
+    given: take these decisions instead. stored: where numbers of plans are kept. Raises Infeasible.
     """
-    return fit_search(decided, PlanSearch(decided, options, limit, given), options)
+    return fit_search(decided, PlanSearch(decided, options, limit, given), options, stored)
 
 
-def fit_search(decided: Decided, search: Search, options: CompileOptions) -> Fitted:
+def fit_search(
+    decided: Decided, search: Search, options: CompileOptions, stored: StoredNumbers | None = None
+) -> Fitted:
     """The plan that a search takes, with its file: allocate, reconstruct, lower, pack, until it fits."""
     limit = search.limit
     while True:
         allocated = search.allocate()
-        draws, notes = reconstruct(decided, options, allocated.plan)
+        draws, notes = reconstruct(decided, options, allocated.plan, stored)
         files = [_file(decided, options, allocated.plan, numbers) for numbers in draws]
         best = best_of(decided, files, limit)
         if options.pipeline == "advanced" and (limit is None or best.size <= limit):

@@ -395,7 +395,8 @@ def test_errors_are_json_as_well(
 @pytest.mark.parametrize(
     ("raised", "kind", "code"),
     [(ZeroDivisionError("planted"), "ZeroDivisionError", 70), (KeyboardInterrupt(), "Interrupted", 130),
-     (MemoryError(), "Interrupted", 3), (OSError(28, "No space left"), "Interrupted", 3)],
+     (MemoryError(), "Interrupted", 3), (RuntimeError("Failed to allocate memory for a buffer"), "Interrupted", 3),
+     (OSError(28, "No space left"), "Interrupted", 3)],
 )  # fmt: skip
 def test_whatever_ends_a_command_is_json(
     place: Path,

@@ -171,7 +171,7 @@ def test_resolve_with_the_same_budget_gives_the_same_artifact(small: Artifact, t
 def test_a_time_limit_is_told_and_measurements_serve_both(small: Artifact, tmp_path: Path) -> None:
     with quick():
         short = ptqc.resolve(
-            small.folder, output=tmp_path / "out", budget="25%", cache=store_of(small), time_limit=1e-3
+            small.folder, output=tmp_path / "out", budget="18%", cache=store_of(small), time_limit=1e-3
         )
     assert short.manifest["cut_short"]
     assert not small.manifest["cut_short"]

@@ -56,7 +56,7 @@ def settle(
     lowered: Lowered, samples: Sequence[Feeds], batching: Batching, target: str, *, unrolls: bool = False
 ) -> Lowered:
     """The graph as it is for samples of these sizes, checked again as by `check_model`."""
-    model = settled(lowered.model, samples, batching)
+    model = settled(lowered.model, samples, batching, unrolls=unrolls)
     return lowered if model is lowered.model else replace(lowered, model=check_model(model, target, unrolls=unrolls))
 
 

@@ -16,9 +16,12 @@ from ptqc.execute.onnxruntime import Feeds
 from ptqc.graph.branches import inline_known_branches
 
 
-def settled(model: ir.Model, samples: Sequence[Feeds], batching: Batching) -> ir.Model:
-    """The model as it is for samples of these sizes; the same one where sizes vary, or there is nothing to decide."""
-    if batching.varies or not any(node.op_type == "If" or is_recurrent(node) for node in model.graph):
+def settled(model: ir.Model, samples: Sequence[Feeds], batching: Batching, *, unrolls: bool = False) -> ir.Model:
+    """The model as it is for samples of these sizes; the same one where sizes vary, or there is nothing to decide.
+
+    unrolls: whether steps of recurrent nodes are to be written out.
+    """
+    if batching.varies or not any(node.op_type == "If" or (unrolls and is_recurrent(node)) for node in model.graph):
         return model
     made, fixed = model.clone(), fixed_inputs(model, samples)
     while True:

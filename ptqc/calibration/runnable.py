@@ -10,7 +10,7 @@ from ptqc.calibration.samples import Samples
 from ptqc.calibration.synthetic import FREE_SIDE, OTHER_SIDES, draw, spatial_axes
 from ptqc.errors import CalibrationError, ModelError, PtqcError
 from ptqc.execute.onnxruntime import Feeds, Runner, reason_of
-from ptqc.execute.sandboxed import lacks_memory
+from ptqc.work.memory import lacks_memory
 
 # Sizes that are tried before anything is measured, the smallest and the largest among them.
 TRIED_SIZES = 16

@@ -15,18 +15,12 @@ import numpy as np
 from ptqc.errors import ModelError
 from ptqc.store.npz import write_npz
 from ptqc.work import sandbox
+from ptqc.work.memory import lacks_memory
 from ptqc.work.scratch import scratch
 
 SECONDS = 120.0
 BYTES_PER_SECOND = 10_000_000
 ADVICE = "export the model again, with another exporter or opset, and report this"
-# How ONNX Runtime and protobuf say that there is no more memory.
-NO_MEMORY = ("bad_alloc", "bad allocation", "Failed to allocate memory", "Failed to map memory")
-
-
-def lacks_memory(error: Exception) -> bool:
-    """Whether an error of whatever library says that there is no more memory."""
-    return isinstance(error, MemoryError) or any(words in str(error) for words in NO_MEMORY)
 
 
 def check(path: Path, size: int) -> None:

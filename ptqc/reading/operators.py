@@ -55,6 +55,7 @@ def check_operators(model: onnx.ModelProto) -> None:
     functions = {key_of(function) for function in model.functions}
     unknown: dict[str, str] = {}
     for node in every_node(model):
+        _check_text(node)
         if (node.domain, node.op_type, node.overload) in functions:
             continue
         if _is_quantized(node, constants):
@@ -68,6 +69,15 @@ def check_operators(model: onnx.ModelProto) -> None:
             unknown.setdefault(":".join(filter(None, (node.domain, node.op_type))), label(node))
     if unknown:
         _refuse_unknown(unknown, version)
+
+
+def _check_text(node: onnx.NodeProto) -> None:
+    """Refuse what protobuf gives as bytes, because it is no text."""
+    for text in (node.op_type, node.domain):
+        if not isinstance(text, str):
+            raise ModelError(
+                f"names an operator by what is not UTF-8 text ({text!r}): the file is damaged; export it again"
+            )
 
 
 def _refuse_unknown(unknown: Mapping[str, str], version: int) -> None:

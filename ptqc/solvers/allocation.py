@@ -5,7 +5,7 @@ min Σ I_{w,f} ΔL_{w,f}  s.t.  Σ_f I_{w,f} = 1,  fixed + Σ I_{w,f} bytes_{w,f
 Where memory is limited as well, Σ I_{w,f} memory_{w,f} is, too.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -16,8 +16,6 @@ from ptqc.solvers.integer_program import RELATIVE_GAP, Goal, NoSelection, solve
 
 # Where two plans differ by less than this share of the loss, the smaller file wins.
 BYTES_WEIGHT = 1e-6
-# Of points in a plot.
-FRONTIER_GAP = 1e-3
 BYTES, LOSS, MEMORY = "bytes", "loss", "memory"
 # What a plan may lose beyond a limit on the loss, as a share of it: the solver's own tolerance.
 TOLERANCE = 1e-4
@@ -212,14 +210,3 @@ def _infeasible(problem: Problem, limit: int) -> Infeasible:
 def price(problem: Problem, allocation: Allocation, more: int) -> float:
     """How much the predicted loss falls when the limit grows by `more` bytes."""
     return allocation.loss - allocate(problem, allocation.limit + more).loss
-
-
-def frontier(problem: Problem, limits: Sequence[int]) -> list[tuple[int, float]]:
-    """(bytes, predicted loss) of the best plan at each reachable limit."""
-    points = []
-    smallest = problem.size(smallest_choice(problem))
-    for limit in limits:
-        if limit >= smallest:
-            answer = allocate(problem, limit, FRONTIER_GAP)
-            points.append((answer.bytes, answer.loss))
-    return points

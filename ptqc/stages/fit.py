@@ -19,6 +19,7 @@ from ptqc.solutions import TunedNumbers
 from ptqc.solvers.allocation import Allocation, Problem, allocate, best_choice, smallest_choice, smallest_within
 from ptqc.stages.held_back_loss import HeldBackLoss
 from ptqc.stages.problem import packed, problem_of, weighed
+from ptqc.stages.stored_numbers import StoredNumbers
 
 ATTEMPTS = 8
 # How many times a plan is reconstructed; the result with the least held-back loss is taken.
@@ -225,9 +226,16 @@ class PlanSearch:
         return Allocated(plan, allocation, self._problem)
 
 
-def reconstruct(decided: Decided, options: CompileOptions, plan: Plan) -> tuple[list[TunedNumbers], list[Note]]:
-    """Numbers of a plan from several draws of the data: below 4 bits their losses differ by half and more."""
+def reconstruct(
+    decided: Decided, options: CompileOptions, plan: Plan, stored: StoredNumbers | None
+) -> tuple[list[TunedNumbers], list[Note]]:
+    """Numbers of a plan from several draws of the data: below 4 bits their losses differ by half and more.
+
+    stored: where they may be already; kept there is what no time limit made less of.
+    """
     draws, tuned, began = range(TRIES[options.pipeline]), list[TunedNumbers](), time.monotonic()
+    if stored is not None and (known := stored.find(plan, len(draws))) is not None:
+        return known, []
     for done, first in enumerate(draws[::DRAWS_AT_ONCE]):
         if done and not decided.deadline.leaves((time.monotonic() - began) / done):
             break
@@ -238,6 +246,8 @@ def reconstruct(decided: Decided, options: CompileOptions, plan: Plan) -> tuple[
     notes = [] if len(tuned) == len(draws) else [out_of_time(f"{len(tuned)} of {len(draws)} reconstructions")]
     if kept := max(numbers.kept for numbers in tuned):
         notes.append(out_of_time(f"the reconstruction of {len(plan.layers) - kept} of {len(plan.layers)} layers"))
+    if stored is not None and not decided.deadline.is_limited:
+        stored.put(plan, tuned)
     return tuned, notes
 
 

@@ -18,6 +18,13 @@ LIBRARY = ctypes.CDLL(None) if sys.platform == "linux" else None
 EVERY = 0.05
 # Of control groups, version 2 and 1.
 CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+# How ONNX Runtime and protobuf say that there is no more memory.
+NO_MEMORY = ("bad_alloc", "bad allocation", "Failed to allocate memory", "Failed to map memory")
+
+
+def lacks_memory(error: Exception) -> bool:
+    """Whether an error of whatever library says that there is no more memory."""
+    return isinstance(error, MemoryError) or any(words in str(error) for words in NO_MEMORY)
 
 
 def peak_memory_mb() -> float:

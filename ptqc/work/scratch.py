@@ -33,14 +33,20 @@ class Scratch:
 
     def __init__(self) -> None:
         _clear_left()
-        self.folder = Path(tempfile.mkdtemp(prefix=LOCKED))
-        self._used = InUse(self.folder)
+        made = Path(tempfile.mkdtemp(prefix=PREFIX))
+        self._used = InUse(made)
+        # Named so only now that it is locked: whoever finds the name without a lock may remove it.
+        try:
+            self.folder = made.rename(made.with_name(LOCKED + made.name.removeprefix(PREFIX)))
+        except OSError:
+            shutil.rmtree(made, ignore_errors=True)
+            raise
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
 
 
 def _clear_left() -> None:
-    """Remove the folders that nobody holds; one that is empty may just be made."""
+    """Remove the folders that nobody holds."""
     for folder in Path(tempfile.gettempdir()).glob(f"{LOCKED}*"):
         with Claim(folder) as claim:
-            if claim.taken and any(folder.iterdir()):
+            if claim.taken:
                 shutil.rmtree(folder, ignore_errors=True)

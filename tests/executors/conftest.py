@@ -1,7 +1,11 @@
 """What several tests of executors compare with."""
 
 import pytest
-from killing import Killable, Usual
+
+# What these assert is explained as in tests.
+pytest.register_assert_rewrite("killing", "problems")
+
+from killing import Killable, Usual  # noqa: E402
 
 
 @pytest.fixture(scope="session")

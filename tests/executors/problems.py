@@ -47,6 +47,14 @@ def marked(mark: str) -> list[int]:
     return found
 
 
+def command_of(process: int) -> list[str]:
+    """The words of a process's command; none where it is gone."""
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes().decode().split("\0")
+    except OSError:
+        return []
+
+
 def gone(processes: Iterable[int], seconds: float = 20) -> bool:
     """Whether processes end within a time; one that ended and that nobody asked for counts as gone."""
     end = time.monotonic() + seconds

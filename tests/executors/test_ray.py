@@ -12,7 +12,7 @@ from tempfile import mkdtemp
 
 import pytest
 from killing import Killable, Usual, check_killed, driver
-from problems import environment, gone, marked
+from problems import command_of, environment, gone, marked
 
 from ptqc.errors import UsageError
 from ptqc.executors import ray as ptqc_ray
@@ -27,7 +27,7 @@ LISTENING = """
 import sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-from problems import problem, told
+from problems import command_of, problem, told
 from ptqc.executors.ray import Ray
 from ptqc.store.entries import Store
 with Ray(Store(Path({store!r})), 1) as executor:
@@ -72,20 +72,13 @@ def listening() -> set[str]:
 
 
 def called(*names: str) -> Callable[[int, list[int]], list[int]]:
-    """The first process whose command begins so."""
+    """The first process whose command begins so, without its folder; Ray's workers call themselves ray::…"""
 
     def found(_compile: int, started: list[int]) -> list[int]:
-        return [process for process in started if command_of(process).startswith(names)][:1]
+        commands = {process: "".join(command_of(process)[:1]).rpartition("/")[2] for process in started}
+        return [process for process, command in commands.items() if command.startswith(names)][:1]
 
     return found
-
-
-def command_of(process: int) -> str:
-    """The command of a process without its folder; Ray's workers call themselves ray::…"""
-    try:
-        return Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")[0].decode().rpartition("/")[2]
-    except OSError:
-        return ""
 
 
 VICTIMS = {"driver": driver, "worker": called("ray::"), "node": called("raylet"), "head": called("gcs_server")}

@@ -118,7 +118,7 @@ DECISIONS: dict[str, Fault] = {
     "formats of two weights swapped": Fault(compiler, "fit", given(formats_swapped), "words", "stored as"),
     "plan written with other formats": Fault(Plan, "to_json", given(told_another_format), "image", "plan"),
     "manifest naming another format": Fault(documents, "manifest", given(told_other_weights), "image", "manifest"),
-    "weights of two layers exchanged": Fault(compiler, "lower", with_numbers(weights_exchanged), "pairs", TUNED),
+    "weights of two layers exchanged": Fault(compiler, "lower", with_numbers(weights_exchanged), "image", TUNED),
     "weights of two float layers exchanged": Fault(compiler, "lower", with_numbers(weights_exchanged), "words", TUNED),
     "biases dropped": Fault(compiler, "lower", with_numbers(biases_dropped), "image", ASKED),
     "bias of a float layer dropped": Fault(compiler, "lower", with_numbers(biases_dropped), "words", ASKED),

@@ -22,7 +22,8 @@ def test_scales_are_stored_as_squares_of_bytes(scale: np.ndarray) -> None:
     np.testing.assert_array_equal(np.square(root.astype(np.float64)) * unit, stored)
     assert root.max() >= 128 * np.sqrt(2) - 1
     near = scale > stored.max() / 256
-    assert (np.abs(stored - scale) <= scale / 15)[near].all()
+    # Roots from 11.3 on, to the next whole number: (11.3 + ½)² is 1.0904 times 11.3².
+    assert (np.abs(stored - scale) <= scale / 11)[near].all()
     assert (np.abs(stored - scale)[root >= 128] <= scale[root >= 128] / 127).all()
 
 

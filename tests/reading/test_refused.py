@@ -35,6 +35,15 @@ def test_refuses_what_is_no_model(tmp_path: Path, content: bytes, hint: str) -> 
     assert hint in refusal(path)
 
 
+@pytest.mark.parametrize("name", ["op_type", "domain"])
+def test_refuses_operators_that_are_no_text(tmp_path: Path, name: str) -> None:
+    model = linear()
+    setattr(model.graph.node[0], name, "REPLACED")
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model.SerializeToString().replace(b"REPLACED", b"\xd2eplaced"))
+    assert "not UTF-8 text (b'\\xd2eplaced')" in refusal(path)
+
+
 def test_refuses_paths_without_a_file(tmp_path: Path) -> None:
     assert "no such file" in refusal(tmp_path / "absent.onnx")
     assert "folder" in refusal(tmp_path)

@@ -1,13 +1,11 @@
-import itertools
-from collections.abc import Iterator, Mapping
-
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from whole_plans import FORMS, plans, problem_of
 
 from ptqc.errors import Infeasible
-from ptqc.formats import FLOAT16, Format, Integer
+from ptqc.formats import FLOAT16, Integer
 from ptqc.solvers.allocation import (
     BYTES_WEIGHT,
     TOLERANCE,
@@ -15,35 +13,11 @@ from ptqc.solvers.allocation import (
     Problem,
     allocate,
     best_choice,
-    frontier,
     price,
     smallest_choice,
     smallest_within,
 )
 from ptqc.solvers.integer_program import PROVEN, RELATIVE_GAP
-
-FORMS = (Integer(2), Integer(4), Integer(8), FLOAT16)
-
-
-def problem_of(seed: int) -> Problem:
-    """A small problem with parts that several candidates share."""
-    rng = np.random.default_rng(seed)
-    candidates = []
-    for number in range(int(rng.integers(1, 6))):
-        size, loss = int(rng.integers(20, 4000)), float(np.exp(rng.normal(0, 3)))
-        for form in FORMS[: int(rng.integers(1, 5))]:
-            needs = ("domain", f"L{form.bits}") if form.family == "int" else ()
-            found = loss * 4.0**-form.bits * rng.uniform(0.5, 1.5) if form.family == "int" else 0.0
-            candidates.append(Candidate(f"w{number}", form, size * form.bits // 8 + 60, found, needs))
-    return Problem(tuple(candidates), int(rng.integers(100, 2000)), {"domain": 9, "L2": 300, "L4": 280, "L8": 90})
-
-
-def plans(problem: Problem) -> Iterator[tuple[Mapping[str, Format], float, int]]:
-    """Every choice there is with its loss and bytes, counted here again."""
-    for chosen in itertools.product(*problem.by_weight().values()):
-        shared = {name for candidate in chosen for name in candidate.needs}
-        total = problem.fixed + sum(c.bytes for c in chosen) + sum(problem.once[name] for name in shared)
-        yield {c.weight: c.form for c in chosen}, sum(c.loss for c in chosen), total
 
 
 @settings(deadline=None, max_examples=25)
@@ -163,16 +137,11 @@ def test_the_same_answer_every_time() -> None:
     assert allocate(problem, limit) == allocate(problem, limit)
 
 
-def test_price_and_frontier() -> None:
+def test_the_price_of_a_byte() -> None:
     problem = problem_of(5)
     smallest = problem.size(smallest_choice(problem))
-    limits = [smallest - 1, *range(smallest, smallest + 4000, 500)]
-    points = frontier(problem, limits)
-    assert len(points) == len(limits) - 1
-    assert [loss for _, loss in points] == sorted((loss for _, loss in points), reverse=True)
-    assert all(size <= limit for (size, _), limit in zip(points, limits[1:], strict=True))
-    first = allocate(problem, smallest)
-    assert price(problem, first, 500) == pytest.approx(points[0][1] - points[1][1])
+    first, wider = allocate(problem, smallest), allocate(problem, smallest + 500)
+    assert price(problem, first, 500) == pytest.approx(first.loss - wider.loss)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -15,7 +15,8 @@ import os, signal, sys, tempfile
 tempfile.tempdir = sys.argv[1]
 from ptqc.work.scratch import Scratch
 scratch = Scratch()
-(scratch.folder / "tensors").write_text("many")
+for name in sys.argv[2:]:
+    (scratch.folder / name).write_text("many")
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -34,11 +35,12 @@ def test_it_is_removed_with_the_last_that_holds_it(room: Path) -> None:
     assert list(room.iterdir()) == []
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next(room: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM, str(room)], check=False)
+@pytest.mark.parametrize("files", [["tensors"], []])
+def test_what_a_killed_process_left_is_removed_by_the_next(room: Path, files: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM, str(room), *files], check=False)
     assert done.returncode == -signal.SIGKILL
     (left,) = room.iterdir()
-    assert (left / "tensors").is_file()
+    assert [path.name for path in left.iterdir()] == files
     scratch = Scratch()
     assert list(room.iterdir()) == [scratch.folder]
 

@@ -25,7 +25,8 @@ from ptqc.plan import write_json
 from ptqc.reading.operators import FUSED
 from ptqc.report import render
 from ptqc.report.energy import Energy
-from ptqc.solvers.allocation import frontier, price, smallest_choice
+from ptqc.solvers.allocation import price, smallest_choice
+from ptqc.solvers.frontier import frontier
 from ptqc.stages.delivering.build_target import BuiltTargets
 from ptqc.stages.delivering.consistency import check_documents
 from ptqc.stages.extensions import used
@@ -184,9 +185,7 @@ def _cpu(exported: Exported) -> dict[str, Any]:
 def sensitivity(job: Job, fitted: Fitted) -> dict[str, Any]:
     """Every candidate's bytes and predicted loss, and the least loss at other sizes."""
     decided, problem = job.decided, fitted.problem
-    smallest = problem.size(smallest_choice(problem))
-    largest = max(fitted.exported.size, int(smallest * 1.02))
-    steps = np.geomspace(smallest, max(largest, 2 * smallest), FRONTIER_POINTS).astype(int)
+    largest = max(fitted.exported.size, 2 * problem.size(smallest_choice(problem)))
     weights = []
     for weight, group in problem.by_weight().items():
         found = next(w for w in decided.weights if w.name == weight)
@@ -213,7 +212,7 @@ def sensitivity(job: Job, fitted: Fitted) -> dict[str, Any]:
         "activations": sites,
         "fixed_bytes": problem.fixed,
         "shared_bytes": dict(problem.once),
-        "frontier": [{"bytes": b, "loss": loss} for b, loss in frontier(problem, [int(s) for s in steps])],
+        "frontier": [{"bytes": b, "loss": loss} for b, loss in frontier(problem, largest, FRONTIER_POINTS)],
     }
 
 

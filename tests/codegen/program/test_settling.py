@@ -49,3 +49,12 @@ def test_a_batch_of_another_size_does_not_take_another_branch() -> None:
     model = parse(text, **CONSTANTS, zero=np.array([0]))
     feeds = {"x": noise(2, 3, 1), "turns": np.array(True)}
     assert "If" in {node.op_type for node in settled(model, [feeds], Batching(2)).graph}
+
+
+def test_lengths_of_recurrent_nodes_are_learnt_where_steps_are_written_out() -> None:
+    text = "g (float[N,T,4] x) => (float[T,1,N,3] y) { s = Transpose<perm=[1,0,2]>(x) y = RNN<hidden_size=3>(s, w, r) }"
+    model, feeds = parse(text, w=noise(1, 3, 4), r=noise(1, 3, 3)), {"x": noise(1, 5, 4)}
+    assert settled(model, [feeds], ALONE) is model
+    (node,) = (node for node in settled(model, [feeds], ALONE, unrolls=True).graph if node.op_type == "RNN")
+    assert node.inputs[0] is not None
+    assert node.inputs[0].shape == [5, 1, 4]
