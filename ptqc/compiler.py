@@ -220,7 +220,7 @@ def _deliver(job: Job, request: CompileRequest, labelled: Labelled | None, folde
         intent = Intent(job.model, fitted.plan, fitted.tuned)
         verified = verify(fitted.exported, fitted.lowered, intent, probes, job.limit)
     job = replace(job, notes=(*job.notes, *saturation_notes(fitted.exported, probes)))
-    native = build_target(fitted, probes, request.target, request.store, folder, progress)
+    native = build_target(fitted, held_back, request.target, request.store, folder, progress)
     timed = time_delivered(job, request.clock, fitted, progress)
     if timed is not None and job.budgets.strict:
         timed.check()
