@@ -217,40 +217,38 @@ def _grouped_layer(bits: int, side: int) -> tuple[Any, Any, Any, tuple[np.ndarra
 def _square(side: int) -> tuple[Any, Any, Any, dict[str, Any]]:
     """Codes of side × side times as many weights of 8 bits."""
     from ptqc.codegen.cuda import tensor_cores
+    from ptqc.codegen.cuda.variants import predicted_best
 
     x, y, isa, window, scales, after = _square_layer(side)
     weights = np.random.default_rng(side).integers(-127, 128, (side, side, 1, 1)).astype(np.int8)
-    built = tensor_cores.integer(x, y, isa, window, weights, scales, after)
+    built = predicted_best(tensor_cores.variants(x, y, isa, window, weights, scales, after))
     return built, x, y, {"what": "product", "sizes": [side, side, side]}
 
 
 def _grouped_squares(side: int) -> Iterator[tuple[Any, Any, Any, dict[str, Any]]]:
     """The same by products of warpgroups: for each size of the instruction what is predicted to be fastest."""
-    from ptqc.codegen.cuda import costs, group_cores, tensor_cores
+    from ptqc.codegen.cuda import group_cores
     from ptqc.codegen.cuda.tiles import ROWS
 
     x, y, isa, window, scales, after = _square_layer(side)
     weights = np.random.default_rng(side).integers(-127, 128, (side, side, 1, 1)).astype(np.int8)
-    _, coding = tensor_cores.chosen(window, weights)
-    best = {tiles.cut.row_tiles * ROWS: tiles for tiles in reversed(costs.ranked_groups(window, side, coding))}
-    for columns, tiles in sorted(best.items()):
-        built = group_cores.write(tiles, coding, x, y, isa, weights, scales, after)
-        yield built, x, y, {"what": f"product by m64n{columns}k32", "sizes": [side, side, side]}
+    found = group_cores.variants(x, y, isa, window, weights, scales, after)
+    best = {variant.tiles.cut.row_tiles * ROWS: variant for variant in reversed(found)}
+    for columns, variant in sorted(best.items()):
+        yield variant.built(), x, y, {"what": f"product by m64n{columns}k32", "sizes": [side, side, side]}
 
 
 def _sparse_square(side: int) -> tuple[Any, Any, Any, dict[str, Any]]:
     """The same where two of each four weights are zero, on sparse tensor cores whatever is predicted."""
     from ptqc.codegen.cuda import sparse_cores
-    from ptqc.codegen.cuda.sparse_codes import SparseCodes
+    from ptqc.codegen.cuda.variants import predicted_best
     from ptqc.formats.sparse import PATTERNS
 
     x, y, isa, window, scales, after = _square_layer(side)
     random = np.random.default_rng(side)
     kept = PATTERNS[random.integers(0, len(PATTERNS), side * side // 4)].reshape(side, side, 1, 1)
-    codes = SparseCodes.of(random.integers(-127, 128, kept.shape).astype(np.int8) * kept.astype(np.int8))
-    assert codes is not None
-    tiles, coding = sparse_cores.chosen(window, codes)
-    built = sparse_cores.write(tiles, coding, x, y, isa, codes, scales, after)
+    weights = random.integers(-127, 128, kept.shape).astype(np.int8) * kept.astype(np.int8)
+    built = predicted_best(sparse_cores.variants(x, y, isa, window, weights, scales, after))
     return built, x, y, {"what": "sparse product", "sizes": [side, side, side]}
 
 

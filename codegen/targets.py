@@ -272,11 +272,15 @@ def choose(
 
 def _check_none(given: Mapping[str, object], known: Collection[str], others: Collection[str]) -> None:
     """Raises UsageError where options are given without a target."""
-    owners = {option.name: name for name in names() for option in fields(options_of(name))}
+    owners: dict[str, list[str]] = {}
+    for name in names():
+        for own in fields(options_of(name)):
+            owners.setdefault(own.name, []).append(name)
     if strange := given.keys() - owners.keys():
         raise unknown("option", strange, known, [*others, *owners])
     for option in sorted(given):
-        raise UsageError(f"{option} is an option of the target {owners[option]}; give target {owners[option]} too")
+        told = " or ".join(owners[option])
+        raise UsageError(f"{option} is an option of the target {told}; give target {told} too")
 
 
 def load(name: str, folder: Path, threads: int = 0, isa: str = "") -> "Library":

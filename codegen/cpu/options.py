@@ -35,7 +35,8 @@ class CpuOptions:
         metadata={
             "metavar": "HOW",
             "help": "quick or full: time some or all tilings of each kernel's loops on this machine, take the best; "
-            "DIR: reuse the tilings that an earlier compile recorded there",
+            "DIR: reuse the tilings that an earlier compile recorded there; with --target cuda, on this machine's GPU: "
+            "auto (default: where --gpu names its architecture alone), quick, off, DIR or FILE",
         },
     )
 

@@ -8,7 +8,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ptqc.codegen.cuda import cache, verification
+from ptqc.codegen.cuda import cache, tuning, verification
 from ptqc.codegen.cuda.emulator.opening import PTX, ROOM, open_image
 from ptqc.codegen.cuda.emulator.ptx import NotEmulated
 from ptqc.codegen.cuda.job_files import TARGET
@@ -16,6 +16,7 @@ from ptqc.codegen.cuda.layers import CUDA
 from ptqc.codegen.cuda.loops import ThreadLoops
 from ptqc.codegen.cuda.machine_code import KernelCode
 from ptqc.codegen.cuda.predictions import predicted
+from ptqc.codegen.cuda.times_table import GpuTimes
 from ptqc.codegen.cuda.toolkit import Image, Toolkit
 from ptqc.codegen.kernels import documents, lowering
 from ptqc.codegen.kernels.assignment import Assignment, write_document
@@ -27,7 +28,7 @@ from ptqc.codegen.program.program import Program
 from ptqc.codegen.program.verify import Loaded
 from ptqc.codegen.program.weights import Weights
 from ptqc.lowered import Lowered
-from ptqc.native.interface import INTERFACE, KERNELS, WEIGHTS, library_file
+from ptqc.native.interface import INTERFACE, KERNELS, TUNING, WEIGHTS, library_file
 from ptqc.native.runtime import PACKAGE
 from ptqc.plan import write_json
 from ptqc.store.entries import Store
@@ -51,17 +52,23 @@ def build(folder: Path) -> None:
     given, toolkit = Assignment.read(folder), Toolkit.require()
     gpus, store = given.job["gpus"], Store(Path(given.job["store"])) if given.job["store"] else None
     program = program_of(given)
+    times = GpuTimes.from_json(given.job["times"]) if given.job["times"] else None
+    if times is not None:
+        times = tuning.given(program, times)
+        with written_with(ThreadLoops()):
+            program = tuning.tuned(program, times)
+        write_document(folder / TUNING, times.to_json())
     made = write(program, toolkit, gpus, folder, store)
     listings = {TARGET: Listing.of(program).to_json()}
     code = {"machine_code": _codes(made), "predicted_microseconds_of_a_sample": _predicted(program)}
     write_document(folder / KERNELS, {"libraries": listings, **given.job["kept"], **code})
     found = verified(made, given.batching.batch or 1)
-    told = _report(made, given.lowered, toolkit)
+    told = _report(made, given.lowered, toolkit) | (times.report if times is not None else {})
     write_document(folder / REPORT, told | {"verified": verification.told(found), "verification": found})
 
 
 def program_of(given: Assignment) -> Program:
-    """The kernels of a job's network."""
+    """The kernels of a job's network, in the variants that are predicted to be fastest."""
     with written_with(ThreadLoops()):
         return lowering.program(given.lowered, given.seen, CUDA, given.batching)
 

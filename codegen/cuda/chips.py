@@ -34,3 +34,9 @@ CHIPS = {
 INTEGER_RATE = 64
 # Clocks until what was read from memory is there; seconds that a launch takes.
 LATENCY, LAUNCH = 600, 3e-6
+
+
+def gpu_of(capability: tuple[int, int]) -> str:
+    """The architecture of a chip, as machine code for it is asked for."""
+    name = f"sm_{capability[0]}{capability[1]}"
+    return next((known for known in CHIPS if known.rstrip("a") == name), name)

@@ -42,8 +42,15 @@ def chosen(
     window: Window, outputs: int, coding: Coding | PairCoding, *, is_sparse: bool = False, is_float8: bool = False
 ) -> Tiles:
     """The tiles with the shortest predicted times."""
+    return ranked(window, outputs, coding, is_sparse=is_sparse, is_float8=is_float8)[0]
+
+
+def ranked(
+    window: Window, outputs: int, coding: Coding | PairCoding, *, is_sparse: bool = False, is_float8: bool = False
+) -> tuple[Tiles, ...]:
+    """All tiles, those with the shortest predicted times first."""
     found = candidates(window, outputs, coding.bits, coding.shared_bytes, is_sparse=is_sparse, is_float8=is_float8)
-    return _best(tuple(found), coding.instructions)
+    return _ranked(tuple(found), coding.instructions)
 
 
 def ranked_groups(window: Window, outputs: int, coding: Coding | PairCoding) -> list[GroupTiles]:
@@ -57,8 +64,8 @@ def ranked_groups(window: Window, outputs: int, coding: Coding | PairCoding) -> 
 
 
 @lru_cache
-def _best(found: tuple[Tiles, ...], instructions: int) -> Tiles:
-    return min(found, key=lambda tiles: _typical(tiles, instructions))
+def _ranked(found: tuple[Tiles, ...], instructions: int) -> tuple[Tiles, ...]:
+    return tuple(sorted(found, key=lambda tiles: _typical(tiles, instructions)))
 
 
 def typical(tiles: Tiles, coding: Coding | PairCoding) -> float:
@@ -66,6 +73,7 @@ def typical(tiles: Tiles, coding: Coding | PairCoding) -> float:
     return exp(_typical(tiles, coding.instructions) / (len(CHIPS) * len(SAMPLES)))
 
 
+@lru_cache(maxsize=1 << 16)
 def _typical(tiles: Tiles, instructions: int) -> float:
     return sum(log(_seconds(chip, tiles, instructions, samples)) for chip in CHIPS.values() for samples in SAMPLES)
 

@@ -1,7 +1,8 @@
 """Convolutions and products of FP8 on tensor cores: tiles, copies and fragments are those of `tensor_cores.py`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,6 +14,7 @@ from ptqc.codegen.cuda.isa import BY_ELEMENT
 from ptqc.codegen.cuda.results import RealResults
 from ptqc.codegen.cuda.tensor_cores import Product, stored
 from ptqc.codegen.cuda.tiles import Tiles
+from ptqc.codegen.cuda.variants import Variant, predicted_best
 from ptqc.codegen.kernels.families.real_stages import RealStage
 from ptqc.codegen.kernels.float8 import Float8Numbers
 from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS
@@ -28,12 +30,17 @@ SUMS = replace(SUM_OF_PRODUCTS, of_chip=2.0**-10)
 
 def write(x: Layout, y: Layout, numbers: Float8Numbers, stages: Sequence[RealStage]) -> Built:
     """See `ptqc.codegen.kernels.float8.Float8LayerWriter`."""
-    tiles = costs.chosen(numbers.window, len(numbers.weights), CODING, is_float8=True)
-    return replace(cut(tiles, x, y, numbers, stages), predicted=costs.predicted(tiles, CODING))
+    return predicted_best(variants(x, y, numbers, stages))
+
+
+def variants(x: Layout, y: Layout, numbers: Float8Numbers, stages: Sequence[RealStage]) -> Iterator[Variant]:
+    """All ways to compute it."""
+    for tiles in costs.ranked(numbers.window, len(numbers.weights), CODING, is_float8=True):
+        yield Variant(Float8Product.family, tiles, CODING, partial(cut, tiles, x, y, numbers, stages))
 
 
 def cut(tiles: Tiles, x: Layout, y: Layout, numbers: Float8Numbers, stages: Sequence[RealStage]) -> Built:
-    """The same, cut in a given way."""
+    """One of them."""
     codes = numbers.weights
     results = RealResults(y, BY_ELEMENT, len(codes), numbers.factor, numbers.bias, tuple(stages), SUMS)
     return Float8Product(tiles, CODING, x, results).build(stored(codes.view(np.int8), tiles, CODING))

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from ptqc.codegen.cuda import depthwise, float8_cores, sparse_cores, tensor_cores
+from ptqc.codegen.cuda import depthwise, float8_cores, group_cores, sparse_cores, tensor_cores
 from ptqc.codegen.cuda.float8_codes import code
 from ptqc.codegen.cuda.isa import BY_ELEMENT
 from ptqc.codegen.cuda.tiles import CHUNK
+from ptqc.codegen.cuda.variants import predicted_best
 from ptqc.codegen.kernels.epilogue import Epilogue
 from ptqc.codegen.kernels.float8 import Float8Kernels
 from ptqc.codegen.kernels.isa import DOT
@@ -29,7 +30,8 @@ def integer(
     """A layer on tensor cores, or a depthwise one by inner products of four bytes; None for any other."""
     given = (x, y, BY_ELEMENT, window, weights, requantization, epilogue)
     if groups == 1 and _is_aligned(x, window, CHUNK):
-        return sparse_cores.integer(*given) or tensor_cores.integer(*given)
+        proven = [*tensor_cores.variants(*given), *sparse_cores.variants(*given)]
+        return predicted_best(proven, group_cores.variants(*given))
     is_depthwise = groups == window.channels == len(weights)
     return depthwise.integer(*given) if is_depthwise and _is_aligned(x, window, DOT) else None
 

@@ -1,6 +1,7 @@
 """What a user can choose about CUDA libraries."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, get_args
 
 from ptqc.arguments import one_of, shown
@@ -8,6 +9,9 @@ from ptqc.errors import UsageError
 
 Gpu = Literal["sm_80", "sm_86", "sm_89", "sm_90a"]
 ALL = ",".join(get_args(Gpu))
+# How kernels get their tiles, where no folder says it.
+GpuTuning = Literal["auto", "off", "quick"]
+AUTO, OFF, QUICK = get_args(GpuTuning)
 
 
 @dataclass(frozen=True)
@@ -15,7 +19,10 @@ class CudaOptions:
     """Options of the target cuda.
 
     gpu: the architectures of the machine code in the library, separated by commas. Later and other chips from compute
-    capability 8.0 on run it too: the driver translates the PTX that lies beside.
+    capability 8.0 on run it too: the driver translates the PTX that lies beside. tune: "quick" times some ways to cut
+    each layer on tensor cores on this machine's GPU and takes the fastest; "auto" does so where `gpu` is the
+    architecture of that GPU and no other; "off" takes those that are predicted to be fastest; a folder or file: takes
+    what an earlier compile recorded there.
     """
 
     gpu: str = field(
@@ -27,11 +34,23 @@ class CudaOptions:
         },
     )
 
+    tune: str | Path = field(
+        default=AUTO,
+        metadata={
+            "metavar": "HOW",
+            "help": "auto (default): time some tiles of each layer on this machine's GPU where --gpu names its "
+            "architecture alone; quick: in any case; off: never; DIR or FILE: reuse the times that an earlier compile "
+            "recorded there",  # shown where no target before this one has the option
+        },
+    )
+
     def __post_init__(self) -> None:
         if not isinstance(self.gpu, str):
             raise UsageError(f"gpu is {shown(self.gpu)}; give names of architectures, separated by commas")
         for name in self.gpu.split(","):
             one_of("gpu", name, get_args(Gpu))
+        if not isinstance(self.tune, str | Path) or not str(self.tune):
+            raise UsageError(f"tune is {self.tune!r}; give auto, off, quick, or a folder that a tuned compile wrote")
 
     @property
     def gpus(self) -> tuple[str, ...]:

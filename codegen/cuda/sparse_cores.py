@@ -5,13 +5,14 @@ mma.sp::ordered_metadata.m16n8k64 takes 64 inputs of 8 pixels, and of the weight
 in the time of 32 inputs. See `sparse_codes.py`.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
-from ptqc.codegen.cuda import costs, tensor_cores
+from ptqc.codegen.cuda import costs
 from ptqc.codegen.cuda.copies import Thread, exchanged
 from ptqc.codegen.cuda.fragments import Coding, load_words
 from ptqc.codegen.cuda.left_weights import CHANNEL_TILES, PAIRS, LeftProduct
@@ -19,6 +20,7 @@ from ptqc.codegen.cuda.products import MATRICES, Registers
 from ptqc.codegen.cuda.results import CodedResults, ptx
 from ptqc.codegen.cuda.sparse_codes import SparseCodes
 from ptqc.codegen.cuda.tiles import BLOCK, CHUNK, LANES, STEP, SUMS, Tiles
+from ptqc.codegen.cuda.variants import Variant
 from ptqc.codegen.kernels.epilogue import Epilogue
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.requantization import Requantization
@@ -32,7 +34,7 @@ MULTIPLY = "mma.sp::ordered_metadata.sync.aligned.m16n8k64.row.col.s32.s8.u8.s32
 SELECTOR = 0
 
 
-def integer(
+def variants(
     x: Layout,
     y: Layout,
     isa: Isa,
@@ -40,25 +42,21 @@ def integer(
     weights: np.ndarray,
     requantization: Requantization,
     epilogue: Epilogue,
-) -> Built | None:
+) -> list[Variant]:
     """Codes x times int8 weights (outputs, inputs, *kernel); y is codes, or real values when it is float32.
 
-    None where more than two of four weights are not zero, or a dense product is predicted to take less time.
+    There are none where more than two of four weights are not zero.
     """
     found = SparseCodes.of(weights.astype(np.int8))
     if found is None:
-        return None
-    tiles, coding = chosen(window, found)
-    if costs.typical(*tensor_cores.chosen(window, weights)) <= costs.typical(tiles, coding):
-        return None
-    made = write(tiles, coding, x, y, isa, found, requantization, epilogue)
-    return replace(made, predicted=costs.predicted(tiles, coding))
+        return []
+    coding = found.coding()
 
+    def made(tiles: Tiles) -> Built:
+        return write(tiles, coding, x, y, isa, found, requantization, epilogue)
 
-def chosen(window: Window, weights: SparseCodes) -> tuple[Tiles, Coding]:
-    """How a layer is cut and its weights are packed."""
-    coding = weights.coding()
-    return costs.chosen(window, len(weights.kept), coding, is_sparse=True), coding
+    ranked = costs.ranked(window, len(weights), coding, is_sparse=True)
+    return [Variant(SparseProduct.family, tiles, coding, partial(made, tiles)) for tiles in ranked]
 
 
 def write(
@@ -71,7 +69,7 @@ def write(
     requantization: Requantization,
     epilogue: Epilogue,
 ) -> Built:
-    """The same, cut and packed in a given way."""
+    """One of them."""
     results = CodedResults(y, isa, len(weights.kept), requantization, epilogue)
     return SparseProduct(tiles, coding, x, results).build(InOrder(weights.pack(tiles, coding)))
 

@@ -14,9 +14,10 @@ from ptqc.codegen.cuda.emulator.opening import PTX
 from ptqc.codegen.cuda.job_files import TARGET as NAME
 from ptqc.codegen.cuda.job_files import WORKER
 from ptqc.codegen.cuda.jobs import CudaChoices
-from ptqc.codegen.cuda.options import CudaOptions
+from ptqc.codegen.cuda.options import AUTO, OFF, CudaOptions
 from ptqc.codegen.cuda.timer import CudaTimer
 from ptqc.codegen.cuda.toolkit import INSTALL, Toolkit
+from ptqc.codegen.cuda.tuner import Tuner
 from ptqc.codegen.kernels import checks
 from ptqc.codegen.kernels.job_files import REPORT
 from ptqc.codegen.kernels.jobs import run_job, write_job
@@ -26,7 +27,7 @@ from ptqc.codegen.targets import Target, TargetOutput
 from ptqc.errors import TargetError
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.lowered import Lowered
-from ptqc.native.interface import INTERFACE, KERNELS, WEIGHTS, library_file
+from ptqc.native.interface import INTERFACE, KERNELS, TUNING, WEIGHTS, library_file
 from ptqc.work.scratch import scratch
 
 FILES = (library_file(NAME), WEIGHTS, INTERFACE, KERNELS, PTX)
@@ -36,7 +37,9 @@ class CudaTarget:
     """The target as a compile knows it; see `ptqc.codegen.targets.Target`."""
 
     def check_options(self, options: CudaOptions) -> None:
-        """Every choice can be compiled anywhere."""
+        """Raises UsageError or TargetError where there is no GPU that kernels can be timed on, or no such table."""
+        if options.tune not in (AUTO, OFF):
+            Tuner.of(options)
 
     def check_present(self) -> None:
         """Raises TargetError where TVM or NVIDIA's compilers are not installed, or kernels cannot be verified."""
@@ -81,10 +84,12 @@ class CudaTarget:
         self.check_present()
         checks.check_sizes({tuple(array.shape[1:] for array in feeds.values()) for feeds in samples}, NAME)
         lowered = replace(lowered, model=checks.check_model(lowered.model, NAME, unrolls=True))
+        tuner = Tuner.of(options)
 
         def made(batching: Batching, taken: Sequence[Feeds]) -> TargetOutput:
             graph = checks.settle(lowered, taken, batching, NAME, unrolls=True)
-            return _build(graph, exported, taken, CudaChoices(batching, options.gpus, store), folder)
+            choices = tuner.tuned(graph, taken, CudaChoices(batching, options.gpus, store))
+            return _build(graph, exported, taken, choices, folder)
 
         return batched(lowered.model, exported, samples, made)
 
@@ -98,9 +103,11 @@ def _build(
         write_job(job, lowered, exported, samples, choices)
         run_job(job, WORKER, NAME)
         document = json.loads((job / REPORT).read_text())
-        files = {name: Path(shutil.move(job / name, folder / name)) for name in FILES}
+        wanted = FILES if choices.times is None else (*FILES, TUNING)
+        files = {name: Path(shutil.move(job / name, folder / name)) for name in wanted}
     sizes = {name: path.stat().st_size for name, path in files.items()}
-    return TargetOutput(files, document | {"weights_bytes": sizes[WEIGHTS], "bytes": sizes[library_file(NAME)]})
+    told = {"tuned": f"no: {choices.untuned}"} if choices.untuned else {}
+    return TargetOutput(files, document | told | {"weights_bytes": sizes[WEIGHTS], "bytes": sizes[library_file(NAME)]})
 
 
 TARGET: Target[CudaOptions] = CudaTarget()

@@ -4,7 +4,8 @@ Inputs are the left matrix of mma.m16n8k32, weights the right one. What such ker
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +18,7 @@ from ptqc.codegen.cuda.pairs import PairCoding
 from ptqc.codegen.cuda.products import MATRICES, Registers, TiledProduct
 from ptqc.codegen.cuda.results import CodedResults, ptx
 from ptqc.codegen.cuda.tiles import BLOCK, BLOCKS, CHUNK, ROWS, STEP, SUMS, Tiles
+from ptqc.codegen.cuda.variants import Variant
 from ptqc.codegen.kernels.epilogue import Epilogue
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.requantization import Requantization
@@ -30,7 +32,7 @@ MULTIPLY = "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32"
 WORTH = 2
 
 
-def integer(
+def variants(
     x: Layout,
     y: Layout,
     isa: Isa,
@@ -38,17 +40,15 @@ def integer(
     weights: np.ndarray,
     requantization: Requantization,
     epilogue: Epilogue,
-) -> Built:
+) -> list[Variant]:
     """Codes x times int8 weights (outputs, inputs, *kernel); y is codes, or real values when it is float32."""
-    tiles, coding = chosen(window, weights)
-    made = write(tiles, coding, x, y, isa, weights, requantization, epilogue)
-    return replace(made, predicted=costs.predicted(tiles, coding))
+    coding = coding_of(weights.astype(np.int8))
 
+    def made(tiles: Tiles) -> Built:
+        return write(tiles, coding, x, y, isa, weights, requantization, epilogue)
 
-def chosen(window: Window, weights: np.ndarray) -> tuple[Tiles, Coding | PairCoding]:
-    """How a layer is cut and its weights are packed."""
-    coding = _coding(weights.astype(np.int8))
-    return costs.chosen(window, len(weights), coding), coding
+    ranked = costs.ranked(window, len(weights), coding)
+    return [Variant(Product.family, tiles, coding, partial(made, tiles)) for tiles in ranked]
 
 
 def write(
@@ -61,12 +61,12 @@ def write(
     requantization: Requantization,
     epilogue: Epilogue,
 ) -> Built:
-    """The same, cut and packed in a given way."""
+    """One of them."""
     results = CodedResults(y, isa, len(weights), requantization, epilogue)
     return Product(tiles, coding, x, results).build(stored(weights.astype(np.int8), tiles, coding))
 
 
-def _coding(codes: np.ndarray) -> Coding | PairCoding:
+def coding_of(codes: np.ndarray) -> Coding | PairCoding:
     """The way to pack codes that takes fewer bits, where looking up pairs is worth it."""
     alone, pairs = Coding.of(codes, codes[0].size), PairCoding.of(codes)
     return pairs if pairs is not None and pairs.bits + WORTH <= alone.bits else alone

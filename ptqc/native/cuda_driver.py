@@ -17,16 +17,21 @@ NEEDED_VERSION, NEEDED_CAPABILITY = (13, 0), (8, 0)
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 OUT_OF_MEMORY = re.compile("out of memory|OUT_OF_MEMORY|MemoryAllocation")
 NO_CODE = re.compile("NO_BINARY_FOR_GPU|UNSUPPORTED_PTX_VERSION|INVALID_PTX|JIT_COMPILER_NOT_FOUND|no kernel image")
+MOST_LETTERS = 256  # of a GPU's name
 MAJOR, MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_…
 
 
 @dataclass(frozen=True)
 class Found:
-    """What the driver tells. version: of CUDA that it knows. capabilities: of the GPUs. is_emulator: a stand-in."""
+    """What the driver tells. version: of CUDA that it knows. capabilities, names: of the GPUs.
+
+    is_emulator: it is a stand-in.
+    """
 
     version: tuple[int, int]
     capabilities: tuple[tuple[int, int], ...]
     is_emulator: bool = False
+    names: tuple[str, ...] = ()
 
 
 class Ask(Protocol):
@@ -38,7 +43,7 @@ class Ask(Protocol):
 
 def check(index: int, ask: Ask | None = None) -> None:
     """Raises TargetError where the GPU of this number cannot run CUDA libraries."""
-    found = (ask or _ask)()
+    found = (ask or asked)()
     if found.is_emulator:
         raise TargetError(f"{DRIVER} is ptqc's emulator, which only verifies; take it out of the library path")
     if found.version < NEEDED_VERSION:
@@ -59,7 +64,8 @@ def _dotted(version: tuple[int, int]) -> str:
     return ".".join(map(str, version))
 
 
-def _ask() -> Found:
+def asked() -> Found:
+    """What NVIDIA's driver tells, which from now on is loaded. Raises TargetError where there is none."""
     try:
         driver = ctypes.CDLL(DRIVER)
     except OSError as error:
@@ -75,14 +81,22 @@ def _ask() -> Found:
             raise _failed("cuInit", code)
     else:
         _call(driver, "cuDeviceGetCount", ctypes.byref(count))
-    capabilities = tuple((_attribute(driver, MAJOR, i), _attribute(driver, MINOR, i)) for i in range(count.value))
-    return Found((version.value // 1000, version.value % 1000 // 10), capabilities)
+    gpus = range(count.value)
+    capabilities = tuple((_attribute(driver, MAJOR, i), _attribute(driver, MINOR, i)) for i in gpus)
+    named = tuple(_name(driver, i) for i in gpus)
+    return Found((version.value // 1000, version.value % 1000 // 10), capabilities, names=named)
 
 
 def _attribute(driver: Any, which: int, index: int) -> int:
     value = ctypes.c_int()
     _call(driver, "cuDeviceGetAttribute", ctypes.byref(value), which, index)
     return value.value
+
+
+def _name(driver: Any, index: int) -> str:
+    room = ctypes.create_string_buffer(MOST_LETTERS)
+    _call(driver, "cuDeviceGetName", room, MOST_LETTERS, index)
+    return room.value.decode(errors="replace")
 
 
 def _call(driver: Any, name: str, *arguments: Any) -> None:

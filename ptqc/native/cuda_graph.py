@@ -20,7 +20,7 @@ class CapturedRun(Generic[Held]):
     """
 
     def __init__(self, index: int, on_stream: Callable[[int], Held]) -> None:
-        self._runtime = _Runtime(index)
+        self._runtime = CudaRuntime(index)
         stream = self._runtime.made("cudaStreamCreateWithFlags", NON_BLOCKING)
         try:
             self._runtime.call("cudaStreamBeginCapture", stream, RELAXED)
@@ -41,10 +41,11 @@ class CapturedRun(Generic[Held]):
         return self.held
 
 
-class _Runtime:
+class CudaRuntime:
     """Functions of CUDA's runtime, which is loaded already, for one GPU."""
 
     def __init__(self, index: int) -> None:
+        """Raises InternalError where the GPU cannot be used."""
         self._library = ctypes.CDLL(RUNTIME)
         self.call("cudaSetDevice", index)
 

@@ -218,6 +218,24 @@ class CudaLibrary:
 
         return call
 
+    def launcher(self, name: str, *tensors: Any) -> Callable[[int], object]:
+        """What asks a stream for a kernel on memory of the GPU; see `kernel`."""
+        function = self._module.get_function(name, query_imports=True)
+
+        def launch(stream: int) -> None:
+            with self._device.on(stream):
+                function(*tensors)
+
+        return launch
+
+    def put(self, array: np.ndarray) -> Any:
+        """A copy on the GPU."""
+        return self._device.put(array)
+
+    def pull(self, tensor: Any) -> np.ndarray:
+        """A copy of what lies on the GPU, once all that was asked of the usual stream is done."""
+        return self._device.pull(tensor)
+
     def _machine(self, stream: int) -> _CudaMachine:
         """The calling thread's virtual machine on a stream; one must not be shared."""
         machines: dict[int, _CudaMachine] = self._local.__dict__.setdefault("machines", {})

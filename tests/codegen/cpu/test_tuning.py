@@ -283,7 +283,7 @@ def test_an_unknown_way_to_tune_is_refused_before_any_work(capsys: pytest.Captur
 
 
 def test_without_a_target_there_is_nothing_to_tune() -> None:
-    with pytest.raises(UsageError, match="tune is an option of the target cpu; give target cpu too"):
+    with pytest.raises(UsageError, match="tune is an option of the target cpu or cuda; give target cpu or cuda too"):
         choose(None, {"tune": "quick"})
 
 

@@ -1,0 +1,112 @@
+"""A GPU at work: variants of kernels become a library, which another process runs and times (`trial_worker.py`)."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ptqc.codegen.cuda import building
+from ptqc.codegen.cuda.chips import CHIPS, gpu_of
+from ptqc.codegen.cuda.job_files import TRIAL_WORKER
+from ptqc.codegen.cuda.toolkit import Toolkit
+from ptqc.codegen.cuda.trials import Axes, Contestant, KernelTrial, TimingEffort, TrialJob, TrialTimes
+from ptqc.codegen.kernels.job_files import PROCESS, REPORT
+from ptqc.codegen.program.built import Built
+from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.program import Program, ProgramStep
+from ptqc.errors import TargetError
+from ptqc.native.cuda_device import ADDRESSES, CudaDevice
+from ptqc.native.runtime import PACKAGE
+from ptqc.work import sandbox
+from ptqc.work.scratch import scratch
+
+# Seconds that a process may take to start, to load kernels and to end.
+GRACE = 120.0
+# By the key of a kernel: a step that has it, and its variants by their labels, the first one first.
+Candidates = Mapping[str, tuple[ProgramStep, Mapping[str, Built]]]
+
+
+@dataclass(frozen=True)
+class Laboratory:
+    """Times kernels on a GPU. gpus: architectures that there is machine code for where its own is not known."""
+
+    device: CudaDevice
+    tools: Toolkit
+    gpus: Sequence[str]
+    effort: TimingEffort
+
+    @property
+    def gpu(self) -> str:
+        """The architecture of the GPU."""
+        return gpu_of(self.device.capability)
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """What times depend on, beside the kernel."""
+        return {
+            "device": self.device.to_json(),
+            "kernels": _version(),
+            "tvm": metadata.version(PACKAGE),
+            "nvcc": self.tools.version,
+        }
+
+    def times(
+        self, layouts: Mapping[str, Layout], candidates: Candidates, seconds: float
+    ) -> tuple[list[TrialTimes], str]:
+        """Times of some kernels in about so many seconds, and what went wrong, if anything did."""
+        with scratch() as temporary:
+            folder = Path(temporary)
+            program = _program(layouts, candidates)
+            gpus = [self.gpu] if self.gpu in CHIPS else list(self.gpus)
+            try:
+                building.write(program, self.tools, gpus, folder)
+            except TargetError as error:  # of the compilers
+                return [], str(error)
+            trials = tuple(_trial(layouts, key, *found) for key, found in candidates.items())
+            TrialJob(trials, replace(self.effort, seconds=seconds), self.device.is_emulator).write(folder)
+            ended = sandbox.run(PROCESS, [TRIAL_WORKER, str(folder)], seconds + GRACE, ADDRESSES)
+            report = folder / REPORT
+            found = json.loads(report.read_text()) if report.is_file() else {}
+        told = str(found.get("problem", ""))
+        problem = f"the process that runs kernels on the GPU {ended.problem}" if ended.problem else told
+        return list(map(TrialTimes.from_json, found.get("trials", ()))), problem
+
+
+def _program(layouts: Mapping[str, Layout], candidates: Candidates) -> Program:
+    """All variants side by side, those of a kernel on the same inputs."""
+    made: dict[str, Layout] = {}
+    steps, inputs = list[ProgramStep](), dict[str, None]()
+    for number, (step, variants) in enumerate(candidates.values()):
+        given = {f"x{number}.{place}": layouts[name] for place, name in enumerate(step.arguments)}
+        made |= given
+        inputs |= dict.fromkeys(given)
+        for place, built in enumerate(variants.values()):
+            name = f"y{number}.{place}"
+            made[name] = layouts[step.output]
+            steps.append(ProgramStep(built, tuple(given), name, name))
+    return Program(tuple(steps), made, tuple(inputs), tuple(step.output for step in steps))
+
+
+def _trial(layouts: Mapping[str, Layout], key: str, step: ProgramStep, variants: Mapping[str, Built]) -> KernelTrial:
+    contestants = tuple(Contestant(label, built.name, len(built.constants)) for label, built in variants.items())
+    return KernelTrial(
+        key, tuple(_kind(layouts[name]) for name in step.arguments), _kind(layouts[step.output]), contestants
+    )
+
+
+def _kind(layout: Layout) -> tuple[str, Axes]:
+    """Type and axes of a sample, as kernels take it."""
+    return str(np.dtype(layout.stored)), tuple(layout.axes)
+
+
+def _version() -> str:
+    """A digest of the code that writes kernels of this target."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,92 @@
+"""Where the times of kernels come from that choose their tiles: this machine's GPU, a table, or nowhere."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+from ptqc.codegen.cuda.chips import gpu_of
+from ptqc.codegen.cuda.job_files import TARGET, TUNING_WORKER
+from ptqc.codegen.cuda.jobs import EFFORT, CudaChoices
+from ptqc.codegen.cuda.options import AUTO, OFF, QUICK, CudaOptions
+from ptqc.codegen.cuda.times_table import GpuTimes
+from ptqc.codegen.kernels.job_files import JOB, REPORT
+from ptqc.codegen.kernels.jobs import program_job, run_job
+from ptqc.errors import NoKernel, TargetError, UsageError
+from ptqc.execute.onnxruntime import Feeds
+from ptqc.lowered import Lowered
+from ptqc.native import cuda_device
+from ptqc.native.cuda_device import CudaDevice
+from ptqc.work.scratch import scratch
+
+
+@dataclass(frozen=True)
+class Tuner:
+    """What a compile does about tiles. device: a GPU that kernels are measured on. given: times that are there already.
+    is_asked: whether a failure to measure ends the compile. reason: why a GPU that is there is not asked."""
+
+    device: CudaDevice | None = None
+    given: GpuTimes | None = None
+    is_asked: bool = False
+    reason: str = ""
+
+    @classmethod
+    def of(cls, options: CudaOptions) -> Self:
+        """What `CudaOptions.tune` asks for. Raises UsageError where it is none of what there is, and TargetError where
+        there has to be a GPU and is none."""
+        if options.tune == OFF:
+            return cls()
+        if options.tune == QUICK:
+            return cls(_found(), is_asked=True)
+        if options.tune != AUTO:
+            return cls(given=_read(Path(options.tune)))
+        try:
+            device = cuda_device.find()
+        except TargetError:
+            return cls()
+        own = gpu_of(device.capability)
+        if options.gpus == (own,):
+            return cls(device)
+        return cls(
+            reason=f"{device.name} is {own}, and the library is for {', '.join(options.gpus)}, which all run the same "
+            "tiles: --tune quick takes those that are the fastest here"
+        )
+
+    def tuned(self, lowered: Lowered, samples: Sequence[Feeds], choices: CudaChoices) -> CudaChoices:
+        """The choices with times of the kernels of a graph. Raises NoKernel; TargetError where times have to be."""
+        if self.device is None:
+            return replace(choices, times=self.given, untuned=self.reason)
+        try:
+            times = _measured(lowered, samples, replace(choices, device=self.device, effort=EFFORT))
+        except NoKernel:
+            raise
+        except TargetError as error:
+            if self.is_asked:
+                raise
+            return replace(choices, untuned=str(error))
+        return replace(choices, times=times)
+
+
+def _found() -> CudaDevice:
+    try:
+        return cuda_device.find()
+    except TargetError as error:
+        raise TargetError(
+            f"tuning times kernels on this machine's GPU, but {error}; compile with --tune off"
+        ) from error
+
+
+def _read(path: Path) -> GpuTimes:
+    if not path.exists():
+        known = ", ".join((AUTO, OFF, QUICK))
+        raise UsageError(f"tune is {str(path)!r}; known: {known}, or a folder or file that a tuned compile wrote")
+    return GpuTimes.read(path)
+
+
+def _measured(lowered: Lowered, samples: Sequence[Feeds], choices: CudaChoices) -> GpuTimes:
+    with scratch() as temporary:
+        job = Path(temporary)
+        (job / JOB).write_text(json.dumps(program_job(job, lowered, samples, choices)))
+        run_job(job, TUNING_WORKER, TARGET)
+        return GpuTimes.from_json(json.loads((job / REPORT).read_text()))

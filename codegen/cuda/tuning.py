@@ -1,0 +1,103 @@
+"""Which variant of each layer on tensor cores is taken, by a table of measured times; which are worth measuring.
+
+Variants are those of `variants.py`. Of each distinct kernel a few are tried: the one that is predicted to be fastest,
+and others that are predicted to be fast on this chip, of different sizes and of every family.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import log
+
+from ptqc.codegen.cuda.chips import CHIPS
+from ptqc.codegen.cuda.costs import SAMPLES
+from ptqc.codegen.cuda.times_table import GpuTimes
+from ptqc.codegen.cuda.variants import Variant
+from ptqc.codegen.program.program import Program, ProgramStep
+from ptqc.errors import UsageError
+
+# Variants of a kernel that are tried; of them, of the same size.
+TRIED, OF_A_SIZE = 8, 2
+
+
+def kernel_key(step: ProgramStep) -> str:
+    """What a table calls a layer's kernel: the name of its first variant, and the families of the others.
+
+    The name is of the whole text: shape, bits, what follows the product, tiles. Weights with zeros may be taken by
+    sparse kernels too, others of the same shape not.
+    """
+    others = sorted({variant.family for variant in _variants(step)} - {step.built.family})
+    return " or ".join([step.built.name, *others])
+
+
+def _variants(step: ProgramStep) -> Sequence[Variant]:
+    """Of a layer on tensor cores; what the shared families could do otherwise counts on processors only."""
+    cuts = () if step.built.alternatives is None else step.built.alternatives.cuts
+    return [cut for cut in cuts if isinstance(cut, Variant)]
+
+
+def tunable(program: Program) -> dict[str, ProgramStep]:
+    """Steps whose kernels have variants, one of each kernel, by its key."""
+    found: dict[str, ProgramStep] = {}
+    for step in program.steps:
+        if len(_variants(step)) > 1:
+            found.setdefault(kernel_key(step), step)
+    return found
+
+
+def tried(step: ProgramStep, gpu: str) -> list[Variant]:
+    """Variants of a step that are worth a trial on a chip, the first one first."""
+    first, *others = (variant for variant in _variants(step) if variant.gpu in ("", gpu))
+    sizes: dict[tuple[str, int, int], int] = {_size(first): 1}
+    found = [first]
+    for variant in sorted(others, key=lambda each: _logarithm(each, gpu)):
+        sizes[_size(variant)] = sizes.get(_size(variant), 0) + 1
+        if sizes[_size(variant)] <= OF_A_SIZE:
+            found.append(variant)
+    kept = found[:TRIED]
+    for variant in found[TRIED:]:  # the best of each family has its place
+        if variant.family not in {one.family for one in kept}:
+            kept[-1] = variant
+    return kept
+
+
+def _size(variant: Variant) -> tuple[str, int, int]:
+    return variant.family, variant.tiles.cut.rows, variant.tiles.cut.columns
+
+
+def _logarithm(variant: Variant, gpu: str) -> float:
+    """Of the predicted time on a chip, or over all chips where that one is not known."""
+    if gpu not in CHIPS:
+        return log(variant.typical)
+    return sum(log(variant.predicted(samples)[gpu]) for samples in SAMPLES)
+
+
+def tuned(program: Program, times: GpuTimes) -> Program:
+    """The program with the variants that are the fastest; what the table does not have stays as predicted.
+
+    Raises UsageError where a layer has no such variant.
+    """
+    return replace(program, steps=tuple(_chosen(step, times) for step in program.steps))
+
+
+def _chosen(step: ProgramStep, times: GpuTimes) -> ProgramStep:
+    found = times.kernels.get(kernel_key(step)) if _variants(step) else None
+    if found is None or found.chosen == found.first:
+        return step
+    known = {variant.label: variant for variant in _variants(step)}
+    if found.chosen not in known:
+        raise UsageError(f"the times of {step.built.name} choose {found.chosen!r}; known: {', '.join(known)}")
+    return replace(step, built=known[found.chosen].built())
+
+
+def given(program: Program, times: GpuTimes) -> GpuTimes:
+    """What a table has of the kernels of a program. Raises UsageError where that is nothing."""
+    own = tunable(program)
+    found = {key: one for key, one in times.kernels.items() if key in own}
+    if own and not found:
+        raise UsageError(
+            f"the times that are given are of none of this network's {len(own)} kernels with variants: they are of "
+            "another network, or of another version; compile with --tune quick where the GPU is"
+        )
+    left = len(own) - len(found)
+    told = times.missing or f"the table has no times of {left:,} kernels"
+    return replace(times, kernels=found, missing=told if left else "")

@@ -1,0 +1,52 @@
+"""Times two variants of a layer as on a GPU, with the emulator in its place; prints the table, as JSON.
+
+`python tuned_kernels.py FOLDER`: a process of its own, which loads stand-ins before it imports TVM.
+"""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ptqc.codegen.cuda.trials import TimingEffort
+from ptqc.native.cuda_device import CudaDevice
+
+
+def main(folder: Path) -> None:
+    from ptqc.codegen.cuda.worker import load_stand_ins
+
+    load_stand_ins()
+
+    from ptqc.codegen.cuda import layers
+    from ptqc.codegen.cuda.laboratory import Laboratory
+    from ptqc.codegen.cuda.loops import ThreadLoops
+    from ptqc.codegen.cuda.measuring import Measuring
+    from ptqc.codegen.cuda.toolkit import Toolkit
+    from ptqc.codegen.kernels.epilogue import NOTHING
+    from ptqc.codegen.kernels.loops import written_with
+    from ptqc.codegen.kernels.requantization import Requantization
+    from ptqc.codegen.program.built import Alternatives
+    from ptqc.codegen.program.layout import Layout
+    from ptqc.codegen.program.program import Program, ProgramStep
+    from ptqc.codegen.program.window import Window
+    from ptqc.store.entries import Store
+
+    device = CudaDevice("no GPU: the emulator of ptqc", (8, 0), "none", is_emulator=True)
+    window, weights = Window(16, (4, 4)), np.random.default_rng(0).integers(-127, 128, (8, 16, 1, 1)).astype(np.int8)
+    x, y = Layout((16, 4, 4), "uint8"), Layout((8, 4, 4), "uint8")
+    numbers = Requantization(np.zeros(8, np.int32), np.full(8, 1e-3, np.float32), 7)
+    with written_with(ThreadLoops()):
+        built: Any = layers.integer(x, y, window, 1, weights, numbers, NOTHING)
+        ways = built.alternatives
+        built = replace(built, alternatives=Alternatives(ways.cuts[:2], ways.write))
+        program = Program((ProgramStep(built, ("x",), "y", "y"),), {"x": x, "y": y}, ("x",), ("y",))
+        laboratory = Laboratory(device, Toolkit.require(), ["sm_80"], TimingEffort((1,), 5))
+        print(json.dumps(Measuring(laboratory, Store(folder / "store"))(program).to_json()))
+
+
+if __name__ == "__main__":
+    sys.modules["torch"] = None  # type: ignore[assignment]  # TVM would load it, for seconds and without need
+    main(Path(sys.argv[1]))
