@@ -23,3 +23,10 @@ def test_every_cut_and_packing_gives_the_same_integers(kind: str, tmp_path: Path
     assert len(products) == 2 * len(found["off"])
     for name, count in products.items():
         assert count in ((4, 8) if name.startswith("sm_90a") else (32, 64)), name
+
+
+@needs_nvcc
+@pytest.mark.slow
+def test_planted_faults_are_found_in_every_order_of_threads(tmp_path: Path) -> None:
+    """Fences, waits, copies, descriptors, swizzling, signs, packing, registers exchanged."""
+    assert kernel_processes.unnoticed("group_cases", 32, tmp_path) == {}
