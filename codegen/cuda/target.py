@@ -68,8 +68,8 @@ class CudaTarget:
         return True
 
     def timer(self, options: CudaOptions) -> CudaTimer:
-        """What predicts the times of its libraries."""
-        return CudaTimer(options.gpus)
+        """What tells the times of its libraries. Raises TargetError where a GPU is asked for and there is none."""
+        return CudaTimer.of(options)
 
     def build(
         self,
