@@ -55,8 +55,10 @@ def build_target(
     name, folder = chosen.name, scratch / "target"
     folder.mkdir()
     try:
-        with progress.stage("native library"):
-            native = chosen.target.build(fitted.lowered, fitted.exported, samples, chosen.options, store.folder, folder)
+        with progress.stage("native library") as stage:
+            native = chosen.target.build(
+                fitted.lowered, fitted.exported, samples, chosen.options, store.folder, folder, stage
+            )
     except TargetError as error:
         if not chosen.may_be_missing:
             raise

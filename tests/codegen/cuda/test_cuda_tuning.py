@@ -126,9 +126,9 @@ class Measured:
         return found, self.problem
 
 
-def measure(program: Program, laboratory: Any, folder: Path) -> GpuTimes:
+def measure(program: Program, laboratory: Any, folder: Path, done: Callable[[str], object] = str) -> GpuTimes:
     with written_with(ThreadLoops()):
-        return Measuring(laboratory, Store(folder))(program)
+        return Measuring(laboratory, Store(folder), done)(program)
 
 
 @pytest.fixture(scope="module")
@@ -179,10 +179,12 @@ def test_a_library_that_does_not_run_is_told_and_no_further_one_built(
     few: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ptqc.codegen.cuda.measuring.TOGETHER", 1)
+    done: list[str] = []
     some, none = Measured(problem="the GPU is busy"), Measured(problem="the GPU is busy", most=0)
     assert measure(few, none, tmp_path).missing == "2 kernels left: the GPU is busy"
     assert len(none.asked) == 1
-    assert measure(few, some, tmp_path).missing == ""
+    assert measure(few, some, tmp_path, done.append).missing == ""
+    assert done == ["timed 1 of 2 kernels", "timed 2 of 2 kernels"]
 
 
 def test_a_table_of_other_kernels_is_refused(few: Program, times: GpuTimes) -> None:
