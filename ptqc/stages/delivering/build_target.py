@@ -12,7 +12,7 @@ from ptqc.codegen.targets import Chosen, TargetOutput
 from ptqc.errors import TargetError
 from ptqc.stages.fit import Fitted
 from ptqc.store.entries import Store
-from ptqc.work.progress import Progress
+from ptqc.work.progress import Progress, Stage
 
 VERIFIED_SAMPLES = 4
 
@@ -56,8 +56,8 @@ def build_target(
         return BuiltTargets({}, {})
     name = chosen.name
     try:
-        with progress.stage("native library"):
-            native = _native(fitted, samples, chosen, store, scratch)
+        with progress.stage("native library") as stage:
+            native = _native(fitted, samples, chosen, store, scratch, stage)
     except TargetError as error:
         if not chosen.may_be_missing:
             raise
@@ -65,19 +65,23 @@ def build_target(
     return BuiltTargets({f"{name}/{file}": path for file, path in native.files.items()}, {name: native.document})
 
 
-def _native(fitted: Fitted, samples: Samples, chosen: Chosen, store: Store, scratch: Path) -> TargetOutput:
+def _native(
+    fitted: Fitted, samples: Samples, chosen: Chosen, store: Store, scratch: Path, stage: Stage
+) -> TargetOutput:
     main = samples.of_main_size()
     try:
-        return _of_sizes(fitted, samples, chosen, store, scratch / "target")
+        return _of_sizes(fitted, samples, chosen, store, scratch / "target", stage)
     except TargetError as error:
         if len(main) == len(samples):
             raise
         reason = f"built for the size of {len(main)} of {len(samples)} samples: {error}"
-    native = _of_sizes(fitted, main, chosen, store, scratch / "of_main_size")
+    native = _of_sizes(fitted, main, chosen, store, scratch / "of_main_size", stage)
     return replace(native, document={**native.document, "fixed_sizes": reason})
 
 
-def _of_sizes(fitted: Fitted, samples: Samples, chosen: Chosen, store: Store, folder: Path) -> TargetOutput:
+def _of_sizes(
+    fitted: Fitted, samples: Samples, chosen: Chosen, store: Store, folder: Path, stage: Stage
+) -> TargetOutput:
     folder.mkdir()
     probes = list(samples.few(VERIFIED_SAMPLES))
-    return chosen.target.build(fitted.lowered, fitted.exported, probes, chosen.options, store.folder, folder)
+    return chosen.target.build(fitted.lowered, fitted.exported, probes, chosen.options, store.folder, folder, stage)
