@@ -42,7 +42,7 @@ from ptqc.solutions import TunedNumbers
 from ptqc.solvers.cost_model import Times
 from ptqc.stages.caches.packed import with_packed_caches
 from ptqc.stages.delivering import documents
-from ptqc.stages.delivering.build_target import build_target, check_samples
+from ptqc.stages.delivering.build_target import VERIFIED_SAMPLES, build_target, check_samples
 from ptqc.stages.delivering.consistency import check_activations
 from ptqc.stages.delivering.documents import CompileOutcome
 from ptqc.stages.fit import Fitted, Packed, PlanSearch, Search, best_of, reconstruct, tune
@@ -78,7 +78,6 @@ from ptqc.work.progress import Progress
 from ptqc.work.scratch import scratch
 from ptqc.work.threads import one_blas_thread
 
-VERIFIED_SAMPLES = 4
 # Of the time that is left, where there is a limit; the rest is for what comes behind.
 SPLITTING_SHARE, MEASURING_SHARE, FITTING_SHARE = 0.1, 0.6, 0.5
 
@@ -220,7 +219,7 @@ def _deliver(job: Job, request: CompileRequest, labelled: Labelled | None, folde
         intent = Intent(job.model, fitted.plan, fitted.tuned)
         verified = verify(fitted.exported, fitted.lowered, intent, probes, job.limit)
     job = replace(job, notes=(*job.notes, *saturation_notes(fitted.exported, probes)))
-    native = build_target(fitted, probes, request.target, request.store, folder, progress)
+    native = build_target(fitted, held_back, request.target, request.store, folder, progress)
     timed = time_delivered(job, request.clock, fitted, progress)
     if timed is not None and job.budgets.strict:
         timed.check()

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from ptqc.calibration.inputs import InputSpec, input_specs
 from ptqc.calibration.samples import Samples
-from ptqc.calibration.synthetic import FREE_SIDE, OTHER_SIDES, draw, spatial_axes
+from ptqc.calibration.synthetic import FREE_SIDE, OTHER_SIDES, SHORT, Sizes, draw, short_sizes, spatial_axes
 from ptqc.errors import CalibrationError, ModelError, PtqcError
 from ptqc.execute.onnxruntime import Feeds, Runner, reason_of
 from ptqc.work.memory import lacks_memory
@@ -53,6 +53,22 @@ def runnable_side(model: ir.Model, seed: int) -> int:
                 runner.run(next(draw(model, 1, seed, {}, side)))
                 return side
     return FREE_SIDE
+
+
+def runnable_short_sizes(model: ir.Model, seed: int, side: int) -> list[Sizes]:
+    """What short drawn samples are like, of all that there may be those on which the model runs.
+
+    Tracers may fix a length that the declaration leaves open.
+    """
+    found: list[Sizes] = []
+    with suppress(ModelError):  # as above
+        runner = Runner(model)
+        for sizes in short_sizes(model):
+            with suppress(Exception):  # as above
+                *_, feeds = draw(model, SHORT // 2 + 1, seed, {}, side, [sizes])
+                runner.run(feeds)
+                found.append(sizes)
+    return found
 
 
 @contextmanager

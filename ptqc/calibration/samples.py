@@ -8,6 +8,7 @@ A spool is a folder of two files: `samples.bin`, the raw C-order bytes of every 
 import hashlib
 import json
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -168,6 +169,14 @@ class Samples(Sequence[Feeds]):
             first.setdefault(tuple(tensor.shape for tensor in record.tensors), index)
         by_size = sorted(first.values(), key=lambda index: self.records[index].elements)
         return self.select([by_size[place] for place in spread(len(by_size), most)])
+
+    def of_main_size(self) -> "Samples":
+        """Those of the size beyond axis 0 that more than half have; all where there is no such size."""
+        sizes = [tuple(tensor.shape[1:] for tensor in record.tensors) for record in self.records]
+        ((main, count),) = Counter(sizes).most_common(1) or [((), 0)]
+        if 2 * count <= len(sizes):
+            return self
+        return self.select([index for index, size in enumerate(sizes) if size == main])
 
     def few(self, most: int) -> "Samples":
         """At most this many samples for a check: the first ones or, where shapes differ, one of each shape."""

@@ -4,10 +4,15 @@ Images are pictures with the coarse statistics of photographs, other float input
 of the embedding that they select from. A text has FREE_LENGTH tokens of one kind, none of which is masked, and nothing
 is cached before it; where a model takes fewer tokens in a run, the others are cached, as normal keys and values. What
 an encoder made of another text or sound has as many places.
+
+Attention over few places gives larger numbers than over many: it averages values, and of one place gives that itself.
+So some samples are short, where the model runs on these: of every SHORT samples one has a text, or something heard, of
+1, 2, 4, ... places.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import onnx_ir as ir
@@ -24,24 +29,65 @@ FREE_SIDE = 224  # of a picture whose sizes the model leaves open: a multiple of
 # Others, for models that run at one size and do not say at which, as those with a table of positions.
 OTHER_SIDES = (384, 256, 336, 448, 512, 128, 64, 32)
 FREE_LENGTH = 32  # of a sequence of tokens
+SHORT = 4  # one sample in so many has a shorter sequence, the third the first of them
+LENGTHS = (1, 2, 4, 8, 16)
 ADVICE = "give real samples with --calibration DATA"
 
 Draw = Callable[[np.random.Generator], np.ndarray]
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of drawn sequences: tokens of a text with those that are cached, and places of what an encoder made."""
+
+    tokens: int = FREE_LENGTH
+    heard: int = FREE_LENGTH
+
+
 def draw(
-    model: ir.Model, count: int, seed: int, pixels: Mapping[str, PixelRange], side: int = FREE_SIDE
+    model: ir.Model,
+    count: int,
+    seed: int,
+    pixels: Mapping[str, PixelRange],
+    side: int = FREE_SIDE,
+    short: Sequence[Sizes] = (),
 ) -> Iterator[Feeds]:
     """Samples for every input of the model, the same for the same seed; a free batch is 1.
 
-    pixels: the range of each image, by input name (default: bytes). side: of images whose sizes are open.
+    pixels: the range of each image, by input name (default: bytes). side: of images whose sizes are open. short: what
+    short samples are like, one after the other.
     Raises CalibrationError, at once, for an input that nothing can be drawn for.
     """
     inputs = input_specs(model)
     found = roles(inputs)
-    lengths = _Lengths.of(inputs, found)
-    drawn = {spec.name: _drawer(spec, found[spec.name], pixels.get(spec.name, RAW), side, lengths) for spec in inputs}
-    return (_sample(drawn, np.random.default_rng((seed, index))) for index in range(count))
+
+    def drawers(sizes: Sizes) -> dict[str, Draw]:
+        lengths = _Lengths.of(inputs, found, sizes)
+        return {
+            spec.name: _drawer(spec, found[spec.name], pixels.get(spec.name, RAW), side, lengths) for spec in inputs
+        }
+
+    kinds = [drawers(sizes) for sizes in (Sizes(), *short)]
+    return (_sample(kinds[_kind(n, len(short))], np.random.default_rng((seed, n))) for n in range(count))
+
+
+def short_sizes(model: ir.Model) -> list[Sizes]:
+    """What short samples of a model can be like; none where it has no sequence, or one of a fixed length."""
+    inputs = input_specs(model)
+    found = roles(inputs)
+    tried = [Sizes(**{kind: length}) for length in LENGTHS for kind in ("heard", "tokens")]
+    shapes = [_shapes(inputs, found, sizes) for sizes in (Sizes(), *tried)]
+    return [sizes for sizes, shape in zip(tried, shapes[1:], strict=True) if shape != shapes[0]]
+
+
+def _shapes(inputs: Sequence[InputSpec], found: Mapping[str, InputRole], sizes: Sizes) -> list[tuple[int, ...]]:
+    """Of all inputs with tokens and of those that are heard."""
+    lengths = _Lengths.of(inputs, found, sizes)
+    return [
+        lengths.of_axes(spec, lengths.heard if role is InputRole.HEARD else lengths.whole)
+        for spec in inputs
+        if (role := found[spec.name]) in (InputRole.TOKENS, InputRole.HEARD)
+    ]
 
 
 def is_image(spec: InputSpec) -> bool:
@@ -55,6 +101,12 @@ def spatial_axes(spec: InputSpec) -> tuple[int, ...]:
     return () if axis is None else (1, 2) if axis == 3 else (2, 3)
 
 
+def _kind(index: int, others: int) -> int:
+    """Of which kind a sample is: 0 where it is whole, else the number of one of so many short ones, from 1."""
+    block, place = divmod(index, SHORT)
+    return 1 + block % others if others and place == SHORT // 2 else 0
+
+
 def _sample(drawn: Mapping[str, Draw], rng: np.random.Generator) -> Feeds:
     return {name: one(rng) for name, one in drawn.items()}
 
@@ -63,22 +115,25 @@ def _sample(drawn: Mapping[str, Draw], rng: np.random.Generator) -> Feeds:
 class _Lengths:
     """Sizes that inputs leave open.
 
-    past, whole: tokens that are cached, and those of a text with these. symbols: by symbol, of the axes that inputs of
-    integers leave open, which other inputs have too.
+    past, whole: tokens that are cached, and those of a text with these. heard: places of what an encoder made. symbols:
+    by symbol, of the axes that inputs of integers leave open, which other inputs have too.
     """
 
     past: int
     whole: int
+    heard: int
     symbols: Mapping[str, int]
 
     @classmethod
-    def of(cls, inputs: Sequence[InputSpec], found: Mapping[str, InputRole]) -> "_Lengths":
+    def of(cls, inputs: Sequence[InputSpec], found: Mapping[str, InputRole], sizes: Sizes) -> Self:
         """Of a model with these inputs, whose roles are known."""
-        tokens = (spec.shape[-1] for spec in inputs if found[spec.name] is InputRole.TOKENS and len(spec.shape) > 1)
-        at_once = next((size for size in tokens if isinstance(size, int)), FREE_LENGTH)
-        whole = max(FREE_LENGTH, at_once)
+        tokens = [spec.shape[-1] for spec in inputs if found[spec.name] is InputRole.TOKENS and len(spec.shape) > 1]
+        at_once = next((size for size in tokens if isinstance(size, int)), sizes.tokens)
+        whole = max(sizes.tokens, at_once)
         symbols = (dim for spec in inputs if spec.dtype.kind in "iub" and not is_image(spec) for dim in spec.shape[1:])
-        return cls(whole - at_once, whole, {dim: whole for dim in symbols if isinstance(dim, str)})
+        heard = {dim for spec in inputs if found[spec.name] is InputRole.HEARD for dim in spec.shape[1:]} - set(tokens)
+        by_symbol = {dim: sizes.heard if dim in heard else whole for dim in symbols if isinstance(dim, str)}
+        return cls(whole - at_once, whole, sizes.heard, by_symbol)
 
     def of_axes(self, spec: InputSpec, free: int) -> tuple[int, ...]:
         """The input's shape with a batch of 1 and this size where it and all symbols leave an axis open."""
@@ -89,7 +144,7 @@ def _drawer(spec: InputSpec, role: InputRole, pixels: PixelRange, side: int, len
     if is_image(spec) and role not in (InputRole.MASK, InputRole.PAST, InputRole.HEARD):
         return _pictures(spec, pixels, side)
     if role in (InputRole.PAST, InputRole.HEARD):
-        return _normal(lengths.of_axes(spec, lengths.past if role is InputRole.PAST else lengths.whole), spec.dtype)
+        return _normal(lengths.of_axes(spec, lengths.past if role is InputRole.PAST else lengths.heard), spec.dtype)
     if spec.dtype.kind in "iub" or role is InputRole.MASK:
         return _of_tokens(spec, role, lengths)
     if spec.dtype.kind in "cU":

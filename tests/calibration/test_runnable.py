@@ -10,8 +10,9 @@ from PIL import Image
 
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs
-from ptqc.calibration.runnable import check_runs
+from ptqc.calibration.runnable import check_runs, runnable_short_sizes
 from ptqc.calibration.samples import Samples, collect
+from ptqc.calibration.synthetic import FREE_SIDE
 from ptqc.errors import CalibrationError
 from ptqc.execute.onnxruntime import Runner
 from ptqc.notes import Level
@@ -99,3 +100,13 @@ def test_nothing_is_run_where_all_sizes_are_declared_or_memory_is_short(
     monkeypatch.setattr(Runner, "run", run)
     check_runs(model, samples)
     assert bool(tried) is loaded
+
+
+@pytest.mark.parametrize(("rows", "kept"), [(1, [1, 2, 4, 8, 16]), (4, [4, 8, 16])])
+def test_short_samples_are_those_that_the_model_runs_on(rows: int, kept: list[int]) -> None:
+    graph = """g (int64[N,T] ids) => (float[N,T,8] y, float[N,M,8] z) {
+        y = Gather(words, ids)
+        z = Reshape(y, shape)
+    }"""
+    model = parse(graph, words=noise(50, 8), shape=np.array([1, -1, 8 * rows]))
+    assert [sizes.tokens for sizes in runnable_short_sizes(model, 0, FREE_SIDE)] == kept

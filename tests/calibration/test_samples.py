@@ -181,6 +181,14 @@ def test_one_sample_of_each_shape_from_the_smallest_to_the_largest(tmp_path):
     assert numbers(Samples.open(tmp_path).select([4, 2])) == [4, 2]
 
 
+def test_the_main_size_is_that_of_more_than_half(tmp_path):
+    spec = InputSpec("x", np.dtype(np.float32), ("N", "T"))
+    samples = collect([np.zeros((1, n), np.float32) for n in (5, 2, 5, 9, 5)], [spec], tmp_path, 10)
+    assert numbers(samples.of_main_size()) == [0, 2, 4]
+    assert numbers(samples[:4].of_main_size()) == [0, 1, 2, 3]
+    assert numbers(samples[:0].of_main_size()) == []
+
+
 def test_a_reader_that_raises_is_named_with_its_sample_and_cause(tmp_path):
     def reader():
         yield from feeds(3)

@@ -9,7 +9,7 @@ from writing import ROWS, encoder
 
 from ptqc.calibration.inputs import conform, input_specs
 from ptqc.calibration.pixel_range import PixelRange
-from ptqc.calibration.synthetic import FREE_LENGTH, draw
+from ptqc.calibration.synthetic import FREE_LENGTH, draw, short_sizes
 from ptqc.errors import CalibrationError
 from ptqc.execute.onnxruntime import Runner
 
@@ -203,6 +203,42 @@ def test_what_is_heard_needs_tokens_but_no_mask() -> None:
     }"""
     (found,) = drawn(parse(graph, words=noise(50, 8)), 1)
     assert found["encoder_hidden_states"].shape == (1, FREE_LENGTH, 8)
+
+
+HEARD = """g (int64[N,T] ids, float[N,heard,8] encoder_hidden_states, int64[N,heard] encoder_attention_mask) =>
+    (float[N,T,heard] p, float[N,T,8] y) {
+    e = Gather(words, ids)
+    t = Transpose<perm=[0,2,1]>(encoder_hidden_states)
+    s = MatMul(e, t)
+    m = Cast<to=1>(encoder_attention_mask)
+    w = Unsqueeze(m, one)
+    b = Add(s, w)
+    p = Softmax(b)
+    y = MatMul(p, encoder_hidden_states)
+}"""
+
+
+def test_texts_and_what_is_heard_are_short_in_turns() -> None:
+    model = parse(HEARD, words=noise(50, 8), one=np.array([1]))
+    short = short_sizes(model)
+    assert [(sizes.heard, sizes.tokens) for sizes in short[:4]] == [(1, 32), (32, 1), (2, 32), (32, 2)]
+    whole, found = list(draw(model, 12, 0, {})), list(draw(model, 12, 0, {}, short=short))
+    sizes = [(feeds["encoder_hidden_states"].shape[1], feeds["ids"].shape[1]) for feeds in found]
+    assert [(place, size) for place, size in enumerate(sizes) if size != (32, 32)] == [
+        (2, (1, 32)),
+        (6, (32, 1)),
+        (10, (2, 32)),
+    ]
+    masks = [feeds["encoder_attention_mask"].shape[1] for feeds in found]
+    assert masks == [heard for heard, _ in sizes]
+    assert all(np.array_equal(whole[0][name], found[0][name]) for name in whole[0])
+    assert Runner(model).run(found[2])["p"].shape == (1, 32, 1)
+
+
+def test_sequences_of_fixed_lengths_and_pictures_have_no_short_ones() -> None:
+    fixed = HEARD.replace("[N,T", "[N,6").replace("heard,", "6,").replace("heard]", "6]")
+    assert short_sizes(parse(fixed, words=noise(50, 8), one=np.array([1]))) == []
+    assert short_sizes(copied("float[N,3,H,W]")) == []
 
 
 FLOAT_MASK = """g (int64[N,T] ids, float[N,T] m) => (float[N,T,8] y) {

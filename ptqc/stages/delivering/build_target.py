@@ -1,19 +1,20 @@
 """What a target builds of a compile, where one is asked for."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 
 from ptqc.calibration.samples import Samples
-from ptqc.codegen.targets import Chosen
+from ptqc.codegen.targets import Chosen, TargetOutput
 from ptqc.errors import TargetError
-from ptqc.execute.onnxruntime import Feeds
 from ptqc.stages.fit import Fitted
 from ptqc.store.entries import Store
-from ptqc.work.progress import Progress
+from ptqc.work.progress import Progress, Stage
+
+VERIFIED_SAMPLES = 4
 
 
 @dataclass(frozen=True)
@@ -37,30 +38,50 @@ def check_target(chosen: Chosen | None) -> None:
 
 
 def check_samples(chosen: Chosen | None, samples: Samples, model: ir.Model) -> None:
-    """Raises TargetError where they differ in size, and a target is built that may not be missing."""
+    """Raises TargetError where they differ too much in size, and a target is built that may not be missing."""
     if chosen is not None and not chosen.may_be_missing:
-        chosen.target.check_sizes(samples.row_shapes, model)
+        chosen.target.check_sizes(samples.of_main_size().row_shapes, model)
 
 
 def build_target(
-    fitted: Fitted, samples: Sequence[Feeds], chosen: Chosen | None, store: Store, scratch: Path, progress: Progress
+    fitted: Fitted, samples: Samples, chosen: Chosen | None, store: Store, scratch: Path, progress: Progress
 ) -> BuiltTargets:
-    """The native library of the fitted plan, verified against the exported file.
+    """The native library of the fitted plan, verified against the exported file on a few of the samples.
 
-    scratch: where its files stay until they are delivered. Raises TargetError when it cannot be built and may not be
-    missing; VerificationError when it computes anything else.
+    Where the target takes one size only, it is that of most samples. scratch: where its files stay until they are
+    delivered. Raises TargetError when it cannot be built and may not be missing; VerificationError when it computes
+    anything else.
     """
     if chosen is None:
         return BuiltTargets({}, {})
-    name, folder = chosen.name, scratch / "target"
-    folder.mkdir()
+    name = chosen.name
     try:
         with progress.stage("native library") as stage:
-            native = chosen.target.build(
-                fitted.lowered, fitted.exported, samples, chosen.options, store.folder, folder, stage
-            )
+            native = _native(fitted, samples, chosen, store, scratch, stage)
     except TargetError as error:
         if not chosen.may_be_missing:
             raise
         return BuiltTargets({}, {name: {"missing": str(error)}})
     return BuiltTargets({f"{name}/{file}": path for file, path in native.files.items()}, {name: native.document})
+
+
+def _native(
+    fitted: Fitted, samples: Samples, chosen: Chosen, store: Store, scratch: Path, stage: Stage
+) -> TargetOutput:
+    main = samples.of_main_size()
+    try:
+        return _of_sizes(fitted, samples, chosen, store, scratch / "target", stage)
+    except TargetError as error:
+        if len(main) == len(samples):
+            raise
+        reason = f"built for the size of {len(main)} of {len(samples)} samples: {error}"
+    native = _of_sizes(fitted, main, chosen, store, scratch / "of_main_size", stage)
+    return replace(native, document={**native.document, "fixed_sizes": reason})
+
+
+def _of_sizes(
+    fitted: Fitted, samples: Samples, chosen: Chosen, store: Store, folder: Path, stage: Stage
+) -> TargetOutput:
+    folder.mkdir()
+    probes = list(samples.few(VERIFIED_SAMPLES))
+    return chosen.target.build(fitted.lowered, fitted.exported, probes, chosen.options, store.folder, folder, stage)

@@ -68,7 +68,7 @@ class LibraryClock:
         return real, found
 
     def _profiles(self, decided: Decided, graphs: "Sequence[LoweredPlan]", seconds: float) -> list[Profile]:
-        samples = list(decided.held_back.few(SAMPLES))
+        samples = list(decided.held_back.of_main_size().few(SAMPLES))
         pairs = [(graph.lowered, graph.exported) for graph in graphs]
         timed = self.timer(pairs, samples, self.store, seconds)
         operators = {operator.node for operator in network_of(decided).operators}

@@ -15,7 +15,7 @@ from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.joining import takes_batches
 from ptqc.calibration.observers import RangeObserver
 from ptqc.calibration.plausibility import preprocessing_warning
-from ptqc.calibration.runnable import check_runs, runnable_side
+from ptqc.calibration.runnable import check_runs, runnable_short_sizes, runnable_side
 from ptqc.calibration.samples import Samples, collect
 from ptqc.calibration.synthetic import draw
 from ptqc.calibration.texts import Texts
@@ -131,7 +131,8 @@ def gather(
     if is_drawn:
         try_once(source, next(draw(source.model, 1, seed, {})))
         side = runnable_side(source.model, seed)
-        synthetic = synthesize(source.model, limit, seed, progress, source.cast_double, side)
+        short = runnable_short_sizes(source.model, seed, side)
+        synthetic = synthesize(source.model, limit, seed, progress, source.cast_double, side, short)
         calibration, notes = synthetic.feeds, synthetic.notes
     with progress.stage("read calibration data", None) as stage:
         samples = collect(calibration, inputs, folder, limit, preprocessing, lambda _done, _total: stage.advance())

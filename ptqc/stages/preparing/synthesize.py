@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.pixel_range import COMMON, RAW, PixelRange, stated_range
-from ptqc.calibration.synthetic import FREE_SIDE, draw, is_image
+from ptqc.calibration.synthetic import FREE_SIDE, Sizes, draw, is_image
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.graph.nodes import constant, input_of, nodes_of
 from ptqc.notes import Level, Note
@@ -41,11 +41,18 @@ class Synthetic:
 
 
 def synthesize(
-    model: ir.Model, limit: int, seed: int, progress: Progress, cast_double: bool = False, side: int = FREE_SIDE
+    model: ir.Model,
+    limit: int,
+    seed: int,
+    progress: Progress,
+    cast_double: bool = False,
+    side: int = FREE_SIDE,
+    short: Sequence[Sizes] = (),
 ) -> Synthetic:
     """At most `limit` samples for a model, the same for the same seed.
 
-    cast_double: compute a float64 model in float32. side: of images whose sizes the model leaves open.
+    cast_double: compute a float64 model in float32. side: of images whose sizes the model leaves open. short: what
+    short samples are like.
     Raises CalibrationError for an input that nothing can be drawn for.
     """
     if cast_double:
@@ -54,13 +61,13 @@ def synthesize(
     pixels, remarks = _pixel_ranges(model, seed, side)
     notes += [Note(STEP, name, remark) for name, remark in remarks.items()]
     if not match_batch_norm.has_statistics(model):
-        return Synthetic(draw(model, limit, seed, pixels, side), tuple(notes))
+        return Synthetic(draw(model, limit, seed, pixels, side, short), tuple(notes))
     if (problem := match_batch_norm.problem(model)) is not None:
         notes.append(Note(STEP, "", f"not matched to batch normalization: {problem}", Level.SKIPPED))
-        return Synthetic(draw(model, limit, seed, pixels, side), tuple(notes))
+        return Synthetic(draw(model, limit, seed, pixels, side, short), tuple(notes))
     drawn = list(draw(model, min(limit, match_batch_norm.SAMPLES), seed, pixels, side))
     matched, remark = match_batch_norm.match(_rewritten(model, drawn, fold=False), drawn, progress)
-    return Synthetic(matched or draw(model, limit, seed, pixels, side), (*notes, Note(STEP, "", remark)))
+    return Synthetic(matched or draw(model, limit, seed, pixels, side, short), (*notes, Note(STEP, "", remark)))
 
 
 def _pixel_ranges(model: ir.Model, seed: int, side: int) -> tuple[dict[str, PixelRange], dict[str, str]]:

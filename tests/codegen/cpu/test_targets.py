@@ -132,6 +132,15 @@ def test_samples_of_several_sizes_are_refused_before_anything_is_measured(tmp_pa
     assert "sizes, which a library takes where its operators do" in artifact.manifest["targets"]["cpu"]["missing"]
 
 
+def test_a_library_for_one_size_is_built_for_that_of_most_samples(tmp_path: Path) -> None:
+    model = proto("g (float[N,8,L] x) => (float[N,4,L] y) { y = Conv <kernel_shape = [1]> (x, w) }", w=weight(4, 8, 1))
+    feeds = [samples(8, 3 if index % 4 == 2 else 6, count=1, seed=index) for index in range(16)]
+    artifact = compiled(model, feeds, tmp_path, target="cpu", bits=(7,))
+    assert artifact.manifest["targets"]["cpu"]["fixed_sizes"].startswith("built for the size of 3 of 4 samples: these")
+    (found,) = ptqc.load(artifact.folder).native().run({"x": feeds[0]}).values()
+    assert found.shape == (1, 4, 6)
+
+
 @pytest.mark.parametrize(
     ("has", "name"),
     [

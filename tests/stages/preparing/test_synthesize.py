@@ -1,14 +1,19 @@
 """Samples without data: which range pixels get, matching to batch normalization, and what is said about both."""
 
 import importlib.util
+from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
+from compiling import compiled, proto
 from graphs import noise, parse
 
 from ptqc.calibration.pixel_range import COMMON, PixelRange
 from ptqc.errors import CalibrationError
+from ptqc.execute.onnxruntime import Feeds
 from ptqc.notes import Level
 from ptqc.stages.preparing import match_batch_norm
 from ptqc.stages.preparing.synthesize import BALANCE, Synthetic, synthesize
@@ -35,6 +40,10 @@ def normalized(batch: str = "N", graph: str = NORMALIZED) -> ir.Model:
     ones = np.ones(4, np.float32)
     constants = {"scale": ones, "shift": ones * 0.1, "mean": ones * 0.2, "variance": ones * 0.5}
     return parse(graph.replace("BATCH", batch), w=noise(4, 3, 3, 3, scale=0.2), **constants)
+
+
+def opened(model: onnx.ModelProto) -> ort.InferenceSession:
+    return ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
 
 
 def remarks(found: Synthetic) -> str:
@@ -151,3 +160,30 @@ def test_what_has_no_gradient_is_not_matched() -> None:
     graph = NORMALIZED.replace("a = Conv", "r = Bernoulli<seed=1.0>(x) a = Conv").replace("(x, w)", "(r, w)")
     found = synthesize(normalized(graph=graph), 4, 0, SILENT)
     assert "not matched to batch normalization: the Bernoulli" in remarks(found)
+
+
+BEHIND_ENCODER = """g (int64[N,T] ids, float[N,heard,32] encoder_hidden_states) => (float[N,T,32] y) {
+    e = Gather(words, ids)
+    q = MatMul(e, wq)
+    k = MatMul(encoder_hidden_states, wk)
+    v = MatMul(encoder_hidden_states, wv)
+    kt = Transpose<perm=[0,2,1]>(k)
+    s = MatMul(q, kt)
+    p = Softmax(s)
+    a = MatMul(p, v)
+    y = MatMul(a, wo)
+}"""
+
+
+def test_drawn_samples_have_what_attention_gives_over_one_place(tmp_path: Path) -> None:
+    """A mean over 32 places is small beside what a softmax of one place lets through."""
+    flat = {name: noise(32, 32, scale=0.03) for name in ("wq", "wk")}
+    weights = {name: noise(32, 32, scale=0.18) for name in ("wv", "wo")} | flat
+    model = proto(BEHIND_ENCODER, words=noise(50, 32), **weights)
+    artifact = compiled(model, "synthetic", tmp_path, bits=(7,), samples=16)
+    rng = np.random.default_rng(0)
+    for heard in (1, 32):
+        states = rng.standard_normal((1, heard, 32)).astype(np.float32)
+        feeds: Feeds = {"ids": rng.integers(0, 50, (1, 32)), "encoder_hidden_states": states}
+        (wanted,), (found,) = (session.run(None, feeds) for session in (opened(model), artifact.session()))
+        assert 10 * np.log10(np.square(wanted).sum() / np.square(wanted - found).sum()) > 30
