@@ -134,12 +134,12 @@ def measure(program: Program, laboratory: Any, folder: Path, done: Callable[[str
 
 @pytest.fixture(scope="module")
 def few(program: Program) -> Program:
-    """Three steps of two kernels in three variants each."""
+    """Three steps of two kernels in two variants each."""
     steps = []
     for one in program.steps[:3]:
         ways = one.built.alternatives
         assert ways is not None
-        steps.append(replace(one, built=replace(one.built, alternatives=Alternatives(ways.cuts[:3], ways.write))))
+        steps.append(replace(one, built=replace(one.built, alternatives=Alternatives(ways.cuts[:2], ways.write))))
     return replace(program, steps=tuple(steps))
 
 
