@@ -23,8 +23,10 @@ WIDE, BLOCK, BITS, MOST_ROWS = ((4096, 4096), (11008, 4096), (8192, 8192), (8192
 SIDES = (1024, 2048, 4096, 8192)
 
 
-def prepare(folder: Path, artifacts: Sequence[Path], sides: Sequence[int], wide: Sequence[tuple[int, int]]) -> int:
-    """Fill an empty folder; its bytes."""
+def prepare(
+    folder: Path, artifacts: Sequence[Path], sides: Sequence[int], wide: Sequence[tuple[int, int]], tiles: int
+) -> int:
+    """Fill an empty folder; its bytes. tiles: ways to cut each dense product."""
     folder.mkdir(parents=True)
     for script in SCRIPTS:
         shutil.copy(Path(__file__).with_name(script), folder)
@@ -33,7 +35,7 @@ def prepare(folder: Path, artifacts: Sequence[Path], sides: Sequence[int], wide:
         _network(path, folder / "networks" / path.resolve().name)
     products = folder / "products"
     products.mkdir()
-    command = [sys.executable, __file__, str(products), json.dumps([list(sides), [list(size) for size in wide]])]
+    command = [sys.executable, __file__, str(products), json.dumps([list(sides), [list(size) for size in wide], tiles])]
     subprocess.run(command, check=True)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     if size > MOST_BYTES:
@@ -111,7 +113,7 @@ def _memory(loaded: Any, values: dict[str, np.ndarray]) -> Iterator[tuple[str, n
             yield call.output, loaded.buffer(call.output, values[call.value])
 
 
-def products(folder: Path, sides: Sequence[int], wide: Sequence[Sequence[int]]) -> None:
+def products(folder: Path, sides: Sequence[int], wide: Sequence[Sequence[int]], tiles: int) -> None:
     """A library of single kernels, without its weights; what each is. A process of its own, which loads stand-ins."""
     from ptqc.codegen.cuda.emulator.opening import load_stand_ins
 
@@ -124,7 +126,7 @@ def products(folder: Path, sides: Sequence[int], wide: Sequence[Sequence[int]]) 
 
     with written_with(ThreadLoops()):
         made = [
-            *map(_square, sides),
+            *(one for side in sides for one in _square(side, tiles)),
             *map(_sparse_square, sides),
             *map(_float8_square, sides),
             *(found for size in wide if (found := _row(*size)) is not None),
@@ -152,15 +154,20 @@ def products(folder: Path, sides: Sequence[int], wide: Sequence[Sequence[int]]) 
     shutil.rmtree(folder / "emulated")
 
 
-def _square(side: int) -> tuple[Any, Any, Any, dict[str, Any]]:
-    """Codes of side × side times as many weights of 8 bits."""
+def _square(side: int, tiles: int) -> Iterator[tuple[Any, Any, Any, dict[str, Any]]]:
+    """Codes of side × side times as many weights of 8 bits, in the tiles that are predicted to be fastest, and in
+    others that a compile would try on a chip of which nothing is known."""
     from ptqc.codegen.cuda import tensor_cores
+    from ptqc.codegen.cuda.tuning import tried
     from ptqc.codegen.cuda.variants import predicted_best
+    from ptqc.codegen.program.program import ProgramStep
 
     x, y, isa, window, scales, after = _square_layer(side)
     weights = np.random.default_rng(side).integers(-127, 128, (side, side, 1, 1)).astype(np.int8)
     built = predicted_best(tensor_cores.variants(x, y, isa, window, weights, scales, after))
-    return built, x, y, {"what": "product", "sizes": [side, side, side]}
+    yield built, x, y, {"what": "product", "sizes": [side, side, side]}
+    for variant in tried(ProgramStep(built, ("x",), "y", "y"), gpu="")[1:tiles]:
+        yield variant.built(), x, y, {"what": "product", "sizes": [side, side, side], "tiles": variant.label}
 
 
 def _sparse_square(side: int) -> tuple[Any, Any, Any, dict[str, Any]]:

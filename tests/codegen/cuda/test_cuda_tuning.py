@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("tvm.tirx", reason="the cuda target needs Apache TVM")
 
 from fours import two_of_four
+from small import FEEDS, network
 from test_cuda_target import needs_nvcc, process
 from test_times_table import A100
 
@@ -133,12 +134,12 @@ def measure(program: Program, laboratory: Any, folder: Path, done: Callable[[str
 
 @pytest.fixture(scope="module")
 def few(program: Program) -> Program:
-    """Three steps of two kernels in three variants each."""
+    """Three steps of two kernels in two variants each."""
     steps = []
     for one in program.steps[:3]:
         ways = one.built.alternatives
         assert ways is not None
-        steps.append(replace(one, built=replace(one.built, alternatives=Alternatives(ways.cuts[:3], ways.write))))
+        steps.append(replace(one, built=replace(one.built, alternatives=Alternatives(ways.cuts[:2], ways.write))))
     return replace(program, steps=tuple(steps))
 
 
@@ -314,3 +315,25 @@ def test_variants_are_built_run_and_timed_by_another_process(tmp_path: Path) -> 
     assert all(each > 0 for (each,) in kernel["times"]["microseconds"].values())
     assert kernel["times"]["dropped"] == {}
     assert found["missing"] == ""
+
+
+@needs_nvcc
+@pytest.mark.slow
+def test_a_compile_takes_what_it_measured_and_another_one_the_same_from_its_table(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The emulator is the device, because this test says so."""
+    made, file = network()
+    emulator = CudaDevice("no GPU: the emulator of ptqc", (8, 0), "none", is_emulator=True)
+    first, second, store = tmp_path / "first", tmp_path / "second", tmp_path / "store"
+    first.mkdir()
+    second.mkdir()
+    with monkeypatch.context() as patched:
+        patched.setattr(cuda_device, "find", lambda: emulator)
+        patched.setattr(tuner, "EFFORT", TimingEffort((1,), 2, 1200.0))
+        measured = TARGET.build(made.lowered, file, FEEDS, CudaOptions("sm_80"), store, first)
+    given = TARGET.build(made.lowered, file, FEEDS, CudaOptions("sm_80", first / "tuning.json"), store, second)
+    assert measured.document["tuning"]["kernels"] == 3
+    assert measured.document["verified"].startswith("0 of ")
+    assert {**given.document, "verification": {}} == {**measured.document, "verification": {}}
+    assert all((first / name).read_bytes() == (second / name).read_bytes() for name in measured.files)
