@@ -1,14 +1,15 @@
 """CUDA libraries on a GPU: compared with ONNX Runtime's values, and timed against torch, cuBLASLt and memory.
 
 python benchmarks/gpu.py network resnet50.onnx
-python benchmarks/gpu.py prepare FOLDER [ARTIFACT …] [--sides 1024,4096] [--rows 4096x4096]
+python benchmarks/gpu.py prepare FOLDER [ARTIFACT …] [--sides 1024,4096] [--rows 4096x4096] [--tiles 4]
 python FOLDER/gpu.py run FOLDER [--dry-run] [--out results.json]
 
 `network` writes ResNet-50 with drawn weights, for `ptqc compile --activations integer --target cuda`. `prepare` needs
 no GPU. `run` needs a GPU with PyTorch, this version of Python, and nothing but the folder; with --dry-run it needs a
 C++ compiler instead, runs in the emulator, and times nothing. Products are dense ones, ones of which two of each four
 weights are zero, and ones of FP8; artifacts of `ptqc compile` with --sparsity 2:4 or --activations float8 compare what
-the latter two compute.
+the latter two compute. Dense products are timed in several tiles, each as a share of the time of the predicted ones:
+what is below 1 is what tuning on such a GPU gains.
 """
 
 import argparse
@@ -18,6 +19,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+SHARES = ("of_copying", "of_cublaslt", "of_the_predicted_tiles")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -29,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     elif given.command == "prepare":
         import gpu_folder
 
-        size = gpu_folder.prepare(given.folder, given.artifacts, given.sides, given.rows)
+        size = gpu_folder.prepare(given.folder, given.artifacts, given.sides, given.rows, given.tiles)
         print(f"{given.folder}: {size:,} bytes")
     else:
         return _run(given)
@@ -57,7 +60,7 @@ def _line(row: dict[str, Any]) -> str:
     """A row of a Markdown table."""
     took = row.get("microseconds")
     told = row.get("found") or ("not timed" if took is None else f"{took:,.1f} µs")
-    shares = [f"{row[key]:.2f} {key.replace('_', ' ')}" for key in ("of_copying", "of_cublaslt") if row.get(key)]
+    shares = [f"{row[key]:.2f} {key.replace('_', ' ')}" for key in SHARES if row.get(key)]
     return f"| {row['what']} | {'; '.join([told, *shares])} |"
 
 
@@ -71,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     prepare.add_argument("artifacts", type=Path, nargs="*")
     prepare.add_argument("--sides", type=_sides, default="1024,2048,4096,8192")
     prepare.add_argument("--rows", type=_sizes, default="4096x4096,11008x4096,8192x8192,8192x28672")
+    prepare.add_argument("--tiles", type=int, default=4)
     run = commands.add_parser("run")
     run.add_argument("folder", type=Path)
     run.add_argument("--dry-run", action="store_true")

@@ -22,15 +22,17 @@ WIDE, BLOCK, BITS, MOST_ROWS = ((4096, 4096), (11008, 4096), (8192, 8192), (8192
 SIDES = (1024, 2048, 4096, 8192)
 
 
-def prepare(folder: Path, artifacts: Sequence[Path], sides: Sequence[int], wide: Sequence[tuple[int, int]]) -> int:
-    """Fill an empty folder; its bytes."""
+def prepare(
+    folder: Path, artifacts: Sequence[Path], sides: Sequence[int], wide: Sequence[tuple[int, int]], tiles: int
+) -> int:
+    """Fill an empty folder; its bytes. tiles: ways to cut each dense product."""
     folder.mkdir(parents=True)
     for script in SCRIPTS:
         shutil.copy(Path(__file__).with_name(script), folder)
     _copy_packages(folder / "lib")
     for path in artifacts:
         _network(path, folder / "networks" / path.resolve().name)
-    command = [sys.executable, __file__, str(folder), json.dumps([list(sides), [list(size) for size in wide]])]
+    command = [sys.executable, __file__, str(folder), json.dumps([list(sides), [list(size) for size in wide], tiles])]
     subprocess.run(command, check=True)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     if size > MOST_BYTES:
@@ -113,7 +115,7 @@ def _memory(loaded: Any, values: dict[str, np.ndarray]) -> Iterator[tuple[str, n
             yield call.output, loaded.buffer(call.output, values[call.value])
 
 
-def libraries(folder: Path, sides: Sequence[int], wide: Sequence[Sequence[int]]) -> None:
+def libraries(folder: Path, sides: Sequence[int], wide: Sequence[Sequence[int]], tiles: int) -> None:
     """Libraries of single kernels: to be timed, and to be compared. A process of its own, which loads stand-ins."""
     from ptqc.codegen.cuda.emulator.opening import load_stand_ins
 
@@ -122,7 +124,7 @@ def libraries(folder: Path, sides: Sequence[int], wide: Sequence[Sequence[int]])
     from ptqc.codegen.kernels.loops import written_with
 
     with written_with(ThreadLoops()):
-        _products(folder / "products", sides, wide)
+        _products(folder / "products", sides, wide, tiles)
         _layers(folder / "layers" / "layers by warpgroups")
 
 
@@ -143,12 +145,12 @@ def _side_by_side(made: Sequence[tuple[Any, Any, Any, Any]], folder: Path, gpus:
     return program
 
 
-def _products(folder: Path, sides: Sequence[int], wide: Sequence[Sequence[int]]) -> None:
+def _products(folder: Path, sides: Sequence[int], wide: Sequence[Sequence[int]], tiles: int) -> None:
     """Large products, without their weights; what each is."""
     from ptqc.codegen.cuda.options import Gpu
 
     made = [
-        *map(_square, sides),
+        *(one for side in sides for one in _square(side, tiles)),
         *(found for side in sides for found in _grouped_squares(side)),
         *map(_sparse_square, sides),
         *map(_float8_square, sides),
@@ -214,15 +216,20 @@ def _grouped_layer(bits: int, side: int) -> tuple[Any, Any, Any, tuple[np.ndarra
     return group_cores.write(tiles, coding, x, y, BY_ELEMENT, weights, numbers, NOTHING), x, y, (given, wanted)
 
 
-def _square(side: int) -> tuple[Any, Any, Any, dict[str, Any]]:
-    """Codes of side × side times as many weights of 8 bits."""
+def _square(side: int, tiles: int) -> Iterator[tuple[Any, Any, Any, dict[str, Any]]]:
+    """Codes of side × side times as many weights of 8 bits, in the tiles that are predicted to be fastest, and in
+    others that a compile would try on a chip of which nothing is known."""
     from ptqc.codegen.cuda import tensor_cores
+    from ptqc.codegen.cuda.tuning import tried
     from ptqc.codegen.cuda.variants import predicted_best
+    from ptqc.codegen.program.program import ProgramStep
 
     x, y, isa, window, scales, after = _square_layer(side)
     weights = np.random.default_rng(side).integers(-127, 128, (side, side, 1, 1)).astype(np.int8)
     built = predicted_best(tensor_cores.variants(x, y, isa, window, weights, scales, after))
-    return built, x, y, {"what": "product", "sizes": [side, side, side]}
+    yield built, x, y, {"what": "product", "sizes": [side, side, side]}
+    for variant in tried(ProgramStep(built, ("x",), "y", "y"), gpu="")[1:tiles]:
+        yield variant.built(), x, y, {"what": "product", "sizes": [side, side, side], "tiles": variant.label}
 
 
 def _grouped_squares(side: int) -> Iterator[tuple[Any, Any, Any, dict[str, Any]]]:

@@ -220,7 +220,7 @@ def _products(folder: Path, machine: Emulator | Gpu) -> Iterator[Row]:
     document = json.loads((folder / "products.json").read_text())
     lower, upper = np.random.default_rng(0).choice(PLACES, (2, document["weights_bytes"]))  # of codes, any are as good
     (lower | upper << 4).tofile(folder / "weights.bin")
-    library, first = machine.open(folder), 0
+    library, first, usual = machine.open(folder), 0, None
     bandwidth = _copy_bandwidth(machine)
     for entry in document["products"]:
         constants = library.constants[first : first + entry["constants"]]
@@ -233,7 +233,11 @@ def _products(folder: Path, machine: Emulator | Gpu) -> Iterator[Row]:
         if entry["what"] == "row":
             share = None if took is None or bandwidth is None else entry["bytes"] / took * 1e6 / bandwidth
             yield _timed(f"row × {' × '.join(map(str, entry['sizes']))}, W4A16", took, of_copying=share)
+        elif "tiles" in entry:
+            share = None if took is None or usual is None else took / usual
+            yield _timed(f"the same, {entry['tiles']}", took, of_the_predicted_tiles=share)
         else:
+            usual = took
             peer = (_cublas_float8 if entry["what"] == "FP8 product" else _cublas)(entry["sizes"][0], machine)
             share = None if took is None or peer is None else peer / took
             yield _timed(f"{KINDS[entry['what']]} {' × '.join(map(str, entry['sizes']))}", took, of_cublaslt=share)

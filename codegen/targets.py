@@ -19,6 +19,7 @@ import ptqc.codegen
 from ptqc.arguments import one_of, unknown
 from ptqc.errors import TargetError, UsageError
 from ptqc.plugins import Plugin, PluginKind, by_name, usable
+from ptqc.work.progress import SILENT_STAGE, Stage
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -100,11 +101,12 @@ class Target(Protocol[Options]):
         options: Options,
         store: Path,
         folder: Path,
+        stage: Stage = SILENT_STAGE,
     ) -> TargetOutput:
         """Compile a lowered graph, and compare what it computes with the exported file on samples and edge inputs.
 
-        store: a folder of what was built before. folder: an empty one for the files. Raises VerificationError where
-        anything differs.
+        store: a folder of what was built before. folder: an empty one for the files. stage: may be told of steps that
+        take long. Raises VerificationError where anything differs.
         """
 
 

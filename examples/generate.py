@@ -7,6 +7,8 @@ the prompt is token numbers ("3 14 15"), and so is what comes out. Three kinds o
 * with a cache that grows (`past…` with an open axis): every run reads what is new;
 * with a cache of a fixed size: a run reads as many tokens as the model takes, and their places are an input.
 
+A decoder behind an encoder (T5, Whisper) needs what that made: `--given FILE.npz` with `encoder_hidden_states`.
+
 Needs onnxruntime and NumPy; with `--native` ptqc, with `--tokenizer` the library tokenizers. `--record FOLDER` saves
 what the model is given at each step as calibration samples: `ptqc compile MODEL --calibration FOLDER`.
 """
@@ -30,6 +32,9 @@ TYPES = {
     "tensor(float)": np.float32,
     "tensor(float16)": np.float16,
 }
+
+# Words in the names of inputs that have a number for each token, and are no token.
+NOT_TOKENS = ("mask", "pos", "type", "cache")
 
 
 @dataclass(frozen=True)
@@ -86,12 +91,21 @@ class Full(Exception):
     """The model has no room for another token."""
 
 
+class Missing(Exception):
+    """The model reads something that nobody gave."""
+
+
 @dataclass
 class Decoder:
-    """A model at work on one text. place: how many tokens it has read. watch: is shown what each run is given."""
+    """A model at work on one text.
+
+    place: how many tokens it has read. watch: is shown what each run is given. given: inputs that stay the same, as
+    what an encoder made. Raises Missing for one of an encoder that is not among them.
+    """
 
     model: Model
     watch: Callable[[Feeds], None] = lambda _feeds: None
+    given: Mapping[str, np.ndarray] = field(default_factory=dict)
     place: int = 0
     text: list[int] = field(default_factory=list)
     caches: Feeds = field(default_factory=dict)
@@ -100,7 +114,9 @@ class Decoder:
         by_name = {given.name: given for given in self.model.inputs}
         self.pasts = {name: _present(name, self.model.outputs) for name in by_name if "past" in name}
         others = [given for given in self.model.inputs if given.name not in self.pasts]
-        self.tokens = next(given for given in others if not any(word in given.name for word in ("mask", "pos", "type")))
+        self.always = self._always([given.name for given in others])
+        others = [given for given in others if given.name not in self.always]
+        self.tokens = next(given for given in others if not any(word in given.name for word in NOT_TOKENS))
         self.others = [given for given in others if given is not self.tokens]
         self.logits = next(name for name in self.model.outputs if name not in self.pasts.values())
         self.caches = {
@@ -110,6 +126,17 @@ class Decoder:
         # A cache whose axis of places is of a fixed size.
         self.capacity = next((by_name[name].shape[2] for name in self.pasts), None)
         self.length = self.tokens.shape[1]
+
+    def _always(self, names: Sequence[str]) -> Feeds:
+        """What is given, and where that says nothing else, a mask that hides nothing of an encoder."""
+        found = {name: self.given[name] for name in names if name in self.given}
+        heard = next((array for name, array in found.items() if "encoder" in name and "mask" not in name), None)
+        missing = [name for name in names if "encoder" in name and name not in found]
+        for name in sorted(missing, key=lambda name: "mask" in name):
+            if heard is None or "mask" not in name:
+                raise Missing(f"the model reads {name}, which an encoder makes: give it with --given FILE.npz")
+            found[name] = np.ones(heard.shape[:2], np.int64)
+        return found
 
     def read(self, new: Sequence[int]) -> np.ndarray:
         """The logits (tokens,) of what comes next. Raises Full."""
@@ -132,14 +159,16 @@ class Decoder:
         if self.capacity is not None and self.place + len(new) > self.capacity:
             raise Full(f"its cache has room for {self.capacity} tokens")
         outputs = self._run(new, length, self.place)
-        self.caches = {past: outputs[present] for past, present in self.pasts.items()}
+        # What is cached of an encoder stays as it is: a model that takes it may give nothing in its place.
+        kept = {past for past in self.pasts if "encoder" in past and self.place}
+        self.caches |= {past: outputs[present] for past, present in self.pasts.items() if past not in kept}
         self.place += len(new)
         return outputs[self.logits][0, len(new) - 1]
 
     def _run(self, tokens: Sequence[int], length: int, place: int) -> Mapping[str, np.ndarray]:
         padded = np.zeros((1, length), self.tokens.dtype)
         padded[0, : len(tokens)] = tokens
-        feeds = {self.tokens.name: padded, **self.caches}
+        feeds = {self.tokens.name: padded, **self.caches, **self.always}
         for given in self.others:
             whole = self.capacity or place + length
             values: np.ndarray
@@ -147,6 +176,8 @@ class Decoder:
                 values = np.arange(whole) < place + len(tokens)
             elif "pos" in given.name:
                 values = np.arange(place, place + length)
+            elif given.dtype == np.bool_ and len(given.shape) == 1:  # whether the cache is read
+                values = np.array(place > 0)
             else:
                 values = np.zeros(length)
             feeds[given.name] = values[np.newaxis].astype(given.dtype)
@@ -256,6 +287,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--record", type=Path, metavar="FOLDER", help="save what the model is given at each step")
+    parser.add_argument(
+        "--given", type=Path, metavar="FILE.npz", help="inputs that stay the same: encoder_hidden_states"
+    )
     options = parser.parse_args(arguments)
     vocabulary = Vocabulary(options.tokenizer)
     prompt = vocabulary.encode(options.prompt)
@@ -263,7 +297,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error("the prompt has no token; a text begins with one at least")
     path = options.model / "model.onnx" if options.model.is_dir() else options.model
     model = natively(options.model, options.threads) if options.native else in_onnxruntime(path, options.threads)
-    decoder = Decoder(model, recorder(options.record)) if options.record else Decoder(model)
+    watch = recorder(options.record) if options.record else lambda _feeds: None
+    try:
+        decoder = Decoder(model, watch, dict(np.load(options.given)) if options.given else {})
+    except Missing as error:
+        parser.error(str(error))
     random = np.random.default_rng(options.seed)
 
     def choose(logits: np.ndarray) -> int:

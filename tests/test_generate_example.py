@@ -97,6 +97,52 @@ def test_masks_types_and_positions_are_those_of_exporters() -> None:
     assert [feeds["past_key_values.0.key"].shape[2] for feeds in seen] == [0, 3]
 
 
+def behind_encoder() -> tuple[generate.Model, list[generate.Feeds]]:
+    """A merged decoder as optimum writes it: where the cache is read, nothing is given in place of the encoder's."""
+    numbers, floats = np.dtype(np.int64), np.dtype(np.float32)
+    inputs = [
+        generate.Input("encoder_attention_mask", numbers, (None, None)),
+        generate.Input("input_ids", numbers, (None, None)),
+        generate.Input("encoder_hidden_states", floats, (None, None, 8)),
+        generate.Input("past_key_values.0.decoder.key", floats, (None, 2, None, 4)),
+        generate.Input("past_key_values.0.encoder.key", floats, (None, 2, None, 4)),
+        generate.Input("use_cache_branch", np.dtype(np.bool_), (1,)),
+    ]
+    seen: list[generate.Feeds] = []
+
+    def run(feeds: generate.Feeds) -> generate.Feeds:
+        seen.append(dict(feeds))
+        length = feeds["input_ids"].shape[1] + feeds["past_key_values.0.decoder.key"].shape[2]
+        heard = 0 if feeds["use_cache_branch"][0] else feeds["encoder_hidden_states"].shape[1]
+        caches = {
+            "present.0.decoder.key": np.ones((1, 2, length, 4)),
+            "present.0.encoder.key": np.ones((1, 2, heard, 4)),
+        }
+        return {"logits": np.zeros((1, feeds["input_ids"].shape[1], 9)), **caches}
+
+    return generate.Model(inputs, ["logits", "present.0.decoder.key", "present.0.encoder.key"], run), seen
+
+
+def test_a_decoder_behind_an_encoder_keeps_what_it_cached_of_that() -> None:
+    model, seen = behind_encoder()
+    decoder = generate.Decoder(model, given={"encoder_hidden_states": np.zeros((1, 5, 8), np.float32)})
+    decoder.read([5, 6, 7])
+    decoder.read([8])
+    decoder.read([2])
+    assert [feeds["use_cache_branch"].tolist() for feeds in seen] == [[False], [True], [True]]
+    assert [feeds["past_key_values.0.encoder.key"].shape[2] for feeds in seen] == [0, 5, 5]
+    assert [feeds["past_key_values.0.decoder.key"].shape[2] for feeds in seen] == [0, 3, 4]
+    assert all(feeds["encoder_attention_mask"].tolist() == [[1] * 5] for feeds in seen)
+
+
+def test_what_an_encoder_makes_has_to_be_given() -> None:
+    model, _ = behind_encoder()
+    with pytest.raises(
+        generate.Missing, match="reads encoder_hidden_states, which an encoder makes: give it with --gi"
+    ):
+        generate.Decoder(generate.Model(model.inputs[1:], model.outputs, model.run))
+
+
 def test_file_and_library_make_the_same_text(decoders: Path, tmp_path: Path) -> None:
     data = recorded(generate.in_onnxruntime(decoders / "fixed.onnx"), tmp_path / "feeds", 4, 8)
     artifact = compiled(decoders / "fixed.onnx", data, tmp_path, bits=(7,), target="cpu")

@@ -27,6 +27,7 @@ from ptqc.execute.onnxruntime import Feeds
 from ptqc.lowered import Lowered
 from ptqc.native.interface import INTERFACE, KERNELS, TUNING, WEIGHTS, library_file
 from ptqc.native.runtime import INSTALL
+from ptqc.work.progress import SILENT_STAGE, Stage
 from ptqc.work.scratch import scratch
 
 
@@ -129,8 +130,10 @@ class CpuTarget:
         options: CpuOptions,
         store: Path,
         folder: Path,
+        stage: Stage = SILENT_STAGE,
     ) -> TargetOutput:
         """A library for each instruction set; see `build`."""
+        del stage
         return build(lowered, exported, samples, folder, options.cpu, store, Request.of(options.tune))
 
 

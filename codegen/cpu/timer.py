@@ -42,7 +42,7 @@ class CpuTimer:
     @property
     def runtime(self) -> str:
         """Which library, built by what."""
-        return f"the native library for {self.isa}, TVM {metadata.version(PACKAGE)}"
+        return f"the native library for {self.isa}, TVM {metadata.version(PACKAGE)}, one thread"
 
     def __call__(
         self, graphs: Sequence[tuple[Lowered, Exported]], samples: Sequence[Feeds], store: Path, seconds: float

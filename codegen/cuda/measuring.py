@@ -1,13 +1,15 @@
 """Measures the variants of layers on tensor cores on a GPU, once: what the store has is not measured again."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ptqc.codegen.cuda.building import program_of
 from ptqc.codegen.cuda.chips import CHIPS
+from ptqc.codegen.cuda.job_files import DONE
 from ptqc.codegen.cuda.laboratory import Laboratory
 from ptqc.codegen.cuda.loops import ThreadLoops
 from ptqc.codegen.cuda.times_table import GpuTimes, MeasuredKernel
@@ -22,6 +24,7 @@ from ptqc.codegen.program.program import Program, ProgramStep
 from ptqc.errors import TargetError
 from ptqc.native.cuda_device import CudaDevice
 from ptqc.store.entries import Store
+from ptqc.work.following import tell
 
 # Kernels in a library, each in several variants.
 TOGETHER = 4
@@ -29,10 +32,11 @@ TOGETHER = 4
 
 @dataclass(frozen=True)
 class Measuring:
-    """Measures the kernels of programs."""
+    """Measures the kernels of programs. done: told of how many are done, in words."""
 
     laboratory: Laboratory
     store: Store | None
+    done: Callable[[str], object] = lambda _label: None
 
     @property
     def _effort(self) -> TimingEffort:
@@ -55,6 +59,7 @@ class Measuring:
             made, problem = self._measured(program, trials, left)
             reasons += [problem] if problem else []
             found |= made
+            self.done(f"timed {len(found):,} of {len(steps):,} kernels")
             if not made:
                 break  # as it would be with all others
             if self.store is not None:
@@ -102,7 +107,7 @@ def measured(folder: Path) -> None:
         effort = replace(effort, samples=effort.samples[:1])
     laboratory = Laboratory(CudaDevice.from_json(given.job["device"]), Toolkit.require(), given.job["gpus"], effort)
     with written_with(ThreadLoops()):
-        times = Measuring(laboratory, store)(program_of(given))
+        times = Measuring(laboratory, store, partial(tell, folder / DONE))(program_of(given))
     if times.missing and not times.kernels:
         raise TargetError(f"no kernel could be measured on {times.device.name}: {times.missing}")
     write_document(folder / REPORT, times.to_json())

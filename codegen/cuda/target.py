@@ -28,6 +28,7 @@ from ptqc.errors import TargetError
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.lowered import Lowered
 from ptqc.native.interface import INTERFACE, KERNELS, TUNING, WEIGHTS, library_file
+from ptqc.work.progress import SILENT_STAGE, Stage
 from ptqc.work.scratch import scratch
 
 FILES = (library_file(NAME), WEIGHTS, INTERFACE, KERNELS, PTX)
@@ -68,8 +69,8 @@ class CudaTarget:
         return True
 
     def timer(self, options: CudaOptions) -> CudaTimer:
-        """What predicts the times of its libraries."""
-        return CudaTimer(options.gpus)
+        """What tells the times of its libraries. Raises TargetError where a GPU is asked for and there is none."""
+        return CudaTimer.of(options)
 
     def build(
         self,
@@ -79,6 +80,7 @@ class CudaTarget:
         options: CudaOptions,
         store: Path,
         folder: Path,
+        stage: Stage = SILENT_STAGE,
     ) -> TargetOutput:
         """One library for all chips."""
         self.check_present()
@@ -88,7 +90,7 @@ class CudaTarget:
 
         def made(batching: Batching, taken: Sequence[Feeds]) -> TargetOutput:
             graph = checks.settle(lowered, taken, batching, NAME, unrolls=True)
-            choices = tuner.tuned(graph, taken, CudaChoices(batching, options.gpus, store))
+            choices = tuner.tuned(graph, taken, CudaChoices(batching, options.gpus, store), stage)
             return _build(graph, exported, taken, choices, folder)
 
         return batched(lowered.model, exported, samples, made)

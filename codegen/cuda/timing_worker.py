@@ -1,34 +1,29 @@
-"""The process that predicts times: a job folder in, times out (`python -m ptqc.codegen.cuda.timing_worker FOLDER`).
+"""The process that tells times: a job folder in, times out (`python -m ptqc.codegen.cuda.timing_worker FOLDER`).
 
-Files of a job: `job.json`, and a folder for each program. It writes `report.json`, or `error.json`.
+Files of a job: `job.json`, and a folder for each program. Times are predicted, or where the job names a GPU, measured
+there by another process: then kernels are compiled, for which stand-ins for the driver are loaded before anything
+imports TVM. It writes `report.json`, or `error.json`.
 """
 
 import json
 import sys
 from pathlib import Path
 
-from ptqc.codegen.cuda.building import program_of
-from ptqc.codegen.cuda.predictions import predicted
-from ptqc.codegen.kernels.assignment import Assignment, telling, write_document
+from ptqc.codegen.cuda.emulator.opening import load_stand_ins
 from ptqc.codegen.kernels.job_files import JOB, REPORT
-from ptqc.codegen.program.listing import Listing
-from ptqc.codegen.program.timing import TimedProgram
-
-NANOSECONDS = 1e3
 
 
 def _work(folder: Path) -> None:
-    names = json.loads((folder / JOB).read_text())["programs"]
-    found = [_timed(Assignment.read(folder / name)) for name in names]
-    write_document(folder / REPORT, {"programs": [program.to_json() for program in found]})
+    folders = [folder / name for name in json.loads((folder / JOB).read_text())["programs"]]
+    if json.loads((folders[0] / JOB).read_text())["device"]:
+        load_stand_ins()
+    from ptqc.codegen.cuda.program_times import timed
+    from ptqc.codegen.kernels.assignment import write_document
 
-
-def _timed(given: Assignment) -> TimedProgram:
-    """The longest time of each call on the chips of the job."""
-    program = program_of(given)
-    times = [NANOSECONDS * max(step[gpu] for gpu in given.job["gpus"]) for step in predicted(program)]
-    return TimedProgram.of(Listing.of(program), sum(times), times)
+    write_document(folder / REPORT, {"programs": [timed(each).to_json() for each in folders]})
 
 
 if __name__ == "__main__":
+    from ptqc.codegen.kernels.assignment import telling
+
     telling(_work, Path(sys.argv[1]))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Self
 
 from ptqc.codegen.cuda.chips import gpu_of
-from ptqc.codegen.cuda.job_files import TARGET, TUNING_WORKER
+from ptqc.codegen.cuda.job_files import DONE, TARGET, TUNING_WORKER
 from ptqc.codegen.cuda.jobs import EFFORT, CudaChoices
 from ptqc.codegen.cuda.options import AUTO, OFF, QUICK, CudaOptions
 from ptqc.codegen.cuda.times_table import GpuTimes
@@ -18,6 +18,8 @@ from ptqc.execute.onnxruntime import Feeds
 from ptqc.lowered import Lowered
 from ptqc.native import cuda_device
 from ptqc.native.cuda_device import CudaDevice
+from ptqc.work.following import following
+from ptqc.work.progress import SILENT_STAGE, Stage
 from ptqc.work.scratch import scratch
 
 
@@ -53,12 +55,14 @@ class Tuner:
             "tiles: --tune quick takes those that are the fastest here"
         )
 
-    def tuned(self, lowered: Lowered, samples: Sequence[Feeds], choices: CudaChoices) -> CudaChoices:
+    def tuned(
+        self, lowered: Lowered, samples: Sequence[Feeds], choices: CudaChoices, stage: Stage = SILENT_STAGE
+    ) -> CudaChoices:
         """The choices with times of the kernels of a graph. Raises NoKernel; TargetError where times have to be."""
         if self.device is None:
             return replace(choices, times=self.given, untuned=self.reason)
         try:
-            times = _measured(lowered, samples, replace(choices, device=self.device, effort=EFFORT))
+            times = _measured(lowered, samples, replace(choices, device=self.device, effort=EFFORT), stage)
         except NoKernel:
             raise
         except TargetError as error:
@@ -84,9 +88,10 @@ def _read(path: Path) -> GpuTimes:
     return GpuTimes.read(path)
 
 
-def _measured(lowered: Lowered, samples: Sequence[Feeds], choices: CudaChoices) -> GpuTimes:
+def _measured(lowered: Lowered, samples: Sequence[Feeds], choices: CudaChoices, stage: Stage) -> GpuTimes:
     with scratch() as temporary:
         job = Path(temporary)
         (job / JOB).write_text(json.dumps(program_job(job, lowered, samples, choices)))
-        run_job(job, TUNING_WORKER, TARGET)
+        with following(job / DONE, stage):
+            run_job(job, TUNING_WORKER, TARGET)
         return GpuTimes.from_json(json.loads((job / REPORT).read_text()))

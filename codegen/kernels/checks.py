@@ -31,7 +31,7 @@ def check_sizes(row_shapes: Collection[object], target: str) -> None:
     if len(row_shapes) > 1:
         raise TargetError(
             f"the {target} target is built for one size of samples, and these have {len(row_shapes)}: give samples of "
-            "one size (images with --resize and --crop, or --fit letterbox), or --allow-missing-target, or leave it out"
+            "one size (images with --resize and --crop, or --fit letterbox), or leave it out"
         )
 
 
@@ -73,10 +73,7 @@ def check_kernels(model: ir.Model, target: str) -> None:
         if is_recurrent(node):
             reason = refusal_by_form(node)
         if reason is not None:
-            raise NoKernel(
-                f"the {target} target has no kernel for {node.op_type} {output_name(node)}: {reason}; "
-                "--allow-missing-target delivers the rest"
-            )
+            raise NoKernel(f"the {target} target has no kernel for {node.op_type} {output_name(node)}: {reason}")
 
 
 def _computing(model: ir.Model) -> Iterator[ir.Node]:
@@ -108,7 +105,7 @@ def _check_divisors(model: ir.Model, target: str) -> None:
         if value is not None and value.dtype is not None and value.dtype.is_integer() and not is_static(value):
             raise NoKernel(
                 f"the {target} target has no kernel for {node.op_type} {node.outputs[0].name}: integers are divided by "
-                f"{value.name}, which may be zero; --allow-missing-target delivers the rest"
+                f"{value.name}, which may be zero"
             )
 
 

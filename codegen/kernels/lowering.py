@@ -132,11 +132,11 @@ def _take_inputs(emission: Emission) -> None:
 
 @contextmanager
 def _refusing(what: str) -> Iterator[None]:
-    """Say what it was that had to be declined, and what helps."""
+    """Say what it was that had to be declined."""
     try:
         yield
     except (Declined, UnknownSizeError) as reason:
-        raise NoKernel(f"{what}: {reason}; --allow-missing-target delivers the rest") from reason
+        raise NoKernel(f"{what}: {reason}") from reason
 
 
 def _emit(emission: Emission, node: ir.Node, step: LoweredStep | None) -> set[ir.Node]:

@@ -68,8 +68,8 @@ def _check_type(value: onnx.ValueInfoProto) -> None:
         return
     if dtype.numpy().isbuiltin != 1:
         raise ModelError(
-            f"{value.name!r} is {dtype.name.lower()}, which NumPy has no type for; "
-            "export the model with float32 or float16 inputs and outputs"
+            f"{value.name!r} is {dtype.name.lower()}, which NumPy has no type for; export the model with float32 or "
+            "float16 inputs and outputs (in PyTorch, .float() of what it gives). Weights may stay as they are"
         )
 
 

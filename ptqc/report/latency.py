@@ -53,7 +53,7 @@ def _whole(found: Document) -> Iterator[tuple[str, str]]:
     else:
         yield "measured", f"{number(found['measured_ms'])} ms"
         yield "float network, at the same time", f"{number(found['float_ms'])} ms"
-        yield "measured in", f"{found['runtime']}, one thread"
+        yield "measured in", found["runtime"]
         measured = f"measured {number(conversions['measured_us'])} µs"
         yield "conversions between float and codes", f"{predicted}, {measured}"
 

@@ -94,8 +94,8 @@ SECTIONS = (
     Section(
         "latency",
         "Latency",
-        "Processor time of one sample on one thread. It was predicted from the times of each operator in float and on "
-        "integers; the delivered file or library was then measured.",
+        "Time of one sample, on one thread of the processor or on the GPU. It was predicted from the times of each "
+        "operator in float and on integers; the delivered file or library was then measured.",
         latency_tables,
         has_latency,
     ),

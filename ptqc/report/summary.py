@@ -152,12 +152,10 @@ def _time(manifest: Document) -> Iterator[tuple[str, str]]:
     found = manifest.get("latency")
     if found is not None:
         predicted, measured, real = (found[f"{what}_ms"] for what in ("predicted", "measured", "float"))
-        if measured is None:
-            times, how = f"predicted {predicted:.3g} ms, not measured,", f"{real:.3g} ms; {found['runtime']}"
-        else:
-            times = f"predicted {predicted:.3f} ms, measured {measured:.3f} ms"
-            how = f"{real:.3f} ms; {found['runtime']}, one thread"
-        yield "time", f"{times} of the budget of {found['budget']} (float {how})"
+        digits = ".3g" if measured is None else ".3f"
+        known = "not measured," if measured is None else f"measured {measured:.3f} ms"
+        told = f"predicted {predicted:{digits}} ms, {known} of the budget of {found['budget']}"
+        yield "time", f"{told} (float {real:{digits}} ms; {found['runtime']})"
 
 
 def _latency(times: Document) -> str:

@@ -55,6 +55,7 @@ class _Nothing:
 
 
 SILENT: Progress = _Nothing()
+SILENT_STAGE: Stage = _Nothing()
 
 
 class Shares(int):

@@ -131,6 +131,11 @@ def double_input(model: onnx.ModelProto) -> None:
     model.graph.input[0].type.tensor_type.elem_type = TensorProto.DOUBLE
 
 
+def bfloat16_output(model: onnx.ModelProto) -> None:
+    """What PyTorch writes of a model in bfloat16."""
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.BFLOAT16
+
+
 def bad_attribute(model: onnx.ModelProto) -> None:
     model.graph.node[1].attribute.append(helper.make_attribute("unheard_of", 1))
 
@@ -163,6 +168,7 @@ def bad_attribute(model: onnx.ModelProto) -> None:
         (undefined_output, "'ghost' is computed by no node"),
         (cycle, "depends on its own result"),
         (sparse, "sparse"),
+        (bfloat16_output, "'y' is bfloat16, which NumPy has no type for; export the model with float32 or float16"),
         (double_input, "'x' is float64; float32 is expected: export it in float32, or give --cast-double"),
         (bad_attribute, "checker"),
     ],

@@ -54,7 +54,7 @@ def test_a_latency() -> None:
         "budget": "2 ms", "runtime": "a runtime", "predicted_ms": 1.95, "measured_ms": 1.9, "float_ms": 4.5
     }  # fmt: skip
     assert lines(latency=told)["time"] == (
-        "predicted 1.950 ms, measured 1.900 ms of the budget of 2 ms (float 4.500 ms; a runtime, one thread)"
+        "predicted 1.950 ms, measured 1.900 ms of the budget of 2 ms (float 4.500 ms; a runtime)"
     )
 
 

@@ -1,7 +1,9 @@
 """What a target builds of a compile, where one is asked for."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from ptqc.codegen.targets import Chosen, TargetOutput
 from ptqc.errors import TargetError
 from ptqc.stages.fit import Fitted
 from ptqc.store.entries import Store
-from ptqc.work.progress import Progress
+from ptqc.work.progress import Progress, Stage
 
 VERIFIED_SAMPLES = 4
 
@@ -31,16 +33,24 @@ def check_target(chosen: Chosen | None) -> None:
         return
     chosen.target.check_options(chosen.options)
     if not chosen.may_be_missing:
-        try:
+        with needed():
             chosen.target.check_present()
-        except TargetError as error:
-            raise TargetError(f"{error}, or --allow-missing-target") from error
 
 
 def check_samples(chosen: Chosen | None, samples: Samples, model: ir.Model) -> None:
     """Raises TargetError where they differ too much in size, and a target is built that may not be missing."""
     if chosen is not None and not chosen.may_be_missing:
-        chosen.target.check_sizes(samples.of_main_size().row_shapes, model)
+        with needed():
+            chosen.target.check_sizes(samples.of_main_size().row_shapes, model)
+
+
+@contextmanager
+def needed() -> Iterator[None]:
+    """Where a target that may not be missing cannot be built, the error says how to do without it."""
+    try:
+        yield
+    except TargetError as error:
+        raise type(error)(f"{error}; --allow-missing-target delivers the rest") from error
 
 
 def build_target(
@@ -54,30 +64,42 @@ def build_target(
     """
     if chosen is None:
         return BuiltTargets({}, {})
-    name = chosen.name
+    build = partial(_built, fitted, samples, chosen, store, scratch, progress)
+    if not chosen.may_be_missing:
+        with needed():
+            return build()
     try:
-        with progress.stage("native library"):
-            native = _native(fitted, samples, chosen, store, scratch)
+        return build()
     except TargetError as error:
-        if not chosen.may_be_missing:
-            raise
-        return BuiltTargets({}, {name: {"missing": str(error)}})
-    return BuiltTargets({f"{name}/{file}": path for file, path in native.files.items()}, {name: native.document})
+        return BuiltTargets({}, {chosen.name: {"missing": str(error)}})
 
 
-def _native(fitted: Fitted, samples: Samples, chosen: Chosen, store: Store, scratch: Path) -> TargetOutput:
+def _built(
+    fitted: Fitted, samples: Samples, chosen: Chosen, store: Store, scratch: Path, progress: Progress
+) -> BuiltTargets:
+    with progress.stage("native library") as stage:
+        native = _native(fitted, samples, chosen, store, scratch, stage)
+    files = {f"{chosen.name}/{file}": path for file, path in native.files.items()}
+    return BuiltTargets(files, {chosen.name: native.document})
+
+
+def _native(
+    fitted: Fitted, samples: Samples, chosen: Chosen, store: Store, scratch: Path, stage: Stage
+) -> TargetOutput:
     main = samples.of_main_size()
     try:
-        return _of_sizes(fitted, samples, chosen, store, scratch / "target")
+        return _of_sizes(fitted, samples, chosen, store, scratch / "target", stage)
     except TargetError as error:
         if len(main) == len(samples):
             raise
         reason = f"built for the size of {len(main)} of {len(samples)} samples: {error}"
-    native = _of_sizes(fitted, main, chosen, store, scratch / "of_main_size")
+    native = _of_sizes(fitted, main, chosen, store, scratch / "of_main_size", stage)
     return replace(native, document={**native.document, "fixed_sizes": reason})
 
 
-def _of_sizes(fitted: Fitted, samples: Samples, chosen: Chosen, store: Store, folder: Path) -> TargetOutput:
+def _of_sizes(
+    fitted: Fitted, samples: Samples, chosen: Chosen, store: Store, folder: Path, stage: Stage
+) -> TargetOutput:
     folder.mkdir()
     probes = list(samples.few(VERIFIED_SAMPLES))
-    return chosen.target.build(fitted.lowered, fitted.exported, probes, chosen.options, store.folder, folder)
+    return chosen.target.build(fitted.lowered, fitted.exported, probes, chosen.options, store.folder, folder, stage)

@@ -28,7 +28,7 @@ from ptqc.stages.fit import Fitted
 from ptqc.stages.problem import forms, packed, table_numbers
 from ptqc.work.progress import Progress
 
-RUNTIME = f"ONNX Runtime {ort.__version__}"
+RUNTIME = f"ONNX Runtime {ort.__version__}, one thread"
 SECONDS, FEW_SECONDS = 6.0, 3.0
 NO_INTEGER_KERNELS = {"session.disable_quant_qdq": "1"}
 IR_VERSION = 8

@@ -12,6 +12,7 @@ from ptqc.errors import CalibrationError, Infeasible, UsageError
 from ptqc.execute.onnxruntime import Runner, tensors_of
 from ptqc.losses import recognize
 from ptqc.options import CompileOptions
+from ptqc.stages.delivering.build_target import needed
 from ptqc.stages.loss.criteria import check_unit
 from ptqc.stages.preparing.prepare import Prepared
 from ptqc.stages.preparing.smallest import estimated_size, lower_bound
@@ -41,7 +42,8 @@ def check_early(prepared: Prepared, budgets: Budgets, options: CompileOptions, c
                 f"activations is 'float8', for which the target {chosen.name} has no kernels: leave the target out, "
                 "and give the ONNX file to a compiler for the hardware that multiplies FP8"
             )
-        chosen.target.check_kernels(prepared.model)
+        with needed():
+            chosen.target.check_kernels(prepared.model)
 
 
 def check_detector(prepared: Prepared, detector: Detector | None) -> None:

@@ -99,6 +99,7 @@ def test_a_node_without_a_kernel_is_named(hardmax: onnx.ModelProto, tmp_path: Pa
 def test_the_rest_is_delivered_where_the_target_may_be_missing(hardmax: onnx.ModelProto, tmp_path: Path) -> None:
     artifact = compiled(hardmax, samples(3, 8, 8), tmp_path, None, target="cpu", allow_missing_target=True)
     assert "no kernel for Hardmax c" in artifact.manifest["targets"]["cpu"]["missing"]
+    assert "--allow-missing-target" not in artifact.summary()
     assert not (artifact.folder / "cpu").exists()
     assert "not built" in artifact.summary()
 

@@ -1,5 +1,6 @@
 """Latencies of CUDA libraries are predicted: a budget is kept by them, and told as predicted."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,16 @@ import pytest
 pytest.importorskip("tvm.tirx", reason="the cuda target needs Apache TVM")
 
 from compiling import compiled, proto, quick, samples, weight
+from test_times_table import A100
 
 import ptqc
 from ptqc.artifact.folder import Artifact, KeptBudgets
+from ptqc.codegen.cuda import timer
 from ptqc.codegen.cuda.target import CudaTarget
+from ptqc.codegen.kernels.timers import timed
 from ptqc.codegen.targets import TargetOutput
 from ptqc.errors import Infeasible, UsageError
+from ptqc.native import cuda_device
 
 LAYERS = """g (float[N, 64, 16, 16] x) => (float[N, 64, 16, 16] y) {
     a = Conv <pads = [1, 1, 1, 1]> (x, w, b)
@@ -58,6 +63,25 @@ def test_a_latency_is_told_as_predicted(loose: Artifact) -> None:
     assert predicted == pytest.approx(1000 * told["predicted_ms"])
     assert "not measured, of the budget of 50 ms@cuda" in " ".join(loose.summary().split())
     assert "predicted from the figures of chips" in (loose.folder / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_a_latency_is_told_as_measured_where_there_is_a_gpu(
+    loose: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Predicted times stand in for those of a GPU."""
+
+    def predicted(graphs: Any, samples: Any, choices: Any, *given: Any, **more: Any) -> Any:
+        return timed(graphs, samples, lambda batching: replace(choices(batching), device=None), *given, **more)
+
+    monkeypatch.setattr(cuda_device, "find", lambda: A100)
+    monkeypatch.setattr(timer, "timed", predicted)
+    found = resolve(loose, tmp_path / "measured", "50ms@cuda", gpu="sm_80")
+    told = found.manifest["latency"]
+    assert told["runtime"] == "the CUDA library on A100 (sm_80, driver 580.65)"
+    assert told["measured_ms"] > 0
+    assert told["times"]["is_measured"]
+    assert "not measured" not in " ".join(found.summary().split())
 
 
 @pytest.mark.slow

@@ -15,12 +15,14 @@ import pytest
 pytest.importorskip("tvm.tirx", reason="the cuda target needs Apache TVM")
 
 from fours import two_of_four
+from small import FEEDS, network
 from test_cuda_target import needs_nvcc, process
 from test_times_table import A100
 
 from ptqc.codegen.cuda import layers, tuner
 from ptqc.codegen.cuda.costs import SAMPLES
 from ptqc.codegen.cuda.jobs import CudaChoices
+from ptqc.codegen.cuda.kernel_times import KernelTimer
 from ptqc.codegen.cuda.loops import ThreadLoops
 from ptqc.codegen.cuda.measuring import Measuring
 from ptqc.codegen.cuda.options import CudaOptions
@@ -117,28 +119,30 @@ class Measured:
         self.gpu, self.key, self.asked = "sm_80", {"device": device.to_json()}, list[list[str]]()
 
     def times(self, _layouts: Any, candidates: Mapping[str, Any], _seconds: float) -> tuple[list[TrialTimes], str]:
+        """For each size of batch that `KernelTimer` or `Measuring` asks for."""
         self.asked.append(list(candidates))
         found = []
         for key, (_, variants) in list(candidates.items())[: self.most]:
             shares = dict(zip(variants, np.linspace(1, 0.5, len(variants)).tolist(), strict=True))
-            times = {label: (10 * share, 100 * share) for label, share in shares.items()}
+            sizes = 1 if len(variants) == 1 else 2
+            times = {label: (10 * share, 100 * share)[:sizes] for label, share in shares.items()}
             found.append(TrialTimes(key, times, shares, {}))
         return found, self.problem
 
 
-def measure(program: Program, laboratory: Any, folder: Path) -> GpuTimes:
+def measure(program: Program, laboratory: Any, folder: Path, done: Callable[[str], object] = str) -> GpuTimes:
     with written_with(ThreadLoops()):
-        return Measuring(laboratory, Store(folder))(program)
+        return Measuring(laboratory, Store(folder), done)(program)
 
 
 @pytest.fixture(scope="module")
 def few(program: Program) -> Program:
-    """Three steps of two kernels in three variants each."""
+    """Three steps of two kernels in two variants each."""
     steps = []
     for one in program.steps[:3]:
         ways = one.built.alternatives
         assert ways is not None
-        steps.append(replace(one, built=replace(one.built, alternatives=Alternatives(ways.cuts[:3], ways.write))))
+        steps.append(replace(one, built=replace(one.built, alternatives=Alternatives(ways.cuts[:2], ways.write))))
     return replace(program, steps=tuple(steps))
 
 
@@ -179,10 +183,12 @@ def test_a_library_that_does_not_run_is_told_and_no_further_one_built(
     few: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ptqc.codegen.cuda.measuring.TOGETHER", 1)
+    done: list[str] = []
     some, none = Measured(problem="the GPU is busy"), Measured(problem="the GPU is busy", most=0)
     assert measure(few, none, tmp_path).missing == "2 kernels left: the GPU is busy"
     assert len(none.asked) == 1
-    assert measure(few, some, tmp_path).missing == ""
+    assert measure(few, some, tmp_path, done.append).missing == ""
+    assert done == ["timed 1 of 2 kernels", "timed 2 of 2 kernels"]
 
 
 def test_a_table_of_other_kernels_is_refused(few: Program, times: GpuTimes) -> None:
@@ -199,6 +205,24 @@ def test_a_variant_that_there_is_none_of_is_refused(few: Program, times: GpuTime
     strange = replace(one.times, of_first={**one.times.of_first, "dense_mma of 9 bits": 0.1})
     with pytest.raises(UsageError, match="choose 'dense_mma of 9 bits'; known: dense_mma of 8 bits, "):
         tuned(few, replace(times, kernels={key: replace(one, times=strange)}))
+
+
+def test_kernels_of_a_budget_are_timed_once(few: Program, tmp_path: Path) -> None:
+    first, again = Measured(), Measured()
+    found = KernelTimer(first, Store(tmp_path))(few)  # type: ignore[arg-type]
+    assert found == [10.0] * 3
+    assert first.asked == [list(dict.fromkeys(one.built.name for one in few.steps))]
+    assert KernelTimer(again, Store(tmp_path))(few) == found  # type: ignore[arg-type]
+    assert again.asked == []
+
+
+def test_a_kernel_of_a_budget_that_is_not_timed_ends_it(few: Program, tmp_path: Path) -> None:
+    busy: Any = Measured(problem="the GPU is busy", most=1)
+    with pytest.raises(TargetError, match=r"1 kernels could not be timed on A100, dense_mma_.*: the GPU is busy; with"):
+        KernelTimer(busy, Store(tmp_path))(few)
+    rest: Any = Measured()
+    assert KernelTimer(rest, Store(tmp_path))(few) == [10.0] * 3
+    assert [len(names) for names in rest.asked] == [1]
 
 
 @pytest.fixture
@@ -245,6 +269,14 @@ def test_kernels_are_measured_where_the_library_is_for_this_gpu_alone(gpu: Calla
     assert Tuner.of(CudaOptions(tune="quick")) == Tuner(B200, is_asked=True)
 
 
+def test_budgets_are_measured_where_the_library_is_for_this_gpu_alone(gpu: Callable[[CudaDevice], None]) -> None:
+    gpu(A100)
+    measured = TARGET.timer(CudaOptions("sm_80"))  # type: ignore[attr-defined]
+    assert (measured.is_measured, measured.runtime) == (True, "the CUDA library on A100 (sm_80, driver 580.65)")
+    for options in (CudaOptions(), CudaOptions("sm_80", "off"), CudaOptions("sm_80,sm_86", "quick")):
+        assert not TARGET.timer(options).is_measured  # type: ignore[attr-defined]
+
+
 def test_what_tune_is_not_is_told_with_what_is_known(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="tune is 'fast'; known: auto, off, quick, or a folder or file"):
         TARGET.check_options(CudaOptions(tune="fast"))
@@ -267,6 +299,15 @@ def test_a_failure_ends_a_compile_only_where_times_were_asked_for(monkeypatch: p
 
 
 @needs_nvcc
+@pytest.mark.slow
+def test_kernels_of_a_budget_are_timed_by_another_process(tmp_path: Path) -> None:
+    done = process("tuned_kernels.py", str(tmp_path), "budget")
+    assert done.returncode == 0, done.stderr
+    (microseconds,) = json.loads(done.stdout.splitlines()[-1])
+    assert microseconds > 0
+
+
+@needs_nvcc
 def test_variants_are_built_run_and_timed_by_another_process(tmp_path: Path) -> None:
     """On the emulator, which this test names as the device: a compile never does."""
     done = process("tuned_kernels.py", str(tmp_path))
@@ -277,3 +318,25 @@ def test_variants_are_built_run_and_timed_by_another_process(tmp_path: Path) -> 
     assert all(each > 0 for (each,) in kernel["times"]["microseconds"].values())
     assert kernel["times"]["dropped"] == {}
     assert found["missing"] == ""
+
+
+@needs_nvcc
+@pytest.mark.slow
+def test_a_compile_takes_what_it_measured_and_another_one_the_same_from_its_table(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The emulator is the device, because this test says so."""
+    made, file = network()
+    emulator = CudaDevice("no GPU: the emulator of ptqc", (8, 0), "none", is_emulator=True)
+    first, second, store = tmp_path / "first", tmp_path / "second", tmp_path / "store"
+    first.mkdir()
+    second.mkdir()
+    with monkeypatch.context() as patched:
+        patched.setattr(cuda_device, "find", lambda: emulator)
+        patched.setattr(tuner, "EFFORT", TimingEffort((1,), 2, 1200.0))
+        measured = TARGET.build(made.lowered, file, FEEDS, CudaOptions("sm_80"), store, first)
+    given = TARGET.build(made.lowered, file, FEEDS, CudaOptions("sm_80", first / "tuning.json"), store, second)
+    assert measured.document["tuning"]["kernels"] == 3
+    assert measured.document["verified"].startswith("0 of ")
+    assert {**given.document, "verification": {}} == {**measured.document, "verification": {}}
+    assert all((first / name).read_bytes() == (second / name).read_bytes() for name in measured.files)

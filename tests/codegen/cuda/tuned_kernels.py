@@ -1,6 +1,7 @@
 """Times two variants of a layer as on a GPU, with the emulator in its place; prints the table, as JSON.
 
-`python tuned_kernels.py FOLDER`: a process of its own, which loads stand-ins before it imports TVM.
+`python tuned_kernels.py FOLDER [budget]`: with the second argument, prints microseconds of the layer instead. A process
+of its own, which loads stand-ins before it imports TVM.
 """
 
 import json
@@ -15,12 +16,13 @@ from ptqc.codegen.cuda.trials import TimingEffort
 from ptqc.native.cuda_device import CudaDevice
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, what: str) -> None:
     from ptqc.codegen.cuda.worker import load_stand_ins
 
     load_stand_ins()
 
     from ptqc.codegen.cuda import layers
+    from ptqc.codegen.cuda.kernel_times import KernelTimer
     from ptqc.codegen.cuda.laboratory import Laboratory
     from ptqc.codegen.cuda.loops import ThreadLoops
     from ptqc.codegen.cuda.measuring import Measuring
@@ -44,9 +46,11 @@ def main(folder: Path) -> None:
         built = replace(built, alternatives=Alternatives(ways.cuts[:2], ways.write))
         program = Program((ProgramStep(built, ("x",), "y", "y"),), {"x": x, "y": y}, ("x",), ("y",))
         laboratory = Laboratory(device, Toolkit.require(), ["sm_80"], TimingEffort((1,), 5))
-        print(json.dumps(Measuring(laboratory, Store(folder / "store"))(program).to_json()))
+        store = Store(folder / "store")
+        found = KernelTimer(laboratory, store)(program) if what else Measuring(laboratory, store)(program).to_json()
+        print(json.dumps(found))
 
 
 if __name__ == "__main__":
     sys.modules["torch"] = None  # type: ignore[assignment]  # TVM would load it, for seconds and without need
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), "".join(sys.argv[2:]))

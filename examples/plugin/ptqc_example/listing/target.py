@@ -10,6 +10,7 @@ from ptqc.codegen.targets import NoOptions, Target, TargetOutput
 from ptqc.errors import TargetError
 from ptqc.lowered import Lowered
 from ptqc.passes.base import Feeds
+from ptqc.work.progress import SILENT_STAGE, Stage
 
 
 class Listing:
@@ -45,6 +46,7 @@ class Listing:
         options: NoOptions,  # noqa: ARG002
         store: Path,  # noqa: ARG002
         folder: Path,
+        stage: Stage = SILENT_STAGE,  # noqa: ARG002
     ) -> TargetOutput:
         """The list, and how long it is."""
         names = [node.op_type for node in lowered.model.graph]
