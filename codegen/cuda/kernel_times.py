@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ptqc.codegen.cuda.laboratory import Laboratory
+from ptqc.codegen.cuda.device_timer import DeviceTimer
 from ptqc.codegen.program.program import Program
 from ptqc.errors import TargetError
 from ptqc.store.entries import Store
@@ -17,7 +17,7 @@ TOGETHER = 24
 class KernelTimer:
     """Times kernels as they are predicted to be fastest. What follows a product, or comes before, is in its kernel."""
 
-    laboratory: Laboratory
+    timer: DeviceTimer
     store: Store
 
     def __call__(self, program: Program) -> list[float]:
@@ -28,14 +28,14 @@ class KernelTimer:
         for first in range(0, len(missing), TOGETHER):
             together = missing[first : first + TOGETHER]
             candidates = {name: (steps[name], {name: steps[name].built}) for name in together}
-            times, problem = self.laboratory.times(program.layouts, candidates, self.laboratory.effort.seconds)
+            times, problem = self.timer.times(program.layouts, candidates, self.timer.effort.seconds)
             for one in times:
                 (found[one.key],) = one.microseconds[one.key]
                 self.store.put(self._key(one.key), {"microseconds": found[one.key]}, {})
             if left := [name for name in together if name not in found]:
-                told = problem or f"{self.laboratory.effort.seconds:.0f} s were over"
+                told = problem or f"{self.timer.effort.seconds:.0f} s were over"
                 raise TargetError(
-                    f"{len(left)} kernels could not be timed on {self.laboratory.device.name}, {left[0]} among them: "
+                    f"{len(left)} kernels could not be timed on {self.timer.device.name}, {left[0]} among them: "
                     f"{told}; with --tune off their times are predicted"
                 )
         return [found[step.built.name] for step in program.steps]
@@ -47,4 +47,4 @@ class KernelTimer:
                 yield name, float(entry.document["microseconds"])
 
     def _key(self, name: str) -> dict[str, Any]:
-        return {"what": "time of a kernel on a GPU for one sample", "kernel": name, **self.laboratory.key}
+        return {"what": "time of a kernel on a GPU for one sample", "kernel": name, **self.timer.key}

@@ -9,8 +9,8 @@ from typing import Any
 
 from ptqc.codegen.cuda.building import program_of
 from ptqc.codegen.cuda.chips import CHIPS
+from ptqc.codegen.cuda.device_timer import DeviceTimer
 from ptqc.codegen.cuda.job_files import DONE
-from ptqc.codegen.cuda.laboratory import Laboratory
 from ptqc.codegen.cuda.loops import ThreadLoops
 from ptqc.codegen.cuda.times_table import GpuTimes, MeasuredKernel
 from ptqc.codegen.cuda.toolkit import Toolkit
@@ -34,19 +34,19 @@ TOGETHER = 4
 class Measuring:
     """Measures the kernels of programs. done: told of how many are done, in words."""
 
-    laboratory: Laboratory
+    timer: DeviceTimer
     store: Store | None
     done: Callable[[str], object] = lambda _label: None
 
     @property
     def _effort(self) -> TimingEffort:
-        return self.laboratory.effort
+        return self.timer.effort
 
     def __call__(self, program: Program) -> GpuTimes:
         """Times of all kernels with variants; what the store has is not measured again."""
-        device, ends = self.laboratory.device, time.monotonic() + self._effort.seconds
+        device, ends = self.timer.device, time.monotonic() + self._effort.seconds
         steps = tunable(program)
-        chosen = {key: tried(step, self.laboratory.gpu) for key, step in steps.items()}
+        chosen = {key: tried(step, self.timer.gpu) for key, step in steps.items()}
         keys = {key: self._store_key(key, chosen[key]) for key in steps}
         entries = {key: self.store.get(name) for key, name in keys.items()} if self.store is not None else {}
         found = {key: MeasuredKernel.from_json(entry.document) for key, entry in entries.items() if entry is not None}
@@ -77,7 +77,7 @@ class Measuring:
             key: (step, {variant.label: variant.built() for variant in variants})
             for key, (step, variants) in trials.items()
         }
-        times, problem = self.laboratory.times(program.layouts, candidates, seconds)
+        times, problem = self.timer.times(program.layouts, candidates, seconds)
         firsts = {key: variants[0] for key, (_, variants) in trials.items()}
         return {
             one.key: MeasuredKernel(firsts[one.key].label, one, tuple(self._predicted(firsts[one.key])))
@@ -86,8 +86,8 @@ class Measuring:
 
     def _predicted(self, variant: Variant) -> Iterator[float]:
         """Microseconds for each size of batch, of a known chip."""
-        for samples in self._effort.samples if self.laboratory.gpu in CHIPS else ():
-            yield variant.predicted(samples)[self.laboratory.gpu]
+        for samples in self._effort.samples if self.timer.gpu in CHIPS else ():
+            yield variant.predicted(samples)[self.timer.gpu]
 
     def _store_key(self, key: str, variants: Sequence[Variant]) -> dict[str, Any]:
         return {
@@ -95,7 +95,7 @@ class Measuring:
             "kernel": key,
             "variants": [variant.label for variant in variants],
             "samples": list(self._effort.samples),
-            **self.laboratory.key,
+            **self.timer.key,
         }
 
 
@@ -105,9 +105,9 @@ def measured(folder: Path) -> None:
     store, effort = Store(Path(given.job["store"])), TimingEffort.from_json(given.job["effort"])
     if not given.batching.is_any:
         effort = replace(effort, samples=effort.samples[:1])
-    laboratory = Laboratory(CudaDevice.from_json(given.job["device"]), Toolkit.require(), given.job["gpus"], effort)
+    timer = DeviceTimer(CudaDevice.from_json(given.job["device"]), Toolkit.require(), given.job["gpus"], effort)
     with written_with(ThreadLoops()):
-        times = Measuring(laboratory, store, partial(tell, folder / DONE))(program_of(given))
+        times = Measuring(timer, store, partial(tell, folder / DONE))(program_of(given))
     if times.missing and not times.kernels:
         raise TargetError(f"no kernel could be measured on {times.device.name}: {times.missing}")
     write_document(folder / REPORT, times.to_json())

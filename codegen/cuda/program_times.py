@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from ptqc.codegen.cuda.building import program_of
+from ptqc.codegen.cuda.device_timer import DeviceTimer
 from ptqc.codegen.cuda.kernel_times import KernelTimer
-from ptqc.codegen.cuda.laboratory import Laboratory
 from ptqc.codegen.cuda.predictions import predicted
 from ptqc.codegen.cuda.toolkit import Toolkit
 from ptqc.codegen.cuda.trials import TimingEffort
@@ -28,7 +28,7 @@ def timed(folder: Path) -> TimedProgram:
         found = [max(step[gpu] for gpu in given.job["gpus"]) for step in predicted(program)]
     else:
         effort = TimingEffort.from_json(given.job["effort"])
-        laboratory = Laboratory(CudaDevice.from_json(device), Toolkit.require(), given.job["gpus"], effort)
-        found = KernelTimer(laboratory, Store(Path(given.job["store"])))(program)
+        timer = DeviceTimer(CudaDevice.from_json(device), Toolkit.require(), given.job["gpus"], effort)
+        found = KernelTimer(timer, Store(Path(given.job["store"])))(program)
     times = [NANOSECONDS * microseconds for microseconds in found]
     return TimedProgram.of(Listing.of(program), sum(times), times)

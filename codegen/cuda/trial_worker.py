@@ -50,8 +50,8 @@ class GpuTrials:
 
     def found(self, trial: KernelTrial, constants: Sequence[Any]) -> TrialTimes:
         """Times of a trial. constants: of all of its variants. Raises TargetError where the first one does not run."""
-        times: dict[str, list[float]] = {one.label: [] for one in trial.contestants}
-        ratios: dict[str, list[float]] = {one.label: [] for one in trial.contestants}
+        times: dict[str, list[float]] = {one.label: [] for one in trial.variants}
+        ratios: dict[str, list[float]] = {one.label: [] for one in trial.variants}
         dropped: dict[str, str] = {}
         for samples in self._effort.samples:
             try:
@@ -75,7 +75,7 @@ class GpuTrials:
         """Variants that run, each after one run of it; what does not goes to `dropped`. Raises GpuMemoryError."""
         given, output = self._arguments(trial, samples)
         left, wanted, found = list(constants), None, list[_Runner]()
-        for one in trial.contestants:
+        for one in trial.variants:
             own, left = left[: one.constants], left[one.constants :]
             if one.label in dropped:
                 continue
@@ -149,7 +149,7 @@ def _work(folder: Path) -> None:
         for trial in job.trials:
             if time.monotonic() > ends:
                 break
-            count = sum(one.constants for one in trial.contestants)
+            count = sum(one.constants for one in trial.variants)
             found.append(trials.found(trial, library.constants[first : first + count]).to_json())
             first += count
             tell()

@@ -27,7 +27,7 @@ class TimingEffort:
 
 
 @dataclass(frozen=True)
-class Contestant:
+class TimedVariant:
     """A variant of a kernel. label: by which it is told. kernel: the function. constants: that it takes."""
 
     label: str
@@ -45,15 +45,15 @@ class KernelTrial:
     key: str
     arguments: tuple[tuple[str, Axes], ...]
     output: tuple[str, Axes]
-    contestants: tuple[Contestant, ...]
+    variants: tuple[TimedVariant, ...]
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         """Inverse of `dataclasses.asdict`."""
         arguments = tuple((dtype, tuple(axes)) for dtype, axes in document["arguments"])
         dtype, axes = document["output"]
-        contestants = tuple(Contestant(**entry) for entry in document["contestants"])
-        return cls(document["key"], arguments, (dtype, tuple(axes)), contestants)
+        variants = tuple(TimedVariant(**entry) for entry in document["variants"])
+        return cls(document["key"], arguments, (dtype, tuple(axes)), variants)
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def tunable(program: Program) -> dict[str, ProgramStep]:
 
 
 def tried(step: ProgramStep, gpu: str) -> list[Variant]:
-    """Variants of a step that are worth a trial on a chip, the first one first."""
+    """Variants of a step that are worth a trial on a chip, the first one first, then the best of each other family."""
     first, *others = (variant for variant in _variants(step) if variant.gpu in ("", gpu))
     sizes: dict[tuple[str, int, int], int] = {_size(first): 1}
     found = [first]
@@ -53,11 +53,10 @@ def tried(step: ProgramStep, gpu: str) -> list[Variant]:
         sizes[_size(variant)] = sizes.get(_size(variant), 0) + 1
         if sizes[_size(variant)] <= OF_A_SIZE:
             found.append(variant)
-    kept = found[:TRIED]
-    for variant in found[TRIED:]:  # the best of each family has its place
-        if variant.family not in {one.family for one in kept}:
-            kept[-1] = variant
-    return kept
+    families = dict.fromkeys(variant.family for variant in found)
+    leaders = [next(variant for variant in found if variant.family == family) for family in families]
+    others = [variant for variant in found if all(variant is not leader for leader in leaders)]
+    return [*leaders, *others][:TRIED]
 
 
 def _size(variant: Variant) -> tuple[str, int, int]:

@@ -74,11 +74,15 @@ def verdicts(made: Any, cases: Mapping[str, Case], change: Callable[[str], str],
     if pid := os.fork():
         os.waitpid(pid, 0)
         return json.loads(told.read_text()) if told.is_file() else ["crashed"]
-    image = room / made.image.path.name
-    image.write_bytes(made.image.path.read_bytes())
-    loaded = replace(made, image=replace(made.image, path=image, ptx=ptx)).emulated()
-    told.write_text(json.dumps([verdict(loaded, cases, ptx, order) for order in ORDERS]))
-    os._exit(0)
+    try:
+        image = room / made.image.path.name
+        image.write_bytes(made.image.path.read_bytes())
+        loaded = replace(made, image=replace(made.image, path=image, ptx=ptx)).emulated()
+        told.write_text(json.dumps([verdict(loaded, cases, ptx, order) for order in ORDERS]))
+    except Exception as error:  # PTX that the emulator does not know
+        told.write_text(json.dumps([f"is refused: {error}"[:300]]))
+    finally:
+        os._exit(0)
 
 
 def verdict(loaded: Any, cases: Mapping[str, Case], ptx: str, order: str) -> str:

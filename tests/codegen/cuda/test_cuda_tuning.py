@@ -112,7 +112,7 @@ def test_what_is_predicted_to_be_the_fastest_on_the_chip_is_tried(program: Progr
 
 
 class Measured:
-    """A laboratory in which the last variant of each kernel is the fastest. asked: the keys of each library."""
+    """A timer in which the last variant of each kernel is the fastest. asked: the keys of each library."""
 
     def __init__(self, device: CudaDevice = A100, *, seconds: float = 60.0, problem: str = "", most: int = 9) -> None:
         self.device, self.effort, self.problem, self.most = device, TimingEffort((1, 64), 3, seconds), problem, most
@@ -130,9 +130,9 @@ class Measured:
         return found, self.problem
 
 
-def measure(program: Program, laboratory: Any, folder: Path, done: Callable[[str], object] = str) -> GpuTimes:
+def measure(program: Program, timer: Any, folder: Path, done: Callable[[str], object] = str) -> GpuTimes:
     with written_with(ThreadLoops()):
-        return Measuring(laboratory, Store(folder), done)(program)
+        return Measuring(timer, Store(folder), done)(program)
 
 
 @pytest.fixture(scope="module")

@@ -9,14 +9,14 @@ import pytest
 
 from ptqc.codegen.cuda import trial_worker
 from ptqc.codegen.cuda.trial_worker import GpuTrials
-from ptqc.codegen.cuda.trials import Contestant, KernelTrial, TimingEffort, TrialJob
+from ptqc.codegen.cuda.trials import KernelTrial, TimedVariant, TimingEffort, TrialJob
 from ptqc.errors import GpuMemoryError, TargetError
 
 TRIAL = KernelTrial(
     "dense_mma_1",
     (("uint8", (64,)), ("float32", (3,)), ("int64", (2,))),
     ("uint8", (32,)),
-    (Contestant("first", "f", 2), Contestant("second", "g", 1), Contestant("third", "h", 0)),
+    (TimedVariant("first", "f", 2), TimedVariant("second", "g", 1), TimedVariant("third", "h", 0)),
 )
 
 

@@ -22,8 +22,8 @@ def main(folder: Path, what: str) -> None:
     load_stand_ins()
 
     from ptqc.codegen.cuda import layers
+    from ptqc.codegen.cuda.device_timer import DeviceTimer
     from ptqc.codegen.cuda.kernel_times import KernelTimer
-    from ptqc.codegen.cuda.laboratory import Laboratory
     from ptqc.codegen.cuda.loops import ThreadLoops
     from ptqc.codegen.cuda.measuring import Measuring
     from ptqc.codegen.cuda.toolkit import Toolkit
@@ -45,9 +45,9 @@ def main(folder: Path, what: str) -> None:
         ways = built.alternatives
         built = replace(built, alternatives=Alternatives(ways.cuts[:2], ways.write))
         program = Program((ProgramStep(built, ("x",), "y", "y"),), {"x": x, "y": y}, ("x",), ("y",))
-        laboratory = Laboratory(device, Toolkit.require(), ["sm_80"], TimingEffort((1,), 5))
+        timer = DeviceTimer(device, Toolkit.require(), ["sm_80"], TimingEffort((1,), 5))
         store = Store(folder / "store")
-        found = KernelTimer(laboratory, store)(program) if what else Measuring(laboratory, store)(program).to_json()
+        found = KernelTimer(timer, store)(program) if what else Measuring(timer, store)(program).to_json()
         print(json.dumps(found))
 
 

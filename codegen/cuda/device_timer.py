@@ -1,4 +1,4 @@
-"""A GPU at work: variants of kernels become a library, which another process runs and times (`trial_worker.py`)."""
+"""Timing on a GPU: variants of kernels become a library, which another process runs and times (`trial_worker.py`)."""
 
 import hashlib
 import json
@@ -14,7 +14,7 @@ from ptqc.codegen.cuda import building
 from ptqc.codegen.cuda.chips import CHIPS, gpu_of
 from ptqc.codegen.cuda.job_files import TRIAL_WORKER
 from ptqc.codegen.cuda.toolkit import Toolkit
-from ptqc.codegen.cuda.trials import Axes, Contestant, KernelTrial, TimingEffort, TrialJob, TrialTimes
+from ptqc.codegen.cuda.trials import Axes, KernelTrial, TimedVariant, TimingEffort, TrialJob, TrialTimes
 from ptqc.codegen.kernels.job_files import PROCESS, REPORT
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
@@ -32,7 +32,7 @@ Candidates = Mapping[str, tuple[ProgramStep, Mapping[str, Built]]]
 
 
 @dataclass(frozen=True)
-class Laboratory:
+class DeviceTimer:
     """Times kernels on a GPU. gpus: architectures that there is machine code for where its own is not known."""
 
     device: CudaDevice
@@ -93,10 +93,8 @@ def _program(layouts: Mapping[str, Layout], candidates: Candidates) -> Program:
 
 
 def _trial(layouts: Mapping[str, Layout], key: str, step: ProgramStep, variants: Mapping[str, Built]) -> KernelTrial:
-    contestants = tuple(Contestant(label, built.name, len(built.constants)) for label, built in variants.items())
-    return KernelTrial(
-        key, tuple(_kind(layouts[name]) for name in step.arguments), _kind(layouts[step.output]), contestants
-    )
+    timed = tuple(TimedVariant(label, built.name, len(built.constants)) for label, built in variants.items())
+    return KernelTrial(key, tuple(_kind(layouts[name]) for name in step.arguments), _kind(layouts[step.output]), timed)
 
 
 def _kind(layout: Layout) -> tuple[str, Axes]:
