@@ -201,7 +201,7 @@ def _grouped_layer(bits: int, side: int) -> tuple[Any, Any, Any, tuple[np.ndarra
     from ptqc.codegen.program.window import Window
 
     random, half = np.random.default_rng(bits), 2 ** (bits - 1)
-    given = random.integers(0, 256, (3, 80, 12, 11)).astype(np.uint8)
+    given = random.integers(0, 256, (3, 80, 8, 7)).astype(np.uint8)
     weights = random.integers(-half, half, (200, 80, side, side)).astype(np.int8)
     seen = np.lib.stride_tricks.sliding_window_view(given.astype(np.int64), (side, side), (2, 3))
     sums = np.einsum("nchwij,ocij->nohw", seen, weights.astype(np.int64), optimize=True)
@@ -209,7 +209,7 @@ def _grouped_layer(bits: int, side: int) -> tuple[Any, Any, Any, tuple[np.ndarra
     factor = (random.uniform(60, 300, 200) / np.abs(sums).max()).astype(np.float32)
     scaled = (sums + bias[:, None, None]).astype(np.float32) * factor[:, None, None]
     wanted = np.clip(np.rint(scaled) + 101, 0, 255).astype(np.uint8)
-    window, coding = Window(80, (12, 11), (side, side)), Coding.of(weights, weights[0].size)
+    window, coding = Window(80, (8, 7), (side, side)), Coding.of(weights, weights[0].size)
     x, y = Layout(given.shape[1:], "uint8"), Layout(wanted.shape[1:], "uint8")
     tiles = costs.ranked_groups(window, 200, coding)[0]
     numbers = Requantization(bias, factor, 101)
