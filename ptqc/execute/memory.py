@@ -1,11 +1,10 @@
 """How much memory ONNX Runtime's allocator gives to one run of a model, read from the profile of its first run."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ptqc.execute.profile import KERNEL, Subject
+from ptqc.execute.profile import Subject, kernel_events
 from ptqc.work.scratch import scratch
 
 # What the allocator holds behind a node, how much of that came with the node, and the most it held so far.
@@ -21,8 +20,7 @@ def run_bytes(subject: Subject) -> int | None:
     with scratch() as folder:
         runner = subject.session(Path(folder))
         runner.run(subject.feeds)
-        events = json.loads(Path(runner.session.end_profiling()).read_text())
-    nodes = [event["args"] for event in events if event["cat"] == "Node" and event["name"].endswith(KERNEL)]
+        nodes = [event["args"] for event in kernel_events(Path(runner.session.end_profiling()))]
     return _most(nodes)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from ptqc.errors import Interrupted
 from ptqc.execute.onnxruntime import Feeds, Runner, session_options
 from ptqc.work.scratch import scratch
 from ptqc.work.stopwatch import processor_ns
@@ -76,7 +77,7 @@ def profile(subjects: Sequence[Subject], seconds: float) -> list[Profile]:
     with scratch() as folder:
         observed = [subject.session(Path(folder)) for subject in subjects]
         whole = _race([*subjects, *subjects], [*(subject.session() for subject in subjects), *observed], seconds)
-        events = [_events(Path(runner.session.end_profiling())) for runner in observed]
+        events = [_by_node(kernel_events(Path(runner.session.end_profiling()))) for runner in observed]
     return [_profile(*found) for found in zip(subjects, whole, events, strict=False)]
 
 
@@ -152,11 +153,25 @@ class _Node:
         return keys.get(made[int(mark[1])] if mark else self.name.removesuffix(BLOCKED))
 
 
-def _events(path: Path) -> list[_Node]:
+def kernel_events(path: Path) -> list[dict[str, Any]]:
+    """What ONNX Runtime wrote down of each kernel that a profiled session ran.
+
+    Raises Interrupted where the disk did not take all of it, of which ONNX Runtime says nothing.
+    """
+    try:
+        events = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise Interrupted(
+            f"ONNX Runtime's profile in {path.parent} is not whole: {error}. Free some space there, or set TMPDIR to "
+            "another folder, and run the same command again"
+        ) from error
+    return [event for event in events if event["cat"] == "Node" and event["name"].endswith(KERNEL)]
+
+
+def _by_node(events: Sequence[Mapping[str, Any]]) -> list[_Node]:
     """The executed nodes in order. Nodes of subgraphs are part of the node that runs them."""
     nodes: dict[str, _Node] = {}
     end = 0.0
-    events = [e for e in json.loads(path.read_text()) if e["cat"] == "Node" and e["name"].endswith(KERNEL)]
     for event in sorted(events, key=lambda event: (event["ts"], -event["dur"])):
         if event["ts"] < end:
             continue

@@ -9,8 +9,9 @@ import pytest
 from graphs import noise, parse
 from lowering import CONSTANTS, RESIDUAL
 
+from ptqc.errors import Interrupted
 from ptqc.execute import profile
-from ptqc.execute.profile import Subject, _charged, _events, _Node, undisturbed
+from ptqc.execute.profile import Subject, _by_node, _charged, _Node, kernel_events, undisturbed
 
 FEEDS = {"x": noise(1, 3, 8, 8)}
 
@@ -45,13 +46,22 @@ def test_what_the_optimizer_added_goes_with_its_neighbours() -> None:
     assert list(_charged(nodes, [None, "a", None, "q", None])) == ["a", "a", "q", "q", "q"]
 
 
-def test_nodes_of_subgraphs_belong_to_the_node_that_runs_them(tmp_path: Path) -> None:
+def test_nodes_of_subgraphs_belong_to_the_node_that_runs_them() -> None:
     spans = [(";0;", 0, 5), (";1;", 5, 20), ("inner", 6, 4), ("inner", 12, 4), (";2;", 26, 3), (";0;", 40, 7)]
     events = [
-        {"cat": "Node", "name": f"{name}_kernel_time", "ts": ts, "dur": dur, "args": {"op_name": "Loop"}}
-        for name, ts, dur in spans
+        {"name": f"{name}_kernel_time", "ts": ts, "dur": dur, "args": {"op_name": "Loop"}} for name, ts, dur in spans
     ]
-    path = tmp_path / "profile.json"
-    path.write_text(str([*events, {"cat": "Session", "name": "model_run", "ts": 0, "dur": 99}]).replace("'", '"'))
-    assert Counter({node.name: len(node.times) for node in _events(path)}) == {";0;": 2, ";1;": 1, ";2;": 1}
-    assert np.sum(_events(path)[0].times) == 12_000
+    found = _by_node(events)
+    assert Counter({node.name: len(node.times) for node in found}) == {";0;": 2, ";1;": 1, ";2;": 1}
+    assert np.sum(found[0].times) == 12_000
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_a_profile_that_a_full_disk_cut_short_is_told(model: ir.Model, tmp_path: Path, share: float) -> None:
+    runner = Subject(model, FEEDS).session(tmp_path)
+    runner.run(FEEDS)
+    path = Path(runner.session.end_profiling())
+    assert all(event["name"].endswith("_kernel_time") for event in kernel_events(path))
+    path.write_text(path.read_text()[: int(share * path.stat().st_size)])
+    with pytest.raises(Interrupted, match=r"is not whole: .* Free some space there, or set TMPDIR"):
+        kernel_events(path)
