@@ -193,9 +193,8 @@ def _layers(folder: Path) -> None:
 def _grouped_layer(bits: int, side: int) -> tuple[Any, Any, Any, tuple[np.ndarray, np.ndarray]]:
     """Three samples of 80 channels by windows of side × side, to 200 channels."""
     from ptqc.codegen.cuda import costs, group_cores
+    from ptqc.codegen.cuda.coded_layer import CodedLayer
     from ptqc.codegen.cuda.fragments import Coding
-    from ptqc.codegen.cuda.isa import BY_ELEMENT
-    from ptqc.codegen.kernels.epilogue import NOTHING
     from ptqc.codegen.kernels.requantization import Requantization
     from ptqc.codegen.program.layout import Layout
     from ptqc.codegen.program.window import Window
@@ -212,8 +211,8 @@ def _grouped_layer(bits: int, side: int) -> tuple[Any, Any, Any, tuple[np.ndarra
     window, coding = Window(80, (8, 7), (side, side)), Coding.of(weights, weights[0].size)
     x, y = Layout(given.shape[1:], "uint8"), Layout(wanted.shape[1:], "uint8")
     tiles = costs.ranked_groups(window, 200, coding)[0]
-    numbers = Requantization(bias, factor, 101)
-    return group_cores.write(tiles, coding, x, y, BY_ELEMENT, weights, numbers, NOTHING), x, y, (given, wanted)
+    layer = CodedLayer(x, y, window, weights, Requantization(bias, factor, 101))
+    return group_cores.write(tiles, coding, layer), x, y, (given, wanted)
 
 
 def _square(side: int, tiles: int) -> Iterator[tuple[Any, Any, Any, dict[str, Any]]]:
@@ -224,12 +223,12 @@ def _square(side: int, tiles: int) -> Iterator[tuple[Any, Any, Any, dict[str, An
     from ptqc.codegen.cuda.variants import predicted_best
     from ptqc.codegen.program.program import ProgramStep
 
-    x, y, isa, window, scales, after = _square_layer(side)
-    weights = np.random.default_rng(side).integers(-127, 128, (side, side, 1, 1)).astype(np.int8)
-    built = predicted_best(tensor_cores.variants(x, y, isa, window, weights, scales, after))
-    yield built, x, y, {"what": "product", "sizes": [side, side, side]}
+    layer = _square_layer(side, _weights(side))
+    built = predicted_best(tensor_cores.variants(layer))
+    yield built, layer.x, layer.y, {"what": "product", "sizes": [side, side, side]}
     for variant in tried(ProgramStep(built, ("x",), "y", "y"), gpu="")[1:tiles]:
-        yield variant.built(), x, y, {"what": "product", "sizes": [side, side, side], "tiles": variant.label}
+        told = {"what": "product", "sizes": [side, side, side], "tiles": variant.label}
+        yield variant.built(), layer.x, layer.y, told
 
 
 def _grouped_squares(side: int) -> Iterator[tuple[Any, Any, Any, dict[str, Any]]]:
@@ -237,12 +236,10 @@ def _grouped_squares(side: int) -> Iterator[tuple[Any, Any, Any, dict[str, Any]]
     from ptqc.codegen.cuda import group_cores
     from ptqc.codegen.cuda.tiles import ROWS
 
-    x, y, isa, window, scales, after = _square_layer(side)
-    weights = np.random.default_rng(side).integers(-127, 128, (side, side, 1, 1)).astype(np.int8)
-    found = group_cores.variants(x, y, isa, window, weights, scales, after)
-    best = {variant.tiles.cut.row_tiles * ROWS: variant for variant in reversed(found)}
+    layer = _square_layer(side, _weights(side))
+    best = {variant.tiles.cut.row_tiles * ROWS: variant for variant in reversed(group_cores.variants(layer))}
     for columns, variant in sorted(best.items()):
-        yield variant.built(), x, y, {"what": f"product by m64n{columns}k32", "sizes": [side, side, side]}
+        yield variant.built(), layer.x, layer.y, {"what": f"product by m64n{columns}k32", "sizes": [side, side, side]}
 
 
 def _sparse_square(side: int) -> tuple[Any, Any, Any, dict[str, Any]]:
@@ -251,12 +248,10 @@ def _sparse_square(side: int) -> tuple[Any, Any, Any, dict[str, Any]]:
     from ptqc.codegen.cuda.variants import predicted_best
     from ptqc.formats.sparse import PATTERNS
 
-    x, y, isa, window, scales, after = _square_layer(side)
-    random = np.random.default_rng(side)
-    kept = PATTERNS[random.integers(0, len(PATTERNS), side * side // 4)].reshape(side, side, 1, 1)
-    weights = random.integers(-127, 128, kept.shape).astype(np.int8) * kept.astype(np.int8)
-    built = predicted_best(sparse_cores.variants(x, y, isa, window, weights, scales, after))
-    return built, x, y, {"what": "sparse product", "sizes": [side, side, side]}
+    kept = PATTERNS[np.random.default_rng(side).integers(0, len(PATTERNS), side * side // 4)]
+    layer = _square_layer(side, _weights(side) * kept.reshape(side, side, 1, 1).astype(np.int8))
+    built = predicted_best(sparse_cores.variants(layer))
+    return built, layer.x, layer.y, {"what": "sparse product", "sizes": [side, side, side]}
 
 
 def _float8_square(side: int) -> tuple[Any, Any, Any, dict[str, Any]]:
@@ -265,24 +260,27 @@ def _float8_square(side: int) -> tuple[Any, Any, Any, dict[str, Any]]:
     from ptqc.codegen.kernels.float8 import Float8Numbers
     from ptqc.codegen.program.layout import Layout
 
-    x, _, _, window, _, _ = _square_layer(side)
-    y, ones = Layout((side, 1, side), "float32"), np.ones(side, np.float32)
     weights = np.random.default_rng(side).integers(0, 127, (side, side, 1, 1)).astype(np.uint8)
-    built = float8_cores.write(x, y, Float8Numbers(window, weights, ones, ones), ())
-    return built, x, y, {"what": "FP8 product", "sizes": [side, side, side]}
+    layer, y, ones = _square_layer(side, weights), Layout((side, 1, side), "float32"), np.ones(side, np.float32)
+    built = float8_cores.write(layer.x, y, Float8Numbers(layer.window, weights, ones, ones), ())
+    return built, layer.x, y, {"what": "FP8 product", "sizes": [side, side, side]}
 
 
-def _square_layer(side: int) -> tuple[Any, ...]:
-    """All that they take, but for the weights."""
-    from ptqc.codegen.cuda.isa import BY_ELEMENT
-    from ptqc.codegen.kernels.epilogue import NOTHING
+def _square_layer(side: int, weights: np.ndarray) -> Any:
+    """Side × side codes times as many weights."""
+    from ptqc.codegen.cuda.coded_layer import CodedLayer
     from ptqc.codegen.kernels.requantization import Requantization
     from ptqc.codegen.program.layout import Layout
     from ptqc.codegen.program.window import Window
 
     scales = Requantization(np.zeros(side, np.int32), np.full(side, 1e-4, np.float32), 128)
     x, y = (Layout((side, 1, side), "uint8") for _ in range(2))
-    return x, y, BY_ELEMENT, Window(side, (1, side)), scales, NOTHING
+    return CodedLayer(x, y, Window(side, (1, side)), weights, scales)
+
+
+def _weights(side: int) -> np.ndarray:
+    """Of 8 bits."""
+    return np.random.default_rng(side).integers(-127, 128, (side, side, 1, 1)).astype(np.int8)
 
 
 def _row(outputs: int, inputs: int) -> tuple[Any, Any, Any, dict[str, Any]] | None:

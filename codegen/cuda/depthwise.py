@@ -9,15 +9,13 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
-from ptqc.codegen.cuda.results import CodedResults, Results, ptx
-from ptqc.codegen.kernels.epilogue import Epilogue
+from ptqc.codegen.cuda.coded_layer import CodedLayer
+from ptqc.codegen.cuda.results import Results, ptx
 from ptqc.codegen.kernels.families import build
-from ptqc.codegen.kernels.isa import DOT, Isa
+from ptqc.codegen.kernels.isa import DOT
 from ptqc.codegen.kernels.loops import nest
-from ptqc.codegen.kernels.requantization import Requantization
 from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.constants import Arranged, IndexSource, Order, Stored
@@ -28,24 +26,13 @@ from ptqc.codegen.program.window import Window
 PAIRS, HALVES = (0x5140, 0x7362), (0x5410, 0x7632)
 
 
-def integer(
-    x: Layout,
-    y: Layout,
-    isa: Isa,
-    window: Window,
-    weights: np.ndarray,
-    requantization: Requantization,
-    epilogue: Epilogue,
-) -> Built:
-    """Codes times int8 weights (channels, 1, *kernel)."""
-    results = CodedResults(y, isa, window.channels, requantization, epilogue)
-    constants: list[Stored] = [
-        Arranged(weights.astype(np.int8), _order(window)),
-        *results.constants(lambda values: values),
-    ]
+def integer(layer: CodedLayer) -> Built:
+    """A layer with one input for each output."""
+    window, results = layer.window, layer.results
+    constants: list[Stored] = [Arranged(layer.codes, _order(window)), *results.constants(lambda values: values)]
     operations = 2 * window.products * window.channels
-    body = Columns(window, x, results).body
-    return build("depthwise_dp4a", [x, *results.others], constants, y, body, operations, SUM_OF_PRODUCTS)
+    body = Columns(window, layer.x, results).body
+    return build("depthwise_dp4a", [layer.x, *results.others], constants, layer.y, body, operations, SUM_OF_PRODUCTS)
 
 
 def _groups(window: Window) -> int:

@@ -14,26 +14,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.cuda import costs
+from ptqc.codegen.cuda.coded_layer import CodedLayer
 from ptqc.codegen.cuda.copies import Thread, exchanged
 from ptqc.codegen.cuda.fragments import Coding
 from ptqc.codegen.cuda.group_tiles import GroupTiles
 from ptqc.codegen.cuda.left_weights import CHANNEL_TILES, PAIRS, LeftProduct
 from ptqc.codegen.cuda.pairs import PairCoding
 from ptqc.codegen.cuda.products import MATRICES, Registers
-from ptqc.codegen.cuda.results import CodedResults, ptx
+from ptqc.codegen.cuda.results import ptx
 from ptqc.codegen.cuda.tensor_cores import coding_of, stored
 from ptqc.codegen.cuda.tiles import BLOCK, CHUNK, PART, ROWS, STEP, SUMS
 from ptqc.codegen.cuda.variants import Variant
-from ptqc.codegen.kernels.epilogue import Epilogue
-from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.requantization import Requantization
 from ptqc.codegen.program.built import Built
-from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.window import Window
 
 MULTIPLY = "wgmma.mma_async.sync.aligned.m64n{}k32.s32.s8.u8"
 MULTIPLY_ALONE = "mma.sync.aligned.m16n8k32.row.col.s32.s8.u8.s32"
@@ -55,38 +50,19 @@ __forceinline__ __device__ bool ptqc_has_warpgroups() {
 """
 
 
-def variants(
-    x: Layout,
-    y: Layout,
-    isa: Isa,
-    window: Window,
-    weights: np.ndarray,
-    requantization: Requantization,
-    epilogue: Epilogue,
-) -> list[Variant]:
-    """See `tensor_cores.variants`. Worth a trial on chips with such products; nothing but that is to choose them."""
-    coding = coding_of(weights.astype(np.int8))
-
-    def made(tiles: GroupTiles) -> Built:
-        return write(tiles, coding, x, y, isa, weights, requantization, epilogue)
-
-    ranked = costs.ranked_groups(window, len(weights), coding)
-    return [Variant(GroupProduct.family, tiles, coding, partial(made, tiles), costs.GROUPED) for tiles in ranked]
+def variants(layer: CodedLayer) -> list[Variant]:
+    """Worth a trial on chips with such products; nothing but that is to choose them."""
+    coding = coding_of(layer.codes)
+    ranked = costs.ranked_groups(layer.window, len(layer.weights), coding)
+    return [
+        Variant(GroupProduct.family, tiles, coding, partial(write, tiles, coding, layer), costs.GROUPED)
+        for tiles in ranked
+    ]
 
 
-def write(
-    tiles: GroupTiles,
-    coding: Coding | PairCoding,
-    x: Layout,
-    y: Layout,
-    isa: Isa,
-    weights: np.ndarray,
-    requantization: Requantization,
-    epilogue: Epilogue,
-) -> Built:
+def write(tiles: GroupTiles, coding: Coding | PairCoding, layer: CodedLayer) -> Built:
     """One of them."""
-    results = CodedResults(y, isa, len(weights), requantization, epilogue)
-    return GroupProduct(tiles, coding, x, results).build(stored(weights.astype(np.int8), tiles, coding))
+    return GroupProduct(tiles, coding, layer.x, layer.results).build(stored(layer.codes, tiles, coding))
 
 
 @dataclass(frozen=True)

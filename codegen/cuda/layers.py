@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from ptqc.codegen.cuda import depthwise, float8_cores, group_cores, sparse_cores, tensor_cores
+from ptqc.codegen.cuda.coded_layer import CodedLayer
 from ptqc.codegen.cuda.float8_codes import code
 from ptqc.codegen.cuda.isa import BY_ELEMENT
 from ptqc.codegen.cuda.tiles import CHUNK
@@ -28,12 +29,12 @@ def integer(
     epilogue: Epilogue,
 ) -> Built | None:
     """A layer on tensor cores, or a depthwise one by inner products of four bytes; None for any other."""
-    given = (x, y, BY_ELEMENT, window, weights, requantization, epilogue)
+    layer = CodedLayer(x, y, window, weights, requantization, epilogue)
     if groups == 1 and _is_aligned(x, window, CHUNK):
-        proven = [*tensor_cores.variants(*given), *sparse_cores.variants(*given)]
-        return predicted_best(proven, group_cores.variants(*given))
+        proven = [*tensor_cores.variants(layer), *sparse_cores.variants(layer)]
+        return predicted_best(proven, group_cores.variants(layer))
     is_depthwise = groups == window.channels == len(weights)
-    return depthwise.integer(*given) if is_depthwise and _is_aligned(x, window, DOT) else None
+    return depthwise.integer(layer) if is_depthwise and _is_aligned(x, window, DOT) else None
 
 
 def _is_aligned(x: Layout, window: Window, size: int) -> bool:

@@ -9,69 +9,41 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.cuda import costs
+from ptqc.codegen.cuda.coded_layer import CodedLayer
 from ptqc.codegen.cuda.copies import Thread, exchanged
 from ptqc.codegen.cuda.fragments import Coding, load_words
 from ptqc.codegen.cuda.left_weights import CHANNEL_TILES, PAIRS, LeftProduct
 from ptqc.codegen.cuda.products import MATRICES, Registers
-from ptqc.codegen.cuda.results import CodedResults, ptx
+from ptqc.codegen.cuda.results import ptx
 from ptqc.codegen.cuda.sparse_codes import SparseCodes
 from ptqc.codegen.cuda.tiles import BLOCK, CHUNK, LANES, STEP, SUMS, Tiles
 from ptqc.codegen.cuda.variants import Variant
-from ptqc.codegen.kernels.epilogue import Epilogue
-from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.requantization import Requantization
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.constants import InOrder
-from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.window import Window
 
 MULTIPLY = "mma.sp::ordered_metadata.sync.aligned.m16n8k64.row.col.s32.s8.u8.s32"
 # Of weights of 8 bits all lanes of a group give the places of some; there is nothing to select.
 SELECTOR = 0
 
 
-def variants(
-    x: Layout,
-    y: Layout,
-    isa: Isa,
-    window: Window,
-    weights: np.ndarray,
-    requantization: Requantization,
-    epilogue: Epilogue,
-) -> list[Variant]:
-    """Codes x times int8 weights (outputs, inputs, *kernel); y is codes, or real values when it is float32.
-
-    There are none where more than two of four weights are not zero.
-    """
-    found = SparseCodes.of(weights.astype(np.int8))
-    if found is None:
+def variants(layer: CodedLayer) -> list[Variant]:
+    """All ways to compute a layer; none where more than two of four weights are not zero."""
+    codes = SparseCodes.of(layer.codes)
+    if codes is None:
         return []
-    coding = found.coding()
-
-    def made(tiles: Tiles) -> Built:
-        return write(tiles, coding, x, y, isa, found, requantization, epilogue)
-
-    ranked = costs.ranked(window, len(weights), coding, is_sparse=True)
-    return [Variant(SparseProduct.family, tiles, coding, partial(made, tiles)) for tiles in ranked]
+    coding = codes.coding()
+    ranked = costs.ranked(layer.window, len(layer.weights), coding, is_sparse=True)
+    return [
+        Variant(SparseProduct.family, tiles, coding, partial(write, tiles, coding, codes, layer)) for tiles in ranked
+    ]
 
 
-def write(
-    tiles: Tiles,
-    coding: Coding,
-    x: Layout,
-    y: Layout,
-    isa: Isa,
-    weights: SparseCodes,
-    requantization: Requantization,
-    epilogue: Epilogue,
-) -> Built:
-    """One of them."""
-    results = CodedResults(y, isa, len(weights.kept), requantization, epilogue)
-    return SparseProduct(tiles, coding, x, results).build(InOrder(weights.pack(tiles, coding)))
+def write(tiles: Tiles, coding: Coding, codes: SparseCodes, layer: CodedLayer) -> Built:
+    """One of them. codes: the weights that are kept."""
+    return SparseProduct(tiles, coding, layer.x, layer.results).build(InOrder(codes.pack(tiles, coding)))
 
 
 @dataclass(frozen=True)

@@ -12,58 +12,32 @@ import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.cuda import costs
+from ptqc.codegen.cuda.coded_layer import CodedLayer
 from ptqc.codegen.cuda.copies import Thread, exchanged
 from ptqc.codegen.cuda.fragments import BYTE, Coding
 from ptqc.codegen.cuda.pairs import PairCoding
 from ptqc.codegen.cuda.products import MATRICES, Registers, TiledProduct
-from ptqc.codegen.cuda.results import CodedResults, ptx
+from ptqc.codegen.cuda.results import ptx
 from ptqc.codegen.cuda.tiles import BLOCK, BLOCKS, CHUNK, ROWS, STEP, SUMS, Tiles
 from ptqc.codegen.cuda.variants import Variant
-from ptqc.codegen.kernels.epilogue import Epilogue
-from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.requantization import Requantization
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.constants import Arranged, InOrder, Stored
-from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.window import Window
 
 MULTIPLY = "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32"
 # Bits of a code that pairs have to save.
 WORTH = 2
 
 
-def variants(
-    x: Layout,
-    y: Layout,
-    isa: Isa,
-    window: Window,
-    weights: np.ndarray,
-    requantization: Requantization,
-    epilogue: Epilogue,
-) -> list[Variant]:
-    """Codes x times int8 weights (outputs, inputs, *kernel); y is codes, or real values when it is float32."""
-    coding = coding_of(weights.astype(np.int8))
-
-    def made(tiles: Tiles) -> Built:
-        return write(tiles, coding, x, y, isa, weights, requantization, epilogue)
-
-    ranked = costs.ranked(window, len(weights), coding)
-    return [Variant(Product.family, tiles, coding, partial(made, tiles)) for tiles in ranked]
+def variants(layer: CodedLayer) -> list[Variant]:
+    """All ways to compute a layer, by predicted times."""
+    coding = coding_of(layer.codes)
+    ranked = costs.ranked(layer.window, len(layer.weights), coding)
+    return [Variant(Product.family, tiles, coding, partial(write, tiles, coding, layer)) for tiles in ranked]
 
 
-def write(
-    tiles: Tiles,
-    coding: Coding | PairCoding,
-    x: Layout,
-    y: Layout,
-    isa: Isa,
-    weights: np.ndarray,
-    requantization: Requantization,
-    epilogue: Epilogue,
-) -> Built:
+def write(tiles: Tiles, coding: Coding | PairCoding, layer: CodedLayer) -> Built:
     """One of them."""
-    results = CodedResults(y, isa, len(weights), requantization, epilogue)
-    return Product(tiles, coding, x, results).build(stored(weights.astype(np.int8), tiles, coding))
+    return Product(tiles, coding, layer.x, layer.results).build(stored(layer.codes, tiles, coding))
 
 
 def coding_of(codes: np.ndarray) -> Coding | PairCoding:

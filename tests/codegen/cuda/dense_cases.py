@@ -8,11 +8,10 @@ import numpy as np
 from single_kernels import Case
 
 from ptqc.codegen.cuda import tensor_cores
+from ptqc.codegen.cuda.coded_layer import CodedLayer
 from ptqc.codegen.cuda.fragments import Coding
-from ptqc.codegen.cuda.isa import BY_ELEMENT
 from ptqc.codegen.cuda.pairs import PairCoding
 from ptqc.codegen.cuda.tiles import TileCut, Tiles
-from ptqc.codegen.kernels.epilogue import NOTHING
 from ptqc.codegen.kernels.requantization import Requantization
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
@@ -127,6 +126,10 @@ class Drawn:
         """Of the input and the output."""
         return Layout(self.x.shape[1:], "uint8"), Layout(self.wanted.shape[1:], "uint8")
 
+    def layer(self, window: Window, weights: np.ndarray) -> CodedLayer:
+        """What computes it."""
+        return CodedLayer(*self.layouts, window, weights, self.numbers)
+
     def case(self, built: Built) -> Case:
         """With the kernel that is to compute it."""
         return Case(built, *self.layouts, self.x, self.wanted)
@@ -139,7 +142,7 @@ def case(kind: str, cut: TileCut, seed: int, window: Window) -> Case:
     pairs = PairCoding.of(weights) if kind.startswith("places") else None
     coding = pairs or Coding.of(weights, weights[0].size)
     tiles = Tiles(window, OUTPUTS, cut, coding.bits)
-    return found.case(tensor_cores.write(tiles, coding, *found.layouts, BY_ELEMENT, weights, found.numbers, NOTHING))
+    return found.case(tensor_cores.write(tiles, coding, found.layer(window, weights)))
 
 
 def cases(kind: str) -> Iterator[tuple[str, Case]]:

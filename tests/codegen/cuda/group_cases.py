@@ -12,10 +12,8 @@ from single_kernels import Case
 from ptqc.codegen.cuda import group_cores
 from ptqc.codegen.cuda.fragments import Coding
 from ptqc.codegen.cuda.group_tiles import GroupTiles
-from ptqc.codegen.cuda.isa import BY_ELEMENT
 from ptqc.codegen.cuda.pairs import PairCoding
 from ptqc.codegen.cuda.tiles import TileCut
-from ptqc.codegen.kernels.epilogue import NOTHING
 from ptqc.codegen.program.window import Window
 
 CUTS = {
@@ -110,7 +108,7 @@ def case(kind: str, cut: TileCut, seed: int, window: Window, outputs: int, *, en
     pairs = PairCoding.of(weights) if kind.startswith("places") else None
     coding = pairs or Coding.of(weights, weights[0].size)
     tiles = GroupTiles(window, outputs, cut, coding.bits)
-    return found.case(group_cores.write(tiles, coding, *found.layouts, BY_ELEMENT, weights, found.numbers, NOTHING))
+    return found.case(group_cores.write(tiles, coding, found.layer(window, weights)))
 
 
 def cases(kind: str) -> Iterator[tuple[str, Case]]:

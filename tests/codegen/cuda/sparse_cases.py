@@ -9,10 +9,8 @@ from fours import two_of_four
 from single_kernels import Case
 
 from ptqc.codegen.cuda import sparse_cores
-from ptqc.codegen.cuda.isa import BY_ELEMENT
 from ptqc.codegen.cuda.sparse_codes import SparseCodes
 from ptqc.codegen.cuda.tiles import TileCut, Tiles
-from ptqc.codegen.kernels.epilogue import NOTHING
 from ptqc.codegen.program.window import Window
 
 CUTS = {
@@ -67,8 +65,7 @@ def case(levels: np.ndarray, cut: TileCut, seed: int, window: Window, outputs: i
     assert codes is not None
     coding = codes.coding()
     tiles = Tiles(window, outputs, cut, coding.bits, is_sparse=True)
-    built = sparse_cores.write(tiles, coding, *found.layouts, BY_ELEMENT, codes, found.numbers, NOTHING)
-    return found.case(built)
+    return found.case(sparse_cores.write(tiles, coding, codes, found.layer(window, weights)))
 
 
 def cases(kind: str) -> Iterator[tuple[str, Case]]:

@@ -11,9 +11,8 @@ import kernel_processes
 from test_cuda_target import needs_nvcc
 
 from ptqc.codegen.cuda import tensor_cores
-from ptqc.codegen.cuda.isa import BY_ELEMENT
+from ptqc.codegen.cuda.coded_layer import CodedLayer
 from ptqc.codegen.cuda.variants import predicted_best
-from ptqc.codegen.kernels.epilogue import NOTHING
 from ptqc.codegen.kernels.requantization import Requantization
 from ptqc.codegen.program.constants import Arranged, InOrder, Stored
 from ptqc.codegen.program.layout import Layout
@@ -25,7 +24,7 @@ def constant_of(weights: np.ndarray) -> Stored:
     window = Window(weights.shape[1], (8, 8), (weights.shape[2], weights.shape[3]))
     x, y = Layout((weights.shape[1], 8, 8), "uint8"), Layout((len(weights), *window.output), "uint8")
     numbers = Requantization(np.zeros(len(weights), np.int32), np.ones(len(weights), np.float32), 7)
-    return predicted_best(tensor_cores.variants(x, y, BY_ELEMENT, window, weights, numbers, NOTHING)).constants[0]
+    return predicted_best(tensor_cores.variants(CodedLayer(x, y, window, weights, numbers))).constants[0]
 
 
 def pairs(shape: tuple[int, ...]) -> np.ndarray:
