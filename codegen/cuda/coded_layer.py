@@ -1,15 +1,21 @@
 """A convolution or product of codes, as every kernel for one takes it."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
+from ptqc.codegen.cuda.fragments import Coding
 from ptqc.codegen.cuda.isa import BY_ELEMENT
+from ptqc.codegen.cuda.pairs import PairCoding
 from ptqc.codegen.cuda.results import CodedResults
 from ptqc.codegen.kernels.epilogue import NOTHING, Epilogue
 from ptqc.codegen.kernels.requantization import Requantization
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.window import Window
+
+# Bits of a code that pairs have to save.
+WORTH = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,10 +32,16 @@ class CodedLayer:
     requantization: Requantization
     epilogue: Epilogue = NOTHING
 
-    @property
+    @cached_property
     def codes(self) -> np.ndarray:
         """The weights in int8."""
-        return self.weights.astype(np.int8)
+        return self.weights.astype(np.int8, copy=False)
+
+    @cached_property
+    def coding(self) -> Coding | PairCoding:
+        """The way to pack the codes that takes fewer bits, where looking up pairs is worth it."""
+        alone, pairs = Coding.of(self.codes, self.codes[0].size), PairCoding.of(self.codes)
+        return pairs if pairs is not None and pairs.bits + WORTH <= alone.bits else alone
 
     @property
     def results(self) -> CodedResults:

@@ -38,13 +38,6 @@ EACH_STEP, EACH_COPY, EACH_MATRIX, EACH_RESULT = 20, 6, 4, 12
 EACH_ROW_TILE, BESIDE = 20, 48
 
 
-def chosen(
-    window: Window, outputs: int, coding: Coding | PairCoding, *, is_sparse: bool = False, is_float8: bool = False
-) -> Tiles:
-    """The tiles with the shortest predicted times."""
-    return ranked(window, outputs, coding, is_sparse=is_sparse, is_float8=is_float8)[0]
-
-
 def ranked(
     window: Window, outputs: int, coding: Coding | PairCoding, *, is_sparse: bool = False, is_float8: bool = False
 ) -> tuple[Tiles, ...]:

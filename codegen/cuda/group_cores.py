@@ -25,7 +25,7 @@ from ptqc.codegen.cuda.left_weights import CHANNEL_TILES, PAIRS, LeftProduct
 from ptqc.codegen.cuda.pairs import PairCoding
 from ptqc.codegen.cuda.products import MATRICES, Registers
 from ptqc.codegen.cuda.results import ptx
-from ptqc.codegen.cuda.tensor_cores import coding_of, stored
+from ptqc.codegen.cuda.tensor_cores import stored
 from ptqc.codegen.cuda.tiles import BLOCK, CHUNK, PART, ROWS, STEP, SUMS
 from ptqc.codegen.cuda.variants import Variant
 from ptqc.codegen.program.built import Built
@@ -52,7 +52,7 @@ __forceinline__ __device__ bool ptqc_has_warpgroups() {
 
 def variants(layer: CodedLayer) -> list[Variant]:
     """Worth a trial on chips with such products; nothing but that is to choose them."""
-    coding = coding_of(layer.codes)
+    coding = layer.coding
     ranked = costs.ranked_groups(layer.window, len(layer.weights), coding)
     return [
         Variant(GroupProduct.family, tiles, coding, partial(write, tiles, coding, layer), costs.GROUPED)

@@ -24,13 +24,11 @@ from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.constants import Arranged, InOrder, Stored
 
 MULTIPLY = "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32"
-# Bits of a code that pairs have to save.
-WORTH = 2
 
 
 def variants(layer: CodedLayer) -> list[Variant]:
     """All ways to compute a layer, by predicted times."""
-    coding = coding_of(layer.codes)
+    coding = layer.coding
     ranked = costs.ranked(layer.window, len(layer.weights), coding)
     return [Variant(Product.family, tiles, coding, partial(write, tiles, coding, layer)) for tiles in ranked]
 
@@ -38,12 +36,6 @@ def variants(layer: CodedLayer) -> list[Variant]:
 def write(tiles: Tiles, coding: Coding | PairCoding, layer: CodedLayer) -> Built:
     """One of them."""
     return Product(tiles, coding, layer.x, layer.results).build(stored(layer.codes, tiles, coding))
-
-
-def coding_of(codes: np.ndarray) -> Coding | PairCoding:
-    """The way to pack codes that takes fewer bits, where looking up pairs is worth it."""
-    alone, pairs = Coding.of(codes, codes[0].size), PairCoding.of(codes)
-    return pairs if pairs is not None and pairs.bits + WORTH <= alone.bits else alone
 
 
 def stored(codes: np.ndarray, tiles: Tiles, coding: Coding | PairCoding) -> Stored:

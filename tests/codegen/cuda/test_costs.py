@@ -24,7 +24,7 @@ LAYERS = {
 @pytest.mark.parametrize("samples", [1, 64])
 def test_nothing_is_faster_than_memory_and_tensor_cores(layer: str, samples: int) -> None:
     window, outputs = LAYERS[layer]
-    tiles = costs.chosen(window, outputs, FOUR)
+    tiles = costs.ranked(window, outputs, FOUR)[0]
     depth = prod(window.kernel) * window.channels
     products = samples * prod(window.output) * depth * outputs
     for name, microseconds in costs.predicted(tiles, FOUR, samples).items():
@@ -37,24 +37,24 @@ def test_nothing_is_faster_than_memory_and_tensor_cores(layer: str, samples: int
 @pytest.mark.parametrize("layer", LAYERS)
 def test_more_samples_take_longer_and_fewer_bits_no_longer(layer: str) -> None:
     window, outputs = LAYERS[layer]
-    times = [list(costs.predicted(costs.chosen(window, outputs, BYTES), BYTES, n).values()) for n in (1, 64, 4096)]
+    times = [list(costs.predicted(costs.ranked(window, outputs, BYTES)[0], BYTES, n).values()) for n in (1, 64, 4096)]
     assert all(one <= many < most for one, many, most in zip(*times, strict=True))
-    packed = costs.predicted(costs.chosen(*LAYERS["one row"], FOUR), FOUR)
-    whole = costs.predicted(costs.chosen(*LAYERS["one row"], BYTES), BYTES)
+    packed = costs.predicted(costs.ranked(*LAYERS["one row"], FOUR)[0], FOUR)
+    whole = costs.predicted(costs.ranked(*LAYERS["one row"], BYTES)[0], BYTES)
     assert packed["sm_89"] < whole["sm_89"]  # whose memory is the slowest
 
 
 def test_tiles_are_as_large_as_there_is_to_do() -> None:
-    small, large = (costs.chosen(*LAYERS[name], BYTES).cut for name in ("one row", "many rows"))
+    small, large = (costs.ranked(*LAYERS[name], BYTES)[0].cut for name in ("one row", "many rows"))
     assert small.rows * small.columns <= 1024
     assert large.rows * large.columns >= 8192
-    assert costs.chosen(*LAYERS["few channels"], BYTES).cut.columns == 32
+    assert costs.ranked(*LAYERS["few channels"], BYTES)[0].cut.columns == 32
 
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_sparse_products_take_half_the_multiplications_and_fewer_bytes(layer: str) -> None:
     window, outputs = LAYERS[layer]
-    dense, sparse = costs.chosen(window, outputs, BYTES), costs.chosen(window, outputs, BYTES, is_sparse=True)
+    dense, sparse = costs.ranked(window, outputs, BYTES)[0], costs.ranked(window, outputs, BYTES, is_sparse=True)[0]
     assert sparse.cut.shares == 1
     assert 0.45 * costs.typical(dense, BYTES) < costs.typical(sparse, BYTES) < costs.typical(dense, BYTES)
     assert sparse.weight_bytes / sparse.cut.columns == 5 / 8 * dense.weight_bytes / dense.cut.columns

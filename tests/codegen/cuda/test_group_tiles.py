@@ -70,6 +70,6 @@ def test_all_candidates_can_be_launched_on_every_chip(bits: int) -> None:
 def test_large_products_are_predicted_to_be_faster_than_by_single_warps(bits: int) -> None:
     coding = Coding(bits)
     groups = costs.predicted(costs.ranked_groups(LARGE, 4096, coding)[0], coding)
-    warps = costs.predicted(costs.chosen(LARGE, 4096, coding), coding)
+    warps = costs.predicted(costs.ranked(LARGE, 4096, coding)[0], coding)
     least = 4096**3 / (4096 * 132 * 1.83e3)
     assert least < groups["sm_90a"] < 0.8 * warps["sm_90a"]
