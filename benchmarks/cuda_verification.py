@@ -34,6 +34,7 @@ COLUMNS = (
     Column("floats compared", "reals", number(0)),
     Column("different", "different", number(0)),
     Column("end to end", "end_to_end", number(0)),
+    Column("of roundings", "rounded", number(0)),
     Column("how", "how"),
     Column("note", "note"),
 )
@@ -133,7 +134,12 @@ def _compared(found: Mapping[str, Any], calls: int) -> dict[str, Any]:
         return {"note": f"not verified: {found['missing']}"}
     compared = {"integers": found["integers_compared"], "reals": found["reals_compared"], "different": 0}
     if "cropped" not in found:
-        return {**compared, "end_to_end": sum(found["end_to_end_different"].values()), "how": "whole"}
+        return {
+            **compared,
+            "end_to_end": sum(found["end_to_end_different"].values()),
+            "rounded": sum(found["end_to_end_rounded"].values()),
+            "how": "whole",
+        }
     shares = found["cropped"].values()
     cropped = f", {len(shares)} of {calls} calls cropped, to {min(shares):.0%} at least" if shares else ""
     return {**compared, "how": f"kernel by kernel{cropped}"}

@@ -57,6 +57,17 @@ def _fact(value: object) -> str | None:
     return str(value) if isinstance(value, bool | str) else None
 
 
+def differences_end_to_end(different: int, rounded: int | None) -> str:
+    """Say how many integers of a library differ end to end, and of how many roundings they are the consequence.
+
+    rounded: integers that float parts round otherwise, given ONNX Runtime's integers; None where it was not measured.
+    """
+    if not different:
+        return "none differs end to end"
+    cause = "float parts that are rounded" if rounded is None else f"{rounded:,} roundings of float parts"
+    return f"{different:,} differ end to end, all after {cause}"
+
+
 def magnitude(count: float) -> str:
     """A count with an SI prefix, for a unit to follow: "2.36 M", "640 "."""
     for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):

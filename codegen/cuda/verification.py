@@ -19,6 +19,7 @@ from ptqc.codegen.program.listing import Listing
 from ptqc.codegen.program.partial import Cropping, PartialRun
 from ptqc.codegen.program.verify import Compared, Loaded
 from ptqc.errors import VerificationError
+from ptqc.text import differences_end_to_end
 
 # Products and sums: of all runs of a network that runs whole, and of one call of a kernel of a larger one.
 MOST_OPERATIONS, MOST_OF_CALL = 700_000_000, 200_000_000
@@ -89,9 +90,9 @@ def told(found: Mapping[str, Any]) -> str:
     if "missing" in found:
         return f"NOT VERIFIED HERE: {found['missing']}"
     if "cropped" not in found:
-        different = sum(found["end_to_end_different"].values())
-        behind = f"; end to end, {different:,} behind float parts that are rounded" if different else ""
-        return f"0 of {found['integers_compared']:,} integers differ from model.onnx{behind}{_where(found)}"
+        different, rounded = (sum(found[key].values()) for key in ("end_to_end_different", "end_to_end_rounded"))
+        after = f"; {differences_end_to_end(different, rounded)}" if different else ""
+        return f"0 of {found['integers_compared']:,} integers differ from model.onnx{after}{_where(found)}"
     cropped = f"; of {len(found['cropped'])} large ones a part" if found["cropped"] else ""
     return (
         f"0 of {found['integers_compared']:,} integers differ from model.onnx, kernel by kernel on one sample of each "

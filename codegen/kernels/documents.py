@@ -84,4 +84,5 @@ def verification(
         "reals_compared": compared.reals,
         "end_to_end_integers": compared.end_to_end,
         "end_to_end_different": compared.different,
+        "end_to_end_rounded": compared.rounded,
     }

@@ -69,7 +69,7 @@ class PartialRun:
         share = self.cropping.share(call)
         if wanted is None or call.placed or share == 1:
             found = self.loaded(call, inputs, 1)
-            return found, found
+            return Made(found, found, found)
         layout = self.loaded.listing.layouts[call.output]
         memory = self.loaded.buffer(call.output, wanted)
         other = _changed(memory)
@@ -83,7 +83,7 @@ class PartialRun:
         self.shares[call.output] = share
         self._counts[call.output] = int(np.count_nonzero(is_made)), self.cropping.left_out() // memory.itemsize
         found = np.where(is_made, layout.from_memory(made).reshape(wanted.shape), wanted)
-        return found, found
+        return Made(found, found, found)
 
 
 def _changed(memory: np.ndarray) -> np.ndarray:

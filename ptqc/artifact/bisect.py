@@ -25,6 +25,7 @@ from ptqc.graph import zipmaps
 from ptqc.native.cuda_driver import check
 from ptqc.native.cuda_library import NAME as GPU
 from ptqc.native.interface import KERNELS
+from ptqc.text import differences_end_to_end
 from ptqc.work.logs import quiet_libraries
 from ptqc.work.scratch import scratch
 
@@ -37,9 +38,10 @@ class Bisection:
     """What was found. order: what kernels make, in order. libraries: their instruction sets. runs: their inputs.
 
     tensors: compared ones. wrong: elements that differ, and problems: how, by what the kernel makes. chained: integers
-    that differ end to end though no kernel need do so. is_whole: all samples of each run, and end to end; else kernel
-    by kernel on the first one where an emulator ran it. cropped: calls that computed a part of their output. outputs:
-    of the whole library by run, where it ran in an emulator. names: what the model calls what kernels make.
+    that differ end to end though no kernel need do so. rounded: those that float parts round otherwise, from which all
+    of `chained` follow. is_whole: all samples of each run, and end to end; else kernel by kernel on the first one where
+    an emulator ran it. cropped: calls that computed a part of their output. outputs: of the whole library by run, where
+    it ran in an emulator. names: what the model calls what kernels make.
     """
 
     order: Sequence[str]
@@ -49,6 +51,7 @@ class Bisection:
     integers: int = 0
     reals: int = 0
     chained: int = 0
+    rounded: int = 0
     wrong: dict[str, int] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
     is_whole: bool = True
@@ -68,6 +71,7 @@ class Bisection:
         self.integers += 0 if outcome.is_real else outcome.elements
         self.reals += outcome.elements if outcome.is_real else 0
         self.chained += outcome.chained
+        self.rounded += outcome.rounded
         if outcome.problem:
             self.wrong[name] = self.wrong.get(name, 0) + outcome.wrong
             self.problems.setdefault(name, f"{outcome.problem} (input: {run})")
@@ -82,6 +86,7 @@ class Bisection:
             self.integers + other.integers,
             self.reals + other.reals,
             self.chained + other.chained,
+            self.rounded + other.rounded,
             dict(Counter(self.wrong) + Counter(other.wrong)),
             {**other.problems, **self.problems},
             self.is_whole and other.is_whole,
@@ -93,7 +98,8 @@ class Bisection:
     def to_json(self) -> dict[str, Any]:
         """The document of `--json`.
 
-        `first` is null where no kernel differs, `different_end_to_end` where nothing ran end to end.
+        `first` is null where no kernel differs; `different_end_to_end` and `rounded_end_to_end` are where nothing ran
+        end to end.
         """
         return {
             "first": self.first,
@@ -113,6 +119,7 @@ class Bisection:
             "integers": self.integers,
             "floats": self.reals,
             "different_end_to_end": self.chained if self.is_whole else None,
+            "rounded_end_to_end": self.rounded if self.is_whole else None,
             "is_whole": self.is_whole,
             "cropped": dict(self.cropped),
         }
@@ -128,10 +135,8 @@ class Bisection:
             f"in {len(self.runs)} runs ({', '.join(self.runs)}) of the library for {', '.join(self.libraries)}"
         ) + self._left_out
         if self.first is None:
-            behind = (
-                f"; end to end, {self.chained:,} integers behind rounded float parts differ" if self.chained else ""
-            )
-            return f"no kernel differs from the ONNX file: {compared}{behind}"
+            after = f"; {differences_end_to_end(self.chained, self.rounded)}" if self.chained else ""
+            return f"no kernel differs from the ONNX file: {compared}{after}"
         own = self.names.of_kernel
         counts = ", ".join(f"{own(name)} ({self.wrong[name]:,})" for name in self.order if name in self.wrong)
         problem = own(self.first) + self.problems[self.first].removeprefix(self.first)

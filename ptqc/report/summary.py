@@ -10,7 +10,7 @@ from ptqc.report.latency import with_activations
 from ptqc.report.loss_budget import loss_in_words
 from ptqc.report.memory import memory_in_words
 from ptqc.report.verdict import is_busy
-from ptqc.text import facts, shorten, visible
+from ptqc.text import differences_end_to_end, facts, shorten, visible
 
 Document = Mapping[str, Any]
 
@@ -66,9 +66,11 @@ def _targets(manifest: Document) -> Iterator[tuple[str, str]]:
 def _verified(checked: Document) -> str:
     if "missing" in checked:
         return f"NOT VERIFIED: {checked['missing']}"
-    differing = sum(checked["end_to_end_different"].values())
-    end = "none differs" if not differing else f"{differing:,} behind rounded float parts differ"
-    return f"{checked['integers_compared']:,} integers equal those of the ONNX file layer by layer, {end} end to end"
+    rounded = checked.get("end_to_end_rounded")
+    chained = differences_end_to_end(
+        sum(checked["end_to_end_different"].values()), None if rounded is None else sum(rounded.values())
+    )
+    return f"{checked['integers_compared']:,} integers equal those of the ONNX file layer by layer, {chained}"
 
 
 def _counted(counts: Mapping[str, int]) -> str:

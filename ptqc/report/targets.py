@@ -103,6 +103,16 @@ def _differing(found: Document) -> str:
     different = found["verification"].get("end_to_end_different")
     if not different:
         return ""
-    lead = "<p>Codes behind float parts that were summed in another order, by tensor:</p>"
-    rows = (cell(name(tensor), tensor) + cell(f"{count:,}", count) for tensor, count in sorted(different.items()))
-    return lead + table(["tensor", ">different"], rows, "sortable")
+    lead = (
+        "<p>Integers that differ from end to end, by tensor. Float parts are summed in another order, and a few of "
+        "their results are rounded to the neighbouring code; with those codes replaced by the file's, no other "
+        "integer differs:</p>"
+    )
+    rounded = found["verification"].get("end_to_end_rounded", {})
+    rows = (
+        cell(name(tensor), tensor)
+        + cell(f"{count:,}", count)
+        + cell(f"{rounded.get(tensor, 0):,}", rounded.get(tensor, 0))
+        for tensor, count in sorted(different.items())
+    )
+    return lead + table(["tensor", ">different", ">rounded otherwise"], rows, "sortable")

@@ -44,7 +44,15 @@ def artifact(folder: Path, verification: dict[str, Any]) -> Path:
 
 def test_the_most_of_all_kernels_and_what_was_compared(tmp_path: Path) -> None:
     found = facts_of(
-        artifact(tmp_path, {"integers_compared": 1000, "reals_compared": 20, "end_to_end_different": {"y": 2}})
+        artifact(
+            tmp_path,
+            {
+                "integers_compared": 1000,
+                "reals_compared": 20,
+                "end_to_end_different": {"y": 2},
+                "end_to_end_rounded": {"y": 1},
+            },
+        )
     )
     assert found == {
         "kernels": 7,
@@ -61,6 +69,7 @@ def test_the_most_of_all_kernels_and_what_was_compared(tmp_path: Path) -> None:
         "reals": 20,
         "different": 0,
         "end_to_end": 2,
+        "rounded": 1,
         "how": "whole",
     }
 
