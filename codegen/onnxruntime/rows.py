@@ -39,8 +39,11 @@ def picks(lowered: Lowered) -> Iterator[Pick]:
         if maker is None or not pickers(value):
             continue
         codes, scale = (str(source.name) for source in maker.inputs[:2] if source is not None)
-        solution = Solution(lowered.formats[codes], initial(lowered.model, codes), initial(lowered.model, scale), 0)
-        if not stays_packed(solution.form, solution.codes.shape):
+        form = lowered.formats.get(codes)  # none where the table is stored as it is, in FP8 for example
+        if form is None:
+            continue
+        solution = Solution(form, initial(lowered.model, codes), initial(lowered.model, scale), 0)
+        if not stays_packed(form, solution.codes.shape):
             continue
         for node in pickers(value):
             yield _pick(node, str(value.name), codes, solution)

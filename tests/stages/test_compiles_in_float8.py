@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from compiling import compiled, quick, residual, samples
+from compiling import compiled, proto, quick, residual, samples, weight
 
 import ptqc
 from ptqc.artifact.folder import Artifact
@@ -40,6 +40,17 @@ def test_layers_read_float8_behind_quantize_and_dequantize(float8: Artifact) -> 
     assert not file.functions
     assert Counter(entry["format"] for entry in float8.plan["activations"]).keys() == {"float8_e4m3fn"}
     assert float8.manifest["weights_by_format"].keys() == {"float8_e4m3fn"}
+
+
+def test_a_table_of_which_rows_are_picked_may_be_in_float8(tmp_path: Path) -> None:
+    graph = "g (int64[N,T] tokens) => (float[N,T,32] y) { h = Gather(table, tokens) y = MatMul(h, w) }"
+    table, matrix = weight(512, 32), np.ascontiguousarray(weight(32, 32, seed=1).T)
+    tokens = np.random.default_rng(0).integers(0, 512, (8, 1, 6))
+    model, feeds = proto(graph, table=table, w=matrix), [{"tokens": each} for each in tokens]
+    artifact = compiled(model, feeds, tmp_path, "40%", activations="float8")
+    assert artifact.manifest["weights_by_format"] == {"float8_e4m3fn": table.size + matrix.size}
+    wanted = table[tokens[0]] @ matrix
+    assert np.square(artifact.run(feeds[0])["y"] - wanted).mean() < 0.01 * np.square(wanted).mean()
 
 
 def test_outputs_stay_close_to_those_of_the_float_model(float8: Artifact) -> None:
