@@ -63,6 +63,13 @@ def test_rows_that_are_there_are_not_compiled_again(tmp_path: Path, compiles: li
     assert compiles == [("old", "25%"), ("new", "25%"), ("old", "20%"), ("new", "20%")]
 
 
+def test_times_are_recorded_by_the_first_state_alone(tmp_path: Path, compiles: list[tuple[str, str]]) -> None:
+    old, new = (State(tmp_path, name) for name in ("old", "new"))
+    modes = [Mode("record", {"budget": "9s"}, measures=True)]
+    assert list(Runner(tmp_path, 8).compare("tiny_mlp", modes, old, new)) == []
+    assert compiles == [("old", "9s")]
+
+
 def test_modes_of_decoders_are_for_decoders(tmp_path: Path, compiles: list[tuple[str, str]]) -> None:
     state = State(tmp_path, "old")
     modes = [Mode("caches", {"budget": "25%"}, of_decoders=True), Mode("cpu", {"budget": "30%"}, of_decoders=False)]
