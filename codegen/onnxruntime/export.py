@@ -20,6 +20,7 @@ from ptqc.codegen.onnxruntime.float_pools import with_float_pools
 from ptqc.codegen.onnxruntime.inline import inlined
 from ptqc.codegen.onnxruntime.lookup import with_lookups
 from ptqc.codegen.onnxruntime.rows import Pick, picks
+from ptqc.codegen.onnxruntime.unfused import with_products_apart
 from ptqc.formats.base import LOWEST_OPSET
 from ptqc.graph import protos, zipmaps
 from ptqc.graph.external import is_in_files
@@ -93,7 +94,7 @@ def export(
     """
     graph = onnx.GraphProto(node=map(ir.to_proto, lowered.model.graph), output=protos.interface(lowered.model).output)
     packer = _Packer(graph, lowered, in_blocks, SpilledTensors() if is_in_files(interface) else None)
-    nodes = packer.nodes()
+    nodes = list(with_products_apart(lowered, packer.nodes()))
     if is_fast:
         nodes = list(with_float_pools(lowered, with_lookups(lowered, nodes, packer.share)))
     used = packer.used
