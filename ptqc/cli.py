@@ -48,7 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run: Callable[[argparse.Namespace], None] = options.run
         run(options)
     except PtqcError as error:
-        return failed(type(error).__name__, _one_line(error), error.exit_code, error.found)
+        is_fault = error.exit_code == InternalError.exit_code
+        message = _internal_fault(error, words) if is_fault else _one_line(error)
+        return failed(type(error).__name__, message, error.exit_code, error.found)
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -101,7 +103,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _internal_fault(error: Exception, words: Sequence[str]) -> str:
-    """What to tell of an unexpected exception, whose trace goes to a file that can be sent in."""
+    """What to tell of a fault of ptqc, whose trace goes to a file that can be sent in."""
     path = Path.cwd() / "ptqc-fault.txt"
     trace = "".join(traceback.format_exception(error))
     try:

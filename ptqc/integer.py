@@ -33,7 +33,8 @@ def quantize(x: np.ndarray, params: QuantParams) -> Codes:
 
 def dequantize(codes: np.ndarray, params: QuantParams) -> Reals:
     """Real values of codes: (code − zero_point) · scale in float32."""
-    return (codes.astype(np.int32) - params.zero_point).astype(np.float32) * np.float32(params.scale)
+    steps = np.asarray(codes.astype(np.int32) - params.zero_point, np.float32)
+    return np.asarray(steps * np.float32(params.scale))  # NumPy makes no array of what has no axes
 
 
 def fake_quantize(x: np.ndarray, params: QuantParams) -> Reals:
@@ -259,5 +260,6 @@ def _fma(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> Reals:
 def _saturate(rounded: np.ndarray, params: QuantParams) -> Codes:
     """Codes of whole numbers, which are overwritten."""
     dtype = np.int8 if params.format.signed else np.uint8
-    clipped = np.clip(rounded, params.format.low, params.format.high, out=np.asarray(rounded))
+    clipped = np.asarray(rounded)
+    np.clip(clipped, params.format.low, params.format.high, out=clipped)
     return clipped.astype(dtype if params.format.bits <= 8 else np.uint16)

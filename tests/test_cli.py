@@ -18,7 +18,7 @@ from PIL import Image
 import ptqc
 from ptqc import cli, commands
 from ptqc.artifact.folder import load
-from ptqc.errors import UsageError
+from ptqc.errors import PassError, UsageError, VerificationError
 
 
 @pytest.fixture(scope="module")
@@ -282,18 +282,23 @@ def test_control_c_does_not_wait_for_threads(place: Path) -> None:
     assert "Traceback" not in told
 
 
+@pytest.mark.parametrize("error", [ZeroDivisionError, VerificationError, PassError])
 def test_an_internal_fault_ends_with_70_and_keeps_its_trace(
-    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: type[Exception],
+    tmp_path: Path,
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ptqc.compiler.with_splits", _raiser(ZeroDivisionError("planted")))
+    monkeypatch.setattr("ptqc.compiler.with_splits", _raiser(error("planted")))
     data, model = str(place / "c.npz"), str(place / "good.onnx")
     assert cli.main(_compile(model, data)) == 70
     message = capsys.readouterr().err
-    assert "internal fault: ZeroDivisionError: planted" in message
+    assert f"internal fault: {error.__name__}: planted" in message
     assert "Traceback" not in message
     trace = (tmp_path / "ptqc-fault.txt").read_text()
-    assert "ZeroDivisionError: planted" in trace
+    assert f"{error.__name__}: planted" in trace
     assert "in fail" in trace
     assert f"ptqc reduce {model} -o small.onnx --calibration {data} -- compile '{{model}}'" in trace
     assert [path.name for path in tmp_path.iterdir()] == ["ptqc-fault.txt"]

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from kernels import RNG, Graph, codes_like, near_halves, params, scales, x86
 
 from ptqc import integer
-from ptqc.formats import UINT8, Affine, QuantParams
+from ptqc.formats import BFLOAT16, FLOAT8_ACTIVATION, UINT8, ActivationParams, Affine, QuantParams
 
 pytestmark = pytest.mark.processor
 
+UNSIGNED = QuantParams(UINT8, 0.01, 9)
 SEVEN_BITS = (-64, 64)  # cannot saturate the 16-bit sums of processors without VNNI
 
 
@@ -263,3 +264,28 @@ def test_accumulators_near_halves() -> None:
         found, _ = graph.run(graph.codes(product, y))
         accumulator = integer.matmul_accumulator(data, x.zero_point, weight, None)
         np.testing.assert_array_equal(integer.requantize(accumulator, integer.multiplier(x, scale, y), y), found)
+
+
+@pytest.mark.parametrize("rounding", [UNSIGNED, FLOAT8_ACTIVATION.of_range(-1, 2), BFLOAT16.of_range(-1, 2)])
+def test_a_number_without_axes_stays_an_array(rounding: ActivationParams) -> None:
+    number, row = np.array(0.7, np.float32), np.array([0.7], np.float32)
+    found = rounding.rounded(number)
+    assert isinstance(found, np.ndarray)
+    assert found.shape == ()
+    assert found == rounding.rounded(row)[0]
+
+
+def test_codes_of_a_number_without_axes_stay_arrays() -> None:
+    y = QuantParams(UINT8, 0.02, 3)
+    code = integer.quantize(np.array(0.7, np.float32), UNSIGNED)
+    real = integer.dequantize(code, UNSIGNED)
+    results = (
+        code,
+        real,
+        integer.add(code, UNSIGNED, code, UNSIGNED, y),
+        integer.mul(code, UNSIGNED, code, UNSIGNED, y),
+        integer.leaky_relu(code, UNSIGNED, y, 0.1),
+        *integer.sigmoid(code, UNSIGNED, y),
+    )
+    assert all(isinstance(each, np.ndarray) and each.shape == () for each in results)
+    assert abs(float(real) - 0.7) <= UNSIGNED.scale / 2

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from compiling import assert_same_interface, compiled, product, proto, residual, samples, store_of, weight
 from onnx import TensorProto, helper, numpy_helper
@@ -104,6 +105,20 @@ def test_metadata_are_kept(tmp_path: Path) -> None:
     onnx.helper.set_model_props(model, {"author": "someone", "classes": "{0: 'cat'}"})
     found = compiled(model, samples(16), tmp_path)
     assert_same_interface(model, onnx.load(found.path))
+
+
+def test_what_a_model_says_of_itself_is_kept(tmp_path: Path) -> None:
+    model = product()
+    model.model_version, model.domain, model.doc_string = 7, "org.example", "a product"
+    model.graph.name, model.graph.doc_string = "product_of_rows", "one layer"
+    model.graph.input[0].doc_string, model.graph.output[0].doc_string = "rows", "features"
+    artifact = compiled(model, samples(16), tmp_path)
+    found = onnx.load(artifact.path)
+    assert (found.model_version, found.domain, found.doc_string) == (7, "org.example", "a product")
+    assert (found.graph.name, found.graph.doc_string) == ("product_of_rows", "one layer")
+    assert (found.graph.input[0].doc_string, found.graph.output[0].doc_string) == ("rows", "features")
+    described = ort.InferenceSession(str(artifact.path)).get_modelmeta()
+    assert (described.version, described.graph_name, described.description) == (7, "product_of_rows", "a product")
 
 
 def test_what_exporters_write_beside_the_network_takes_no_bytes_of_the_budget(small: Artifact, tmp_path: Path) -> None:

@@ -203,6 +203,16 @@ def test_numbers_given_as_lists_of_one_element_are_numbers(tmp_path: Path) -> No
     assert found.manifest["results"]["sqnr_db"] > 25
 
 
+def test_an_input_without_axes_is_quantized_as_others_are(tmp_path: Path) -> None:
+    graph = "g (float[N,48] x, float speed) => (float[N,24] y) { h = Gemm(x, w, b) f = Mul(h, speed) y = MatMul(f, v) }"
+    model = proto(graph, w=weight(48, 96), b=weight(96), v=weight(96, 24))
+    data = [{"x": x[None], "speed": np.float32(0.8 + 0.01 * i)} for i, x in enumerate(samples(48))]
+    artifact = compiled(model, data, tmp_path, "30%", activations="integer")
+    assert any(site["site"] == "speed" for site in artifact.plan["activations"])
+    held_back = {"x": samples(48, seed=8)[:1], "speed": np.array(0.9, np.float32)}
+    assert relative([Runner(model).run(held_back)["y"]], [artifact.run(held_back)["y"]]) < 0.1
+
+
 def test_a_transposed_convolution_in_float_is_named(tmp_path: Path) -> None:
     graph, weights, shape, budget, _ = KINDS["another transposed convolution"]
     assert shape is not None

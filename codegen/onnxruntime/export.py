@@ -20,6 +20,7 @@ from ptqc.codegen.onnxruntime.float_pools import with_float_pools
 from ptqc.codegen.onnxruntime.inline import inlined
 from ptqc.codegen.onnxruntime.lookup import with_lookups
 from ptqc.codegen.onnxruntime.rows import Pick, picks
+from ptqc.codegen.onnxruntime.unfused import with_products_apart
 from ptqc.formats.base import LOWEST_OPSET
 from ptqc.graph import protos, zipmaps
 from ptqc.graph.external import is_in_files
@@ -32,6 +33,7 @@ from ptqc.solutions import Solution
 
 PRODUCER = "ptqc"
 FILE = "model.onnx"
+UNNAMED = "g"  # a graph must have a name
 SPELLED_OUT = named(Trait.SPELLED_OUT)
 CONVERSIONS, WITHOUT_ZERO_POINTS = named(Trait.CONVERTS), named(Trait.IMPLIED_ZERO)
 
@@ -86,14 +88,15 @@ def export(
 ) -> Exported:
     """Pack a lowered graph.
 
-    interface: the model as the user gave it: inputs, outputs and metadata are kept as there. name_length: of inner
-    names at least, so that plans of one model have names of one length. inline: without model-local functions.
-    is_fast: with tables for operators without an integer kernel, and pools in float where those of codes are slow.
-    in_blocks: with operators of ONNX Runtime's own for the products in float, and the tables, that they take.
+    interface: the model as the user gave it: inputs, outputs, names, version, doc strings and metadata are kept as
+    there. name_length: of inner names at least, so that plans of one model have names of one length. inline: without
+    model-local functions. is_fast: with tables for operators without an integer kernel, and pools in float where those
+    of codes are slow. in_blocks: with operators of ONNX Runtime's own for the products in float, and the tables, that
+    they take.
     """
     graph = onnx.GraphProto(node=map(ir.to_proto, lowered.model.graph), output=protos.interface(lowered.model).output)
     packer = _Packer(graph, lowered, in_blocks, SpilledTensors() if is_in_files(interface) else None)
-    nodes = packer.nodes()
+    nodes = list(with_products_apart(lowered, packer.nodes()))
     if is_fast:
         nodes = list(with_float_pools(lowered, with_lookups(lowered, nodes, packer.share)))
     used = packer.used
@@ -101,7 +104,7 @@ def export(
     merged = _merged(graph, nodes, packer)  # renames inputs of the nodes, so it comes first
     model = onnx.ModelProto(producer_name=PRODUCER)
     graph = model.graph  # filled where it is, as a copy would be one of all weights
-    graph.name = "g"
+    _describe(model, interface)
     graph.node.extend(nodes)
     graph.initializer.extend(merged)
     del merged
@@ -121,6 +124,18 @@ def export(
     own = {renamed[name]: called for name, called in own.items() if renamed[name] != called}
     file, calls = inlined(packed) if inline else packed, _sorted(used)
     return Exported(file, calls, renamed, packed, picked, products, own, packer.spilled)
+
+
+def _describe(model: onnx.ModelProto, interface: ir.Model) -> None:
+    """Take over what the model and its graph say of themselves: name, domain, version and doc strings."""
+    model.graph.name = interface.graph.name or UNNAMED
+    for message, source in ((model, interface), (model.graph, interface.graph)):
+        if source.doc_string:
+            message.doc_string = source.doc_string
+    if interface.domain:
+        model.domain = interface.domain
+    if interface.model_version:
+        model.model_version = interface.model_version
 
 
 def _own_names(graph: onnx.GraphProto, lowered: Lowered) -> dict[str, str]:

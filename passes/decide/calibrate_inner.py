@@ -1,7 +1,7 @@
 """Observe the inputs of layers in branches of If and bodies of Loop and Scan: the second moments of their weights."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ptqc.calibration.samples import Samples
 from ptqc.errors import ModelError
 from ptqc.execute.onnxruntime import Feeds, Runner, reason_of
-from ptqc.graph.layers import Layer, draws
+from ptqc.graph.layers import Layer, draws, find_inner_layers
 from ptqc.notes import Level, Note, out_of_time
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.decide.inner_inputs import with_inner_inputs
@@ -29,39 +29,57 @@ class CalibrateInner:
     def apply(self, given: Observed) -> Result[Observed]:
         """What was observed, with the moments of inner layers that some sample reaches."""
         layers = [layer for weight in given.weights for layer in weight.inner]
-        if not layers:
+        every = list(find_inner_layers(given.model).values())
+        if not every:
             return Result(given, False)
         found: tuple[dict[str, Moments], dict[str, Moments]] = ({}, {})
         try:
-            observer = _Observer.of(given.model, layers, given)
+            observer = _Observer.of(given.model, layers, every, given)
             is_whole = observer.observe(given.tuning, found[0]) and observer.observe(given.held_back, found[1])
         except ModelError as error:
             message = f"layers in branches and loops are solved without data, as what they read cannot be seen: {error}"
-            return Result(given, False, (Note(self.name, layers[0].weight, message, Level.SKIPPED),))
+            return Result(given, False, (Note(self.name, every[0].weight, message, Level.SKIPPED),))
         observed = replace(
             given,
             moments=given.moments | found[0],
             held_moments=given.held_moments | found[1],
             is_thinned=given.is_thinned or not is_whole,
         )
-        short = () if is_whole else (out_of_time("few samples of what layers in branches and loops read"),)
-        return Result(observed, True, short)
+        if not is_whole:
+            notes = (out_of_time("few samples of what layers in branches and loops read"),)
+        else:
+            notes = tuple(self._unseen(layer) for layer in every if layer.input not in observer.reached)
+        return Result(observed, True, notes)
+
+    def _unseen(self, layer: Layer) -> Note:
+        message = (
+            f"no calibration sample enters the branch or loop in which this {layer.op_type} stands: its weight "
+            f"{layer.weight} is not fitted to what it multiplies there, and no figure says what that costs; give "
+            "samples that enter it"
+        )
+        return Note(self.name, layer.name.partition(" in graph ")[0], message, Level.WARNING)
 
 
 @dataclass(frozen=True)
 class _Observer:
-    """Runs a model that hands on what inner layers read. taps: by the name of a layer's input the value that is it."""
+    """Runs a model that hands on what inner layers read.
+
+    taps: by the name of a layer's input the value that is it. layers: those whose moments are observed. every: all
+    layers in branches and loops. reached: names of inputs that some sample has computed.
+    """
 
     runner: Runner
     taps: Mapping[str, str]
     layers: Sequence[Layer]
+    every: Sequence[Layer]
     setting: Setting
+    reached: set[str] = field(default_factory=set)
 
     @classmethod
-    def of(cls, model: ir.Model, layers: Sequence[Layer], setting: Setting) -> "_Observer":
+    def of(cls, model: ir.Model, layers: Sequence[Layer], every: Sequence[Layer], setting: Setting) -> "_Observer":
         """Raises ModelError where ONNX Runtime does not take the model."""
         showing, taps = with_inner_inputs(model)
-        return cls(Runner(showing, list(taps.values())), taps, layers, setting)
+        return cls(Runner(showing, list(taps.values())), taps, layers, every, setting)
 
     def observe(self, samples: Samples, found: dict[str, Moments]) -> bool:
         """Add what samples show to the moments found; whether there was time for all of them.
@@ -73,6 +91,7 @@ class _Observer:
             if start and not self.setting.deadline.leaves(0):
                 return False
             values = self._read(feeds)
+            self.reached.update(values)
             reached = [layer for layer in self.layers if layer.input in values]
             columns = {layer.name: self._columns(layer, numbers, values[layer.input]) for layer in reached}
             accumulate(found, self.layers, columns, values, start)
@@ -84,7 +103,7 @@ class _Observer:
             values = self.runner.run(feeds, list(self.taps.values()))
         except Exception as error:  # ONNX Runtime raises a dozen types of its own
             raise ModelError(reason_of(error)) from error
-        read = {layer.input: layer for layer in self.layers if layer.input in self.taps}
+        read = {layer.input: layer for layer in self.every if layer.input in self.taps}
         shown = {name: _as_batch(layer, values[self.taps[name]]) for name, layer in read.items()}
         return {name: array for name, array in shown.items() if array.size}
 

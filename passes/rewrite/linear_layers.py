@@ -1,4 +1,8 @@
-"""MatMul by a constant matrix plus a constant bias as one Gemm, the form that has an integer kernel with a bias."""
+"""Products by constant matrices in the forms that have integer kernels.
+
+The weight of a MatMul loses leading axes of size 1: a stack of one matrix is a matrix, and integer kernels take no
+stacks. MatMul plus a constant bias becomes one Gemm, whose kernel adds the bias.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -6,7 +10,8 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.graph.editing import add_constant, replace_node
+from ptqc.graph.editing import add_constant, infer_shapes, insert_before, remove_dead, replace_node
+from ptqc.graph.layers import MATRIX
 from ptqc.graph.nodes import constant, nodes_of, only_consumer, rank
 from ptqc.notes import Level, Note
 from ptqc.passes.base import Effect, Probed, Result
@@ -14,15 +19,15 @@ from ptqc.passes.base import Effect, Probed, Result
 
 @dataclass(frozen=True)
 class LinearLayers:
-    """MatMul + Add on inputs of rank 2 becomes Gemm (Gemm takes no other rank)."""
+    """A stack of one matrix becomes a matrix; MatMul + Add becomes Gemm, which takes inputs of rank 2 only."""
 
     name: ClassVar[str] = "linear-layers"
     effect: ClassVar[Effect] = Effect.REWRITE
 
     def apply(self, given: Probed) -> Result[Probed]:
-        """One note for each MatMul with a bias."""
+        """One note for each MatMul with a stack of one matrix, and for each with a bias."""
         model = given.model
-        notes = []
+        notes = self._unstack(model)
         for node in nodes_of(model, "MatMul"):
             found = _bias(node)
             if found is None:
@@ -39,6 +44,30 @@ class LinearLayers:
             node.graph.remove(node, safe=True)
             notes.append(Note(self.name, subject, "MatMul + Add is now Gemm"))
         return given.rewritten(notes)
+
+    def _unstack(self, model: ir.Model) -> list[Note]:
+        """Multiply by the one matrix of a stack, where the input has as many axes as the stack, or is given them."""
+        notes: list[Note] = []
+        matrices: dict[ir.Value, ir.Value] = {}
+        for node in nodes_of(model, "MatMul"):
+            data, stack = node.inputs
+            weight, axes = constant(stack), rank(data)
+            if data is None or stack is None or weight is None or axes is None or axes < MATRIX:
+                continue
+            if weight.ndim <= MATRIX or any(size != 1 for size in weight.shape[:-MATRIX]):
+                continue
+            if stack not in matrices:
+                matrices[stack] = add_constant(model, weight.reshape(weight.shape[-MATRIX:]), f"{stack.name}_matrix")
+            if axes < weight.ndim:
+                added = add_constant(model, np.arange(weight.ndim - axes), f"{node.outputs[0].name}_axes")
+                node.replace_input_with(0, insert_before(node, "Unsqueeze", [data, added]))
+            node.replace_input_with(1, matrices[stack])
+            message = f"multiplies by the one matrix of its weight of {weight.ndim} axes"
+            notes.append(Note(self.name, node.outputs[0].name or "", message))
+        if notes:
+            remove_dead(model)
+            infer_shapes(model)
+        return notes
 
 
 def _bias(node: ir.Node) -> tuple[ir.Node, np.ndarray, ir.Value] | None:

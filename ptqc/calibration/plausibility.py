@@ -1,10 +1,37 @@
-"""Whether calibration data look preprocessed as in training: the commonest mistake that raises no error."""
+"""Whether calibration data look as they should: mistakes that raise no error.
+
+The commonest is preprocessing that differs from that of training; another one is a single sample that is far larger
+than all others.
+"""
+
+from collections.abc import Sequence
 
 import numpy as np
 
 from ptqc.calibration.observers import RangeObserver
 
+# Codes of 8 bits over a range that one sample sets this many times wider do not tell the other samples from zero.
+FAR_LARGER = 256.0
+MOST_NAMED = 3
 FACTOR = 8.0  # real data stay well within it; a forgotten division by 255 lies far beyond
+
+
+def outlier_warning(largest: Sequence[float], names: Sequence[str]) -> str | None:
+    """What to tell the user where few samples of an input are far larger than most, or None.
+
+    largest: the largest magnitude in each sample. names: of the samples, in the same order.
+    """
+    usual = float(np.median(largest))
+    far = [place for place, value in enumerate(largest) if value > FAR_LARGER * usual > 0]
+    if not far:
+        return None
+    told = ", ".join(names[place] for place in far[:MOST_NAMED])
+    more = f" and {len(far) - MOST_NAMED} more" if len(far) > MOST_NAMED else ""
+    return (
+        f"{told}{more} of {len(largest)} samples reach {max(largest):.3g}, where most stay below {usual:.3g}: 8 bits "
+        "cannot hold both, so that layers may stay in float, and losses speak of these samples above all; leave them "
+        "out if they are mistakes"
+    )
 
 
 def preprocessing_warning(

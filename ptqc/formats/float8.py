@@ -119,7 +119,7 @@ class Float8Rounding(FloatRounding):
         """The values that the numbers nearest to x / scale stand for."""
         scale = np.float32(self.scale)
         with np.errstate(over="ignore"):
-            return to_e4m3(np.asarray(x, np.float32) / scale) * scale
+            return np.asarray(to_e4m3(np.asarray(x, np.float32) / scale) * scale)
 
     def to_json(self) -> dict[str, Any]:
         """The entry in a plan."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.graph.nodes import constant, initial, integer, integers, rank, static, text
+from ptqc.graph.nodes import constant, initial, input_of, integer, integers, rank, static, text
 from ptqc.graph.picked_rows import pickers
 from ptqc.operators import Trait, is_float, named, settled_output
 
@@ -198,8 +198,19 @@ def _rooted(graph: ir.Graph) -> set[str]:
 
 def why_not_a_layer(node: ir.Node) -> str:
     """The reason a Conv, Gemm or MatMul is not treated as a layer."""
-    if constant(node.inputs[1]) is None:
+    weight, bias = constant(node.inputs[1]), input_of(node, 2)
+    if weight is None:
         return "its second operand is computed, not constant"
+    if weight.dtype != np.float32:
+        return f"its weight is {weight.dtype}"
+    if bias is not None and constant(bias) is None:
+        return "its bias is computed, not constant"
+    if node.op_type == "MatMul" and weight.ndim < MATRIX:
+        return "its weight is a vector, and integer kernels multiply by matrices"
+    if node.op_type == "MatMul" and weight.ndim > MATRIX:
+        return f"its weight is a stack of {math.prod(weight.shape[:-MATRIX])} matrices, and integer kernels take one"
+    if constant(node.inputs[0]) is not None:
+        return "its input is constant"
     return "its attributes have no integer kernel"
 
 

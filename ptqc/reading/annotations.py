@@ -10,9 +10,14 @@ Annotated = onnx.GraphProto | onnx.FunctionProto | onnx.NodeProto | onnx.ValueIn
 
 
 def drop_annotations(model: onnx.ModelProto) -> int:
-    """Clear metadata and doc strings everywhere but in the model's own `metadata_props`; the bytes that they took."""
+    """Clear metadata and doc strings of everything inside the model; the bytes that they took.
+
+    What describes the model to its users stays: its own `metadata_props`, and the doc strings of the model, of its
+    graph, and of its inputs and outputs.
+    """
     before: int = model.ByteSize()
-    model.ClearField("doc_string")
+    for message in (model.graph, *model.graph.input, *model.graph.output):
+        message.ClearField("metadata_props")
     for message in _annotated(model):
         message.ClearField("metadata_props")
         message.ClearField("doc_string")
@@ -26,19 +31,14 @@ def drop_annotations(model: onnx.ModelProto) -> int:
 def _annotated(model: onnx.ModelProto) -> Iterator[Annotated]:
     yield from model.functions
     yield from every_node(model)
-    for graph in every_graph(model):
-        yield graph
+    for number, graph in enumerate(every_graph(model)):
         yield from graph.initializer
-        yield from _values(graph)
+        yield from graph.value_info
+        if number:  # the first one is the model's own
+            yield from (graph, *graph.input, *graph.output)
     for function in model.functions:
         yield from function.value_info
     yield from _attribute_tensors(every_node(model))
-
-
-def _values(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
-    yield from graph.input
-    yield from graph.output
-    yield from graph.value_info
 
 
 def _attribute_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:

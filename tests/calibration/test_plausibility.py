@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from ptqc.calibration.observers import RangeObserver
-from ptqc.calibration.plausibility import preprocessing_warning
+from ptqc.calibration.plausibility import outlier_warning, preprocessing_warning
 
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(0, 256, size=(1, 3, 32, 32)).astype(np.float32)
@@ -65,3 +65,25 @@ def test_without_batch_norm_only_whole_bytes_are_remarked_on():
 def test_dead_channels_do_not_divide_by_zero():
     zeros = np.zeros(8)
     assert preprocessing_warning(observed(NORMALIZED), zeros, zeros, *statistics(NORMALIZED)) is None
+
+
+NAMES = [f"sample {number}" for number in range(32)]
+
+
+def test_a_sample_far_larger_than_the_others_is_named():
+    largest = [2.0 + 0.01 * number for number in range(32)]
+    assert outlier_warning(largest, NAMES) is None
+    largest[7] = 2e5
+    message = outlier_warning(largest, NAMES)
+    assert message is not None
+    assert message.startswith("sample 7 of 32 samples reach 2e+05")
+
+
+def test_several_are_counted():
+    largest = [1e4 if number < 5 else 1.0 for number in range(32)]
+    assert (outlier_warning(largest, NAMES) or "").startswith("sample 0, sample 1, sample 2 and 2 more of 32 samples")
+
+
+@pytest.mark.parametrize("largest", [[0.0] * 31 + [5.0], list(np.geomspace(1, 1e4, 32))])
+def test_empty_inputs_and_wide_spreads_are_no_mistake(largest):
+    assert outlier_warning(largest, NAMES) is None

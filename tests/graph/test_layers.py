@@ -105,6 +105,24 @@ def test_padding_by_name_is_not_explicit() -> None:
     assert why_not_a_layer(model.graph[0]) == "its attributes have no integer kernel"
 
 
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    {
+        "computed weight": "its second operand is computed, not constant",
+        "constant data": "its input is constant",
+        "another dtype": "its weight is float64",
+        "a batch of weights": "its weight is a stack of 2 matrices, and integer kernels take one",
+        "a computed bias": "its bias is computed, not constant",
+        "alpha": "its attributes have no integer kernel",
+    }.items(),
+)
+def test_the_reason_names_what_stands_in_the_way(kind: str, reason: str) -> None:
+    nodes, constants = NOT_LAYERS[kind]
+    model = parse(f"g (float[5, 5] x) => (float[A, B] y) {{ {nodes} }}", **constants)
+    node = next(node for node in model.graph if node.op_type in ("MatMul", "Gemm"))
+    assert why_not_a_layer(node) == reason
+
+
 def test_a_bias_per_row_of_a_square_output_is_no_bias_per_channel() -> None:
     graph = "g (float[3, 5] x) => (float[3, 3] y) { y = Gemm (x, w, b) }"
     assert layers_of(graph, w=noise(5, 3), b=noise(3, 1)) == []

@@ -52,16 +52,17 @@ def test_lowers_an_ir_version_that_the_runtime_would_refuse(tmp_path: Path) -> N
 
 
 def annotated(model: onnx.ModelProto, text: str) -> onnx.ModelProto:
-    """A copy with metadata and doc strings wherever ONNX has room for them."""
+    """A copy with metadata and doc strings wherever ONNX has room for them inside of it."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    copy.doc_string = text
     graph = copy.graph
     inner = [graph for node in graph.node for attribute in node.attribute for graph in [attribute.g] if graph.node]
     for part in (graph, *inner):
-        for message in (part, *part.node, *part.initializer, *part.input, *part.output, *part.value_info):
-            message.doc_string = text
+        described = (part, *part.input, *part.output)
+        for message in (*described, *part.node, *part.initializer, *part.value_info):
             message.metadata_props.add(key="pkg.torch.onnx.stack_trace", value=text)
+            if part is not graph or message not in described:
+                message.doc_string = text
     for function in copy.functions:
         for message in (function, *function.node, *function.value_info):
             message.doc_string = text

@@ -1,7 +1,7 @@
 """Labelled samples for the report: top-1 accuracy of the float and the compiled model. Never used for decisions."""
 
 import csv
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +39,11 @@ class Labelled:
         return Labelled(self.samples[first::2], self.labels[first::2])
 
 
+def is_input(name: str, inputs: Sequence[InputSpec]) -> bool:
+    """Whether a model has an input of this name, which an array of that name then feeds."""
+    return any(spec.name == name for spec in inputs)
+
+
 def predicted(outputs: Mapping[str, object]) -> int:
     """The class that a model gives one sample.
 
@@ -61,6 +66,11 @@ def read_labels(model: ir.Model, path: Path, folder: Path, preprocessing: Prepro
     inputs = input_specs(model)
     if not path.is_file():
         raise CalibrationError(f"the labels {path} do not exist; give an .npz with `{KEY}` or a CSV of image,class")
+    if path.suffix == ".npz" and is_input(KEY, inputs):
+        raise CalibrationError(
+            f"the model has an input {KEY!r}, so that {path} has no place for class numbers: judge the compiled file "
+            "with `ptqc eval`, whose --labels has them alone"
+        )
     feeds, labels = _from_npz(path) if path.suffix == ".npz" else from_csv(path, inputs, preprocessing)
     samples = collect(feeds, inputs, folder, EVERY_SAMPLE, preprocessing)
     if len(samples) != len(labels):

@@ -14,7 +14,7 @@ from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.joining import takes_batches
 from ptqc.calibration.observers import RangeObserver
-from ptqc.calibration.plausibility import preprocessing_warning
+from ptqc.calibration.plausibility import outlier_warning, preprocessing_warning
 from ptqc.calibration.runnable import check_runs, runnable_short_sizes, runnable_side
 from ptqc.calibration.samples import Samples, collect
 from ptqc.calibration.synthetic import draw
@@ -174,7 +174,7 @@ def prepare(
     check_finite(model, [runner.run(feeds) for feeds in probes])
     samples_ = dataclasses.replace(samples, batchable=takes_batches(model, runner, samples))
     origin = Origin(source.path.name, source.size, source.digest, _float_elements(source.model), source.given)
-    warnings = (*source.notes, *samples.notes, *_plausible(source.model, samples))
+    warnings = (*source.notes, *samples.notes, *_plausible(source.model, samples), *_outliers(source.model, samples))
     return Prepared(model, samples_, origin, (*warnings, *notes))
 
 
@@ -200,6 +200,18 @@ def _plausible(model: ir.Model, samples: Samples) -> Sequence[Note]:
             level = Level.WARNING if statistics else Level.INFO
             notes.append(Note("calibration", spec.name, message, level))
     return notes
+
+
+def _outliers(model: ir.Model, samples: Samples) -> Sequence[Note]:
+    """A warning for each input of real numbers of which few samples are far larger than most."""
+    names = [spec.name for spec in input_specs(model) if spec.dtype.kind == "f"]
+    largest: dict[str, list[float]] = {name: [] for name in names}
+    for feeds in samples if names else ():
+        for name in names:
+            magnitudes = np.abs(feeds[name])
+            largest[name].append(float(magnitudes.max(initial=0, where=np.isfinite(magnitudes))))
+    messages = {name: outlier_warning(values, samples.names) for name, values in largest.items()}
+    return [Note("calibration", name, message, Level.WARNING) for name, message in messages.items() if message]
 
 
 def _first_statistics(model: ir.Model, name: str, probes: Sequence[Feeds]) -> tuple[np.ndarray, ...]:

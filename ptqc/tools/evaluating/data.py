@@ -1,8 +1,8 @@
 """Samples with their labels, from what the user gives.
 
-Labels lie with the samples: `labels` in the .npz (ragged as its inputs may be), or in each .npz of a folder; the names
-of the folders in which images lie; the columns behind the texts of a .tsv; lines of `image,class` in a .csv. Or they
-are given apart.
+Labels lie with the samples: `labels` in the .npz (ragged as its inputs may be), or in each .npz of a folder, unless an
+input of the model has that name; the names of the folders in which images lie; the columns behind the texts of a .tsv;
+lines of `image,class` in a .csv. Or they are given apart.
 """
 
 import re
@@ -23,7 +23,7 @@ from ptqc.calibration.texts import TABLE, Texts
 from ptqc.detection.detector import ClassNumbers
 from ptqc.errors import CalibrationError, UsageError
 from ptqc.execute.onnxruntime import Feeds
-from ptqc.stages.judging.labels import KEY, from_csv
+from ptqc.stages.judging.labels import KEY, from_csv, is_input
 from ptqc.tools.evaluating.metric import Metric
 from ptqc.tools.evaluating.pictures import labelled_pictures
 
@@ -61,6 +61,11 @@ def read_judges(
     """
     # Which samples labels belong to that are given apart, only their place among all samples tells.
     source, found = _opened(data, metric, inputs, preprocessing, most if labels is None else None)
+    if metric.needs_labels and labels is None and is_input(KEY, inputs):
+        raise CalibrationError(
+            f"the model has an input {KEY!r}, which the array `{KEY}` of the data feeds, and the metric {metric.name} "
+            "needs labels: give them apart, with --labels"
+        )
     if labels is not None:
         found = _apart(labels)
     together = metric.samples
@@ -136,14 +141,14 @@ def _opened(
     if isinstance(data, Texts):
         return _of_table(data, metric) if _is_table(data.corpus) else (data, [])
     if isinstance(data, Mapping):
-        return _of_arrays(data)
+        return _of_arrays(data, inputs)
     if not isinstance(data, str | Path):
         return data, []
     path = path_of("data", data)
     if path.is_dir():
         return _of_folder(path, metric, inputs, preprocessing, most)
     if path.is_file() and path.suffix == ".npz":
-        return _of_arrays(npz_members(path))
+        return _of_arrays(npz_members(path), inputs)
     if path.is_file() and path.suffix == ".csv":
         images, classes = from_csv(path, tuple(inputs), preprocessing, most or EVERY_SAMPLE)
         return images, list(classes)
@@ -152,7 +157,9 @@ def _opened(
     return data, []
 
 
-def _of_arrays(given: Mapping[str, Any]) -> tuple[object, list[Any]]:
+def _of_arrays(given: Mapping[str, Any], inputs: Sequence[InputSpec]) -> tuple[object, list[Any]]:
+    if is_input(KEY, inputs):
+        return given, []
     arrays = {name: array for name, array in given.items() if name not in (KEY, KEY + LENGTHS)}
     return arrays, _cut(given) if KEY in given else []
 
@@ -174,7 +181,7 @@ def _of_folder(
     arrays, images = files_below(folder, frozenset({".npz"})), files_below(folder, IMAGE_SUFFIXES)
     labels: list[Any] = []
     if arrays and not images:
-        return _of_files(_some(arrays, metric.samples, most), labels), labels
+        return _of_files(_some(arrays, metric.samples, most), labels, inputs), labels
     # Folders without images count, too: else the classes behind them would be taken for others.
     classes = sorted(path.name for path in folder.iterdir() if path.is_dir() and not is_hidden(Path(path.name)))
     if not images or all(path.parent == folder for path in images):
@@ -200,11 +207,13 @@ def _some(files: Sequence[Path], together: int, most: int | None) -> list[Path]:
     ]
 
 
-def _of_files(files: Iterable[Path], labels: list[Any]) -> Iterator[Mapping[str, np.ndarray]]:
-    """The feeds of each file; its label is appended to `labels`."""
+def _of_files(
+    files: Iterable[Path], labels: list[Any], inputs: Sequence[InputSpec]
+) -> Iterator[Mapping[str, np.ndarray]]:
+    """The feeds of each file; its label is appended to `labels`, unless an input of the model has that name."""
     for path in files:
         arrays = dict(npz_members(path))
-        label = arrays.pop(KEY, None)
+        label = None if is_input(KEY, inputs) else arrays.pop(KEY, None)
         if label is not None:
             labels.append(label)
         yield arrays

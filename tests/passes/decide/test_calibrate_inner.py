@@ -64,9 +64,7 @@ def branches(tmp_path: Path) -> tuple[ir.Model, Observed]:
 
 def test_moments_are_those_of_what_the_branch_reads(branches: tuple[ir.Model, Observed]) -> None:
     _, context = branches
-    result = CalibrateInner().apply(context)
-    context, notes = result.made, result.notes
-    assert notes == ()
+    context = CalibrateInner().apply(context).made
     for found, seeds in ((context.moments, range(32)), (context.held_moments, range(32, 48))):
         rows = np.maximum(np.concatenate([mixed(seed) for seed in seeds]), 0)
         assert set(found) == {"w"}
@@ -96,6 +94,28 @@ def test_the_weight_of_a_branch_that_no_sample_takes_is_solved_without_data(
     relative = float(((solution.weight - V) ** 2).sum() / (V**2).sum())
     assert relative < 0.02
     assert context.errors["v", Integer(4)] == pytest.approx(relative, rel=1e-3)
+
+
+def test_a_branch_that_no_sample_takes_is_remarked_on(branches: tuple[ir.Model, Observed]) -> None:
+    (note,) = CalibrateInner().apply(branches[1]).notes
+    assert (note.subject, note.level) == ("b", Level.WARNING)
+    assert "no calibration sample enters the branch" in note.message
+    assert "its weight v" in note.message
+
+
+SHARED_WITH_OUTSIDE = """g (float[N, 16] x, bool c) => (float[N, 24] y, float[N, 24] z) {
+    y = If(c) <then_branch = t () => (float[N, 24] a) { a = Relu(z) },
+               else_branch = e () => (float[N, 24] b) { n = Neg(x) b = MatMul(n, w) }>
+}"""
+
+
+def test_a_branch_is_remarked_on_where_its_weight_is_that_of_a_layer_outside(tmp_path: Path) -> None:
+    graph = SHARED_WITH_OUTSIDE.replace("    y = If", "    z = MatMul(x, w)\n    y = If")
+    feeds: list[Feeds] = [{"x": mixed(seed), "c": np.array(True)} for seed in range(6)]
+    (note,) = CalibrateInner().apply(context_of(parse(graph, w=W), feeds, tmp_path, 2)).notes
+    assert note.subject == "b"
+    feeds[5]["c"] = np.array(False)
+    assert CalibrateInner().apply(context_of(parse(graph, w=W), feeds, tmp_path / "both", 2)).notes == ()
 
 
 def test_convolutions_in_a_loop_see_every_iteration(tmp_path: Path) -> None:

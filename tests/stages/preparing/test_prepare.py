@@ -107,6 +107,13 @@ def test_raw_pixels_without_statistics_are_only_a_remark(tmp_path: Path) -> None
     assert any("like raw pixels" in note.message for note in found.notes)
 
 
+def test_a_sample_far_larger_than_the_others_is_a_warning(tmp_path: Path) -> None:
+    pictures = samples(3, 8, 8)
+    pictures[20] *= 1e5
+    (message,) = warnings_of(prepared(residual(), pictures, tmp_path))
+    assert message.startswith("sample 20 of 32 samples")
+
+
 def test_few_samples_are_a_warning(tmp_path: Path) -> None:
     notes = prepared(residual(), samples(3, 8, 8, count=8), tmp_path).notes
     assert any("only 8 calibration samples" in note.message for note in notes)

@@ -491,3 +491,35 @@ def test_labels_of_another_kind_say_where_they_belong(
     (tmp_path / name).write_text("a.png,1\n")
     with pytest.raises(CalibrationError, match=told):
         ptqc.evaluate(float_file, metric="top-1", data={"x": labelled["x"]}, labels=tmp_path / name)
+
+
+def with_an_input_named_labels(folder: Path) -> tuple[Path, dict[str, np.ndarray]]:
+    """A model that reads tags beside its rows, under the name of what evaluations are scored by."""
+    graph = "g (float[N,6] x, float[N,3] labels) => (float[N,4] y) { j = Concat<axis=1>(x, labels) y = MatMul(j, w) }"
+    onnx.save(proto(graph, w=weight(9, 4)), folder / "model.onnx")
+    return folder / "model.onnx", {"x": samples(6), "labels": samples(3, seed=1)}
+
+
+@pytest.mark.parametrize("form", ["arrays", "file", "folder"])
+def test_an_input_named_labels_is_fed(form: str, tmp_path: Path) -> None:
+    path, data = with_an_input_named_labels(tmp_path)
+    classes = np.arange(len(data["x"])) % 4
+    given: object = data
+    if form == "file":
+        write_npz(tmp_path / "data.npz", data)
+        given = tmp_path / "data.npz"
+    elif form == "folder":
+        given = tmp_path / "data"
+        (tmp_path / "data").mkdir()
+        for number in range(len(classes)):
+            rows = {name: rows[number : number + 1] for name, rows in data.items()}
+            write_npz(tmp_path / "data" / f"{number:02}.npz", rows)
+    found = ptqc.evaluate(path, metric="top-1", data=given, labels=classes)
+    scores = Runner(path).run(data)["y"]
+    assert found.rows[0].score.value == pytest.approx(100 * (scores.argmax(1) == classes).mean())
+
+
+def test_labels_beside_an_input_of_that_name_are_asked_for_apart(tmp_path: Path) -> None:
+    path, data = with_an_input_named_labels(tmp_path)
+    with pytest.raises(CalibrationError, match="give them apart, with --labels"):
+        ptqc.evaluate(path, metric="top-1", data=data)
