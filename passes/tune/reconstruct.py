@@ -469,8 +469,11 @@ class _Problem:
         return [(error, solution, bias) for error, bias in zip(errors, biases, strict=True)]
 
     def _biases(self, solution: Solution) -> list[np.ndarray]:
-        """The bias that makes the mean of every channel exact on the tuning columns, and the layer's own."""
-        if not self.layer.is_corrected:
+        """The bias that makes the mean of every channel exact on the tuning columns, and the layer's own.
+
+        Of no columns there is no mean.
+        """
+        if not self.layer.is_corrected or not self.moments.count:
             return [self.bias]
         mean = self._mean_of(self.layer.matrix(solution.weight))
         return [np.asarray((self.mean_y - mean).reshape(-1), np.float32), self.bias]

@@ -56,7 +56,9 @@ class Moments:
         return cls(gram, np.zeros((groups, width)), np.zeros((groups, width), np.float32))
 
     def add(self, columns: np.ndarray) -> None:
-        """Add columns (groups, d, n)."""
+        """Add columns (groups, d, n); n may be 0, where a sample has no positions."""
+        if not columns.shape[-1]:
+            return
         self.total += columns.sum(-1, dtype=np.float64)
         self.count += columns.shape[-1]
         if not self.gram.size:
