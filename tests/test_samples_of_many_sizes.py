@@ -138,3 +138,32 @@ def test_gradient_steps_too(tmp_path: Path, kind: str) -> None:
         compiled(model, feeds, tmp_path / pipeline, bits=(3,), pipeline=pipeline) for pipeline in ("light", "advanced")
     )
     assert after.manifest["results"]["loss"] < 1.2 * before.manifest["results"]["loss"]
+
+
+EMPTY_BRANCH = """g (float[1,T,32] x, float[1,P,32] past) => (float[1,T,16] y) {
+    h = MatMul(x, w1)
+    old = MatMul(past, wp)
+    r = Relu(old)
+    s = ReduceSum(r, one)
+    a = Add(h, s)
+    b = Relu(a)
+    y = MatMul(b, w2)
+}"""
+
+
+def with_past(count: int, past: int, seed: int) -> list[Feeds]:
+    rng = np.random.default_rng(seed)
+    shapes = [{"x": (1, 3 + i % 4, 32), "past": (1, past, 32)} for i in range(count)]
+    return [{name: rng.standard_normal(shape, np.float32) for name, shape in one.items()} for one in shapes]
+
+
+def test_a_branch_that_is_empty_in_every_sample_still_serves_when_it_is_not(tmp_path: Path) -> None:
+    shapes = {"wp": (32, 48), "w1": (32, 48), "w2": (48, 16)}
+    constants = {name: weight(*shape, seed=i) for i, (name, shape) in enumerate(shapes.items())}
+    model = proto(EMPTY_BRANCH, one=np.array([1]), **constants)
+    artifact = compiled(model, with_past(40, 0, seed=0), tmp_path, bits=(7,), activations="float")
+    unseen = with_past(8, 4, seed=1)
+    assert sqnr(model, artifact, unseen) > 25
+    notes = {(note["subject"], note["level"]): note["message"] for note in artifact.manifest["notes"]}
+    assert "empty or zero in every calibration sample" in notes["r", "warning"]
+    assert "are read where no sample comes" in notes["wp", "warning"]

@@ -19,7 +19,7 @@ from ptqc.formats import UINT8, QuantParams
 from ptqc.graph.external import is_in_files
 from ptqc.graph.layers import Layer, draws
 from ptqc.graph.nodes import constant
-from ptqc.graph.sites import Site
+from ptqc.graph.sites import Site, useful_sites
 from ptqc.notes import Level, Note, out_of_time
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.decide.moment_blocks import LEAST_PART, LaterMoments, blocks_of
@@ -36,6 +36,7 @@ HURRIED = "minmax"  # where there is no time to search for a range
 # What one element of an element-wise operator costs, in multiply-accumulates of a layer (memory traffic decides).
 ELEMENT_COST = 8
 FLOAT_BYTES = 4
+BLANK = "is empty or zero in every calibration sample, so that it stays float: give samples in which it is not"
 
 
 @dataclass(frozen=True)
@@ -82,12 +83,14 @@ class Calibrate:
         notes = [out_of_time("calibration on fewer samples or columns")] if pace.is_short else []
         ranges, others, hurried = self._choose_ranges(given, observers)
         notes += hurried
-        for site in given.sites:
-            if observers[site.name].low == observers[site.name].high == 0:
-                notes.append(Note(self.name, site.name, "is always zero on the calibration set", Level.WARNING))
+        seen = [site for site in given.sites if not observers[site.name].is_blank]
+        sites = useful_sites(seen, given.kernels, {layer.name for layer in given.layers})
+        blank = [site for site in given.sites if observers[site.name].is_blank]
+        notes += [Note(self.name, site.name, BLANK, Level.WARNING) for site in blank]
         found = Observed.after(
             given,
-            ranges=ranges,
+            sites=tuple(sites),
+            ranges={site.name: ranges[site.name] for site in sites},
             other_ranges=others,
             moments=tuning,
             held_moments=held,

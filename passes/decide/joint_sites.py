@@ -12,7 +12,7 @@ from ptqc.solvers.cost_model import Network, Times
 from ptqc.solvers.integer_program import Goal, solve
 from ptqc.solvers.joint import CODES, FLOAT, SiteCosts, Weighed, joint_choice
 
-# Where two choices differ by less than this share of the largest loss, the faster and smaller one wins.
+# Where two choices differ by less than this share of the largest loss that decides, the faster and smaller one wins.
 TIE_WEIGHT = 1e-6
 RELATIVE_GAP = 1e-3
 
@@ -27,10 +27,9 @@ def program_of(given: Assessed, weighed: Weighed, network: Network, times: Times
     return joint_choice(sites, weighed, network, times)
 
 
-def least_loss(program: JointChoice, limits: Mapping[str, float], then: Collection[str]) -> Goal:
+def least_loss(limits: Mapping[str, float], then: Collection[str]) -> Goal:
     """The goal of the least loss within limits. then: the resources of which less is better between equals."""
-    worst = max((option.costs.get(LOSS, 0.0) for option in program.options), default=0.0) or 1.0
-    ties = {resource: worst * TIE_WEIGHT / max(limits[resource], 1.0) for resource in then}
+    ties = {resource: TIE_WEIGHT / max(limits[resource], 1.0) for resource in then}
     return Goal(LOSS, limits, ties, RELATIVE_GAP)
 
 

@@ -52,7 +52,9 @@ TOLD = 8
 MINOR_SAMPLES = 2  # for sites that decide about little arithmetic, where COMPUTE is too little for all
 Choices = Callable[[Weight, Sequence[Format]], Sequence[Format]]
 Anchors = dict[str, dict[Format, float]]  # measured losses of a weight
-UNREACHED = "their losses are taken to be like those of others; give samples that take every branch"
+UNREACHED = (
+    "their losses are taken to be like those of others; give samples that take every branch and leave no input empty"
+)
 ONE_FORMAT = "that can take only one format are taken to be like those of others, as the model is large"
 # Losses below this are noise of the float arithmetic.
 SMALLEST_LOSS = 1e-9
@@ -87,7 +89,7 @@ class MeasureSensitivity:
         first, counts = _probes(given, forms, walk.slicer)
         pace = Pace(given.deadline, _runs(first, counts), time.monotonic() - began)
         probe = _Probe(walk, reference, loss, minor, NEGLIGIBLE * limit_of(loss.unit, self.limit), pace, forms)
-        anchors, sites = Anchors(), _Sites(given, dict(given.ranges))
+        anchors, sites, idle = Anchors(), _Sites(given, dict(given.ranges)), set[str]()
         costs = _costs(given, walk.slicer, first, counts)
         steps = in_shares([*(2 * sum(costs) / len(costs) for _ in shared), *costs]) if costs else []
         with given.progress.stage("measure sensitivity", IN_SHARES) as stage:
@@ -103,11 +105,13 @@ class MeasureSensitivity:
                     _measure_table(given, probe, name, suffix, anchors)
                 for layer in given.layers:
                     if layer.name in results:
+                        if not any(y.size for y in results[layer.name]):
+                            idle.add(layer.name)
                         _measure_layer(given, probe, layer, suffix, anchors)
                 walk.advance(results)
                 stage.advance(next(iter(results)), part)
         pace.is_short |= walk.position < len(walk)
-        notes = _assume_unreached(given, walk.slicer, anchors)
+        notes = _assume_unreached(given, walk.slicer, anchors, idle)
         if left := len(given.weights) - len(forms):
             notes.append(Note(self.name, "", f"the losses of {left} of {len(given.weights)} weights {ONE_FORMAT}"))
         if pace.is_short:
@@ -393,15 +397,22 @@ def _add(anchors: Anchors, weight: str, form: Format, loss: float) -> None:
     found[form] = found.get(form, 0.0) + loss
 
 
-def _assume_unreached(given: Solved, slicer: Slicer, anchors: Anchors) -> list[Note]:
-    """Give constants of branches that no sample takes the losses that others have at their errors."""
+def _assume_unreached(given: Solved, slicer: Slicer, anchors: Anchors, idle: Collection[str]) -> list[Note]:
+    """Give weights that no sample reaches the losses that others have at their errors.
+
+    They are constants of branches that no sample takes, and those that only idle layers multiply with.
+    idle: layers whose outputs are empty.
+    """
     inside = set().union(*(reads(node) - set(node.input) for node in slicer.nodes))
-    unreached = sorted(name for name in inside.intersection(anchors) if not any(anchors[name].values()))
+    unreached = {name for name in inside.intersection(anchors) if not any(anchors[name].values())}
+    for weight in given.weights:
+        if weight.layers and weight.table is None and all(layer.name in idle for layer in weight.layers):
+            unreached.add(weight.name)
     usual = _loss_per_error(given, anchors)
-    for name in unreached:
+    for name in sorted(unreached.intersection(anchors)):
         anchors[name] = {form: usual * given.errors[name, form] for form in anchors[name]}
-    message = f"{len(unreached)} constants are read in branches that no sample takes: {UNREACHED}"
-    return [Note(MeasureSensitivity.name, unreached[0], message, Level.WARNING)] if unreached else []
+    message = f"{len(unreached)} constants are read where no sample comes: {UNREACHED}"
+    return [Note(MeasureSensitivity.name, min(unreached), message, Level.WARNING)] if unreached else []
 
 
 def _loss_per_error(given: Solved, anchors: Anchors) -> float:

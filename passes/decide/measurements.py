@@ -57,7 +57,8 @@ def unpack(setting: Setting, document: Mapping[str, Any], candidates: Iterable[C
     ranges = {
         name: QuantParams(UINT8, float(np.float32(scale)), zero) for name, (scale, zero) in document["ranges"].items()
     }
-    observed = Observed.after(setting, ranges=ranges, macs=dict(document["macs"]))
+    sites = tuple(site for site in setting.sites if site.name in ranges)  # calibration drops those without values
+    observed = Observed.after(setting, sites=sites, ranges=ranges, macs=dict(document["macs"]))
     return Decided.after(
         Solved.with_candidates(observed, candidates),
         weight_losses={(weight, Format.parse(form)): value for weight, form, value in document["weight_losses"]},

@@ -90,7 +90,7 @@ class MeetLatency:
             fastest = sites_of(given, solve(program, Goal(NANOSECONDS, self._size_limit)).selection)
             shortest = self._time(given, fastest)
             for _ in range(ATTEMPTS):
-                goal = least_loss(program, limits, limits)
+                goal = least_loss(limits, limits)
                 answer = solve(program, goal)
                 sites = sites_of(given, answer.selection)
                 over = self._time(given, sites) - self.budget.nanoseconds

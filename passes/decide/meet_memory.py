@@ -113,7 +113,7 @@ class MeetMemory:
     def _solved(self, program: JointChoice, most: Mapping[str, int], slack: int = 0) -> tuple[Goal, Answer] | None:
         """The least loss within all budgets; None where they cannot be kept. slack: bytes that are left unused."""
         limits = {**self._others, **_limits(most, self.budget.bytes - self.more - slack)}
-        goal = least_loss(program, limits, self._others)
+        goal = least_loss(limits, self._others)
         try:
             return goal, solve(program, goal)
         except NoSelection:

@@ -287,13 +287,15 @@ def _moments(weight: Weight, layer: Layer, observed: Observed) -> tuple[np.ndarr
     """Second moments to fit to and to judge by, and of how many columns.
 
     Centred where a bias makes up for the mean error of every layer that uses the weight; none does in subgraphs. Where
-    no sample takes a branch, or what it computes cannot be observed, all inputs count the same.
+    no sample takes a branch, the layer's input is always empty, or what it computes cannot be observed, all inputs
+    count the same. Where one split shows nothing, the other one does both.
     """
-    found = observed.moments.get(weight.name)
-    if found is None:
+    splits = (several.get(weight.name) for several in (observed.moments, observed.held_moments))
+    seen = [each for each in splits if each is not None and each.count]
+    if not seen:
         same = np.ones((layer.groups, layer.width), np.float32)
         return same, same, 0
-    held = observed.held_moments.get(weight.name, found)
+    found, held = seen[0], seen[-1]
     centred = bool(weight.layers) and all(user.is_corrected for user in weight.layers)
     second, judged = moments.shrunk(found.second(centred), found.count), held.second(centred)
     if weight.table is not None:  # to what reads its rows all numbers count the same

@@ -6,6 +6,10 @@ E‖y − Ŵx̂ − b̂‖². Its least-squares target is W* = W + (C − W H)(H
 bias makes the mean exact. Of a layer whose bias is not corrected both are taken about zero, so that its weights answer
 for the mean too. Several answers compete (the table's own and GPTQ's, each with and without the bias), and the one with
 the lowest error on held-back columns is kept before the next layer starts.
+
+What the float model chooses (places of a TopK, masks, counts: all that is computed from real numbers and is none) the
+quantized walk takes over. Rows behind such a choice then stand for the same in y and in x̂; by a choice of its own, the
+walk would compare rows of different things, or another number of them.
 """
 
 import time
@@ -17,6 +21,7 @@ from itertools import islice
 from typing import ClassVar
 
 import numpy as np
+import onnx_ir as ir
 
 from ptqc.errors import NotFinite
 from ptqc.execute.bounded import Bounded
@@ -73,8 +78,17 @@ EACH, COLUMNS_SPEED, MOMENTS_SPEED = 0.03, 1e10, 1e10
 COLUMNS = 4
 # Bytes for each number of a weight of a model beyond memory.
 NUMBER_BYTES = 16
+# What these give follows from the sizes of their input.
+SHAPES = ("Shape", "Size")
+TOP_K, UNIQUE = "TopK", "Unique"
 # How many layers the fastest draw may be ahead of the slowest: their float outputs are held.
 LEAD = 1
+
+
+# Outputs of a node by name, for each batch; and names of outputs by the first output of their node.
+Results = dict[str, list[Held]]
+Choices = Mapping[str, Sequence[str]]
+NO_CHOICES: Choices = {}
 
 
 @dataclass(frozen=True)
@@ -132,7 +146,7 @@ def _reconstructed(
     """One float walk serves all."""
     plan, _ = runs[0]
     slicer = Slicer(given.model)
-    fine = fine_values(slicer)
+    fine, choices = fine_values(slicer), choices_of(given.model)
     layers = {layer.name: layer for layer in plan.layers}
     bounded = Bounded(WALK_MEMORY)
     keeps = _in_files(holding({}, fine), bounded), _in_files(holding(plan.params, fine), bounded)
@@ -149,7 +163,7 @@ def _reconstructed(
         states.append(_State(given, each, seen, split, draw, limits.columns, tables, bounded, room=room))
     steps = dict(zip(layers, in_shares([_cost(given, layer) for layer in layers.values()] or [1.0]), strict=False))
     with given.progress.stage("reconstruct", IN_SHARES) as stage:
-        _solve_all(states, layers, _float_outputs(real, layers, given.deadline), stage, steps)
+        _solve_all(states, layers, _float_outputs(real, layers, given.deadline, choices), stage, steps, choices)
     return [state.tuned for state in states]
 
 
@@ -168,16 +182,17 @@ def _in_files(keep: Keep, bounded: Bounded) -> Keep:
 def _solve_all(
     states: Sequence["_State"],
     layers: Mapping[str, Layer],
-    outputs: Iterator[list[Held]],
+    outputs: Iterator[Results],
     stage: Stage,
     steps: Mapping[str, int],
+    choices: Choices,
 ) -> None:
     """Settle the layers of all states at the same time, while the outputs of the float model are made."""
-    shared = Shared[list[Held]](len(states), LEAD)
+    shared = Shared[Results](len(states), LEAD)
 
     def solve(number: int) -> None:
         with shared.reading(number) as own:
-            for name in states[number].solve_all(layers, own):
+            for name in states[number].solve_all(layers, own, choices):
                 give_back(MOST_MB)
                 if number == 0:
                     stage.advance(name, steps[name])
@@ -191,16 +206,47 @@ def _solve_all(
         raise shared.cause or error from None
 
 
-def _float_outputs(real: Walk, layers: Mapping[str, Layer], deadline: Deadline) -> Iterator[list[Held]]:
-    """What each layer gives in the float model, in run order, as long as there is time."""
+def choices_of(model: ir.Model) -> Choices:
+    """Where something other than real numbers is computed from real numbers, by more than their shape.
+
+    By the first output of the node, the outputs that are no real numbers, or whose number is chosen, too.
+    """
+    found = {}
+    for node in model.graph:
+        made = [value for value in node.outputs if value.name]
+        chosen = [str(value.name) for value in made if value.dtype is not None and not value.dtype.is_floating_point()]
+        read = [value for value in node.inputs if value is not None and constant(value) is None]
+        is_real = any(value.dtype is None or value.dtype.is_floating_point() for value in read)
+        if chosen and is_real and node.op_type not in SHAPES:
+            found[str(made[0].name)] = [str(value.name) for value in made] if node.op_type == UNIQUE else chosen
+    return found
+
+
+def are_paired(layer: Layer, inputs: Sequence[Held], outputs: Sequence[Held]) -> bool:
+    """Whether inputs of one walk and outputs of another one have the same positions.
+
+    They may not where a subgraph chooses how many there are.
+    """
+    columns = ColumnSample(layer, 0, 0)
+    axes = slice(2, None) if layer.is_convolution else slice(1, -1)
+    return all(
+        len(x) == len(y) and columns.out_shape(x.shape) == (y.shape[axes] or (1,))
+        for x, y in zip(inputs, outputs, strict=True)
+    )
+
+
+def _float_outputs(
+    real: Walk, layers: Mapping[str, Layer], deadline: Deadline, choices: Choices = NO_CHOICES
+) -> Iterator[Results]:
+    """What each layer gives in the float model and what each choice is, in run order, as long as there is time."""
     for output in _nodes(real):
         if not deadline.leaves(0):
             return
-        if output not in layers:
+        if output not in layers and output not in choices:
             real.step()
             continue
         results = real.compute()
-        found = list(results[output])  # the walk empties its own list
+        found = {name: list(results[name]) for name in choices.get(output, [output])}  # the walk empties its own lists
         real.advance(results)
         yield found
 
@@ -268,30 +314,54 @@ class _State:
         strengths = GENEROUS_STRENGTHS if self.plan.code_bits >= GENEROUS_BITS else STRENGTHS
         return strengths[self.draw % len(strengths)]
 
-    def solve_all(self, layers: Mapping[str, Layer], outputs: Iterator[list[Held]]) -> Iterator[str]:
+    def solve_all(
+        self, layers: Mapping[str, Layer], outputs: Iterator[Results], choices: Choices = NO_CHOICES
+    ) -> Iterator[str]:
         """Settle the layers one by one, given what each gives in the float model; the outputs' names.
 
-        Where `outputs` ends early the other layers keep the table's numbers.
+        outputs: of the float model, also what it chooses. Where they end early the other layers keep the table's
+        numbers.
         """
         for output in _nodes(self.seen):
-            if output not in layers:
+            if output not in layers and output not in choices:
                 self.seen.step()
                 continue
             if (wanted := next(outputs, None)) is None:
                 break
+            if output in choices:
+                self.seen.advance(self._chosen(wanted))
+                continue
             layer = layers[output]
-            found = self.room.run(partial(self._settled, wanted=wanted), layer, self._need(layer))
+            found = self.room.run(partial(self._settled, wanted=wanted[output]), layer, self._need(layer))
             self.seen.advance({output: found})
             yield output
         for layer in layers.values():
             if layer.name not in self.biases:
                 self._keep_table(layer)
 
+    def _chosen(self, wanted: Results) -> Results:
+        """Outputs of the current node of which some are chosen by the float model."""
+        copies = {name: list(several) for name, several in wanted.items()}  # the walk empties its own lists
+        found, node = {**self.seen.compute(), **copies}, self.seen.node
+        if node.op_type == TOP_K:
+            values, places = node.output
+            axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), -1)
+            taken = zip(self.seen.values[node.input[0]], wanted.get(places, ()), strict=True)
+            if values and places:
+                picked = (np.take_along_axis(np.asarray(x), np.asarray(at), axis) for x, at in taken)
+                found[values] = [self.seen.keep(values, value) for value in picked]
+        return found
+
     def _keep_table(self, layer: Layer) -> None:
         self.kept += 1
         self.weights.setdefault(layer.weight, self.given.solutions[layer.weight, self.plan.formats[layer.weight]])
+        self._take_bias(layer)
+
+    def _take_bias(self, layer: Layer) -> np.ndarray:
+        """Give a layer the bias that it has in the model; zeros where it has none."""
         bias = constant(self.given.model.graph.initializers[layer.bias]) if layer.bias is not None else None
         self.biases[layer.name] = None if bias is None else bias.reshape(-1)
+        return np.zeros(layer.channels, np.float32) if bias is None else bias.reshape(-1)
 
     def _need(self, layer: Layer) -> int:
         """Bytes that settling a layer takes, of a model beyond memory: its factor, and a few times its numbers."""
@@ -300,7 +370,10 @@ class _State:
         return moments.factor_bytes(layer.groups, layer.width) + NUMBER_BYTES * layer.channels * layer.width
 
     def _settled(self, layer: Layer, wanted: list[Held]) -> list[Held]:
-        return self.solve(layer, self._problem(layer, wanted))
+        if are_paired(layer, self.seen.values[layer.input], wanted):
+            return self.solve(layer, self._problem(layer, wanted))
+        solution = self.given.solutions[layer.weight, self.plan.formats[layer.weight]]
+        return self._outputs(layer, self.weights.setdefault(layer.weight, solution), self._take_bias(layer))
 
     def solve(self, layer: Layer, problem: "_Problem") -> list[Held]:
         """Settle the layer's weight and bias; returns its outputs in the quantized walk."""
@@ -469,8 +542,11 @@ class _Problem:
         return [(error, solution, bias) for error, bias in zip(errors, biases, strict=True)]
 
     def _biases(self, solution: Solution) -> list[np.ndarray]:
-        """The bias that makes the mean of every channel exact on the tuning columns, and the layer's own."""
-        if not self.layer.is_corrected:
+        """The bias that makes the mean of every channel exact on the tuning columns, and the layer's own.
+
+        Of no columns there is no mean.
+        """
+        if not self.layer.is_corrected or not self.moments.count:
             return [self.bias]
         mean = self._mean_of(self.layer.matrix(solution.weight))
         return [np.asarray((self.mean_y - mean).reshape(-1), np.float32), self.bias]

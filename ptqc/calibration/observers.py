@@ -70,6 +70,11 @@ class RangeObserver:
         self.zeros += values.size - int(np.count_nonzero(values))
         self.integral = self.integral and bool((values == np.floor(values)).all())
 
+    @property
+    def is_blank(self) -> bool:
+        """Whether no value other than 0 was seen."""
+        return not self.count or self.low == self.high == 0
+
     def histogram(self) -> tuple[np.ndarray, np.ndarray]:
         """Counts (n,) and float64 edges (n + 1,) of the bins from the lowest value's to the highest's; n <= BINS."""
         if not self.count:

@@ -14,7 +14,7 @@ from ptqc.formats import Format
 from ptqc.solvers.choices import Condition, Event, JointChoice, Option
 from ptqc.solvers.integer_program import RELATIVE_GAP, Goal, NoSelection, solve
 
-# Where two plans differ by less than this share of the loss, the smaller file wins.
+# Where two plans differ by less than this share of the largest loss that decides, the smaller file wins.
 BYTES_WEIGHT = 1e-6
 BYTES, LOSS, MEMORY = "bytes", "loss", "memory"
 # What a plan may lose beyond a limit on the loss, as a share of it: the solver's own tolerance.
@@ -152,9 +152,7 @@ def program_of(problem: Problem) -> JointChoice:
 
 
 def _goal(problem: Problem, limit: int, gap: float) -> Goal:
-    worst = max((c.loss for c in problem.candidates), default=0.0)
-    then = {BYTES: BYTES_WEIGHT / max(limit, 1) * (worst or 1.0)}
-    return Goal(LOSS, {BYTES: limit, **problem.limits}, then, gap)
+    return Goal(LOSS, {BYTES: limit, **problem.limits}, {BYTES: BYTES_WEIGHT / max(limit, 1)}, gap)
 
 
 def _formats(selection: Mapping[str, object]) -> dict[str, Format]:

@@ -3,13 +3,15 @@
 min c_0·x  s.t.  Σ_s x_{c,s} = 1 for every choice c,  fixed_r + c_r·(x, z) ≤ limit_r for every limited resource r, with
 z ≤ l_i, z ≥ Σ l_i − (n − 1) for an event of all of n conditions, and z ≥ l_i, z ≤ Σ l_i for one of any; of these rows
 only those that hold against what the costs press to.
+Options that no selection within the limits, or none better than a known one, can have are left out. So the costs that
+are left, which the solver's absolute tolerances are measured by, are of the size of what decides.
 Large programs are solved on a core: the options whose reduced cost in the linear relaxation is small. A selection with
 any other option costs at least the relaxation plus the least reduced cost left out, which keeps the bound proven.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pulp
@@ -28,6 +30,12 @@ CORES = (0.1, 0.4, 1.0)
 CORE_NODES = 1_000
 # Of the relaxation of a large program: the solver's absolute tolerances then hide nothing.
 SCALED_TO = 1e3
+# A selection that costs less than this share of the largest cost is solved again without what costs too much: of that
+# share the solver's absolute tolerance, 1e-6 of the largest cost, is more than PROVEN.
+TOO_SMALL = 1e-2
+ROUNDS = 8
+# By how much sums of costs in float64 may be wrong, as a share.
+ROUNDING = 1e-9
 # Largest coefficients of a row that the solver's absolute tolerances suit.
 SMALLEST, LARGEST = 1.0, 1e9
 TIGHTENINGS = 4
@@ -39,7 +47,8 @@ FEASIBLE = 2
 class Goal:
     """What is made small, within which limits.
 
-    least: the resource. then: what counts between equals, in units of `least` for each unit of another resource.
+    least: the resource. then: what counts between equals, for each unit of another resource, as a share of the largest
+    cost of an option in `least` that may be taken.
     gap: share of the value by which a better selection may be left unfound.
     """
 
@@ -76,9 +85,29 @@ class NoSelection(Exception):
 
 def solve(program: JointChoice, goal: Goal) -> Answer:
     """The selection of least cost within the limits. Raises NoSelection."""
+    allowed = [True] * len(program.options)
+    for resource, limit in goal.limits.items():
+        allowed = _within(program, resource, limit, allowed)
+    best = _round(program, goal, allowed)
+    for _ in range(ROUNDS):
+        scale, allowed = _largest(program, goal.least, allowed), _within(program, goal.least, best.value, allowed)
+        if _largest(program, goal.least, allowed) > TOO_SMALL * scale:
+            break
+        try:
+            found = _round(program, goal, allowed)
+        except NoSelection:  # the known one keeps the limits by less than the solver can tell
+            break
+        # What was left out costs more than the known one. An earlier bound has the tolerance of a larger scale.
+        best = min(found, best, key=lambda answer: answer.value)
+        best = replace(best, bound=min(found.bound, best.value))
+    return best
+
+
+def _round(program: JointChoice, goal: Goal, allowed: Sequence[bool]) -> Answer:
+    """The selection of least cost among the options that are allowed. Raises NoSelection."""
     limits, bounds = dict(goal.limits), list[float]()
     for _ in range(TIGHTENINGS):
-        selection, bound = _solved(program, goal, limits)
+        selection, bound = _solved(program, goal, limits, allowed)
         bounds.append(bound)
         costs = program.costs(selection)
         over = {r: costs.get(r, 0.0) - limit for r, limit in goal.limits.items() if costs.get(r, 0.0) > limit}
@@ -90,24 +119,53 @@ def solve(program: JointChoice, goal: Goal) -> Answer:
     raise NoSelection
 
 
-def _solved(program: JointChoice, goal: Goal, limits: Mapping[str, float]) -> tuple[Selection, float]:
+def _within(program: JointChoice, resource: str, most: float, allowed: Sequence[bool]) -> list[bool]:
+    """Which of the allowed options a selection can have that costs at most so much of a resource.
+
+    The others cost more even where all else costs the least that it can. Raises NoSelection where everything does.
+    """
+    options, events = program.rows(resource)
+    least: dict[str, float] = {}
+    for option, cost, may in zip(program.options, options, allowed, strict=True):
+        if may:
+            least[option.choice] = min(cost, least.get(option.choice, math.inf))
+    floor = [program.fixed.get(resource, 0.0), *least.values(), *(min(cost, 0.0) for cost in events)]
+    room = most - math.fsum(floor) + ROUNDING * math.fsum(map(abs, (most, *floor)))
+    if room < 0:
+        raise NoSelection
+    several = zip(program.options, options, allowed, strict=True)
+    return [may and cost - least[option.choice] <= room for option, cost, may in several]
+
+
+def _largest(program: JointChoice, resource: str, allowed: Sequence[bool]) -> float:
+    """The largest cost of an event or an allowed option."""
+    options, events = program.rows(resource)
+    several = (cost for cost, may in zip(options, allowed, strict=True) if may)
+    return max((abs(cost) for cost in (*several, *events)), default=0.0)
+
+
+def _solved(
+    program: JointChoice, goal: Goal, limits: Mapping[str, float], allowed: Sequence[bool]
+) -> tuple[Selection, float]:
     """A selection within the limits, and a bound on the least resource for all that keep them."""
-    worst = max((abs(cost) for part in program.rows(goal.least) for cost in part), default=0.0)
-    unit = 1.0 / worst if worst > 0 else 1.0
+    worst = _largest(program, goal.least, allowed) or 1.0
+    goal = replace(goal, then={resource: share * worst for resource, share in goal.then.items()})
     if len(program.options) < LARGE:
-        model = _Model(program, goal, limits, unit)
+        model = _Model(program, goal, limits, 1.0 / worst, allowed)
         bound = model.solve(goal.gap, goal.nodes)
     else:
-        model, bound = _by_cores(program, goal, limits, unit)
+        model, bound = _by_cores(program, goal, limits, 1.0 / worst, allowed)
     return model.selection(), model.bound_on_least(bound)
 
 
-def _by_cores(program: JointChoice, goal: Goal, limits: Mapping[str, float], unit: float) -> tuple["_Model", float]:
+def _by_cores(
+    program: JointChoice, goal: Goal, limits: Mapping[str, float], unit: float, allowed: Sequence[bool]
+) -> tuple["_Model", float]:
     """The solved model of a large program, and a proven bound on its objective."""
-    relaxed, value = _relaxed(program, goal, limits, unit)
+    relaxed, value = _relaxed(program, goal, limits, unit, allowed)
     if 0 < abs(value) < SCALED_TO:
         unit *= SCALED_TO / abs(value)
-        relaxed, value = _relaxed(program, goal, limits, unit)
+        relaxed, value = _relaxed(program, goal, limits, unit, allowed)
     reduced = relaxed.reduced_costs()
     for share in CORES:
         reach = share * _large_gap(goal) * abs(value)
@@ -118,7 +176,7 @@ def _by_cores(program: JointChoice, goal: Goal, limits: Mapping[str, float], uni
             continue
         if core.value() - bound <= _large_gap(goal) * abs(core.value()):
             return core, bound
-    whole = _Model(program, goal, limits, unit)
+    whole = _Model(program, goal, limits, unit, allowed)
     return whole, max(value, whole.solve(goal.gap, goal.nodes))
 
 
@@ -127,14 +185,16 @@ def _large_gap(goal: Goal) -> float:
     return max(goal.gap, PROVEN)
 
 
-def _relaxed(program: JointChoice, goal: Goal, limits: Mapping[str, float], unit: float) -> tuple["_Model", float]:
-    model = _Model(program, goal, limits, unit)
+def _relaxed(
+    program: JointChoice, goal: Goal, limits: Mapping[str, float], unit: float, allowed: Sequence[bool]
+) -> tuple["_Model", float]:
+    model = _Model(program, goal, limits, unit, allowed)
     model.relax()
     return model, model.value()
 
 
 class _Model:
-    """A program as PuLP has it. kept: which options may be taken; None: all. unit: of the objective."""
+    """A program as PuLP has it. kept: which options may be taken. unit: of the objective."""
 
     def __init__(
         self,
@@ -142,11 +202,11 @@ class _Model:
         goal: Goal,
         limits: Mapping[str, float],
         unit: float,
-        kept: Sequence[bool] | None = None,
+        kept: Sequence[bool],
     ) -> None:
         self._program, self._goal, self._limits, self._unit = program, goal, limits, unit
         self._problem = pulp.LpProblem("program", pulp.LpMinimize)
-        self._kept = [True] * len(program.options) if kept is None else kept
+        self._kept = kept
         self._taken = [
             self._problem.add_variable(f"x{i}", cat="Binary") if kept_ else None for i, kept_ in enumerate(self._kept)
         ]
@@ -252,8 +312,7 @@ class _Model:
         return self._of[of] if isinstance(of, str) else self._of.get(of, 0)
 
     def _limit(self, resource: str) -> None:
-        options, events = self._program.rows(resource)
-        largest = max((abs(cost) for cost in (*options, *events)), default=0.0)
+        largest = _largest(self._program, resource, self._kept)
         scale = 1.0 if largest == 0 or SMALLEST <= largest <= LARGEST else 2.0 ** (20 - math.frexp(largest)[1])
         room = self._limits[resource] - self._program.fixed.get(resource, 0.0)
         spent = self._sum({resource: scale})

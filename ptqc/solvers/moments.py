@@ -56,7 +56,9 @@ class Moments:
         return cls(gram, np.zeros((groups, width)), np.zeros((groups, width), np.float32))
 
     def add(self, columns: np.ndarray) -> None:
-        """Add columns (groups, d, n)."""
+        """Add columns (groups, d, n); n may be 0, where a sample has no positions."""
+        if not columns.shape[-1]:
+            return
         self.total += columns.sum(-1, dtype=np.float64)
         self.count += columns.shape[-1]
         if not self.gram.size:
@@ -236,13 +238,13 @@ class ColumnSample:
     def inputs(self, x: Held, index: int) -> Held:
         """Columns (groups, d, n) of a batch x, held as it is; sample numbers start at `index`."""
         if isinstance(x, Compressed):
-            return replace(x, codes=self._inputs(x.codes, index, x.zero_point))
+            return x.with_codes(lambda values, zero: self._inputs(values, index, zero))
         return self._inputs(x, index)
 
     def outputs(self, y: Held, input_shape: tuple[int, ...], index: int) -> Held:
         """The layer's outputs (groups, R, n) at the same columns, held as y is."""
         if isinstance(y, Compressed):
-            return replace(y, codes=self._outputs(y.codes, input_shape, index))
+            return y.with_codes(lambda values, _: self._outputs(values, input_shape, index))
         return self._outputs(y, input_shape, index)
 
     def _inputs(self, x: np.ndarray, index: int, zero: int = 0) -> np.ndarray:

@@ -54,7 +54,7 @@ def test_a_mask_leaves_the_rest_exact(mask: float, share: float) -> None:
 @given(st.floats(0, 6), st.integers(0, 100))
 def test_large_values_of_one_kind_are_no_mask(exponent: float, seed: int) -> None:
     """Wide as they are: the delivered bytes of a model hang on the 16 bits."""
-    x = noise(8, 500, seed=seed, scale=3 * 10**exponent) ** 3
+    x = noise(500, 8, seed=seed, scale=3 * 10**exponent) ** 3
     step = np.float32(np.abs(x).max() / STEPS)
     np.testing.assert_array_equal(np.asarray(Compressed.of(x)), np.rint(x / step) * step)
 
@@ -82,3 +82,27 @@ def test_a_single_number(params: QuantParams | None) -> None:
     kept = np.asarray(Compressed.of(np.array(1.5, np.float32), params))
     assert (kept.shape, kept.dtype) == ((), np.float32)
     np.testing.assert_allclose(kept, 1.5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((40, 24), 1), ((3, 20, 24), 2), ((3, 24, 6, 5), 1)])
+def test_channels_of_other_units_have_steps_of_their_own(shape: tuple[int, ...], axis: int) -> None:
+    """As columns of a table have: of each as many digits are left."""
+    sizes = [24 if place == axis else 1 for place in range(len(shape))]
+    units = (10.0 ** np.linspace(-4, 6, 24)).astype(np.float32).reshape(sizes)
+    x = noise(*shape) * units
+    kept = Compressed.of(x)
+    assert isinstance(kept, Compressed)
+    assert kept.nbytes == 2 * x.size + 4 * 24
+    others = tuple(place for place in range(len(shape)) if place != axis)
+    assert (np.abs(np.asarray(kept) - x).max(others) <= 0.51 * np.abs(x).max(others) / STEPS).all()
+    assert np.asarray(kept.with_codes(lambda values, _: values[1:])).shape == (shape[0] - 1, *shape[1:])
+
+
+def test_what_no_steps_hold_stays() -> None:
+    """Small places of a channel beside small channels of a place."""
+    x = (
+        noise(4, 24, 24)
+        * (10.0 ** np.linspace(0, 8, 24)).astype(np.float32)
+        * 10.0 ** np.linspace(8, 0, 24, dtype=np.float32).reshape(1, 24, 1)
+    )
+    assert Compressed.of(x) is x

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -39,6 +41,26 @@ def test_no_plan_is_better(seed: int, share: float) -> None:
     # What decides between equals is not proven about the loss itself.
     assert found.gap * found.loss <= 1e-4 * found.loss + 2 * BYTES_WEIGHT * worst
     assert found.status == ("optimal" if found.gap <= PROVEN else "gap")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_hopeless_candidates_hide_nothing(seed: int) -> None:
+    """Losses of up to 1e13 beside those that decide: the best plan is found and proven, with ties for the smaller."""
+    rng = np.random.default_rng(seed)
+    small = problem_of(seed)
+    candidates = tuple(
+        replace(c, loss=c.loss * 10.0 ** rng.uniform(4, 13)) if c.form.bits == 2 else replace(c, loss=c.loss / 1e3)
+        for c in small.candidates
+    )
+    problem = replace(small, candidates=candidates)
+    every = list(plans(problem))
+    for limit in sorted({size for _, _, size in every})[:: max(1, len(every) // 9)]:
+        best = min(loss for _, loss, size in every if size <= limit)
+        found = allocate(problem, limit)
+        assert best <= found.loss * (1 + 1e-9) + 1e-12
+        assert found.loss <= best * (1 + PROVEN)
+        assert found.bound <= best * (1 + PROVEN)
+        assert found.status == "optimal"
 
 
 @settings(deadline=None, max_examples=25)

@@ -307,3 +307,19 @@ def test_the_mean_is_kept_without_touching_what_others_share() -> None:
     assert not alone.gram.size
     np.testing.assert_array_equal(alone.mean, shared.mean)
     np.testing.assert_array_equal(shared.second(), second)
+
+
+def test_no_columns_change_nothing() -> None:
+    """A sample may have no positions, such as an empty cache."""
+    columns, empty = noise(2, 5, 3), np.zeros((2, 5, 0), np.float32)
+    several, alone = Moments.empty(2, 5), Moments.empty(2, 5)
+    for part in (empty, columns, empty):
+        several.add(part)
+    alone.add(columns)
+    assert several.count == 3
+    assert np.array_equal(several.second(), alone.second())
+    nothing = Moments.empty(2, 5)
+    nothing.add(empty)
+    assert nothing.count == 0
+    assert not nothing.second().any()
+    assert not nothing.mean.any()

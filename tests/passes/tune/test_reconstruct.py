@@ -20,7 +20,8 @@ from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.execute.walk import Slicer, Walk
 from ptqc.formats import FLOAT16, Codebook, Format, Integer, Palette, Scaled
 from ptqc.graph import external
-from ptqc.graph.layers import Layer
+from ptqc.graph.editing import replace_constant, set_constant
+from ptqc.graph.layers import Layer, find_layers
 from ptqc.passes.decide.phases import Decided, Planned
 from ptqc.passes.tune import reconstruct
 from ptqc.passes.tune.reconstruct import (
@@ -31,9 +32,11 @@ from ptqc.passes.tune.reconstruct import (
     _Inputs,
     _Problem,
     _State,
+    are_paired,
+    choices_of,
     reconstruct_all,
 )
-from ptqc.solutions import Solution
+from ptqc.solutions import Solution, TunedNumbers
 from ptqc.solvers import gptq
 from ptqc.store import spool
 from ptqc.work.deadline import NEVER, Deadline
@@ -124,7 +127,7 @@ def test_float_outputs_stay_whole_while_the_walk_goes_on(residual: ir.Model, con
     found = list(_float_outputs(Walk(Slicer(residual), feeds), layers, NEVER))
     expected = list(map(Runner(residual, list(layers)).run, feeds))
     for name, outputs_of in zip(layers, found, strict=True):
-        for batch, one in zip(outputs_of, expected, strict=True):
+        for batch, one in zip(outputs_of[name], expected, strict=True):
             np.testing.assert_allclose(batch, one[name], rtol=1e-4, atol=1e-5)
 
 
@@ -397,3 +400,97 @@ def test_layers_that_see_the_same_share_it_as_long_as_one_is_still_to_be_settled
     for name, solution in alone.weights.items():
         np.testing.assert_array_equal(tuned.weights[name].codes, solution.codes)
         np.testing.assert_array_equal(tuned.weights[name].scale, solution.scale)
+
+
+# Rows in the order of a score that small errors change, then layers, then what does not depend on the order.
+SORTED = """g (float[N,40,16] x) => (float[N,8] y) {
+    h = MatMul(x, w1)
+    r = Relu(h)
+    s = MatMul(r, ws)
+    q = Squeeze(s, last)
+    v, i = TopK<axis=1>(q, k)
+    i3 = Unsqueeze(i, last)
+    e = Unsqueeze(v, last)
+    ix = Expand(i3, sizes)
+    rows = GatherElements<axis=1>(r, ix)
+    z = Add(rows, e)
+    a = MatMul(z, w2)
+    ar = Relu(a)
+    p = ReduceMean<keepdims=0>(ar, rows_axis)
+    y = Gemm(p, w3)
+}"""
+SORTED_SHAPES = {"w1": (16, 32), "ws": (32, 1), "w2": (32, 32), "w3": (32, 8)}
+SORTED_CONSTANTS = {
+    **{name: noise(*shape, seed=i, scale=0.2) for i, (name, shape) in enumerate(SORTED_SHAPES.items())},
+    "k": np.array([40]),
+    "last": np.array([-1]),
+    "sizes": np.array([1, 40, 32]),
+    "rows_axis": np.array([1]),
+}
+
+
+def test_layers_behind_a_choice_are_fitted_to_the_rows_that_the_float_model_chooses(tmp_path: Path) -> None:
+    model = parse(SORTED, **SORTED_CONSTANTS)
+    feeds: list[Feeds] = [{"x": noise(1, 40, 16, seed=seed)} for seed in range(40)]
+    samples = replace(measured(model, tmp_path, feeds), sites=())
+    plan = plan_of(samples, Integer(8), quantize=False)
+    tuned = Reconstruct().apply(Planned(samples, plan)).made
+    unseen: list[Feeds] = [{"x": noise(1, 40, 16, seed=1000 + seed)} for seed in range(20)]
+    real, found = list(map(Runner(model).run, unseen)), run_with(model, tuned, unseen)
+    before = run_with(model, table(samples, plan, model), unseen)
+    errors = [
+        sum(np.square(a["y"] - b["y"]).sum() for a, b in zip(real, several, strict=True)) for several in (before, found)
+    ]
+    assert errors[1] < 0.5 * errors[0]
+
+
+def run_with(model: ir.Model, tuned: TunedNumbers, feeds: list[Feeds]) -> list[dict[str, np.ndarray]]:
+    """Outputs with these weights, and the biases of layers that take one."""
+    copy = model.clone()
+    for name, solution in tuned.weights.items():
+        set_constant(copy, name, solution.weight)
+    for node in list(copy.graph):
+        bias = tuned.biases.get(str(node.outputs[0].name))
+        if bias is not None and node.op_type == "Gemm":
+            replace_constant(copy, node, 2, bias.astype(np.float32), "bias")
+    return list(map(Runner(copy).run, feeds))
+
+
+def test_what_is_chosen_is_found_by_types() -> None:
+    model = parse(SORTED, **SORTED_CONSTANTS)
+    assert choices_of(model) == {"v": ["i"]}
+    counted = "g (float[N,4] x) => (int64[2,K] y, int64[2] s) { b = Greater(x, one) y = NonZero(b) s = Shape(x) }"
+    assert choices_of(parse(counted, one=np.ones(1, np.float32))) == {"b": ["b"]}
+
+
+def test_as_many_rows_as_the_float_model_chooses(tmp_path: Path) -> None:
+    """The quantized network would choose another number of them."""
+    graph = """g (float[N,50,16] x) => (float[K,8] y) {
+        h = MatMul(x, w1)
+        r = Relu(h)
+        s = MatMul(r, ws)
+        b = Greater(s, zero)
+        n = NonZero(b)
+        t = Transpose(n)
+        at = Slice(t, start, stop, one)
+        rows = GatherND(r, at)
+        a = Gemm(rows, w2)
+        ar = Relu(a)
+        y = Gemm(ar, w3)
+    }"""
+    constants = {"zero": np.zeros(1, np.float32), "start": np.array([0]), "stop": np.array([2]), "one": np.array([1])}
+    weights = {name: SORTED_CONSTANTS[name] for name in SORTED_SHAPES}
+    model = parse(graph, **weights, **constants)
+    feeds: list[Feeds] = [{"x": noise(1, 50, 16, seed=seed)} for seed in range(24)]
+    context = measured(model, tmp_path, feeds)
+    plan = plan_of(context, Integer(2), quantize=False)
+    tuned = Reconstruct().apply(Planned(context, plan)).made
+    for name in ("w2", "w3"):  # both are solved again, on as many rows as there are in the float model
+        assert not np.array_equal(tuned.weights[name].codes, context.solutions[name, Integer(2)].codes)
+
+
+def test_layers_of_other_positions_are_not_paired() -> None:
+    layer = next(layer for layer in find_layers(parse(SORTED, **SORTED_CONSTANTS)) if layer.name == "a")
+    inputs, outputs = [noise(1, 40, 32)], [noise(1, 40, 32)]
+    assert are_paired(layer, inputs, outputs)
+    assert not are_paired(layer, inputs, [noise(1, 39, 32)])
