@@ -59,8 +59,13 @@ def _complete_resize(model: ir.Model, node: ir.Node) -> str | None:
         return "stays: the rank of its input is not known"
     axes = np.array(node.attributes["axes"].as_ints()) % axis_count
     policy = text(node, "keep_aspect_ratio_policy", "stretch")
-    if input_of(node, SIZES) is not None and policy != "stretch" and len(axes) < axis_count:
-        return f"stays: {policy} depends on the named axes alone"
+    if _is_present(node, SIZES) and policy != "stretch" and len(axes) < axis_count:
+        scale = _common_scale(node, axes, policy)
+        if scale is None:
+            return f"stays: {policy} depends on the named axes alone"
+        node.replace_input_with(SCALES, add_constant(model, np.full(len(axes), scale), f"{node.outputs[0].name}_scale"))
+        node.resize_inputs(SIZES)
+        del node.attributes["keep_aspect_ratio_policy"]
     if _is_present(node, ROI):
         whole = np.repeat(np.array([0, 1], np.float32), axis_count)  # begins, then ends
         _complete(model, node, ROI, whole, np.concatenate([axes, axes + axis_count]))
@@ -70,6 +75,17 @@ def _complete_resize(model: ir.Model, node: ir.Node) -> str | None:
         _complete_sizes(model, node, axes)
     del node.attributes["axes"]
     return None
+
+
+def _common_scale(node: ir.Node, axes: np.ndarray, policy: str) -> np.float32 | None:
+    """The scale that a policy gives all axes, if it is known and gives the same sizes: scales are rounded down."""
+    shape, after = required(node.inputs[0]).shape or (), constant(node.inputs[SIZES])
+    before = [size for axis in axes if isinstance(size := shape[axis], int)]
+    if after is None or len(before) < len(axes):
+        return None
+    sizes = np.array(before, np.float32)
+    scale = (np.min if policy == "not_larger" else np.max)(np.float32(after) / sizes)
+    return scale if np.array_equal(np.floor(sizes * scale), np.floor(sizes * scale + np.float32(0.5))) else None
 
 
 def _is_present(node: ir.Node, index: int) -> bool:

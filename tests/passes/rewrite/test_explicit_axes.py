@@ -75,10 +75,14 @@ def test_shapes_are_followed() -> None:
     assert list(model.graph.outputs[0].shape or ())[1:] != [None] * 3
 
 
-def test_a_policy_for_some_axes_stays() -> None:
-    model = build('y = Resize<axes=[2,3],keep_aspect_ratio_policy="not_larger">(x, , , z)', "N,3,5,6")
+@pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
+@pytest.mark.parametrize(("sizes", "level"), [((10, 18), "info"), ((8, 7), "skipped")])
+def test_a_policy_for_some_axes(sizes: tuple[int, int], level: str, policy: str) -> None:
+    """It becomes a scale for both, unless that gives other sizes: 6 · 8 / 5 and 5 · 7 / 6 are rounded up."""
+    body = f'y = Resize<axes=[2,3],mode="linear",keep_aspect_ratio_policy="{policy}">(x, , , sizes)'
+    model = parse(f"g (float[N,3,5,6] x) => (float[A,B,C,D] y) {{ {body} }}", 19, sizes=np.array(sizes))
     notes = rewrite(model, ExplicitAxes(), x=noise(2, 3, 5, 6))
-    assert [note.level for note in notes] == ["skipped"]
+    assert [note.level for note in notes] == [level]
 
 
 BESIDE = ("m = Resize<axes=[2,3]>(c, , , z)", "m = Resize<axes=[2,3]>(c, , s)", "m = Pad(c, p, , rows)")
