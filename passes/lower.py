@@ -91,9 +91,6 @@ class _Builder:
         graph = self.model.graph
         layers = {layer.name: layer for layer in self.plan.layers}
         nodes = list(graph)
-        for node in nodes:
-            if node.op_type == "Pad":
-                self._name_all_axes(node)
         for weight in self.plan.weights:
             if (table := weight.table or (None if weight.layers else weight.name)) is not None:
                 self._store_table(table, self.tuned.weights[table])
@@ -226,19 +223,6 @@ class _Builder:
             ir.convenience.replace_nodes_and_values(graph, node, [node], [pad], node.outputs, pad.outputs)
             return pad
         return node
-
-    def _name_all_axes(self, pad: ir.Node) -> None:
-        """Pads of every axis instead of some: ONNX Runtime's layout changes take the list for a complete one."""
-        shape = pad.inputs[0].shape if pad.inputs[0] is not None else None
-        if len(pad.inputs) < 4 or shape is None:
-            return
-        pads, axes = constant(pad.inputs[1]), constant(pad.inputs[3])
-        if pads is None or axes is None:
-            return
-        complete = np.zeros((2, len(shape)), np.int64)
-        complete[:, axes % len(shape)] = pads.reshape(2, -1)
-        pad.replace_input_with(1, self._constant(complete.reshape(-1)))
-        pad.resize_inputs(3)
 
     # Constants
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 import onnx_ir as ir
@@ -14,7 +15,7 @@ from ptqc.notes import Level, Note
 from ptqc.operators import Trait, named
 from ptqc.passes.base import Feeds, Probed, Rewrite
 from ptqc.passes.dump import NO_DUMP, Dump
-from ptqc.passes.rewrite.float32_inside import HALF, Float32Inside, Types
+from ptqc.passes.rewrite.float32_inside import HALF, Float32Inside, Types, computing, names_type
 from ptqc.passes.rewrite.inline_functions import InlineFunctions
 from ptqc.passes.rewrite.tools.rounding import rounded_otherwise
 
@@ -170,16 +171,20 @@ def longest_sum(model: ir.Model) -> int:
 
 
 def other_type(model: ir.Model, types: Types) -> ir.DataType | None:
-    """Which of the types the model computes in; inputs, outputs and the Casts beside them do not count."""
-    for graph in model.graphs():
-        for value in graph.initializers.values():
-            if value.dtype in types:
-                return value.dtype
-    for node in model.graph.all_nodes():
-        for output in node.outputs:
-            if node.op_type != "Cast" and output.dtype in types:
-                return output.dtype
-    return None
+    """Which of the types the model computes in; inputs, outputs and the Casts beside them do not count.
+
+    Inner values seldom have a stated type, so that what brings a type in counts: constants, Casts, inputs.
+    """
+    brought = {value.dtype for graph in model.graphs() for value in graph.initializers.values()}
+    inside = (node for function in model.functions.values() for node in function.all_nodes())
+    for node in chain(computing(model), inside):
+        is_cast, attributes = node.op_type == "Cast", [one for one in node.attributes.values() if not one.is_ref()]
+        brought |= {one.as_tensor().dtype for one in attributes if one.type == ir.AttributeType.TENSOR}
+        if not (is_cast and node.outputs[0].is_graph_output()):
+            brought |= {one.as_int() for one in attributes if names_type(one)}
+        if not is_cast:
+            brought |= {value.dtype for value in (*node.inputs, *node.outputs) if value is not None}
+    return next((dtype for dtype in types if dtype in brought), None)
 
 
 def _compare(

@@ -18,6 +18,7 @@ from ptqc.passes.lower import Lower
 from ptqc.passes.rewrite.classical.learners import Classical
 from ptqc.passes.rewrite.conv_transpose import ConvTransposeToConv
 from ptqc.passes.rewrite.convert_opset import ConvertOpset
+from ptqc.passes.rewrite.explicit_axes import ExplicitAxes
 from ptqc.passes.rewrite.explicit_padding import ExplicitPadding
 from ptqc.passes.rewrite.flatten import Flatten
 from ptqc.passes.rewrite.float32_inside import Float32Inside
@@ -74,6 +75,7 @@ def default_rewrites(cast_double: bool = False, added: Sequence[Rewrite] = ()) -
         Fused(),
         FoldConstants(),
         TiedTables(),
+        ExplicitAxes(),
         ExplicitPadding(),
         GlobalPool(),
         Flatten(),

@@ -173,7 +173,6 @@ SMALL = {
     "rows": np.array([0, 6, -1]),
     "map": np.array([0, 6, 8, 8]),
     "repeated": np.array([1, 1, 8, 1]),
-    "rim": np.array([1, 2]),
 }
 Y = "float[N, 6, H, W] y"
 GRAPHS = {
@@ -195,7 +194,6 @@ GRAPHS = {
     "an upper bound": (C + "r = Clip(c, , high) y = Conv(r, v)", Y),
     "padding": (C + "r = Pad(c, pads) y = Conv(r, v)", Y),
     "padding with a zero": (C + "r = Pad(c, pads, zero) y = Conv(r, v)", Y),
-    "padding of some axes": (C + "r = Pad(c, rim, , axes) y = Conv(r, v)", Y),
     "padding by the edge": (C + 'r = Pad <mode = "edge"> (c, pads) y = Conv(r, v)', Y),
     "halves": (C + "p, q = Split <axis = 2, num_outputs = 2> (c) d = Conv(p, v) e = Conv(q, v) y = Add(d, e)", Y),
     "slices": (C + "r = Slice(c, one, four, axes, two) y = Conv(r, v)", Y),

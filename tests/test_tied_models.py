@@ -91,6 +91,26 @@ def test_a_budget_that_no_plan_keeps_is_refused(tmp_path: Path) -> None:
         compiled(tied(), texts(), tmp_path, "12%", bits=(8,), activations="float")
 
 
+BOTH_WAYS = """g (float[N,24] x) => (float[N,24] y) {
+    a = Gemm(x, w, b)
+    r = Relu(a)
+    y = Gemm<transB = 1>(r, w)
+}"""
+
+
+@pytest.mark.parametrize("sensitivity", ["outputs", "curvature"])
+def test_a_weight_is_used_as_it_is_and_transposed(sensitivity: str, tmp_path: Path) -> None:
+    """Its two products read rows of different lengths; the file has it once."""
+    weight = noise(24, 60, scale=0.2)
+    model = proto(BOTH_WAYS, w=weight, b=noise(60, seed=1, scale=0.3))
+    found = compiled(model, noise(40, 24, seed=2), tmp_path, "75%", sensitivity=sensitivity)
+    x = noise(200, 24, seed=3)
+    expected = np.maximum(x @ weight + noise(60, seed=1, scale=0.3), 0) @ weight.T
+    y = np.concatenate([found.run({"x": row[None]})["y"] for row in x])
+    assert np.sum((y - expected) ** 2) < 4e-3 * np.sum(expected**2)
+    assert [weight["weight"] for weight in found.plan["weights"]] == ["w"]
+
+
 def test_gradient_steps_leave_it_tied(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="gradient steps need torch")
     found = compiled(tied(), texts(), tmp_path, "25%", pipeline="advanced")

@@ -202,10 +202,6 @@ REFUSED: dict[str, tuple[Build, str]] = {
         ),
         "Bernoulli node that gives 'y' draws",
     ),
-    "an empty sequence": (
-        text("s = SequenceEmpty() t = SequenceInsert(s, x) y = ConcatFromSequence<axis=0>(t)"),
-        "empty sequence",
-    ),
 }
 
 

@@ -77,7 +77,7 @@ class Calibrate:
                         pace.did(len(split) - start, 0.0)
                         break
                     _observe(observers, given, values, sizes.share(feeds, OBSERVED))
-                    accumulate(moments, given.layers, thinned(columns, part), values, start, later)
+                    accumulate(moments, given.fitted_layers, thinned(columns, part), values, start, later)
                     stage.advance(steps=rows)
                     pace.did(rows, max(part, LEAST_PART))
         notes = [out_of_time("calibration on fewer samples or columns")] if pace.is_short else []
@@ -216,7 +216,7 @@ def _tapped(given: Setting, taps: Sequence[str]) -> Mapping[str, tuple[tuple[int
 def _streamed(given: Setting, columns: Mapping[str, ColumnSample], work: _Work) -> Observed:
     """What is known before the first block of weights is observed: nothing of activations, as they stay in float."""
     blocks = blocks_of(given)
-    own = [[layer for layer in given.layers if layer.weight in block] for block in blocks]
+    own = [[layer for layer in given.fitted_layers if layer.weight in block] for block in blocks]
     stream = MomentStream(given, blocks, columns, max(map(work.bytes_of, own), default=0))
     return Observed.after(given, macs=work.macs, later=stream)
 

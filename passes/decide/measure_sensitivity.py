@@ -103,7 +103,7 @@ class MeasureSensitivity:
                 _measure_sites(sites, probe, results, suffix)
                 for name in tables & walk.slicer.reads[walk.position]:
                     _measure_table(given, probe, name, suffix, anchors)
-                for layer in given.layers:
+                for layer in given.fitted_layers:
                     if layer.name in results:
                         if not any(y.size for y in results[layer.name]):
                             idle.add(layer.name)
@@ -236,7 +236,7 @@ def _probes(given: Solved, forms: Mapping[str, Sequence[Format]], slicer: Slicer
     """How often the network is run from its inputs, and from behind each place."""
     probes = Counter(source for site in given.sites for source in site.sources)
     anchored = {weight.name: len(forms.get(weight.name, ())) for weight in given.weights}
-    probes.update({layer.name: anchored[layer.weight] for layer in given.layers})
+    probes.update({layer.name: anchored[layer.weight] for layer in given.fitted_layers})
     tables = Counter({w.table or w.name: anchored[w.name] for w in given.weights if w.table or not w.layers})
     made = [sum(probes[name] for name in node.output) for node in slicer.nodes]
     read = [sum(tables[name] for name in names) for names in slicer.reads]

@@ -71,7 +71,7 @@ class LaterMoments:
         wanted = set(names)
         if wanted == set(self.blocks[0]):
             return True
-        layers = [layer for layer in self.setting.layers if layer.weight in wanted]
+        layers = [layer for layer in self.setting.fitted_layers if layer.weight in wanted]
         read = tuple(dict.fromkeys(layer.input for layer in layers))
         taps = read if is_in_files(self.setting.model) else self.taps
         splits = (self.setting.tuning, observed.moments), (self.setting.held_back, observed.held_moments)

@@ -53,7 +53,7 @@ class MomentStream:
     _owed: list[Layer] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._slicer, self._owed = Slicer(self.setting.model), list(self.setting.layers)
+        self._slicer, self._owed = Slicer(self.setting.model), list(self.setting.fitted_layers)
         size = int(np.clip(BATCH_BYTES // max(self.sample_bytes, 1), 1, LARGEST_BATCH))
         self._batches = tuple(
             list(_started(samples, size)) for samples in (self.setting.tuning, self.setting.held_back)

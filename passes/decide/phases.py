@@ -69,6 +69,12 @@ class Setting:
         """Tensor name -> its site."""
         return {tensor: site for site in self.sites for tensor in site.tensors}
 
+    @property
+    def fitted_layers(self) -> tuple[Layer, ...]:
+        """The layers whose weights are rounded to fit what they read; a weight in several roles is a table."""
+        fitted = {weight.name for weight in self.weights if weight.layers}
+        return tuple(layer for layer in self.layers if layer.weight in fitted)
+
     def tensors_of(self, sites: Collection[str]) -> dict[str, None]:
         """The tensors of sites given by name, in the order of the graph."""
         return {tensor: None for site in self.sites if site.name in sites for tensor in site.tensors}

@@ -50,7 +50,7 @@ class Float32Inside:
             if graph is not model.graph:
                 _retype([*graph.inputs, *graph.outputs], found)
         outputs = [value for value in model.graph.outputs if value.dtype in found and not _is_packed(value)]
-        for node in _nodes(model):
+        for node in computing(model):
             _cast_attributes(node, found)
             _retype([value for value in node.outputs if value not in outputs], found)
         for value in model.graph.inputs:
@@ -68,16 +68,22 @@ def _present(model: ir.Model, types: Types) -> Types:
     values = [value for value in (*model.graph.inputs, *model.graph.outputs) if not _is_packed(value)]
     for graph in model.graphs():
         values += graph.initializers.values()
-    for node in _nodes(model):
+    for node in computing(model):
         values += node.outputs
     found = {value.dtype for value in values}
-    tensors = [attribute.value for node in _nodes(model) for attribute in node.attributes.values()]
-    found |= {value.dtype for value in tensors if isinstance(value, ir.TensorProtocol)}
-    return tuple(dtype for dtype in types if dtype in found)
+    attributes = [attribute for node in computing(model) for attribute in node.attributes.values()]
+    found |= {one.as_tensor().dtype for one in attributes if one.type == ir.AttributeType.TENSOR}
+    named = {one.as_int() for one in attributes if names_type(one)}  # values behind a Cast often have no stated type
+    return tuple(dtype for dtype in types if dtype in found or dtype in named)
 
 
-def _nodes(model: ir.Model) -> Iterator[ir.Node]:
-    """All but those that pack and unpack caches."""
+def names_type(attribute: ir.Attr) -> bool:
+    """Whether an attribute names a type: Cast's `to`, `dtype` of the generators."""
+    return attribute.name in ("to", "dtype") and attribute.type == ir.AttributeType.INT
+
+
+def computing(model: ir.Model) -> Iterator[ir.Node]:
+    """The nodes of a model but for those that pack and unpack caches, subgraphs included."""
     return (node for node in model.graph.all_nodes() if IN_FLOAT not in node.metadata_props)
 
 
@@ -122,11 +128,11 @@ def _set_float(value: ir.Value) -> None:
 
 
 def _cast_attributes(node: ir.Node, types: Types) -> None:
-    """Tensors in attributes, and attributes that name a type (Cast's `to`, `dtype` of the generators)."""
+    """Tensors in attributes, and attributes that name a type."""
     for name, attribute in list(node.attributes.items()):
         if attribute.type == ir.AttributeType.TENSOR and attribute.as_tensor().dtype in types:
             node.attributes[name] = ir.AttrTensor(name, _cast(attribute.as_tensor()))
-        elif name in ("to", "dtype") and attribute.type == ir.AttributeType.INT and attribute.as_int() in types:
+        elif names_type(attribute) and attribute.as_int() in types:
             node.attributes[name] = ir.AttrInt64(name, ir.DataType.FLOAT)
 
 

@@ -15,7 +15,6 @@ from ptqc.errors import ModelError
 from ptqc.execute.compressed import Compressed, Held, real
 from ptqc.execute.onnxruntime import Feeds, open_proto, session_options
 from ptqc.execute.skeleton import tensor_message
-from ptqc.graph.nodes import rank
 from ptqc.graph.protos import reads
 from ptqc.graph.spilled import SpilledTensors
 from ptqc.work.parallel import in_order, processors
@@ -46,10 +45,8 @@ class Slicer:
         self.nodes: list[onnx.NodeProto] = [ir.to_proto(node) for node in model.graph]
         self.reads: list[set[str]] = [reads(node) for node in self.nodes]
         self.outputs: list[str] = [str(value.name) for value in model.graph.outputs]
-        # ONNX Runtime's shape inference takes a vector of sizes for an empty one where its length is not stated.
-        self._lengths = {
-            str(value.name): value.shape[0] for value in _values(model) if rank(value) == 1 and value.shape
-        }
+        # What shapes and types the model states of values: arrays do not tell which of their axes are free.
+        self._stated = {str(value.name): value for value in _values(model)}
         # Messages are made of them where a piece reads them: all together would be a copy of the model.
         self._initializers = {name: value.const_value for name, value in model.graph.initializers.items()}
         self._opsets = [onnx.helper.make_opsetid(*item) for item in model.opset_imports.items()]
@@ -89,7 +86,7 @@ class Slicer:
         outputs: Sequence[str],
         constants: Mapping[str, np.ndarray] | None = None,
     ) -> ort.InferenceSession:
-        """A session on one thread for some nodes; inputs give dtypes and ranks, constants replace initializers."""
+        """A session on one thread for some nodes; inputs give types and ranks, constants replace initializers."""
         constants = constants or {}
         spilled = SpilledTensors()  # the session keeps them mapped
         graph = onnx.GraphProto(name="slice")
@@ -105,7 +102,7 @@ class Slicer:
             elif tensor is not None:
                 graph.initializer.append(tensor_message(tensor, name))
         for name in sorted(read.intersection(inputs)):
-            graph.input.append(_value_info(name, inputs[name], self._lengths.get(name)))
+            graph.input.append(_value_info(name, inputs[name], self._stated.get(name)))
         graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
         proto = onnx.ModelProto(ir_version=self._ir_version, graph=graph, opset_import=self._opsets)
         return open_proto(proto, session_options(threads=1))
@@ -117,17 +114,30 @@ def _values(model: ir.Model) -> Iterator[ir.Value]:
         yield from node.outputs
 
 
-def _value_info(name: str, value: object, length: object) -> onnx.ValueInfoProto:
-    """The type of a value at hand; length: of a vector, where it is known.
+def _value_info(name: str, value: object, stated: ir.Value | None) -> onnx.ValueInfoProto:
+    """The type of a value at hand, by what the model states of it where the value does not tell.
 
-    Raises ModelError for a value whose type cannot be told from it.
+    Raises ModelError where neither does.
     """
+    if isinstance(value, np.ndarray | Compressed):
+        return onnx.helper.make_tensor_value_info(name, _type_of(value), _sizes(value.shape, stated))
     if isinstance(value, list) and value:
         return onnx.helper.make_tensor_sequence_value_info(name, _type_of(value[0]), None)
-    if not isinstance(value, np.ndarray | Compressed):
-        raise ModelError(f"{name!r} is an empty sequence or an optional without a value, which is not supported")
-    shape = [length] if isinstance(length, int) and value.ndim == 1 else [None] * value.ndim
-    return onnx.helper.make_tensor_value_info(name, _type_of(value), shape)
+    if stated is None or stated.type is None:
+        raise ModelError(f"{name!r} is an empty sequence or an optional without a value, and the model states no type")
+    return ir.serde.serialize_value(stated)
+
+
+def _sizes(shape: Sequence[int], stated: ir.Value | None) -> list[int | None]:
+    """The sizes of an array's axes that the model fixes.
+
+    Shape inference of ONNX Runtime needs some: it takes a vector of unknown length for an empty one, and the width of
+    an Attention's queries for 0.
+    """
+    known = (None,) * len(shape) if stated is None or stated.shape is None else tuple(stated.shape)
+    if len(known) != len(shape):
+        return [None] * len(shape)
+    return [size if size == fixed else None for size, fixed in zip(shape, known, strict=True)]
 
 
 def _type_of(array: Held) -> int:

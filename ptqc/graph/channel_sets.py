@@ -91,6 +91,8 @@ def _values(trace: _Trace, sets: np.ndarray) -> np.ndarray:
 
 def _mark(marks: list[list[int]], place: int, sets: np.ndarray, values: np.ndarray) -> None:
     """Append to each set what a trace says of it."""
+    if not len(sets):  # np.split would give one part
+        return
     order = np.argsort(sets, kind="stable")
     found, starts = np.unique(sets[order], return_index=True)
     for number, part in zip(found.tolist(), np.split(values[order].astype(np.int64), starts[1:]), strict=True):

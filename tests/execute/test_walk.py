@@ -1,4 +1,5 @@
 import numpy as np
+import onnx_ir as ir
 import pytest
 from graphs import noise, parse
 from walks import NAMES, RESIDUAL, batches_of, close, model_of
@@ -116,3 +117,36 @@ def test_a_vector_of_sizes_keeps_its_length() -> None:
     feeds = {"x": noise(1, 1, 2, 2), "sizes": np.array([1, 1, 4, 4])}
     walk = Walk(Slicer(parse(graph)), [feeds])
     assert walk.compute()["y"][0].shape == (1, 1, 4, 4)
+
+
+def test_attention_keeps_the_width_of_its_queries() -> None:
+    """ONNX Runtime's shape inference takes an unknown one for 0, which no product behind it fits."""
+    graph = """g (float[N,T,8] x) => (float[N,T,5] y) {
+        q = Relu(x) a = Attention<q_num_heads=2,kv_num_heads=2>(q, x, x) y = MatMul(a, w)
+    }"""
+    feeds, weight = {"x": noise(2, 3, 8)}, noise(8, 5, seed=1)
+    slicer = Slicer(parse(graph, 23, w=weight))
+    queries = np.maximum(feeds["x"], 0)
+    found = slicer.session([1, 2], {"q": queries, "x": feeds["x"]}, ["y"]).run(None, {**feeds, "q": queries})[0]
+    heads = [array.reshape(2, 3, 2, 4).transpose(0, 2, 1, 3) for array in (queries, feeds["x"])]
+    scores = np.exp(heads[0] @ heads[1].transpose(0, 1, 3, 2) / 2)
+    attended = (scores / scores.sum(-1, keepdims=True)) @ heads[1]
+    close(np.asarray(found), attended.transpose(0, 2, 1, 3).reshape(2, 3, 8) @ weight)
+
+
+def test_sizes_that_the_model_states_wrongly_are_not_stated() -> None:
+    model = parse("g (float[N,4] x) => (float[N,4] y) { a = Relu(x) y = Neg(a) }")
+    model.graph.node(0).outputs[0].shape = ir.Shape(["N", 7])
+    values = Slicer(model).session([1], {"a": noise(2, 4)}, ["y"]).run(None, {"a": noise(2, 4)})[0]
+    close(np.asarray(values), -noise(2, 4))
+
+
+@pytest.mark.parametrize("start", ["s = SequenceEmpty()", "e = SplitToSequence(x) s = SequenceErase(e)"])
+def test_a_sequence_may_be_empty(start: str) -> None:
+    graph = (
+        f"g (float[1,4] x) => (float[M,4] y) {{ {start} t = SequenceInsert(s, x) y = ConcatFromSequence<axis=0>(t) }}"
+    )
+    walk = Walk(Slicer(parse(graph)), [{"x": noise(1, 4)}])
+    while walk.position < len(walk):
+        walk.advance(walk.compute())
+    close(np.asarray(walk.values["y"][0]), noise(1, 4))

@@ -143,3 +143,9 @@ def test_a_table_that_is_turned_as_well_stays() -> None:
     shapes = {"x": (1, 2, 3), "e": (2, 3), "n": (2, 3), "r": (3, 4), "y": (1, 2, 4), "z": (2, 2)}
     _, found = ties(body, constants, **shapes)
     assert free(found, "e") == []
+
+
+def test_a_part_without_elements_ties_nothing() -> None:
+    body = "h = Conv(x, w)  j = Concat<axis = 1>(h, none)  y = Conv(j, v)"
+    _, found = ties(body, {**AROUND, "none": np.zeros((1, 0, 4, 4), np.float32)}, **SIZES, j=SIZES["h"])
+    assert free(found, "h") == [[0, 1, 2, 3]]

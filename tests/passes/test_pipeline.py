@@ -9,6 +9,7 @@ from graphs import noise, parse
 from rewriting import operators
 
 from ptqc.errors import ModelError, PassError
+from ptqc.execute.onnxruntime import run
 from ptqc.graph.editing import replace_constant
 from ptqc.graph.nodes import constant
 from ptqc.notes import Note
@@ -133,3 +134,21 @@ def test_a_model_that_does_not_run_is_told_with_what_helps(opset: int, advice: s
     with pytest.raises(ModelError, match=advice) as caught:
         run_rewrites(model, (), [{"x": noise(5, 7)}])
     assert "onnxruntime_src" not in str(caught.value)
+
+
+def test_mixed_precision_written_as_casts_computes_in_float32() -> None:
+    """As autocast is exported: weights in float32 that are cast where they are used, inputs and outputs in float32."""
+    graph = """g (float[N, 4] x) => (float[N, 3] y) {
+        xh = Cast <to = 10> (x)
+        wh = Cast <to = 10> (w)
+        h = MatMul(xh, wh)
+        r = Relu(h)
+        y = Cast <to = 1> (r)
+    }"""
+    model = parse(graph, w=noise(4, 3))
+    for node in model.graph:  # files do not state these
+        node.outputs[0].type = node.outputs[0].type if node.outputs[0].is_graph_output() else None
+    x = noise(5, 4, seed=1)
+    run_rewrites(model, default_rewrites(), [{"x": x}])
+    assert {value.dtype for value in model.graph.initializers.values()} == {ir.DataType.FLOAT}
+    np.testing.assert_allclose(run(model, {"x": x}, ["y"])["y"], np.maximum(x @ noise(4, 3), 0), rtol=1e-3, atol=1e-3)

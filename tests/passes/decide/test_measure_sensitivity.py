@@ -117,6 +117,21 @@ def test_a_product_of_tokens_has_no_bias_that_keeps_its_mean(tmp_path: Path) -> 
         assert context.weight_losses["w", Integer(bits)] == pytest.approx(expected, rel=0.02)
 
 
+def test_a_weight_in_two_roles_is_measured_once(tmp_path: Path) -> None:
+    """As it is and transposed, as tied autoencoders have it: it is rounded for itself, in both products at a time."""
+    graph = "g (float[N,16] x) => (float[N,16] y) { h = Gemm(x, w, b) s = Relu(h) y = Gemm<transB=1>(s, w) }"
+    model = parse(graph, w=0.1 * noise(16, 24), b=noise(24, seed=1))
+    feeds: list[Feeds] = [{"x": noise(1, 16, seed=seed)} for seed in range(24)]
+    context = measured(model, feeds, tmp_path)
+    assert context.fitted_layers == ()
+    assert len(context.layers) == 2
+    batches = list(context.held_back.batches(8))
+    for bits in (2, 4):
+        constants = {"w": context.solutions["w", Integer(bits)].weight}
+        expected = loss_of(model, context, run_quantized(Slicer(model), batches, {}, constants))
+        assert context.weight_losses["w", Integer(bits)] == pytest.approx(expected, rel=0.02)
+
+
 def test_losses_never_grow_with_the_bits(context: Assessed) -> None:
     for weight in context.weights:
         losses = [context.weight_losses[weight.name, Integer(bits)] for bits in (2, 3, 4, 8)]

@@ -81,3 +81,19 @@ def test_a_convolution_that_onnxruntime_lacks_in_float64_runs_from_then_on() -> 
     model = parse("g (double[N,2,5,5] x) => (double[N,3,4,4] y) { y = Conv(x, w) }", w=np.ones((3, 2, 2, 2)))
     notes = rewrite(model, Float32Inside(double=True), x=noise(2, 2, 5, 5).astype(np.float64))
     assert "cannot run the DOUBLE model itself" in notes[0].message
+
+
+@pytest.mark.parametrize("half", [10, 16])
+def test_half_precision_between_casts_alone(half: int) -> None:
+    """As mixed precision is exported: constants, inputs and outputs are float32, and no inner type is stated."""
+    graph = f"""g (float[N, 4] x) => (float[N, 3] y) {{
+        a = Cast <to = {half}> (x)
+        b = Cast <to = 1> (a)
+        y = MatMul(b, w)
+    }}"""
+    model = parse(graph, w=noise(4, 3))
+    for node in model.graph:
+        node.outputs[0].type = None if not node.outputs[0].is_graph_output() else node.outputs[0].type
+    notes = rewrite(model, Float32Inside(), x=noise(5, 4))
+    assert [note.level for note in notes] == ["info"]
+    assert model.graph[0].attributes["to"].as_int() == ir.DataType.FLOAT
