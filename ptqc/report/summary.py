@@ -9,6 +9,7 @@ from ptqc.report.caches import caches_in_words
 from ptqc.report.latency import with_activations
 from ptqc.report.loss_budget import loss_in_words
 from ptqc.report.memory import memory_in_words
+from ptqc.report.scores import scores_of
 from ptqc.report.verdict import is_busy
 from ptqc.text import facts, shorten, visible
 
@@ -96,9 +97,10 @@ def _quality(manifest: Document) -> Iterator[tuple[str, str]]:
     samples = f"{results['held_back_samples']:,} held-back samples"
     yield "agreement", f"{same}SQNR {results['sqnr_db']:.1f} dB, {loss} ({samples})"
     yield from _outputs(results.get("outputs", []))
-    before, after = results["float_score"], results["compiled_score"]
-    if before is not None and after is not None:
-        yield "score", f"{before:.2f} -> {after:.2f} ({after - before:+.2f})"
+    scores = scores_of(results)
+    if scores is not None:
+        title = "" if scores.title == "score" else f"{scores.title}: "
+        yield "score", f"{title}{scores.before} -> {scores.after} ({scores.difference})"
 
 
 def _kept_loss(manifest: Document) -> Iterator[tuple[str, str]]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ptqc.report.markup import safe
 from ptqc.report.rows import Document, ReportFacts
+from ptqc.report.scores import scores_of
 from ptqc.text import magnitude, number, percent
 
 EQUAL = 0.05  # within this of each other two files are called equally fast
@@ -41,11 +42,12 @@ def _faster(speed: Document | None) -> str:
 
 def _lost(facts: ReportFacts) -> str:
     results = facts.manifest["results"]
-    before, after, agreement = results["float_score"], results["compiled_score"], results["top1_agreement"]
+    scores, agreement = scores_of(results), results["top1_agreement"]
     count = results["held_back_samples"]
     samples = "one held-back sample" if count == 1 else f"{count:,} held-back samples"
-    if before is not None and after is not None:
-        return f"On your labelled data it scores {after:.2f}, where the float model scores {before:.2f}."
+    if scores is not None:
+        what = "" if scores.title == "score" else f" ({scores.title})"
+        return f"On your labelled data it scores {scores.after}{what}, where the float model scores {scores.before}."
     if agreement is not None:
         return f"On {samples} it gives the float model's top class {percent(agreement)} of the time."
     return f"On {samples} its outputs are {results['sqnr_db']:.0f} dB above the error that quantization makes."

@@ -21,11 +21,11 @@ from ptqc.calibration.samples import EVERY_SAMPLE, CheckedSample, checked
 from ptqc.calibration.sources import LENGTHS, bounds_of, files_below, is_hidden, npz_members, open_source, spread
 from ptqc.calibration.texts import TABLE, Texts
 from ptqc.detection.detector import ClassNumbers
+from ptqc.detection.pictures import labelled_pictures
 from ptqc.errors import CalibrationError, UsageError
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.stages.judging.labels import KEY, from_csv
 from ptqc.tools.evaluating.metric import Metric
-from ptqc.tools.evaluating.pictures import labelled_pictures
 
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)
 
