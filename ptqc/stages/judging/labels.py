@@ -16,14 +16,13 @@ import onnx_ir as ir
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import InputSpec, input_specs
 from ptqc.calibration.samples import EVERY_SAMPLE, Samples, collect
-from ptqc.calibration.sources import spread
+from ptqc.calibration.sources import LABELS, spread
 from ptqc.detection.detector import Detector
 from ptqc.detection.pictures import labelled_pictures
 from ptqc.detection.precision import Matched, MeanPrecision, Truth, matched
 from ptqc.errors import CalibrationError
 from ptqc.execute.onnxruntime import Feeds
 
-KEY = "labels"
 GROUPS = 50  # of pictures: a precision is computed without each
 ARRAYS, TABLE, COCO = ".npz", ".csv", ".json"
 
@@ -158,12 +157,12 @@ def read_labels(
         return _objects(path, inputs, folder, preprocessing or Preprocessing(), detector or Detector())
     if not path.is_file():
         raise CalibrationError(
-            f"the labels {path} do not exist; give an .npz with `{KEY}` or a CSV of image,class; for a detector a "
+            f"the labels {path} do not exist; give an .npz with `{LABELS}` or a CSV of image,class; for a detector a "
             "folder of images with labels as YOLO writes them, or a COCO file"
         )
     if path.suffix not in (ARRAYS, TABLE):
         raise CalibrationError(
-            f"the labels {path} are neither {ARRAYS}, {TABLE} nor {COCO}; give an .npz with `{KEY}`, a CSV of "
+            f"the labels {path} are neither {ARRAYS}, {TABLE} nor {COCO}; give an .npz with `{LABELS}`, a CSV of "
             "image,class, or for a detector a COCO file"
         )
     feeds, labels = _from_npz(path) if path.suffix == ARRAYS else from_csv(path, inputs, preprocessing)
@@ -198,9 +197,9 @@ def _from_npz(path: Path) -> tuple[object, np.ndarray]:
             arrays = {name: archive[name] for name in archive.files}
     except Exception as error:  # NumPy and zipfile raise many types for a damaged file
         raise CalibrationError(f"cannot read the labels {path}: {error}") from error
-    labels = arrays.pop(KEY, None)
+    labels = arrays.pop(LABELS, None)
     if labels is None or labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise CalibrationError(f"{path} has no array `{KEY}` of one integer per sample; it has {sorted(arrays)}")
+        raise CalibrationError(f"{path} has no array `{LABELS}` of one integer per sample; it has {sorted(arrays)}")
     return arrays, labels
 
 

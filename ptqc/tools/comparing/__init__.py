@@ -13,6 +13,7 @@ from ptqc.artifact.golden import Golden
 from ptqc.caches.values import unpacked_feeds
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs
+from ptqc.calibration.open_batches import OpenBatches
 from ptqc.calibration.samples import collect
 from ptqc.calibration.synthetic import draw
 from ptqc.errors import UsageError
@@ -150,7 +151,8 @@ def _samples(
 ) -> tuple[list[Feeds], str]:
     """Samples, and what they are."""
     if calibration is not None:
-        feeds = list(collect(calibration, input_specs(found[0].model), folder, most, preprocessing))
+        model = found[0].model
+        feeds = list(collect(calibration, input_specs(model), folder, most, preprocessing, rows=OpenBatches(model)))
         return feeds, f"{len(feeds)} samples"
     for one, artifact in ((one, one.artifact) for one in found if one.artifact is not None):
         golden = [unpacked_feeds(feeds, one.unpacked) for feeds in _golden(artifact)]
