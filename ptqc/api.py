@@ -8,7 +8,7 @@ from inspect import signature
 from numbers import Real
 from os import PathLike
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ptqc import options
 from ptqc.arguments import check_kind, path_of, shown
@@ -16,6 +16,7 @@ from ptqc.artifact import folder as artifact
 from ptqc.artifact.folder import Artifact, check_output
 from ptqc.budget import Budgets, Given
 from ptqc.calibration.images import Preprocessing
+from ptqc.calibration.module_example import exported, is_module
 from ptqc.calibration.texts import Texts
 from ptqc.codegen.targets import TargetKeywords, choose
 from ptqc.compiler import CompileRequest, compile_model, resolve_job
@@ -38,6 +39,9 @@ from ptqc.store.shared import store_at
 from ptqc.work.logs import quiet_libraries
 from ptqc.work.progress import SILENT, Progress, check_progress
 
+if TYPE_CHECKING:
+    import torch
+
 
 class CompileKeywords(options.Keywords, TargetKeywords, total=False):
     """All options of `compile` by name, for type checkers."""
@@ -45,7 +49,7 @@ class CompileKeywords(options.Keywords, TargetKeywords, total=False):
 
 @quiet_libraries()
 def compile(  # noqa: A001
-    model: Model,
+    model: "Model | torch.nn.Module",
     *,
     calibration: object,
     output: str | Path,
@@ -69,21 +73,21 @@ def compile(  # noqa: A001
 ) -> Artifact:
     """Compile an ONNX model to a packed, verified artifact in the folder `output`.
 
-    model: the path or the bytes of a file, an `onnx.ModelProto`, an `onnx_ir.Model`, or what `ptqc.from_torch` makes of
-    a module. calibration: a folder of images, an .npz/.npy file, "module:function", an ONNX Runtime
-    CalibrationDataReader, an array, any iterable of feeds, whose shapes may differ, or "synthetic": samples that ptqc
-    draws, at a loss of accuracy. budget: "13%", 0.13, "4.5MB", 4_500_000 (bytes), "4.2bit", "2ms" (in ONNX Runtime),
-    "2ms@cpu" (in the library of target "cpu"), "50us@cuda" (predicted, in that of target "cuda"), "60MBram",
-    "25%cache", a loss ("0.02nat", "99%same", "1%drop"), or one of each; None: the best accuracy with as many layers on
-    integer kernels as the activation options allow. A loss alone takes the smallest file. strict: raise Missed, and
-    write nothing, where the file takes longer or more memory than its budgets, or is not shown to keep the loss. times:
-    an artifact whose recorded times of operators a latency budget is met with; None measures them.
-    detector: how a detector writes what it finds, for the report, labels and later evaluations.
-    labels: an .npz with inputs and `labels`, or a CSV of image,class, for top-1 accuracy; a folder of images with
-    labels as YOLO writes them, or a COCO file with the images below its folder, for a detector's mean average
-    precision. evaluate: called with run(feeds) -> outputs by name, gives a score, the higher the better; perfect_score:
-    what it gives a perfect model, such as 1, where that is not percent. labels and evaluate are for the report, and
-    for a budget such as "1%drop", whose points are percent. target: a folder of `ptqc.codegen`
+    model: the path or the bytes of a file, an `onnx.ModelProto`, an `onnx_ir.Model`, a PyTorch module whose arguments
+    arrays and feeds of the calibration data show, or what `ptqc.from_torch` makes of one. calibration: a folder of
+    images, an .npz/.npy file, "module:function", an ONNX Runtime CalibrationDataReader, an array, any iterable of feeds
+    or batches, whose shapes may differ, or "synthetic": samples that ptqc draws, at a loss of accuracy. budget: "13%",
+    0.13, "4.5MB", 4_500_000 (bytes), "4.2bit", "2ms" (in ONNX Runtime), "2ms@cpu" (in the library of target "cpu"),
+    "50us@cuda" (predicted, in that of target "cuda"), "60MBram", "25%cache", a loss ("0.02nat", "99%same", "1%drop"),
+    or one of each; None: the best accuracy with as many layers on integer kernels as the activation options allow. A
+    loss alone takes the smallest file. strict: raise Missed, and write nothing, where the file takes longer or more
+    memory than its budgets, or is not shown to keep the loss. times: an artifact whose recorded times of operators a
+    latency budget is met with; None measures them. detector: how a detector writes what it finds, for the report,
+    labels and later evaluations. labels: an .npz with inputs and `labels`, or a CSV of image,class, for top-1 accuracy;
+    a folder of images with labels as YOLO writes them, or a COCO file with the images below its folder, for a
+    detector's mean average precision. evaluate: called with run(feeds) -> outputs by name, gives a score, the higher
+    the better; perfect_score: what it gives a perfect model, such as 1, where that is not percent. labels and evaluate
+    are for the report, and for a budget such as "1%drop", whose points are percent. target: a folder of `ptqc.codegen`
     with what is built beside the ONNX file: "cpu" adds a native library. allow_missing_target: deliver the rest where
     it cannot be built. executor: where weights are solved: "threads" or "processes" of this machine, "ray" for a Ray
     cluster of this machine, or "ray://host:port"; the bytes are the same. workers: how many at a time; 0: one for each
@@ -114,6 +118,8 @@ def compile(  # noqa: A001
             "no calibration data: give a few hundred samples with --calibration DATA; "
             "if you have none, --calibration synthetic generates some, at a loss of accuracy"
         )
+    if is_module(model):
+        model, calibration = exported(model, calibration)
     request = CompileRequest(
         options=chosen,
         budgets=budgets,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from os import PathLike, getloadavg
+from os import getloadavg
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from ptqc.errors import UsageError
 from ptqc.execute.onnxruntime import Feeds, tensors_of
 from ptqc.execute.speed import Speed, race, speed_of
 from ptqc.losses import recognize
+from ptqc.reading.given import Model
 from ptqc.stages.judging.judge import BEST_SQNR, Judged, judge_pairs
 from ptqc.text import number, percent, shorten, table
 from ptqc.tools.comparing.contenders import Contender, as_compiled, contenders, of_one_interface, running
@@ -110,7 +111,7 @@ class ModelComparison:
 
 @quiet_libraries()
 def compare(
-    *models: str | PathLike[str],
+    *models: Model,
     calibration: object = None,
     samples: int = SAMPLES,
     threads: int = 1,
@@ -119,10 +120,11 @@ def compare(
 ) -> ModelComparison:
     """Bytes, times and outputs of models, beside those of the first.
 
-    models: ONNX files, and folders that `compile` wrote: of these the file and, where one runs here, the native
-    library. calibration: samples as for `compile`, at most `samples` of which are run; default: the golden samples of
-    the first artifact, or drawn ones where there is none. threads: of a run; on one, what other programs take of the
-    processor is left out. Raises UsageError where the models differ in inputs or outputs.
+    models: ONNX files or models in memory, as for `compile`, and folders that it wrote: of these the file and, where
+    one runs here, the native library. calibration: samples as for `compile`, at most `samples` of which are run;
+    default: the golden samples of the first artifact, or drawn ones where there is none. threads: of a run; on one,
+    what other programs take of the processor is left out. Raises UsageError where the models differ in inputs or
+    outputs.
     """
     if threads < 1:
         raise UsageError(f"threads = {threads}; expected a positive number")
