@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from ptqc import options
 from ptqc.arguments import check_kind, path_of, shown
 from ptqc.artifact import folder as artifact
-from ptqc.artifact.folder import Artifact, check_output
+from ptqc.artifact.folder import Artifact, check_output, reserved
 from ptqc.budget import Budgets, Given
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.module_example import exported, is_module
@@ -140,7 +140,8 @@ def compile(  # noqa: A001
         started=started,
         times=given_times,
     )
-    return compile_model(model, calibration, request)
+    with reserved(place):
+        return compile_model(model, calibration, request)
 
 
 @quiet_libraries()
@@ -227,7 +228,8 @@ def resolve(
         tokenizer=_tokenizer(calibration),
         plan=None if plan is None else Plan.from_json(plan, decided.roles),
     )
-    return resolve_job(job, request, calibration)
+    with reserved(place):
+        return resolve_job(job, request, calibration)
 
 
 def _own_score(evaluate: object, perfect: object) -> OwnScore | None:

@@ -24,6 +24,14 @@ def is_busy(speed: Document) -> bool:
     return bool(low <= 1 <= high and max(high, 1 / low) > 1 + EQUAL)
 
 
+def is_faster(speed: Document) -> bool | None:
+    """Which of two files is faster; None where that is not known, or within what chance changes from run to run."""
+    ratio, low, high = (float(speed[name]) for name in ("times_as_fast", "low", "high"))
+    if low > 1 and ratio > 1 + EQUAL:
+        return True
+    return False if high < 1 and 1 / ratio > 1 + EQUAL else None
+
+
 def _smaller(facts: ReportFacts) -> str:
     times = facts.original / facts.size
     sizes = f"{magnitude(facts.size)}B instead of {magnitude(facts.original)}B"
@@ -34,10 +42,14 @@ def _smaller(facts: ReportFacts) -> str:
 def _faster(speed: Document | None) -> str:
     if speed is None or is_busy(speed):
         return "; how fast it is could not be measured here"
-    ratio, low, high = (float(speed[name]) for name in ("times_as_fast", "low", "high"))
-    if low > 1:
-        return f" and {ratio:.2g} times as fast in ONNX Runtime"
-    return f", but takes {1 / ratio:.2g} times as long in ONNX Runtime" if high < 1 else " and as fast in ONNX Runtime"
+    ratio, faster = float(speed["times_as_fast"]), is_faster(speed)
+    if faster is None:
+        return " and as fast in ONNX Runtime"
+    return (
+        f" and {ratio:.2g} times as fast in ONNX Runtime"
+        if faster
+        else f", but takes {1 / ratio:.2g} times as long in ONNX Runtime"
+    )
 
 
 def _lost(facts: ReportFacts) -> str:
