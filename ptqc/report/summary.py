@@ -9,6 +9,7 @@ from ptqc.report.caches import caches_in_words
 from ptqc.report.latency import with_activations
 from ptqc.report.loss_budget import loss_in_words
 from ptqc.report.memory import memory_in_words
+from ptqc.report.rows import labelled_notes
 from ptqc.report.scores import scores_of
 from ptqc.report.verdict import is_busy, is_faster
 from ptqc.text import facts, shorten, visible
@@ -187,7 +188,7 @@ def _faster(speed: Document) -> str:
 
 
 def _warnings(manifest: Document) -> Iterator[tuple[str, str]]:
-    found = [note for note in manifest["notes"] if note["level"] == "warning"]
+    found = [note for note in labelled_notes(manifest) if note["level"] == "warning"]
     for note in found[:WARNINGS]:
         about = f"{shorten(visible(note['subject']), NAME_LENGTH)}: " if note["subject"] else ""
         yield "WARNING", f"{about}{visible(note['message'])}"
