@@ -136,8 +136,8 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
         "--formats",
         type=lambda text: tuple(text.split(",")),
         metavar="int,…",
-        help="the families of formats to try for weights (default: all): int, codebook, palette, pairs, sparse, "
-        "sparsebook; with only int and codebook, weights of up to 4 bits stay packed in the memory of a native library",
+        help="the families of formats to try for weights (default: all): int, codebook, pairs, sparse, sparsebook, "
+        "twooffour; with only int and codebook, weights of up to 4 bits stay packed in the memory of a native library",
     )
     parser.add_argument(
         "--sparsity",
