@@ -81,7 +81,7 @@ class Target(Protocol[Options]):
     def check_present(self) -> None:
         """Refuse to go on where a package that it needs is not installed."""
 
-    def check_sizes(self, row_shapes: Collection[object], model: "ir.Model") -> None:
+    def check_sizes(self, row_shapes: Collection[tuple[tuple[int, ...], ...]], model: "ir.Model") -> None:
         """Refuse samples of a model that it cannot take. row_shapes: those that they have beyond axis 0."""
 
     def check_kernels(self, model: "ir.Model") -> None:

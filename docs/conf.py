@@ -27,6 +27,7 @@ html_title = f"ptqc {__version__}"
 html_static_path: list[str] = []
 myst_heading_anchors = 4
 default_role = "code"
+smartquotes = False  # would make dashes of `--options`, and other quotes of those in code
 autodoc_preserve_defaults = True
 autodoc_member_order = "bysource"
 maximum_signature_line_length = 80
@@ -44,19 +45,25 @@ class CommandLine(Directive):
 def _section(name: str, parser: argparse.ArgumentParser) -> nodes.section:
     section = nodes.section(ids=[f"ptqc-{name}"], names=[f"ptqc {name}"])
     section += nodes.title(text=f"ptqc {name}")
-    section += nodes.paragraph(text=parser.description or "")
+    section += nodes.paragraph("", "", *_inline(parser.description or ""))
     listed = nodes.definition_list()
     for action in parser._actions:
         listed += _item(action)
     section += listed
     if parser.epilog:
-        section += nodes.paragraph(text=parser.epilog)
+        section += nodes.paragraph("", "", *_inline(parser.epilog))
     return section
 
 
 def _item(action: argparse.Action) -> nodes.definition_list_item:
-    told = nodes.definition("", nodes.paragraph(text=(action.help or "").replace("%%", "%")))
+    told = nodes.definition("", nodes.paragraph("", "", *_inline((action.help or "").replace("%%", "%"))))
     return nodes.definition_list_item("", nodes.term("", "", *_names(action)), told)
+
+
+def _inline(text: str) -> Iterator[nodes.Node]:
+    """Text in which what stands between backticks is code."""
+    for place, part in enumerate(text.split("`")):
+        yield nodes.literal(text=part) if place % 2 else nodes.Text(part)
 
 
 def _names(action: argparse.Action) -> Iterator[nodes.Node]:
@@ -70,7 +77,11 @@ def _names(action: argparse.Action) -> Iterator[nodes.Node]:
 def _list_parameters(
     _app: object, _kind: str, _name: str, described: object, _options: object, lines: list[str]
 ) -> None:
-    """Parameters and fields, which docstrings tell one after the other ("name: what it is."), as a list."""
+    """Parameters and fields, which docstrings tell one after the other ("name: what it is."), as a list.
+
+    A budget such as 2ms@cpu is no address of e-mail.
+    """
+    lines[:] = [line if "``" in line else re.sub(r"(?<=\w)@(?=\w)", r"\\@", line) for line in lines]
     known = _parameters(described)
     if not known:
         return

@@ -1,19 +1,22 @@
 """`ptqc.compile` and `ptqc.resolve`: what users give, checked, as a request to the compiler."""
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from inspect import signature
+from numbers import Real
 from os import PathLike
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ptqc import options
-from ptqc.arguments import check_kind, path_of
+from ptqc.arguments import check_kind, path_of, shown
 from ptqc.artifact import folder as artifact
-from ptqc.artifact.folder import Artifact, check_output
+from ptqc.artifact.folder import Artifact, check_output, reserved
 from ptqc.budget import Budgets, Given
 from ptqc.calibration.images import Preprocessing
+from ptqc.calibration.module_example import exported, is_module
 from ptqc.calibration.texts import Texts
 from ptqc.codegen.targets import TargetKeywords, choose
 from ptqc.compiler import CompileRequest, compile_model, resolve_job
@@ -28,13 +31,16 @@ from ptqc.reading.given import Model
 from ptqc.stages.delivering.build_target import check_samples, check_target
 from ptqc.stages.extensions import check_extensions
 from ptqc.stages.job import Job
-from ptqc.stages.judging.judge import Evaluate
+from ptqc.stages.judging.scoring import Evaluate, OwnScore
 from ptqc.stages.latency.latency_budget import clock_of, fitting_times, times_of
 from ptqc.stages.measure import recall
 from ptqc.stages.preparing.early_checks import check_score
 from ptqc.store.shared import store_at
 from ptqc.work.logs import quiet_libraries
 from ptqc.work.progress import SILENT, Progress, check_progress
+
+if TYPE_CHECKING:
+    import torch
 
 
 class CompileKeywords(options.Keywords, TargetKeywords, total=False):
@@ -43,7 +49,7 @@ class CompileKeywords(options.Keywords, TargetKeywords, total=False):
 
 @quiet_libraries()
 def compile(  # noqa: A001
-    model: Model,
+    model: "Model | torch.nn.Module",
     *,
     calibration: object,
     output: str | Path,
@@ -52,6 +58,7 @@ def compile(  # noqa: A001
     detector: Detector | None = None,
     labels: str | Path | None = None,
     evaluate: Evaluate | None = None,
+    perfect_score: float | None = None,
     force: bool = False,
     cache: str | Path | None = None,
     dump_passes: str | Path | None = None,
@@ -66,18 +73,21 @@ def compile(  # noqa: A001
 ) -> Artifact:
     """Compile an ONNX model to a packed, verified artifact in the folder `output`.
 
-    model: the path or the bytes of a file, an `onnx.ModelProto`, an `onnx_ir.Model`, or what `ptqc.from_torch` makes of
-    a module. calibration: a folder of images, an .npz/.npy file, "module:function", an ONNX Runtime
-    CalibrationDataReader, an array, any iterable of feeds, whose shapes may differ, or "synthetic": samples that ptqc
-    draws, at a loss of accuracy. budget: "13%", 0.13, "4.5MB", 4_500_000 (bytes), "4.2bit", "2ms" (in ONNX Runtime),
-    "2ms@cpu" (in the library of target "cpu"), "50us@cuda" (predicted, in that of target "cuda"), "60MBram",
-    "25%cache", a loss ("0.02nat", "99%same", "1%drop"), or one of each; None: the best accuracy with as many layers on
-    integer kernels as the activation options allow. A loss alone takes the smallest file. strict: raise Missed, and
-    write nothing, where the file takes longer or more memory than its budgets, or is not shown to keep the loss. times:
-    an artifact whose recorded times of operators a latency budget is met with; None measures them.
-    detector: how a detector writes what it finds, for the report and later evaluations; the file does not depend on it.
-    labels: an .npz with inputs and `labels`, or a CSV of image,class; evaluate: called with run(feeds) -> outputs by
-    name, gives a score. Both are for the report, and for a budget such as "1%drop". target: a folder of `ptqc.codegen`
+    model: the path or the bytes of a file, an `onnx.ModelProto`, an `onnx_ir.Model`, a PyTorch module whose arguments
+    arrays and feeds of the calibration data show, or what `ptqc.from_torch` makes of one. calibration: a folder of
+    images, an .npz/.npy file, "module:function", an ONNX Runtime CalibrationDataReader, an array, any iterable of feeds
+    or batches, whose shapes may differ, or "synthetic": samples that ptqc draws, at a loss of accuracy. budget: "13%",
+    0.13, "4.5MB", 4_500_000 (bytes), "4.2bit", "2ms" (in ONNX Runtime), "2ms@cpu" (in the library of target "cpu"),
+    "50us@cuda" (predicted, in that of target "cuda"), "60MBram", "25%cache", a loss ("0.02nat", "99%same", "1%drop"),
+    or one of each; None: the best accuracy with as many layers on integer kernels as the activation options allow. A
+    loss alone takes the smallest file. strict: raise Missed, and write nothing, where the file takes longer or more
+    memory than its budgets, or is not shown to keep the loss. times: an artifact whose recorded times of operators a
+    latency budget is met with; None measures them. detector: how a detector writes what it finds, for the report,
+    labels and later evaluations. labels: an .npz with inputs and `labels`, or a CSV of image,class, for top-1 accuracy;
+    a folder of images with labels as YOLO writes them, or a COCO file with the images below its folder, for a
+    detector's mean average precision. evaluate: called with run(feeds) -> outputs by name, gives a score, the higher
+    the better; perfect_score: what it gives a perfect model, such as 1, where that is not percent. labels and evaluate
+    are for the report, and for a budget such as "1%drop", whose points are percent. target: a folder of `ptqc.codegen`
     with what is built beside the ONNX file: "cpu" adds a native library. allow_missing_target: deliver the rest where
     it cannot be built. executor: where weights are solved: "threads" or "processes" of this machine, "ray" for a Ray
     cluster of this machine, or "ray://host:port"; the bytes are the same. workers: how many at a time; 0: one for each
@@ -93,6 +103,7 @@ def compile(  # noqa: A001
     built = choose(target, of_target, known, parameters, may_be_missing=allow_missing_target)
     budgets = Budgets.parse(budget, strict=strict)
     check_score(budgets, labels, evaluate)
+    own_score = _own_score(evaluate, perfect_score)
     place = path_of("output", output)
     check_output(place, force)
     check_target(built)
@@ -107,6 +118,8 @@ def compile(  # noqa: A001
             "no calibration data: give a few hundred samples with --calibration DATA; "
             "if you have none, --calibration synthetic generates some, at a loss of accuracy"
         )
+    if is_module(model):
+        model, calibration = exported(model, calibration)
     request = CompileRequest(
         options=chosen,
         budgets=budgets,
@@ -114,7 +127,7 @@ def compile(  # noqa: A001
         force=force,
         target=built,
         labels=_labels(labels),
-        evaluate=evaluate,
+        own_score=own_score,
         preprocessing=preprocessing,
         detector=detector,
         dump=_dump(dump_passes),
@@ -127,7 +140,8 @@ def compile(  # noqa: A001
         started=started,
         times=given_times,
     )
-    return compile_model(model, calibration, request)
+    with reserved(place):
+        return compile_model(model, calibration, request)
 
 
 @quiet_libraries()
@@ -141,6 +155,7 @@ def resolve(
     preprocessing: Preprocessing | None = None,
     labels: str | Path | None = None,
     evaluate: Evaluate | None = None,
+    perfect_score: float | None = None,
     force: bool = False,
     cache: str | Path | None = None,
     target: str | None = None,
@@ -169,6 +184,7 @@ def resolve(
     if budgets.cache is not None:
         raise UsageError(f"the budget {budgets.cache} changes what is measured: give it to `ptqc compile`")
     check_score(budgets, labels, evaluate)
+    own_score = _own_score(evaluate, perfect_score)
     built = choose(target, given, signature(resolve).parameters, may_be_missing=allow_missing_target)
     place = path_of("output", output)
     check_output(place, force)
@@ -201,7 +217,7 @@ def resolve(
         force=force,
         target=built,
         labels=_labels(labels),
-        evaluate=evaluate,
+        own_score=own_score,
         preprocessing=preprocessing,
         detector=opened.detector,
         store=store,
@@ -212,7 +228,25 @@ def resolve(
         tokenizer=_tokenizer(calibration),
         plan=None if plan is None else Plan.from_json(plan, decided.roles),
     )
-    return resolve_job(job, request, calibration)
+    with reserved(place):
+        return resolve_job(job, request, calibration)
+
+
+def _own_score(evaluate: object, perfect: object) -> OwnScore | None:
+    """Raises UsageError for what is no function, and for a scale that is no number above 0."""
+    if evaluate is not None and not callable(evaluate):
+        raise UsageError(
+            f"evaluate is {shown(evaluate)}; give a function of run, where run(feeds) gives outputs by name"
+        )
+    if perfect is None:
+        return None if evaluate is None else OwnScore(evaluate)
+    if evaluate is None:
+        raise UsageError(f"perfect_score is {shown(perfect)}, which is of evaluate: give evaluate, too")
+    if isinstance(perfect, bool) or not isinstance(perfect, Real) or not 0 < perfect < math.inf:
+        raise UsageError(
+            f"perfect_score is {shown(perfect)}; give what evaluate gives a perfect model, such as 1 or 100"
+        )
+    return OwnScore(evaluate, float(perfect))
 
 
 def _labels(labels: str | Path | None) -> Path | None:

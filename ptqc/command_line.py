@@ -136,8 +136,8 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
         "--formats",
         type=lambda text: tuple(text.split(",")),
         metavar="int,…",
-        help="the families of formats to try for weights (default: all): int, codebook, palette, pairs, sparse, "
-        "sparsebook; with only int and codebook, weights of up to 4 bits stay packed in the memory of a native library",
+        help="the families of formats to try for weights (default: all): int, codebook, pairs, sparse, sparsebook, "
+        "twooffour; with only int and codebook, weights of up to 4 bits stay packed in the memory of a native library",
     )
     parser.add_argument(
         "--sparsity",
@@ -338,8 +338,8 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         "50us@cuda in the library of --target cuda, predicted for the chips of --gpu. Memory, loaded and running: "
         "60MBram or 900KiBram. Caches of a decoder (compile only): 25%%cache of their bytes in float32, or "
         "4MBcache. Loss, for the smallest file that loses no more: 99%%same (predictions that keep their "
-        "top class), 1%%drop (points of the score, with --labels), or 0.02nat (or relative, cosine, nat/detection: "
-        "the unit in which the outputs are compared). You may give one of each kind",
+        "top class), 1%%drop (percentage points of the score, with --labels), or 0.02nat (or relative, cosine, "
+        "nat/detection: the unit in which the outputs are compared). You may give one of each kind",
     )
     parser.add_argument(
         "--pipeline",
@@ -374,8 +374,9 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--labels",
         metavar="DATA",
-        help="labelled samples, to report top-1 accuracy and for a drop budget: an .npz with the inputs and `labels`, "
-        "or a CSV with lines image,class-number (paths relative to the CSV)",
+        help="labelled samples, to report a score and for a drop budget: for top-1 accuracy an .npz with the inputs "
+        "and `labels`, or a CSV with lines image,class-number (paths relative to the CSV); for a detector's mAP a "
+        "folder of images with YOLO's text files, or COCO's JSON file with the images below its folder",
     )
     parser.add_argument(
         "--strict",

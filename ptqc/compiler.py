@@ -49,10 +49,11 @@ from ptqc.stages.fit import Fitted, Packed, PlanSearch, Search, best_of, reconst
 from ptqc.stages.float_activations import fit_finite
 from ptqc.stages.float_layers import with_float_layers
 from ptqc.stages.job import Job
-from ptqc.stages.judging.judge import Evaluate, judge
+from ptqc.stages.judging.judge import judge
 from ptqc.stages.judging.labels import Labelled, read_labels
 from ptqc.stages.judging.most_changed import most_changed
 from ptqc.stages.judging.saturation import saturation_notes
+from ptqc.stages.judging.scoring import OwnScore, Scoring, scoring_of
 from ptqc.stages.judging.speed import measure_speed
 from ptqc.stages.latency.clock import Clock
 from ptqc.stages.latency.latency_budget import time_delivered, within_latency
@@ -86,7 +87,7 @@ SPLITTING_SHARE, MEASURING_SHARE, FITTING_SHARE = 0.1, 0.6, 0.5
 class CompileRequest:
     """What is asked of a compile, beside the model and its data.
 
-    output, force: where the artifact goes, and whether it may replace another. labels, evaluate: for scores. started:
+    output, force: where the artifact goes, and whether it may replace another. labels, own_score: for scores. started:
     on the monotonic clock. executor: where units of work are done. clock: what measures a latency. times: of operators,
     which a latency is met with; None measures them. plan: fixed decisions, in place of solving. rewrites: of other
     packages. tokenizer: of texts, and detector: how boxes are written, for the report.
@@ -98,7 +99,7 @@ class CompileRequest:
     force: bool
     target: Chosen | None
     labels: Path | None
-    evaluate: Evaluate | None
+    own_score: OwnScore | None
     preprocessing: Preprocessing | None
     store: Store
     progress: Progress
@@ -126,7 +127,11 @@ class CompileRequest:
         """The labelled samples, where there are any. folder: for them."""
         if self.labels is None:
             return None
-        return read_labels(model, self.labels, folder / "labelled", self.preprocessing)
+        return read_labels(model, self.labels, folder / "labelled", self.preprocessing, self.detector)
+
+    def scoring(self, model: ir.Model, labelled: Labelled | None) -> Scoring | None:
+        """How files are scored beside the float model, which is scored here."""
+        return scoring_of(model, self.own_score, labelled, self.budgets.loss, self.progress)
 
 
 def compile_model(model: Model, calibration: object, request: CompileRequest) -> Artifact:
@@ -149,11 +154,12 @@ def compile_model(model: Model, calibration: object, request: CompileRequest) ->
         prepared = affordable(replace(prepared, judging=judging, caches=cached.told), request.deadline)
         check_early(prepared, request.budgets, options, request.target)
         check_detector(prepared, request.detector)
+        scoring = request.scoring(prepared.model, labelled)
         prepared = evened(prepared, options, request.store, request.deadline, progress)  # channels scaled and rotated
         prepared, decided, notes, entry = _measure_split(prepared, request)
         notes = [*prepared.notes, *notes]
         job = Job(prepared, decided, options, tuple(notes), entry, request.budgets, request.started, memory=memory)
-        return _deliver(job, request, labelled, folder)
+        return _deliver(job, request, scoring, folder)
 
 
 def resolve_job(job: Job, request: CompileRequest, calibration: object = None) -> Artifact:
@@ -164,7 +170,8 @@ def resolve_job(job: Job, request: CompileRequest, calibration: object = None) -
             place, loss = folder / "judging", request.budgets.loss
             prepared = with_judges(job.prepared, calibration, place, request.preprocessing, loss)
             job = replace(job, prepared=prepared)
-        return _deliver(job, request, request.labelled(job.model, folder), folder)
+        scoring = request.scoring(job.model, request.labelled(job.model, folder))
+        return _deliver(job, request, scoring, folder)
 
 
 def _measure_split(whole: Prepared, request: CompileRequest) -> tuple[Prepared, Decided, list[Note], str]:
@@ -203,12 +210,12 @@ def _decide(setting: Setting, options: CompileOptions, cache: CandidateCache, ru
     return run(ChooseActivations(options.activations, options.activation_limit), assessed, 0.3)
 
 
-def _deliver(job: Job, request: CompileRequest, labelled: Labelled | None, folder: Path) -> Artifact:
+def _deliver(job: Job, request: CompileRequest, scoring: Scoring | None, folder: Path) -> Artifact:
     """What differs from budget to budget. folder: for files on their way."""
     progress, held_back, deadline = request.progress, job.decided.held_back, request.deadline
     job = within_latency(job, request.clock, request.times, request.plan, progress)  # choose activations for the time
     job = within_memory(job, request.plan, progress)  # and for the memory
-    job, fitted, kept = _fit_budgets(job, request, labelled)
+    job, fitted, kept = _fit_budgets(job, request, scoring)
     if kept is not None and job.budgets.strict:
         kept.check()
     request.dump.document("plan", fitted.plan.to_json())
@@ -226,8 +233,7 @@ def _deliver(job: Job, request: CompileRequest, labelled: Labelled | None, folde
     memory = memory_report(job, fitted)
     if job.budgets.strict:
         memory.check()
-    score = request.evaluate or (labelled.top1 if labelled is not None else None)
-    judged = judge(job.model, file, held_back, job.decided.kinds, score, progress)
+    judged = judge(job.model, file, held_back, job.decided.kinds, scoring, progress)
     changed = most_changed(job.model, file, held_back, job.decided.kinds, judged, request.tokenizer, request.detector)
     speed = measure_speed(job.prepared.unsplit, file, held_back, progress, deadline)
     recorded = golden.take(job.model, file, held_back)
@@ -251,7 +257,7 @@ def _deliver(job: Job, request: CompileRequest, labelled: Labelled | None, folde
     return artifact.publish(request.output, files, said.manifest, documents.apart(job, outcome, said), request.force)
 
 
-def _fit_budgets(job: Job, request: CompileRequest, labelled: Labelled | None) -> tuple[Job, Fitted, KeptLoss | None]:
+def _fit_budgets(job: Job, request: CompileRequest, scoring: Scoring | None) -> tuple[Job, Fitted, KeptLoss | None]:
     """The file within the budgets, the compile with the activations that it has, and how a loss is kept."""
     plan, budget, deadline = request.plan, job.budgets.loss, request.deadline
     # Numbers of a model beyond memory are too many to be held at once while they are written.
@@ -260,7 +266,7 @@ def _fit_budgets(job: Job, request: CompileRequest, labelled: Labelled | None) -
         job = with_float_layers(job, request.target, plan)  # choose what layers in float read
         decided = replace(job.decided, deadline=deadline.share(FITTING_SHARE))
         return *fit_finite(job, decided, plan, lambda known: fit(known, job.options, job.limit, plan, stored)), None
-    criterion = criterion_of(job, budget, labelled, request.evaluate)
+    criterion = criterion_of(job, budget, scoring)
     fitting = partial(fit_search, options=job.options, stored=stored)
     given = Fitting(fitting, plan, request.target, deadline, FITTING_SHARE)
     job, fitted, verdict = fit_within_loss(job, criterion, given)

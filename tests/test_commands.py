@@ -3,13 +3,16 @@
 import argparse
 from pathlib import Path
 from types import SimpleNamespace
+from typing import get_args
 
 import pytest
 
 from ptqc import commands
 from ptqc.calibration.images import Preprocessing
-from ptqc.command_line import parse
+from ptqc.command_line import parse, parsers
 from ptqc.detection.detector import Detector
+from ptqc.losses import NAMES
+from ptqc.options import Activations, CacheKind, CompileOptions, Sparsity, _families
 
 KEPT = SimpleNamespace(
     preprocessing=Preprocessing(resize=256, mean=0.5, std=0.25), detector=Detector(boxes="xyxy", box_unit="shares")
@@ -43,3 +46,26 @@ def test_what_is_stated_of_detectors(folder: Path) -> None:
     assert commands._detector(told, str(folder)) == Detector(boxes="yxyx", box_unit="shares", classes="ids")
     assert commands._detector(told) == Detector(boxes="yxyx", classes="ids")
     assert commands._detector(given(), str(folder)) is None
+
+
+def told(option: str) -> str:
+    """What --help of compile says of an option."""
+    _, known = parsers()
+    return next(str(action.help) for action in known["compile"]._actions if option in action.option_strings)
+
+
+def test_help_names_the_formats_that_are_accepted() -> None:
+    listed = told("--formats").partition("(default: all): ")[2].partition(";")[0]
+    assert set(listed.split(", ")) == set(_families())
+    assert CompileOptions(formats=tuple(listed.split(", "))).formats
+
+
+def test_help_names_the_kinds_of_activations_and_caches_that_are_accepted() -> None:
+    for option, kinds in (("--activations", Activations), ("--kv-cache", CacheKind), ("--sparsity", Sparsity)):
+        assert [kind for kind in get_args(kinds) if kind not in told(option)] == []
+
+
+def test_the_documentation_names_every_kind_of_output() -> None:
+    using = (Path(__file__).parent.parent / "docs" / "using.md").read_text()
+    section = using.partition("## What the outputs are")[2].partition("\n## ")[0]
+    assert [name for name in NAMES if f"`{name}`" not in section] == []

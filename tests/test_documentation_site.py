@@ -1,5 +1,7 @@
 """The documentation as a site: it builds without a warning, and has every command and every public name."""
 
+import html
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import ptqc
-from ptqc.command_line import COMMANDS
+from ptqc.command_line import COMMANDS, parsers
 
 pytest.importorskip("sphinx", reason="needs Sphinx: pip install 'ptqc[docs]'")
 
@@ -33,6 +35,17 @@ def test_every_command_and_public_name_has_its_place(site: Path) -> None:
     assert [name for name in COMMANDS if f'id="ptqc-{name}"' not in commands] == []
     names = [name for name in ptqc.__all__ if not name.startswith("__")]
     assert [name for name in names if f'id="ptqc.{name}"' not in reference] == []
+
+
+def test_options_and_values_are_written_as_they_are_typed(site: Path) -> None:
+    """No dash in place of two hyphens, no curly quotes, and no address of e-mail in place of a budget."""
+    text = {path.stem: html.unescape(path.read_text()) for path in site.glob("*.html")}
+    _, known = parsers()
+    options = {option for parser in known.values() for one in parser._actions for option in one.option_strings}
+    assert [option for option in options if f">{option}" not in text["command-line"]] == []
+    assert [name for name, page in text.items() if re.search(r"mailto:|[“”]|–(?=[a-z])", page)] == []
+    assert '"2ms@cpu"' in text["reference"]
+    assert "`" not in text["command-line"].partition("<article")[2].partition("</article>")[0]
 
 
 def test_nothing_is_fetched_from_other_hosts(site: Path) -> None:

@@ -16,7 +16,7 @@ from ptqc.codegen.cpu.options import DEFAULT_CPU, CpuOptions
 from ptqc.codegen.cpu.package import check_compiler
 from ptqc.codegen.cpu.table import DELIVERED, Request
 from ptqc.codegen.cpu.timer import CpuTimer
-from ptqc.codegen.kernels.checks import check_kernels, check_lengths, check_model, check_sizes, settle
+from ptqc.codegen.kernels.checks import RowShapes, check_kernels, check_lengths, check_model, check_sizes, settle
 from ptqc.codegen.kernels.job_files import REPORT
 from ptqc.codegen.kernels.jobs import run_job, write_job
 from ptqc.codegen.onnxruntime.export import Exported
@@ -94,7 +94,7 @@ class CpuTarget:
 
     check_present = staticmethod(check_present)
 
-    def check_sizes(self, row_shapes: Collection[object], model: ir.Model) -> None:
+    def check_sizes(self, row_shapes: Collection[RowShapes], model: ir.Model) -> None:
         """Raises TargetError for samples of several sizes that windows slide over."""
         check_lengths(row_shapes, model, DELIVERED)
 

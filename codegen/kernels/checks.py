@@ -5,16 +5,18 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 
 from ptqc.codegen.kernels.job_files import PROCESS
-from ptqc.codegen.program.batching import Batching
+from ptqc.codegen.program.batching import Batching, Seen
 from ptqc.codegen.program.expansion import expanded, is_static
 from ptqc.codegen.program.folding import SIZES, entering
+from ptqc.codegen.program.probing import longest_first, open_axes
 from ptqc.codegen.program.recurrent import is_recurrent, refusal_by_form
 from ptqc.codegen.program.settling import settled
 from ptqc.codegen.program.window import slides
-from ptqc.errors import NoKernel, TargetError
+from ptqc.errors import ModelError, NoKernel, TargetError
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.graph.nodes import constant, output_name
 from ptqc.lowered import Lowered
@@ -23,6 +25,8 @@ from ptqc.work import sandbox
 from ptqc.work.scratch import scratch
 
 LOOK_UP_TIME_LIMIT = 120.0
+# Of the inputs of a sample, beyond axis 0.
+RowShapes = tuple[tuple[int, ...], ...]
 KNOWN = "ptqc.codegen.kernels.supported"
 
 
@@ -35,10 +39,45 @@ def check_sizes(row_shapes: Collection[object], target: str) -> None:
         )
 
 
-def check_lengths(row_shapes: Collection[object], model: ir.Model, target: str) -> None:
-    """Raises TargetError for samples of several sizes where windows slide over these; axes of texts may vary."""
+def check_lengths(row_shapes: Collection[RowShapes], model: ir.Model, target: str) -> None:
+    """Raises TargetError for samples of several sizes where windows slide over these; axes of texts may vary.
+
+    So for samples without elements along an axis that needs some, as a run of the model with other sizes shows.
+    """
     if any(map(slides, model.graph)):
         check_sizes(row_shapes, target)
+    if any(0 in shape for shapes in row_shapes for shape in shapes):
+        _check_empty(row_shapes, model, target)
+
+
+def _check_empty(row_shapes: Collection[RowShapes], model: ir.Model, target: str) -> None:
+    inputs = [value for value in model.graph.inputs if value.name not in model.graph.initializers]
+    samples = [_zeros(inputs, shapes) for shapes in sorted(row_shapes)]
+    groups = open_axes(model, samples)
+    try:
+        lengths = Seen.varied(model, longest_first(model, samples), {}).lengths
+    except (NoKernel, ModelError):  # what does not vary is told when it is built; some load only after rewrites
+        return
+    least = {length.name: length.least for length in lengths}
+    for group in groups:
+        name, axis = group.places[0]
+        empty = next((feeds[name].shape for feeds in samples if not group.size(feeds)), None)
+        if empty is not None and least.get(group.name, 0):
+            raise TargetError(
+                f"the {target} target needs {least[group.name]} or more along axis {axis} of input {name!r}, and there "
+                f"are samples of shape {empty}: leave these samples out, or the target"
+            )
+
+
+def _zeros(inputs: Sequence[ir.Value], row_shapes: RowShapes) -> Feeds:
+    """A sample of these shapes beyond axis 0."""
+    feeds = {}
+    for value, shape in zip(inputs, row_shapes, strict=True):
+        first = value.shape[0] if value.shape else None
+        rows = () if not value.shape else (first if isinstance(first, int) else 1,)
+        kind = np.dtype(str) if value.dtype == ir.DataType.STRING or value.dtype is None else value.dtype.numpy()
+        feeds[str(value.name)] = np.zeros((*rows, *shape), kind)
+    return feeds
 
 
 def check_model(model: ir.Model, target: str, *, unrolls: bool = False) -> ir.Model:

@@ -67,9 +67,8 @@ def batched(
         try:
             return make(replace(batching, varies=True), alone)
         except NoKernel as error:
-            sizes = {tuple(array.shape for array in feeds.values()) for feeds in alone}
-            if len(sizes) > 1:
-                told = f"these samples have {len(sizes)} sizes, which a library takes where its operators do"
+            if len({tuple(array.shape for array in feeds.values()) for feeds in alone}) > 1:
+                told = "the samples have different sizes, which a library takes where its operators do"
                 raise NoKernel(f"{told}: {error}") from error
             reason = str(error)
     along = along_the_batch(model, samples[0])

@@ -10,7 +10,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from os import PathLike
@@ -320,19 +320,46 @@ def _check_file(folder: Path, name: str, expected: str) -> None:
 
 def check_output(folder: Path, force: bool) -> None:
     """Refuse an output folder that exists or cannot be made, before any work is done. Raises UsageError."""
-    if folder.exists() and not force:
-        raise UsageError(f"the output folder {folder} exists; give another one with -o, or --force to replace it")
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"the output {folder} is a file; give a folder with -o")
     if folder.is_dir() and any(folder.iterdir()) and not _is_ours(folder):
         raise UsageError(
-            f"{folder} was not written by ptqc (it has no {MANIFEST} of ptqc); --force replaces artifacts only"
+            f"the output folder {folder} exists, and was not written by ptqc (it has no {MANIFEST} of ptqc); give "
+            "another one with -o (--force replaces artifacts only)"
         )
+    if folder.exists() and not force:
+        raise UsageError(f"the output folder {folder} exists; give another one with -o, or --force to replace it")
     above = next(path for path in folder.resolve().parents if path.exists())
     if not above.is_dir():
         raise UsageError(f"the output folder {folder} cannot be made: {above} is a file")
     if not os.access(above, os.W_OK):
         raise UsageError(f"the output folder {folder} cannot be made: {above} is not writable")
+
+
+@contextmanager
+def reserved(folder: Path) -> Iterator[None]:
+    """Hold the place of an output while it is worked on, so that another compile to it is refused at its beginning.
+
+    Raises UsageError where another holds it, and Interrupted where it cannot be marked.
+    """
+    folder = folder.resolve()
+    above = next(path for path in folder.parents if path.exists())
+    mark = above / f"{_prefix(folder)}{hashlib.sha256(bytes(folder)).hexdigest()[:8]}"
+    while True:
+        try:
+            mark.mkdir(exist_ok=True)
+        except OSError as error:
+            raise Interrupted(f"cannot write the artifact to {folder}: {error}; nothing was changed there") from error
+        with Claim(mark) as claim:
+            if claim.taken:
+                try:
+                    yield
+                finally:
+                    with suppress(OSError):  # a disk that fails by now has said so where it matters
+                        mark.rmdir()
+                return
+            if mark.is_dir():  # else the other one has just ended
+                raise UsageError(f"another compile is writing {folder}: wait until it ends, or give another -o")
 
 
 def _is_ours(folder: Path) -> bool:

@@ -89,13 +89,17 @@ class Preprocessing:
 
     @classmethod
     def from_file(cls, path: Path) -> "Preprocessing":
-        """Read the fields from a TOML file, sizes and channel values as arrays; an unknown key is a UsageError."""
+        """Read the fields from a TOML file, sizes and channel values as arrays; an unknown key is a UsageError.
+
+        Keys may be written as the options of the command line are, with hyphens.
+        """
         try:
             values: dict[str, Any] = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise UsageError(f"cannot read preprocessing from {path}: {error}") from error
-        _check_keys(values, str(path))
-        return cls.from_json(values)
+        named = {key.replace("-", "_"): value for key, value in values.items()}
+        _check_keys(named, str(path))
+        return cls.from_json(named)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Preprocessing":

@@ -113,6 +113,11 @@ def conform(sample: Mapping[str, object], inputs: Sequence[InputSpec], index: in
     return feeds
 
 
+def fits(shape: tuple[int, ...], spec: InputSpec) -> bool:
+    """Whether an array of this shape is one sample, of which a batch of one may lack its axis."""
+    return _agrees(shape, spec.shape) or (_takes_one(spec) and _agrees(shape, spec.shape[1:]))
+
+
 def _check_names(sample: Mapping[str, object], inputs: Sequence[InputSpec], where: str) -> None:
     names = [spec.name for spec in inputs]
     missing = [name for name in names if name not in sample]
@@ -127,6 +132,8 @@ def _check_names(sample: Mapping[str, object], inputs: Sequence[InputSpec], wher
 def as_array(value: object, where: str) -> np.ndarray:
     """A C-contiguous array in native byte order; CalibrationError, starting with `where`, if there is none."""
     try:
+        if callable(detach := getattr(value, "detach", None)):  # a tensor of PyTorch, on whatever device
+            value = detach().cpu()
         array = np.asarray(value, order="C")
     except Exception as error:  # __array__ of a foreign tensor type may raise anything
         raise CalibrationError(f"{where}: {type(value).__name__} does not convert to an array: {error}") from error
@@ -145,8 +152,11 @@ def as_text(value: object, where: str) -> np.ndarray:
 
 def _batched(array: np.ndarray, spec: InputSpec) -> np.ndarray:
     """The sample with a batch axis of one in front where only that is missing."""
-    takes_one = bool(spec.shape) and (not isinstance(spec.shape[0], int) or spec.shape[0] == 1)
-    return array[np.newaxis] if takes_one and _agrees(array.shape, spec.shape[1:]) else array
+    return array[np.newaxis] if _takes_one(spec) and _agrees(array.shape, spec.shape[1:]) else array
+
+
+def _takes_one(spec: InputSpec) -> bool:
+    return bool(spec.shape) and (not isinstance(spec.shape[0], int) or spec.shape[0] == 1)
 
 
 def _as_declared(array: np.ndarray, spec: InputSpec, where: str) -> np.ndarray:
@@ -201,7 +211,10 @@ def _shape_advice(given: tuple[int, ...], expected: tuple[Dim, ...]) -> str:
             if _agrees([given[axis] for axis in axes], expected):
                 return f"the data look {name}; use array.transpose{axes}"
     if given[1:] and _agrees(given[1:], expected[1:]):
-        return f"give {expected[0]} rows in each sample"
+        return (
+            f"give {expected[0]} rows in each sample, or a multiple of them in a batch (drop_last=True of a DataLoader "
+            "leaves an incomplete one out)"
+        )
     return "resize, crop or pad the data to the declared size (of images: --resize and --crop)"
 
 

@@ -23,10 +23,11 @@ def takes_batches(model: ir.Model, runner: Runner, samples: Samples) -> bool:
     """
     declared = all(map(has_open_first_axis, chain(model.graph.inputs, model.graph.outputs)))
     pair = samples.pair() if declared else None
-    return pair is not None and _agree(runner, pair)
+    return pair is not None and is_joined(runner, pair)
 
 
-def _agree(runner: Runner, pair: Sequence[Feeds]) -> bool:
+def is_joined(runner: Runner, pair: Sequence[Feeds]) -> bool:
+    """Whether samples that are joined along axis 0 give what each gives alone."""
     try:
         together, alone = runner.run(joined(pair)), [runner.run(feeds) for feeds in pair]
     except Exception:  # ONNX Runtime raises a dozen types of its own

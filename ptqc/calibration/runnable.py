@@ -19,6 +19,8 @@ IMAGE_ADVICE = (
     "--fit letterbox, which shows the whole image"
 )
 ADVICE = "give samples of sizes and with values that it takes, or leave this one out"
+ONE_SIZE = "of {tried} sizes that were tried it runs on {taken}: pad, cut or resize the samples to that"
+NO_SIZE = "of {tried} sizes that were tried it runs on none: give samples of a size that it was exported for"
 
 
 def check_runs(model: ir.Model, samples: Samples) -> None:
@@ -34,9 +36,28 @@ def check_runs(model: ir.Model, samples: Samples) -> None:
     except ModelError:
         return  # some models load only after they are rewritten
     chosen = samples.of_each_shape(TRIED_SIZES)
-    with suppress(MemoryError), explaining(runner, chosen, inputs):  # a lack of memory is met and told again
-        for feeds in chosen:
+    with suppress(MemoryError):  # is met and told again
+        _check_sizes(runner, chosen, inputs)
+
+
+def _check_sizes(runner: Runner, chosen: Samples, inputs: Sequence[InputSpec]) -> None:
+    """Raises CalibrationError for the first that the model refuses, with the size that it takes where that is one."""
+    refused, taken = list[tuple[str, Feeds, Exception]](), list[Feeds]()
+    for name, feeds in zip(chosen.names, chosen, strict=True):
+        try:
             runner.run(feeds)
+            taken.append(feeds)
+        except Exception as error:  # ONNX Runtime raises a dozen types of its own
+            if lacks_memory(error):
+                raise MemoryError from error
+            refused.append((name, feeds, error))
+    if not refused:
+        return
+    advice = ""
+    if len(refused) > 1 and len(taken) <= 1:
+        text = "; ".join(f"{name!r} of shape {array.shape}" for feeds in taken for name, array in feeds.items())
+        advice = (ONE_SIZE if taken else NO_SIZE).format(tried=len(chosen), taken=text)
+    raise _refused(*refused[0][:2], inputs, refused[0][2], advice) from refused[0][2]
 
 
 def runnable_side(model: ir.Model, seed: int) -> int:
@@ -96,9 +117,11 @@ def _first_refused(runner: Runner, samples: Samples, inputs: Sequence[InputSpec]
     return CalibrationError(f"the model does not run on some of the calibration samples: {reason_of(error)}")
 
 
-def _refused(name: str, feeds: Feeds, inputs: Sequence[InputSpec], error: Exception) -> CalibrationError:
+def _refused(
+    name: str, feeds: Feeds, inputs: Sequence[InputSpec], error: Exception, advice: str = ""
+) -> CalibrationError:
     shapes = ", ".join(f"{fed!r} of shape {array.shape}" for fed, array in feeds.items())
-    advice = IMAGE_ADVICE if any(map(_is_image_of_any_size, inputs)) else ADVICE
+    advice = IMAGE_ADVICE if any(map(_is_image_of_any_size, inputs)) else advice or ADVICE
     return CalibrationError(f"{name}: the model does not run on {shapes}: {reason_of(error)}: {advice}")
 
 

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from itertools import islice
 from math import prod
 from pathlib import Path
 from typing import BinaryIO, overload
 
 import numpy as np
 
+from ptqc.calibration.fixed_batches import parts_of
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import InputSpec, conform, input_specs, sample_name
 from ptqc.calibration.sources import SampleSource, open_source, spread
@@ -224,10 +224,12 @@ def collect(
     limit: int,
     preprocessing: Preprocessing | None = None,
     progress: Callable[[int, int | None], None] | None = None,
+    rows: Callable[[Feeds], Sequence[Feeds]] | None = None,
 ) -> Samples:
     """Read at most `limit` samples from anything `open_source` accepts, check each, and spool them into `directory`.
 
-    progress: called after each sample with the number done and the number expected, if known.
+    progress: called after each sample with the number done and the number expected, if known. rows: takes batches of a
+    model apart that leaves the size of a batch open (`OpenBatches`).
     Raises CalibrationError for data that do not fit the inputs or a reader that raises (its exception is the cause),
     and Interrupted when the spool cannot be written.
     """
@@ -237,7 +239,7 @@ def collect(
     records: list[_Record] = []
     unbatched: set[str] = set()
     with _spooling(directory), (directory / DATA).open("wb") as file:
-        for sample in checked(stream, inputs, limit):
+        for sample in checked(stream, inputs, limit, rows):
             unbatched |= sample.unbatched
             records.append(_append(file, sample.number, sample.feeds, sample.file))
             if progress:
@@ -264,18 +266,29 @@ class CheckedSample:
         return sample_name(self.number, self.file)
 
 
-def checked(stream: SampleSource, inputs: Sequence[InputSpec], limit: int) -> Iterator[CheckedSample]:
+def checked(
+    stream: SampleSource,
+    inputs: Sequence[InputSpec],
+    limit: int,
+    rows: Callable[[Feeds], Sequence[Feeds]] | None = None,
+) -> Iterator[CheckedSample]:
     """At most `limit` samples of an opened source, each checked when it is asked for; none is kept.
 
-    Raises CalibrationError for data that do not fit the inputs, a reader that raises, and a source without samples.
+    rows: see `collect`. Raises CalibrationError for data that do not fit the inputs, a reader that raises, and a source
+    without samples.
     """
-    number = -1
-    for number, sample in enumerate(islice(_guarded(stream), limit)):
-        file = stream.files[number] if number < len(stream.files) else ""
-        feeds = conform(sample, inputs, number, file)
-        added = frozenset(name for name, array in feeds.items() if np.ndim(sample[name]) < array.ndim)
-        yield CheckedSample(number, file, feeds, added)
-    if number < 0:
+    number = 0
+    for place, item in enumerate(_guarded(stream)):
+        file = stream.files[place] if place < len(stream.files) else ""
+        for part in parts_of(item, inputs) if stream.batches else (item,):
+            feeds = conform(part, inputs, number, file)
+            added = frozenset(name for name, array in feeds.items() if np.ndim(part[name]) < array.ndim)
+            for sample in rows(feeds) if rows and stream.batches else (feeds,):
+                yield CheckedSample(number, file, sample, added)
+                number += 1
+                if number >= limit:
+                    return
+    if not number:
         raise CalibrationError(f"{stream.description} holds no samples: give at least one, better {FEW} or more")
 
 

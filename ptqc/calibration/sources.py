@@ -19,6 +19,8 @@ ARRAY_SUFFIXES = frozenset({".npy", ".npz"})
 # Behind an input's name: an array with the length of each sample along axis 0, where the input's own array has samples
 # of different lengths one after the other.
 LENGTHS = ".lengths"
+# Beside the inputs, labels may lie in arrays, dicts and tuples; what has no use for them leaves them out.
+LABELS = "labels"
 ACCEPTED = (
     "a folder of images, a folder of .npz or .npy files, a .npz or .npy file, a text file with its tokenizer, "
     "module:function, an ONNX Runtime CalibrationDataReader, an iterable of feeds, or arrays stacked on axis 0"
@@ -32,7 +34,8 @@ class SampleSource:
     samples: the stream, at most `limit` long where the source has a length; values are not checked yet.
     count: samples expected from it, None when unknown. available: samples the source holds, None when unknown.
     description: how messages name it. holds_images: whether samples are pictures that were preprocessed.
-    files: where each sample is a file, their names in order.
+    files: where each sample is a file, their names in order. batches: whether an item may hold several samples, the
+    rows of a batch.
     """
 
     samples: Iterator[Feeds]
@@ -41,6 +44,7 @@ class SampleSource:
     available: int | None = None
     holds_images: bool = False
     files: Sequence[str] = ()
+    batches: bool = False
 
 
 class SampleReader(ABC):
@@ -57,7 +61,8 @@ def open_source(
     """Open what the user gave: a path, `module:function`, a reader, an iterable or arrays.
 
     Folders and stacked arrays with more than `limit` samples give an evenly spread subset, iterators their first.
-    Items of an iterable are dicts, or arrays (tuples of them) in the order of the model's inputs.
+    Items of an iterable are dicts, or arrays (tuples of them) in the order of the model's inputs. Labels beside the
+    inputs are left out: an array `labels`, or integers behind the arrays of a tuple.
     Raises CalibrationError, naming the file or the entry, for anything that cannot be read.
     """
     if not inputs:
@@ -75,7 +80,7 @@ def open_source(
     get_next = getattr(source, "get_next", None)
     kind = type(source).__name__
     if callable(get_next):
-        return SampleSource(_named(_pulled(get_next), inputs), f"the reader {kind}")
+        return SampleSource(_named(_pulled(get_next), inputs), f"the reader {kind}", batches=True)
     return _iterated(source, inputs, limit, f"the {kind}")
 
 
@@ -108,7 +113,10 @@ def _open_folder(
     read = _image_reader(folder, inputs, preprocessing) if images else _array_file_reader(inputs)
     chosen = [files[index] for index in spread(len(files), limit)]
     names = [path.relative_to(folder).as_posix() for path in chosen]
-    return SampleSource(map(read, chosen), f"folder {folder}", len(chosen), len(files), bool(images), names)
+    is_images = bool(images)
+    return SampleSource(
+        map(read, chosen), f"folder {folder}", len(chosen), len(files), is_images, names, batches=not is_images
+    )
 
 
 def files_below(folder: Path, suffixes: frozenset[str]) -> list[Path]:
@@ -141,7 +149,7 @@ def _image_reader(
 def _array_file_reader(inputs: Sequence[InputSpec]) -> Callable[[Path], Feeds]:
     def read(path: Path) -> Feeds:
         if path.suffix.lower() == ".npz":
-            return dict(npz_members(path))
+            return _without_labels(npz_members(path), inputs)
         return {_only(inputs, str(path)).name: _load_npy(path)}
 
     return read
@@ -185,12 +193,13 @@ def _member(archive: Mapping[str, np.ndarray], name: str) -> np.ndarray:
 
 def _stacked(arrays: Mapping[str, np.ndarray], inputs: Sequence[InputSpec], limit: int, where: str) -> SampleSource:
     """Samples cut from arrays that hold one array per input, the samples along axis 0; see `LENGTHS`."""
+    arrays = _without_labels(arrays, inputs)
     expected = [spec.name for spec in inputs]
     given = {name for name in arrays if name in expected or name.removesuffix(LENGTHS) not in expected}
     if given != set(expected):
         message = f"{where} holds arrays {sorted(arrays)}, expected the model's inputs {sorted(expected)}"
         if set(expected) < given:
-            message += f": leave out {', '.join(sorted(given - set(expected)))} (labels are for --labels)"
+            message += f": leave out {', '.join(sorted(given - set(expected)))} (labels are called `{LABELS}`)"
         raise CalibrationError(message)
     lengths = {name: array for name, array in arrays.items() if name not in expected}
     stacks = {spec.name: _stack(arrays[spec.name], lengths.get(spec.name + LENGTHS), spec, where) for spec in inputs}
@@ -204,6 +213,12 @@ def _stacked(arrays: Mapping[str, np.ndarray], inputs: Sequence[InputSpec], limi
         return {name: stack.cut(index) for name, stack in stacks.items()}
 
     return SampleSource(map(cut, chosen), where, len(chosen), count)
+
+
+def _without_labels(arrays: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Feeds:
+    """The arrays but for labels, where no input has that name."""
+    names = {spec.name for spec in inputs}
+    return {name: array for name, array in arrays.items() if name in names or name.removesuffix(LENGTHS) != LABELS}
 
 
 @dataclass(frozen=True)
@@ -303,7 +318,7 @@ def _iterated(source: object, inputs: Sequence[InputSpec], limit: int, where: st
         count = min(len(source), limit) if hasattr(source, "__len__") else None
     except Exception as error:  # iter() and len() of the user's object may raise anything
         raise CalibrationError(f"cannot read calibration samples from {where} ({error}); give {ACCEPTED}") from error
-    return SampleSource(_named(items, inputs), where, count)
+    return SampleSource(_named(items, inputs), where, count, batches=True)
 
 
 def _named(items: Iterable[Any], inputs: Sequence[InputSpec]) -> Iterator[Feeds]:
@@ -313,15 +328,26 @@ def _named(items: Iterable[Any], inputs: Sequence[InputSpec]) -> Iterator[Feeds]
 def _feeds(item: Any, inputs: Sequence[InputSpec], index: int) -> Feeds:
     """One item of an iterable as feeds: a dict, or arrays in the order of the model's inputs."""
     if isinstance(item, Mapping):
-        return dict(item)
+        return _without_labels(item, inputs)
     values = list(item) if isinstance(item, tuple | list) else [item]
+    if len(values) == len(inputs) + 1 and are_classes(values[-1]):
+        values = values[:-1]
     if len(values) != len(inputs):
         names = ", ".join(repr(spec.name) for spec in inputs)
         raise CalibrationError(
             f"{sample_name(index)}: {type(item).__name__} of {len(values)} values for {len(inputs)} inputs ({names}): "
-            "yield a dict, or exactly one array for each input, without labels"
+            "yield a dict, or one array for each input (and class numbers behind them, which are left out)"
         )
     return {spec.name: value for spec, value in zip(inputs, values, strict=True)}
+
+
+def are_classes(value: object) -> bool:
+    """Whether what stands behind the arrays of a tuple are class numbers: of a sample, or of each row of a batch."""
+    try:
+        found = as_array(value, "labels")
+    except CalibrationError:
+        return False
+    return found.ndim <= 1 and found.dtype.kind in "iu"
 
 
 def _only(inputs: Sequence[InputSpec], where: str) -> InputSpec:

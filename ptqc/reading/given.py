@@ -11,10 +11,10 @@ from ptqc.errors import UsageError
 from ptqc.graph.external import weight_bytes
 from ptqc.graph.proto_walk import every_graph
 from ptqc.graph.split_file import MESSAGE_LIMIT, is_split
-from ptqc.reading import ModelSource, read_model
+from ptqc.reading import FILE, ModelSource, read_model
 
 Model = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
-FILE, DATA = "model.onnx", "model.data"
+NAME, DATA = "model.onnx", "model.data"
 
 
 def read_given(model: object, folder: Path, *, cast_double: bool = False) -> ModelSource:
@@ -23,17 +23,27 @@ def read_given(model: object, folder: Path, *, cast_double: bool = False) -> Mod
     Size and digest of one in memory are those of its serialized bytes; what it has of external data, or has to have
     because it is too large for one message, counts as for a file. Raises UsageError, or ModelError as `read_model`.
     """
+    path, given = file_of(model, folder)
+    return read_model(path, cast_double=cast_double, given=given)
+
+
+def file_of(model: object, folder: Path) -> tuple[Path, str]:
+    """The file of a model, written into `folder` if it is in memory, and what it is: FILE, or the type in memory.
+
+    Raises UsageError for what is no model.
+    """
     if isinstance(model, str | os.PathLike):
-        return read_model(path_of("model", model), cast_double=cast_double)
+        return path_of("model", model), FILE
+    path = folder / NAME
     if isinstance(model, bytes):
-        (folder / FILE).write_bytes(model)
-        return read_model(folder / FILE, cast_double=cast_double, given="bytes")
+        path.write_bytes(model)
+        return path, "bytes"
     if isinstance(model, onnx.ModelProto):
-        _write_proto(model, folder / FILE)
-        return read_model(folder / FILE, cast_double=cast_double, given="onnx.ModelProto")
+        _write_proto(model, path)
+        return path, "onnx.ModelProto"
     if isinstance(model, ir.Model):
-        _write_ir(model, folder / FILE)
-        return read_model(folder / FILE, cast_double=cast_double, given="onnx_ir.Model")
+        _write_ir(model, path)
+        return path, "onnx_ir.Model"
     raise UsageError(
         f"model is {shown(model)}; give the path of an .onnx file, its bytes, an onnx.ModelProto, an onnx_ir.Model, or "
         "ptqc.from_torch(module, example)"

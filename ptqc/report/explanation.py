@@ -8,6 +8,7 @@ from ptqc.report.energy import Energy
 from ptqc.report.loss_budget import loss_in_words
 from ptqc.report.memory import memory_in_words
 from ptqc.report.note_groups import NAMED, NoteGroup, groups
+from ptqc.report.rows import labelled_notes, labels_in
 from ptqc.report.summary import NAME_LENGTH, agreement, judged_as
 from ptqc.text import magnitude, number, shorten, visible
 
@@ -21,10 +22,12 @@ TIMES = ("predicted µs", "measured µs")
 class ExplainedLayer:
     """What was decided for a layer, or for a constant that several share: those share its bytes and its loss.
 
-    bit_flips: None where none are counted. predicted_us, measured_us: None where no time was asked for.
+    label: by which people know it. bit_flips: None where none are counted. predicted_us, measured_us: None where no
+    time was asked for.
     """
 
     layer: str
+    label: str
     weight: str
     elements: int
     format: str
@@ -38,7 +41,7 @@ class ExplainedLayer:
     def cells(self, with_times: bool) -> tuple[str, ...]:
         """As the table tells it."""
         told = (
-            shorten(visible(self.layer), NAME_LENGTH),
+            shorten(visible(self.label), NAME_LENGTH),
             f"{self.elements:,}",
             self.format,
             self.compute,
@@ -61,7 +64,7 @@ class Explanation:
     @property
     def layers(self) -> Iterator[ExplainedLayer]:
         """One entry per layer and constant, in the order of the plan."""
-        energy, latency = self._energy, self.manifest.get("latency")
+        energy, latency, labels = self._energy, self.manifest.get("latency"), labels_in(self.manifest)
         times = {} if latency is None else {entry["node"]: entry for entry in latency["operators"]}
         measured = {entry["weight"]: entry for entry in self.sensitivity["weights"]}
         for entry in self.plan["weights"]:
@@ -71,6 +74,7 @@ class Explanation:
                 timed = times.get(layer, {"predicted_us": None, "measured_us": None})
                 yield ExplainedLayer(
                     layer,
+                    labels.get(layer, layer),
                     entry["weight"],
                     found["elements"],
                     entry["format"],
@@ -102,7 +106,7 @@ class Explanation:
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
         totals = [self._energy.in_words(), memory_in_words(self.manifest)]
-        for part in (totals, list(self._outputs()), [_told(group) for group in groups(self.manifest["notes"])]):
+        for part in (totals, list(self._outputs()), [_told(group) for group in groups(labelled_notes(self.manifest))]):
             lines += ["", *part] if part else []
         return "\n".join(lines)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from ptqc.report.markup import safe
 from ptqc.report.rows import ReportFacts
+from ptqc.report.scores import scores_of
 from ptqc.text import number, percent
 
 PROVEN = 1e-4  # a gap below this is the solver's tolerance
@@ -51,10 +52,10 @@ def _size(facts: ReportFacts) -> HeadlineFigure:
 
 
 def _score(facts: ReportFacts) -> Iterator[HeadlineFigure]:
-    results = facts.manifest["results"]
-    before, after = results["float_score"], results["compiled_score"]
-    if before is not None and after is not None:
-        yield HeadlineFigure("score", f"{after:.2f}", f"{before:.2f} in float; {after - before:+.2f}".replace("-", "−"))
+    scores = scores_of(facts.manifest["results"])
+    if scores is not None:
+        more = f"{scores.before} in float; {scores.difference}".replace("-", "−")
+        yield HeadlineFigure(scores.title, scores.after, more)
 
 
 def _agreement(facts: ReportFacts) -> HeadlineFigure:

@@ -21,7 +21,7 @@ def latency_tables(facts: ReportFacts) -> str:
     whole = (f'<th scope="row">{safe(what)}</th><td>{safe(told)}</td>' for what, told in facts_told)
     head = [">#", "operator", "type", "compute", ">predicted µs", ">measured µs", ">in float µs", ">on integers µs"]
     longest = max((entry["measured_us"] or 0.0 for entry in found["operators"]), default=0.0)
-    rows = [_operator(i + 1, entry, longest) for i, entry in enumerate(found["operators"])]
+    rows = [_operator(i + 1, entry, longest, facts.labels) for i, entry in enumerate(found["operators"])]
     operators = table(head, rows, "sortable")
     shown = operators if len(rows) <= OPEN_ROWS else details(f"{len(rows):,} operators", operators)
     return table(["what", "value"], whole, "facts") + shown
@@ -58,13 +58,14 @@ def _whole(found: Document) -> Iterator[tuple[str, str]]:
         yield "conversions between float and codes", f"{predicted}, {measured}"
 
 
-def _operator(place: int, entry: Document, longest: float) -> str:
+def _operator(place: int, entry: Document, longest: float, labels: Document) -> str:
+    node = labels.get(entry["node"], entry["node"])
     measured = entry["measured_us"]
     compute = f'<span class="tag">{safe(entry["compute"])}</span>' if entry["compute"] == "float" else "integer"
     return "".join(
         [
             cell(str(place), place),
-            cell(name(entry["node"]), entry["node"]),
+            cell(name(node), node),
             cell(safe(entry["operator"]), entry["operator"]),
             cell(compute, entry["compute"]),
             _time(entry["predicted_us"]),

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -24,7 +24,10 @@ class Choice:
 
 @dataclass(frozen=True)
 class Row:
-    """One weight with the layers that read it. layers: name -> "integer" or "float"; empty for a table."""
+    """One weight with the layers that read it. layers: name -> "integer" or "float"; empty for a table.
+
+    labels: by which people know layers, where exporters name these otherwise.
+    """
 
     weight: str
     elements: int
@@ -32,11 +35,12 @@ class Row:
     macs: int
     chosen: Choice
     candidates: tuple[Choice, ...]
+    labels: Document = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The layers, or the weight itself where no layer reads it."""
-        return tuple(self.layers) or (self.weight,)
+        """The layers as people know them, or the weight itself where no layer reads it."""
+        return tuple(self.labels.get(name, name) for name in self.layers) or (self.weight,)
 
     @property
     def compute(self) -> str:
@@ -113,7 +117,12 @@ class ReportFacts:
     def rows(self) -> tuple[Row, ...]:
         """Weights in execution order."""
         decided = {entry["weight"]: entry for entry in self.plan["weights"]}
-        return tuple(_row(entry, decided[entry["weight"]]) for entry in self.sensitivity["weights"])
+        return tuple(_row(entry, decided[entry["weight"]], self.labels) for entry in self.sensitivity["weights"])
+
+    @property
+    def labels(self) -> Document:
+        """Names by which people know layers; of artifacts of earlier versions there are none."""
+        return labels_in(self.manifest)
 
     @property
     def bits_per_weight(self) -> float:
@@ -158,27 +167,40 @@ class ReportFacts:
     @property
     def float_notes(self) -> list[Document]:
         """Notes on operators that compute in float."""
-        return [note for note in self.manifest["notes"] if _is_on_float(note)]
+        return [note for note in labelled_notes(self.manifest) if _is_on_float(note)]
 
     @property
     def warnings(self) -> list[Document]:
         """Notes that the user should look at."""
-        return [note for note in self.manifest["notes"] if note["level"] == "warning"]
+        return [note for note in labelled_notes(self.manifest) if note["level"] == "warning"]
 
     @property
     def other_notes(self) -> list[Document]:
         """All other notes."""
-        return [note for note in self.manifest["notes"] if not _is_on_float(note) and note["level"] != "warning"]
+        notes = labelled_notes(self.manifest)
+        return [note for note in notes if not _is_on_float(note) and note["level"] != "warning"]
 
 
 def _is_on_float(note: Document) -> bool:
     return " computes in float" in note["message"] and note["level"] != "warning"
 
 
-def _row(measured: Document, decided: Document) -> Row:
+def labels_in(manifest: Document) -> Document:
+    """Names by which people know layers, by those of the model's values."""
+    found: Document = manifest.get("labels", {})
+    return found
+
+
+def labelled_notes(manifest: Document) -> list[Document]:
+    """All notes, each with the name by which people know what it is about."""
+    labels = labels_in(manifest)
+    return [{**note, "subject": labels.get(note["subject"], note["subject"])} for note in manifest["notes"]]
+
+
+def _row(measured: Document, decided: Document, labels: Document) -> Row:
     candidates = tuple(
         Choice(Format.parse(c["format"]), c["bytes"], c["loss"], c["error"]) for c in measured["candidates"]
     )
     chosen = next(c for c in candidates if str(c.form) == decided["format"])
     macs = sum(measured["layers"].values())
-    return Row(measured["weight"], measured["elements"], decided["layers"], macs, chosen, candidates)
+    return Row(measured["weight"], measured["elements"], decided["layers"], macs, chosen, candidates, labels)

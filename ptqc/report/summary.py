@@ -9,7 +9,9 @@ from ptqc.report.caches import caches_in_words
 from ptqc.report.latency import with_activations
 from ptqc.report.loss_budget import loss_in_words
 from ptqc.report.memory import memory_in_words
-from ptqc.report.verdict import is_busy
+from ptqc.report.rows import labelled_notes
+from ptqc.report.scores import scores_of
+from ptqc.report.verdict import is_busy, is_faster
 from ptqc.text import differences_end_to_end, facts, shorten, visible
 
 Document = Mapping[str, Any]
@@ -44,7 +46,7 @@ def _size(manifest: Document) -> Iterator[tuple[str, str]]:
     if formats:
         bits = mean_bits((Format.parse(form), count) for form, count in formats.items())
         yield "weights", f"{_counted(formats)}; {bits:.2f} bits on average"
-    yield "plan", _plan(manifest["allocation"])
+    yield "plan", _plan(manifest["allocation"], manifest["activation_loss"])
     if together := with_activations(manifest["allocation"]):
         yield "together", f"weights and activations: {together}"
     if own := manifest["file"].get("runtime_operators"):
@@ -80,8 +82,12 @@ def _counted(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {visible(what)}" for what, count in ordered[:LISTED]) + more
 
 
-def _plan(allocation: Document) -> str:
-    predicted = f"predicted loss {allocation['loss']:.3g} {allocation['unit']}"
+def _plan(allocation: Document, activation_loss: float) -> str:
+    """The whole loss that was predicted: the measured one is of the whole file. The solver chooses weights alone."""
+    weights, unit = allocation["loss"], allocation["unit"]
+    predicted = f"predicted loss {weights + activation_loss:.3g} {unit}"
+    if activation_loss:
+        predicted += f" ({weights:.3g} by weights, {activation_loss:.3g} by activations)"
     if allocation["status"] == "given":
         return f"{predicted}; as given, not chosen by the solver"
     gap, price = allocation["gap"], allocation["price_of_one_percent"]
@@ -98,9 +104,10 @@ def _quality(manifest: Document) -> Iterator[tuple[str, str]]:
     samples = f"{results['held_back_samples']:,} held-back samples"
     yield "agreement", f"{same}SQNR {results['sqnr_db']:.1f} dB, {loss} ({samples})"
     yield from _outputs(results.get("outputs", []))
-    before, after = results["float_score"], results["compiled_score"]
-    if before is not None and after is not None:
-        yield "score", f"{before:.2f} -> {after:.2f} ({after - before:+.2f})"
+    scores = scores_of(results)
+    if scores is not None:
+        title = "" if scores.title == "score" else f"{scores.title}: "
+        yield "score", f"{title}{scores.before} -> {scores.after} ({scores.difference})"
 
 
 def _kept_loss(manifest: Document) -> Iterator[tuple[str, str]]:
@@ -172,9 +179,10 @@ def _latency(times: Document) -> str:
 def _faster(speed: Document) -> str:
     """Which of the two is faster, as far as the spread of what was measured allows to say."""
     ratio, low, high = (speed[name] for name in ("times_as_fast", "low", "high"))
-    if low > 1:
+    faster = is_faster(speed)
+    if faster:
         return f"{ratio:.2f} times as fast ({low:.2f}-{high:.2f})"
-    if high < 1:
+    if faster is False:
         return f"SLOWER, {1 / ratio:.2f} times as long ({1 / high:.2f}-{1 / low:.2f})"
     if is_busy(speed):
         return f"the machine was too busy to say which is faster ({low:.2f}-{high:.2f} times as fast)"
@@ -182,7 +190,7 @@ def _faster(speed: Document) -> str:
 
 
 def _warnings(manifest: Document) -> Iterator[tuple[str, str]]:
-    found = [note for note in manifest["notes"] if note["level"] == "warning"]
+    found = [note for note in labelled_notes(manifest) if note["level"] == "warning"]
     for note in found[:WARNINGS]:
         about = f"{shorten(visible(note['subject']), NAME_LENGTH)}: " if note["subject"] else ""
         yield "WARNING", f"{about}{visible(note['message'])}"

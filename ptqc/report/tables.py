@@ -91,7 +91,7 @@ def layer_table(facts: ReportFacts) -> str:
 
 def _layer(place: int, row: Row, facts: ReportFacts, reasons: Mapping[str, str]) -> str:
     chosen, share = row.chosen, row.chosen.bytes / facts.size
-    why = next((reasons[layer] for layer in row.layers if layer in reasons), "")
+    why = next((reasons[name] for name in row.names if name in reasons), "")
     compute = f'<span class="tag" title="{safe(why)}">{row.compute}</span>' if row.in_float else row.compute
     flips = facts.energy.of_layers(row.layers)
     return "".join(
@@ -130,18 +130,19 @@ def activation_table(facts: ReportFacts) -> str:
         f"a loss of {number(loss)} {safe(facts.unit)}.</p>"
     )
     largest = max(site["loss"] for site in sites)
-    rows = [_site(i + 1, site, scales.get(site["site"]), largest) for i, site in enumerate(sites)]
+    rows = [_site(i + 1, site, scales.get(site["site"]), largest, facts.labels) for i, site in enumerate(sites)]
     found = table([">#", "activation", "stored as", ">scale", ">zero point", ">loss alone"], rows, "sortable")
     return told + (found if len(rows) <= OPEN_SITES else details(f"{len(rows):,} activations", found))
 
 
-def _site(place: int, site: Document, decided: Document | None, largest: float) -> str:
+def _site(place: int, site: Document, decided: Document | None, largest: float, labels: Document) -> str:
+    shown = labels.get(site["site"], site["site"])
     stored = safe(decided["format"]) if decided else '<span class="tag">float</span>'
     entry, empty = decided or {}, cell("", "")
     scale = cell(number(entry["scale"]), entry["scale"]) if "scale" in entry else empty
     zero = cell(str(entry["zero_point"]), entry["zero_point"]) if "zero_point" in entry else empty
     loss = cell(number(site["loss"]), site["loss"], site["loss"] / largest if largest else None)
-    return cell(str(place), place) + cell(name(site["site"]), site["site"]) + cell(stored, "") + scale + zero + loss
+    return cell(str(place), place) + cell(name(shown), shown) + cell(stored, "") + scale + zero + loss
 
 
 def note_list(notes: Sequence[Document], none: str) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ptqc.report.markup import safe
 from ptqc.report.rows import Document, ReportFacts
+from ptqc.report.scores import scores_of
 from ptqc.text import magnitude, number, percent
 
 EQUAL = 0.05  # within this of each other two files are called equally fast
@@ -23,6 +24,14 @@ def is_busy(speed: Document) -> bool:
     return bool(low <= 1 <= high and max(high, 1 / low) > 1 + EQUAL)
 
 
+def is_faster(speed: Document) -> bool | None:
+    """Which of two files is faster; None where that is not known, or within what chance changes from run to run."""
+    ratio, low, high = (float(speed[name]) for name in ("times_as_fast", "low", "high"))
+    if low > 1 and ratio > 1 + EQUAL:
+        return True
+    return False if high < 1 and 1 / ratio > 1 + EQUAL else None
+
+
 def _smaller(facts: ReportFacts) -> str:
     times = facts.original / facts.size
     sizes = f"{magnitude(facts.size)}B instead of {magnitude(facts.original)}B"
@@ -33,19 +42,24 @@ def _smaller(facts: ReportFacts) -> str:
 def _faster(speed: Document | None) -> str:
     if speed is None or is_busy(speed):
         return "; how fast it is could not be measured here"
-    ratio, low, high = (float(speed[name]) for name in ("times_as_fast", "low", "high"))
-    if low > 1:
-        return f" and {ratio:.2g} times as fast in ONNX Runtime"
-    return f", but takes {1 / ratio:.2g} times as long in ONNX Runtime" if high < 1 else " and as fast in ONNX Runtime"
+    ratio, faster = float(speed["times_as_fast"]), is_faster(speed)
+    if faster is None:
+        return " and as fast in ONNX Runtime"
+    return (
+        f" and {ratio:.2g} times as fast in ONNX Runtime"
+        if faster
+        else f", but takes {1 / ratio:.2g} times as long in ONNX Runtime"
+    )
 
 
 def _lost(facts: ReportFacts) -> str:
     results = facts.manifest["results"]
-    before, after, agreement = results["float_score"], results["compiled_score"], results["top1_agreement"]
+    scores, agreement = scores_of(results), results["top1_agreement"]
     count = results["held_back_samples"]
     samples = "one held-back sample" if count == 1 else f"{count:,} held-back samples"
-    if before is not None and after is not None:
-        return f"On your labelled data it scores {after:.2f}, where the float model scores {before:.2f}."
+    if scores is not None:
+        what = "" if scores.title == "score" else f" ({scores.title})"
+        return f"On your labelled data it scores {scores.after}{what}, where the float model scores {scores.before}."
     if agreement is not None:
         return f"On {samples} it gives the float model's top class {percent(agreement)} of the time."
     return f"On {samples} its outputs are {results['sqnr_db']:.0f} dB above the error that quantization makes."

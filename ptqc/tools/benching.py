@@ -17,8 +17,9 @@ from ptqc.calibration.synthetic import ADVICE, draw
 from ptqc.errors import CalibrationError, UsageError
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.execute.profile import Subject, profile
+from ptqc.reading.given import Model
 from ptqc.text import shorten, table, visible
-from ptqc.tools.comparing.contenders import file_contender
+from ptqc.tools.comparing.contenders import file_contender, memory_contender
 from ptqc.work.logs import quiet_libraries
 
 SECONDS = 2.0
@@ -97,25 +98,30 @@ class FileBench:
 
 
 @quiet_libraries()
-def bench(model: str | PathLike[str], *, threads: int = 1, isa: str = "") -> Bench | FileBench:
+def bench(model: Model, *, threads: int = 1, isa: str = "") -> Bench | FileBench:
     """Time the parts of a model on this machine.
 
     model: a folder that `compile` wrote, of which the kernels of the native library are timed where it has one; or an
-    ONNX file, or a folder without a library, of which the operators are timed in ONNX Runtime, on one thread.
+    ONNX file, a model in memory, or a folder without a library, of which the operators are timed in ONNX Runtime, on
+    one thread.
     threads, isa: of the library. Raises TargetError where the artifact has libraries, but none that runs here, and
     UsageError for threads or an isa of what has no library.
     """
-    path = path_of("model", model)
-    artifact = load(path) if path.is_dir() else None
+    path = path_of("model", model) if isinstance(model, str | PathLike) else None
+    artifact = load(path) if path is not None and path.is_dir() else None
     if artifact is not None and artifact.runnable:
-        return bench_library(path, threads=threads, isa=isa)
+        return bench_library(artifact.folder, threads=threads, isa=isa)
     if threads != 1 or isa:
         raise UsageError(
-            f"{path} has no native library, and operators of an ONNX file are timed on one thread: leave out --threads "
-            "and --isa (`ptqc compare` times whole files on several threads)"
+            f"{path or 'a model in memory'} has no native library, and operators of an ONNX file are timed on one "
+            "thread: leave out --threads and --isa (`ptqc compare` times whole files on several threads)"
         )
-    found = file_contender(path if artifact is None else artifact.path, 1, artifact)
-    names = OwnNames.beside(path) if artifact is None else OwnNames.of(artifact)
+    if path is None:
+        found, names = memory_contender(model, 1), OwnNames()
+    elif artifact is None:
+        found, names = file_contender(path, 1, None), OwnNames.beside(path)
+    else:
+        found, names = file_contender(artifact.path, 1, artifact), OwnNames.of(artifact)
     return _bench_file(found.name, found.model, _sample(found.model, artifact), names)
 
 

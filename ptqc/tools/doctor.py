@@ -4,6 +4,7 @@ import os
 import platform
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -30,10 +31,11 @@ DISTRIBUTION = "ptqc"
 TOLD_FEATURES = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8")
 # What needs the packages of an extra; those of targets are told with these.
 EXTRAS = {
-    "torch": "--pipeline advanced and models of PyTorch need it",
+    "torch": "models of PyTorch, --sensitivity curvature and the gradient steps of --pipeline advanced need it",
     "text": "texts as data need it",
 }
 ENOUGH_MEMORY, ENOUGH_DISK = 4 * 2**30, 2 * 2**30
+TRIED = 2**16  # bytes that a disk has to take
 
 
 class Judgement(StrEnum):
@@ -91,6 +93,7 @@ def examine(cache: str | Path | None = None) -> Examination:
         _targets,
         _extensions,
         lambda: _store(cache),
+        _temporary,
     )
     return Examination(tuple(finding for check in checks for finding in check()))
 
@@ -201,11 +204,32 @@ def _store(cache: str | Path | None) -> Iterator[Finding]:
     except (OSError, PtqcError) as error:
         yield Finding("store", f"cannot be used: {error}", Judgement.LACK, remedy)
         return
-    if not os.access(place, os.W_OK):
-        yield Finding("store", f"{folder} cannot be written to", Judgement.LACK, remedy)
-    else:
-        state = Judgement.OK if free >= ENOUGH_DISK else Judgement.REMARK
-        yield Finding("store", f"{folder}, {_gigabytes(free)} free", state, "" if state == Judgement.OK else remedy)
+    yield _place("store", folder, place, free, remedy)
+
+
+def _temporary() -> Iterator[Finding]:
+    """Where the files of a compile are until they are delivered."""
+    remedy = "name another folder with the environment variable TMPDIR, or make room there"
+    try:
+        folder = Path(tempfile.gettempdir())
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        yield Finding("temporary files", f"cannot be written: {error}", Judgement.LACK, remedy)
+        return
+    yield _place("temporary files", folder, folder, free, remedy)
+
+
+def _place(what: str, folder: Path, existing: Path, free: int, remedy: str) -> Finding:
+    """Whether files and folders can be made in a folder, or in the one above it that exists: what permissions say of
+    file systems such as /proc is not so.
+    """
+    try:
+        with tempfile.TemporaryDirectory(dir=existing, prefix=".ptqc-doctor-") as tried:
+            (Path(tried) / "file").write_bytes(bytes(TRIED))
+    except OSError as error:
+        return Finding(what, f"{folder} cannot be written to: {error.strerror or error}", Judgement.LACK, remedy)
+    state = Judgement.OK if free >= ENOUGH_DISK else Judgement.REMARK
+    return Finding(what, f"{folder}, {_gigabytes(free)} free", state, "" if state == Judgement.OK else remedy)
 
 
 def _gigabytes(count: float) -> str:

@@ -17,6 +17,7 @@ from ptqc.calibration.samples import EVERY_SAMPLE, CheckedSample, checked
 from ptqc.calibration.sources import SampleSource, open_source
 from ptqc.errors import UsageError
 from ptqc.execute.onnxruntime import Feeds, tensors_of
+from ptqc.reading.given import Model
 from ptqc.store.npz import write_npz
 from ptqc.text import number, visible
 from ptqc.tools.comparing.contenders import Contender, as_compiled, contenders, running
@@ -59,7 +60,7 @@ class RunOutputs:
 
 @quiet_libraries()
 def run(
-    model: str | PathLike[str],
+    model: Model,
     data: object,
     *,
     output: str | PathLike[str],
@@ -70,12 +71,12 @@ def run(
 ) -> RunOutputs:
     """Run a model on every sample of `data` and write its outputs; samples are read as they are run, and not kept.
 
-    model: an ONNX file, or a folder that `compile` wrote, of which the native library runs where there is one for this
-    machine. data: as `calibration` of `compile`. output: an `.npz` file, which gets one array per output with the
-    samples along axis 0, or any other path, which becomes a folder with one `.npz` per sample, named like the sample's
-    file. threads: of a run, 0 for all processors. onnx_only: leave the native library out.
-    Raises UsageError where the output exists, or where samples have outputs of different shapes, which take a folder,
-    and CalibrationError for a sample that does not fit; nothing is written then.
+    model: an ONNX file or a model in memory, as for `compile`, or a folder that it wrote, of which the native library
+    runs where there is one for this machine. data: as `calibration` of `compile`. output: an `.npz` file, which gets
+    one array per output with the samples along axis 0, or any other path, which becomes a folder with one `.npz` per
+    sample, named like the sample's file. threads: of a run, 0 for all processors. onnx_only: leave the native library
+    out. Raises UsageError where the output exists, or where samples have outputs of different shapes, which take a
+    folder, and CalibrationError for a sample that does not fit; nothing is written then.
     """
     place = path_of("output", output)
     if place.exists() or not place.resolve().parent.is_dir():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ptqc.artifact import folder as artifact
-from ptqc.artifact.folder import check_output, load, publish
+from ptqc.artifact.folder import check_output, load, publish, reserved
 from ptqc.errors import Interrupted, TargetError, UsageError
 from ptqc.work.locks import InUse
 
@@ -251,3 +251,25 @@ def test_a_cuda_library_asks_for_a_driver(tmp_path: Path, monkeypatch: pytest.Mo
     assert found.runnable == ""  # it runs in ONNX Runtime unless a device is asked for
     with pytest.raises(TargetError, match="needs a GPU with NVIDIA's driver"):
         found.native(device="cuda:0")
+
+
+def test_an_output_that_another_compile_works_on_is_refused_at_once(tmp_path: Path) -> None:
+    with reserved(tmp_path / "new" / "out"):
+        told = r"another compile is writing .*/new/out: wait until it ends"
+        with pytest.raises(UsageError, match=told), reserved(tmp_path / "new" / "out"):
+            pass
+        with reserved(tmp_path / "new" / "other"):
+            write(tmp_path / "new" / "out")
+    with reserved(tmp_path / "new" / "out"):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["out"]
+
+
+def test_force_is_offered_for_artifacts_alone(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "diary.txt").write_text("dear diary")
+    for force in (False, True):
+        with pytest.raises(UsageError, match="exists, and was not written by ptqc") as caught:
+            check_output(tmp_path / "out", force)
+        assert "or --force" not in str(caught.value)

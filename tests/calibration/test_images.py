@@ -253,3 +253,8 @@ def test_command_line_texts():
 def test_command_line_texts_that_cannot_be_used(options):
     with pytest.raises(UsageError):
         Preprocessing.parse(options)
+
+
+def test_keys_of_a_file_may_be_written_as_options_are(tmp_path):
+    (tmp_path / "p.toml").write_text('channel-order = "BGR"\nscale = 1\n')
+    assert Preprocessing.from_file(tmp_path / "p.toml") == Preprocessing(channel_order="BGR", scale=1)

@@ -73,6 +73,20 @@ def test_other_inputs_are_told_with_all_of_their_shapes(tmp_path: Path) -> None:
         check_runs(model, taken(model, feeds, tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("lengths", "told"),
+    [
+        ((5, 4, 6), r"'x' of shape \(1, 5\): .*of 3 sizes that were tried it runs on 'x' of shape \(1, 4\): pad, cut"),
+        ((5, 6, 7), r"'x' of shape \(1, 5\): .*of 3 sizes that were tried it runs on none"),
+    ],
+)
+def test_where_other_sizes_fail_too_none_is_to_be_left_out(lengths: tuple[int, ...], told: str, tmp_path: Path) -> None:
+    model = parse("g (float[N,L] x) => (float[N,4] y) { y = Add(x, c) }", c=np.ones((1, 4), np.float32))
+    with pytest.raises(CalibrationError, match=told) as caught:
+        check_runs(model, taken(model, [noise(1, length) for length in lengths], tmp_path))
+    assert "leave this one out" not in str(caught.value)
+
+
 def test_the_smallest_and_the_largest_of_very_many_sizes_are_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -135,9 +135,9 @@ def test_a_fixed_batch_takes_its_rows_together():
     [
         ({"y": ROWS}, (X,), "holds arrays ['y'], expected the model's inputs ['x']"),
         (
-            {"x": ROWS, "labels": ROWS},
+            {"x": ROWS, "other": ROWS},
             (X,),
-            "expected the model's inputs ['x']: leave out labels (labels are for --labels)",
+            "expected the model's inputs ['x']: leave out other (labels are called `labels`)",
         ),
         ({"x": ROWS, "state": np.zeros(4)}, (X, STATE), "different numbers of samples {'x': 5, 'state': 4}"),
         ({"x": np.zeros(5)}, (X,), "has shape (5,), expected samples of shape (N, 2)"),
@@ -294,9 +294,28 @@ def test_tuples_follow_the_order_of_the_inputs():
     assert read([(ROWS[:1], 3.0)], (X, STATE))[0]["state"] == 3.0
 
 
-@pytest.mark.parametrize(("item", "inputs"), [((ROWS[:1], 3), (X,)), (ROWS[:1], (X, STATE)), ([], (X,))])
+@pytest.mark.parametrize(("item", "inputs"), [((ROWS[:1], 3.5), (X,)), (ROWS[:1], (X, STATE)), ([], (X,))])
 def test_items_with_another_number_of_arrays_are_refused(item, inputs):
     assert "sample 0: " in refusal([item], inputs)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: {"x": ROWS, "labels": np.arange(5)},
+        lambda: {"x": ROWS, "labels": np.arange(7), "labels.lengths": np.array([1, 1, 1, 2, 2])},
+        lambda: [{"x": row[np.newaxis], "labels": 3} for row in ROWS],
+        lambda: [(row[np.newaxis], 3) for row in ROWS],
+        lambda: iter([[row[np.newaxis], np.array([3])] for row in ROWS]),
+    ],
+)
+def test_labels_beside_the_inputs_are_left_out(make):
+    assert_rows(read(make()))
+
+
+def test_an_input_may_be_called_labels():
+    spec = InputSpec("labels", np.dtype(np.int64), ("N",))
+    assert read({"x": ROWS, "labels": np.arange(5)}, (X, spec))[3]["labels"] == 3
 
 
 @pytest.mark.parametrize("source", [3, None, b"bytes", object()])

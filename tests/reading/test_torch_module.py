@@ -1,12 +1,18 @@
 """PyTorch modules as models: the same function, a free batch, and clear refusals."""
 
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import ptqc
+from ptqc.calibration.inputs import input_specs
+from ptqc.calibration.module_example import exported
+from ptqc.calibration.open_batches import OpenBatches
+from ptqc.calibration.samples import collect
 from ptqc.errors import ModelError, UsageError
 from ptqc.execute.onnxruntime import Runner
 from ptqc.reading.torch_module import from_torch
@@ -90,3 +96,46 @@ def test_without_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(UsageError, match=r"pip install 'ptqc\[torch\]'"):
         from_torch(torch.nn.Identity(), torch.zeros(1))
+
+
+X = np.random.default_rng(0).standard_normal((32, 8)).astype(np.float32)
+RIGHT = np.random.default_rng(1).standard_normal((32, 4)).astype(np.float32)
+SHOWN: dict[str, Callable[[Path], object]] = {
+    "a loader with classes": lambda _: [(torch.from_numpy(x), torch.arange(8)) for x in np.split(X, 4)],
+    "an array": lambda _: X.astype(np.float64),
+    "a tensor": lambda _: torch.from_numpy(X),
+    "a generator": lambda _: (row[None] for row in X),
+    "dicts": lambda _: [{"input": row[None]} for row in X],
+    "an npz": lambda folder: np.savez(folder / "x.npz", input=X, labels=np.arange(32)) or folder / "x.npz",
+}
+
+
+@pytest.mark.parametrize("way", SHOWN)
+def test_calibration_data_show_what_a_module_takes(way: str, tmp_path: Path) -> None:
+    network = torch.nn.Linear(8, 4)
+    found, data = exported(network, SHOWN[way](tmp_path))
+    (spec,) = input_specs(found)
+    assert (spec.name, spec.dtype, spec.shape[1:]) == ("input", np.float32, (8,))
+    assert not isinstance(spec.shape[0], int)
+    samples = collect(data, [spec], tmp_path / "spool", 100, rows=OpenBatches(found))
+    np.testing.assert_array_equal(np.concatenate([sample["input"] for sample in samples]), X)
+
+
+def test_arguments_follow_their_names() -> None:
+    found, _ = exported(TwoInputs(), {"right": RIGHT, "left": X})
+    assert [(spec.name, spec.shape[1:]) for spec in input_specs(found)] == [("left", (8,)), ("right", (4,))]
+    with pytest.raises(UsageError, match="have 'top', and forward of TwoInputs takes left, right"):
+        exported(TwoInputs(), {"left": X, "top": X})
+
+
+@pytest.mark.parametrize("data", ["images/", "module:function", 3, "synthetic"])
+def test_data_that_do_not_show_it_ask_for_an_example(data: object) -> None:
+    with pytest.raises(UsageError, match=r"do not show what it takes: give ptqc.from_torch\(module, example\)"):
+        exported(torch.nn.Linear(8, 4), data)
+
+
+def test_a_module_is_compiled(tmp_path: Path) -> None:
+    network = torch.nn.Linear(8, 4)
+    found = ptqc.compile(network, calibration=X, output=tmp_path / "out", cache=tmp_path / "cache")
+    (y,) = found.run({"input": X}).values()
+    assert np.abs(y - network(torch.from_numpy(X)).detach().numpy()).max() < 0.05

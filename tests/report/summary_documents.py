@@ -8,6 +8,7 @@ def manifest(**changes: Any) -> dict[str, Any]:
         "source": {"bytes": 1_000_000},
         "file": {"bytes": 129_946},
         "budget": "13%",
+        "activation_loss": 0.0,
         "allocation": {
             "loss": 0.002019, "unit": "nat", "gap": 1e-7, "limit": 130_000, "price_of_one_percent": 0.00066,
             "status": "optimal",

@@ -113,7 +113,7 @@ def test_the_document(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
     conv, twin, positions = found["layers"]
     assert conv["layer"] == "/conv"
     assert conv["bit_flips"] == pytest.approx(3.3e6, rel=0.01)
-    assert twin | {"layer": "/conv", "compute": "integer"} == conv | {"bit_flips": None}
+    assert twin | {"layer": "/conv", "label": "/conv", "compute": "integer"} == conv | {"bit_flips": None}
     assert positions["compute"] == "table"
     assert positions["measured_us"] is None
     assert found["notes"] == []

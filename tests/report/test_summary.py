@@ -77,6 +77,13 @@ def test_a_plan_that_is_not_proven() -> None:
     assert "at most 1.2 % from the best" in lines(allocation__gap=0.012)["plan"]
 
 
+def test_the_predicted_loss_is_that_of_the_whole_file() -> None:
+    """Beside the measured loss, which is of weights and activations, that of weights alone would say little."""
+    assert lines(activation_loss=0.004)["plan"].startswith(
+        "predicted loss 0.00602 nat (0.00202 by weights, 0.004 by activations), proven best"
+    )
+
+
 def test_a_given_plan() -> None:
     assert lines(allocation__status="given")["plan"] == "predicted loss 0.00202 nat; as given, not chosen by the solver"
 
@@ -85,8 +92,10 @@ def test_a_given_plan() -> None:
     ("ratio", "low", "high", "said"),
     [
         (2.0, 1.96, 2.11, "2.00 times as fast (1.96-2.11)"),
-        (1.02, 1.01, 1.03, "1.02 times as fast (1.01-1.03)"),
+        (1.08, 1.06, 1.11, "1.08 times as fast (1.06-1.11)"),
         (0.8, 0.75, 0.82, "SLOWER, 1.25 times as long (1.22-1.33)"),
+        (0.99, 0.98, 0.995, "equally fast (0.98-0.99 times)"),
+        (1.02, 1.01, 1.03, "equally fast (1.01-1.03 times)"),
         (1.01, 0.98, 1.03, "equally fast (0.98-1.03 times)"),
         (1.3, 0.9, 1.6, "the machine was too busy to say which is faster (0.90-1.60 times as fast)"),
         (7.9, 0.99, 18.0, "the machine was too busy to say which is faster (0.99-18.00 times as fast)"),

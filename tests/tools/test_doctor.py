@@ -144,3 +144,10 @@ def test_the_command_tells_scripts(
     document = json.loads(capsys.readouterr().out)
     assert not document["is_well"]
     assert document["error"]["kind"] == "Interrupted"
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs a folder in which nobody can write")
+def test_a_store_where_nothing_can_be_written_is_a_lack(capsys: pytest.CaptureFixture[str]) -> None:
+    """The system says of /proc that root may write there."""
+    assert main(["doctor", "--cache", "/proc/nope"]) == 3
+    assert "lack    store                  /proc/nope cannot be written to" in capsys.readouterr().out

@@ -1,5 +1,6 @@
 """A folder for files that nobody else sees goes with what holds it, even where its process was killed."""
 
+import errno
 import signal
 import subprocess
 import sys
@@ -8,12 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from ptqc.work.scratch import Scratch
+from ptqc.errors import Interrupted
+from ptqc.work import scratch as scratch_module
+from ptqc.work.scratch import Scratch, scratch
 
 PROGRAM = """
 import os, signal, sys, tempfile
 tempfile.tempdir = sys.argv[1]
-from ptqc.work.scratch import Scratch
+from ptqc.errors import Interrupted
+from ptqc.work import scratch as scratch_module
+from ptqc.work.scratch import Scratch, scratch
 scratch = Scratch()
 for name in sys.argv[2:]:
     (scratch.folder / name).write_text("many")
@@ -50,3 +55,28 @@ def test_what_is_in_use_stays(room: Path) -> None:
     (first.folder / "tensors").write_text("many")
     second = Scratch()
     assert set(room.iterdir()) == {first.folder, second.folder}
+
+
+def full(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_of_temporary_files_is_told_with_its_name(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fails to be written does not say where it was to be."""
+    monkeypatch.setattr(scratch_module, "_is_full", lambda: True)
+    told = rf"No space left on device in {room}, .* the environment variable TMPDIR"
+    with pytest.raises(Interrupted, match=told), scratch():
+        full()
+    assert list(room.iterdir()) == []
+
+
+def test_another_full_disk_is_not_taken_for_it() -> None:
+    with pytest.raises(OSError, match="No space left"), scratch():
+        full()
+
+
+def test_no_room_for_the_folder_itself(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "mkdtemp", full)
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    with pytest.raises(Interrupted, match=f"in {room}"), scratch():
+        pass

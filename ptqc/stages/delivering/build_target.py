@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ptqc.calibration.samples import Samples
 from ptqc.codegen.targets import Chosen, TargetOutput
-from ptqc.errors import TargetError
+from ptqc.errors import TargetError, UsageError
 from ptqc.stages.fit import Fitted
 from ptqc.store.entries import Store
 from ptqc.work.progress import Progress, Stage
@@ -78,7 +78,10 @@ def _built(
     fitted: Fitted, samples: Samples, chosen: Chosen, store: Store, scratch: Path, progress: Progress
 ) -> BuiltTargets:
     with progress.stage("native library") as stage:
-        native = _native(fitted, samples, chosen, store, scratch, stage)
+        try:
+            native = _native(fitted, samples, chosen, store, scratch, stage)
+        except UsageError as error:  # what a library refuses when it is run, the target refuses
+            raise TargetError(str(error)) from error
     files = {f"{chosen.name}/{file}": path for file, path in native.files.items()}
     return BuiltTargets(files, {chosen.name: native.document})
 

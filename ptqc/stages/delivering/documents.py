@@ -29,6 +29,7 @@ from ptqc.solvers.allocation import price, smallest_choice
 from ptqc.solvers.frontier import frontier
 from ptqc.stages.delivering.build_target import BuiltTargets
 from ptqc.stages.delivering.consistency import check_documents
+from ptqc.stages.delivering.labels import labels_of
 from ptqc.stages.extensions import used
 from ptqc.stages.fit import Fitted
 from ptqc.stages.job import Job
@@ -138,6 +139,7 @@ def manifest(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
         },
         "maps": zipmaps.remembered(job.model),
         "names": dict(fitted.exported.own),
+        "labels": dict(labels_of(fitted.plan.weights)),
         "allocation": _allocation(job, fitted),
         "latency": delivered.document if delivered is not None else None,
         "memory": dict(outcome.memory.document),

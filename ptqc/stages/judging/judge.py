@@ -1,6 +1,6 @@
 """How good the delivered file is: agreement with the float model, score where labels are given."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,14 +9,14 @@ import onnx
 import onnx_ir as ir
 
 from ptqc.calibration.samples import Samples
-from ptqc.execute.onnxruntime import Feeds, Runner, open_packed, tensors_of
+from ptqc.execute.onnxruntime import Runner, open_packed, tensors_of
 from ptqc.losses import Kinds, OutputKind, OutputLoss, Outputs, aligned
 from ptqc.losses.base import Figure, Pair
 from ptqc.losses.classes import SAME_CLASS
 from ptqc.losses.state import State
+from ptqc.stages.judging.scoring import Scoring
 from ptqc.work.progress import Progress
 
-Evaluate = Callable[[Callable[[Feeds], dict[str, np.ndarray]]], float]
 Pairs = Sequence[tuple[Outputs, Outputs]]
 
 JUDGED_SAMPLES = 64
@@ -63,7 +63,7 @@ class JudgedOutput:
 class Judged:
     """Held-back agreement, and scores if there were labels.
 
-    loss: of all outputs together; by_sample: of each sample.
+    loss: of all outputs together; by_sample: of each sample. score_title: what the scores are.
     """
 
     samples: int
@@ -73,6 +73,7 @@ class Judged:
     by_sample: tuple[float, ...]
     float_score: float | None = None
     compiled_score: float | None = None
+    score_title: str | None = None
 
     @property
     def agreement(self) -> float | None:
@@ -92,10 +93,10 @@ def judge(
     file: onnx.ModelProto,
     held_back: Samples,
     kinds: Kinds,
-    evaluate: Evaluate | None,
+    scoring: Scoring | None,
     progress: Progress,
 ) -> Judged:
-    """Compare the packed file with the float model on held-back samples (and on the user's labels)."""
+    """Compare the packed file with the float model on held-back samples, and score it where users say how."""
     real, packed = Runner(model), open_packed(file, model)
     samples = held_back[:JUDGED_SAMPLES]
     with progress.stage("compare with float", len(samples)) as stage:
@@ -104,13 +105,12 @@ def judge(
             pairs.append((tensors_of(real.run(feeds)), tensors_of(packed.run(feeds))))
             stage.advance()
     judged = judge_pairs(kinds, pairs)
-    scores: tuple[float | None, float | None] = (None, None)
-    if evaluate is not None:
-        with progress.stage("score with labels", 2) as stage:
-            scores = (evaluate(real.run), None)
-            stage.advance("float")
-            scores = (scores[0], evaluate(packed.run))
-    return replace(judged, float_score=scores[0], compiled_score=scores[1])
+    if scoring is None:
+        return judged
+    with progress.stage("score the file", 1) as stage:
+        score = scoring.score(packed.run)
+        stage.advance(f"{score:.6g}")
+    return replace(judged, float_score=scoring.float_score, compiled_score=score, score_title=scoring.title)
 
 
 def judge_pairs(kinds: Kinds, pairs: Pairs) -> Judged:
@@ -163,4 +163,5 @@ def to_json(judged: Judged) -> dict[str, Any]:
         "outputs": [output.to_json() for output in judged.outputs],
         "float_score": judged.float_score,
         "compiled_score": judged.compiled_score,
+        "score_title": judged.score_title,
     }

@@ -1,9 +1,14 @@
-"""Labelled samples for the report: top-1 accuracy of the float and the compiled model. Never used for decisions."""
+"""Labelled samples for the report and for budgets of points: accuracy of classes, mean average precision of boxes.
+
+A budget of points chooses on every second sample and judges on the others; nothing else is chosen on labelled samples.
+"""
 
 import csv
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import onnx_ir as ir
@@ -11,32 +16,118 @@ import onnx_ir as ir
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import InputSpec, input_specs
 from ptqc.calibration.samples import EVERY_SAMPLE, Samples, collect
-from ptqc.calibration.sources import spread
+from ptqc.calibration.sources import LABELS, spread
+from ptqc.detection.detector import Detector
+from ptqc.detection.pictures import labelled_pictures
+from ptqc.detection.precision import Matched, MeanPrecision, Truth, matched
 from ptqc.errors import CalibrationError
 from ptqc.execute.onnxruntime import Feeds
 
-KEY = "labels"
+GROUPS = 50  # of pictures: a precision is computed without each
+ARRAYS, TABLE, COCO = ".npz", ".csv", ".json"
+
+Runs = Callable[[Feeds], dict[str, np.ndarray]]
 
 
 @dataclass(frozen=True)
-class Labelled:
-    """Samples and the class number of each."""
+class Labelled(ABC):
+    """Samples with labels, and the score that they give a model, in percent. title: of the score."""
 
     samples: Samples
-    labels: np.ndarray
+    title: ClassVar[str]
 
-    def top1(self, run: Callable[[Feeds], dict[str, np.ndarray]]) -> float:
-        """Share, in percent, of samples whose class is their label; see `predicted`."""
-        return 100 * float(self.hits(run).mean())
+    def score(self, run: Runs) -> float:
+        """The score of a model that runs so."""
+        return self.points(self.measured(run))
 
-    def hits(self, run: Callable[[Feeds], dict[str, np.ndarray]]) -> np.ndarray:
-        """Of each sample, 1 where its class is its label, else 0."""
-        pairs = zip(self.samples, self.labels, strict=True)
-        return np.array([int(predicted(run(feeds)) == label) for feeds, label in pairs])
+    @abstractmethod
+    def measured(self, run: Runs) -> Sequence[Any]:
+        """What each sample adds to the score."""
 
-    def every_second(self, first: int) -> "Labelled":
+    @abstractmethod
+    def points(self, measured: Sequence[Any]) -> float:
+        """The score of samples, in percent. measured: of each."""
+
+    @abstractmethod
+    def every_second(self, first: int) -> Self:
         """Every second sample from the first given."""
-        return Labelled(self.samples[first::2], self.labels[first::2])
+
+    @property
+    @abstractmethod
+    def draws(self) -> int:
+        """How many numbers `drops` gives."""
+
+    @abstractmethod
+    def drops(self, real: Sequence[Any], found: Sequence[Any]) -> np.ndarray:
+        """Independent numbers whose spread tells how sure the drop from one score to the other is."""
+
+
+@dataclass(frozen=True)
+class LabelledClasses(Labelled):
+    """labels: the class number of each sample."""
+
+    labels: np.ndarray
+    title: ClassVar[str] = "top-1 accuracy, %"
+
+    def measured(self, run: Runs) -> Sequence[int]:
+        """Of each sample, 1 where its class is its label, else 0; see `predicted`."""
+        pairs = zip(self.samples, self.labels, strict=True)
+        return [int(predicted(run(feeds)) == label) for feeds, label in pairs]
+
+    def points(self, measured: Sequence[int]) -> float:
+        """Share of samples whose class is their label."""
+        return 100 * float(np.mean(measured))
+
+    def every_second(self, first: int) -> "LabelledClasses":
+        """See `Labelled`."""
+        return LabelledClasses(self.samples[first::2], self.labels[first::2])
+
+    @property
+    def draws(self) -> int:
+        """See `Labelled`."""
+        return len(self.samples)
+
+    def drops(self, real: Sequence[int], found: Sequence[int]) -> np.ndarray:
+        """Points of each sample."""
+        return 100.0 * (np.asarray(real) - np.asarray(found))
+
+
+@dataclass(frozen=True)
+class LabelledObjects(Labelled):
+    """truths: what is in each picture. detector: how the model writes what it finds."""
+
+    truths: tuple[Truth, ...]
+    detector: Detector
+    title: ClassVar[str] = "mAP 50-95, %"
+
+    def measured(self, run: Runs) -> Sequence[Matched]:
+        """What is found in each picture, and whether it is there. Raises UsageError as `Detector.found`."""
+        pairs = zip(self.samples, self.truths, strict=True)
+        return [matched(self.detector.found(run(feeds), truth.size), truth) for feeds, truth in pairs]
+
+    def points(self, measured: Sequence[Matched]) -> float:
+        """Mean average precision as COCO defines it."""
+        return 100 * MeanPrecision.of(measured).mean
+
+    def every_second(self, first: int) -> "LabelledObjects":
+        """See `Labelled`."""
+        return LabelledObjects(self.samples[first::2], self.truths[first::2], self.detector)
+
+    @property
+    def draws(self) -> int:
+        """See `Labelled`."""
+        return min(GROUPS, len(self.samples))
+
+    def drops(self, real: Sequence[Matched], found: Sequence[Matched]) -> np.ndarray:
+        """Pseudo-values of the jackknife (Tukey 1958), one of each group of pictures that is left out."""
+        count = self.draws
+        whole = self.points(real) - self.points(found)
+        left = [self.points(_without(real, i, count)) - self.points(_without(found, i, count)) for i in range(count)]
+        return count * whole - (count - 1) * np.array(left)
+
+
+def _without(measured: Sequence[Matched], group: int, groups: int) -> list[Matched]:
+    return [one for place, one in enumerate(measured) if place % groups != group]
 
 
 def is_input(name: str, inputs: Sequence[InputSpec]) -> bool:
@@ -58,24 +149,55 @@ def predicted(outputs: Mapping[str, object]) -> int:
     return int((arrays[0] if scores is None else scores).reshape(-1).argmax())
 
 
-def read_labels(model: ir.Model, path: Path, folder: Path, preprocessing: Preprocessing | None) -> Labelled:
-    """Samples and labels from an .npz or a CSV of `image,class` lines, spooled into `folder`.
+def read_labels(
+    model: ir.Model, path: Path, folder: Path, preprocessing: Preprocessing | None, detector: Detector | None = None
+) -> Labelled:
+    """Samples and labels, spooled into `folder`: an .npz, a CSV of `image,class` lines, or pictures with boxes.
 
-    Raises CalibrationError naming the file and what is wrong.
+    These are a folder with labels as YOLO writes them, or a file as COCO writes it, below whose folder the pictures
+    lie. Raises CalibrationError naming the file and what is wrong.
     """
     inputs = input_specs(model)
+    if path.is_dir() or (path.is_file() and path.suffix == COCO):
+        return _objects(path, inputs, folder, preprocessing or Preprocessing(), detector or Detector())
     if not path.is_file():
-        raise CalibrationError(f"the labels {path} do not exist; give an .npz with `{KEY}` or a CSV of image,class")
-    if path.suffix == ".npz" and is_input(KEY, inputs):
         raise CalibrationError(
-            f"the model has an input {KEY!r}, so that {path} has no place for class numbers: judge the compiled file "
-            "with `ptqc eval`, whose --labels has them alone"
+            f"the labels {path} do not exist; give an .npz with `{LABELS}` or a CSV of image,class; for a detector a "
+            "folder of images with labels as YOLO writes them, or a COCO file"
         )
-    feeds, labels = _from_npz(path) if path.suffix == ".npz" else from_csv(path, inputs, preprocessing)
+    if path.suffix not in (ARRAYS, TABLE):
+        raise CalibrationError(
+            f"the labels {path} are neither {ARRAYS}, {TABLE} nor {COCO}; give an .npz with `{LABELS}`, a CSV of "
+            "image,class, or for a detector a COCO file"
+        )
+    if path.suffix == ARRAYS and is_input(LABELS, inputs):
+        raise CalibrationError(
+            f"the model has an input {LABELS!r}, so that {path} has no place for class numbers: judge the compiled "
+            "file with `ptqc eval`, whose --labels has them alone"
+        )
+    feeds, labels = _from_npz(path) if path.suffix == ARRAYS else from_csv(path, inputs, preprocessing)
     samples = collect(feeds, inputs, folder, EVERY_SAMPLE, preprocessing)
     if len(samples) != len(labels):
         raise CalibrationError(f"{path} has {len(samples)} samples and {len(labels)} labels; give one label per sample")
-    return Labelled(samples, labels)
+    return LabelledClasses(samples, labels)
+
+
+def _objects(
+    path: Path, inputs: tuple[InputSpec, ...], folder: Path, preprocessing: Preprocessing, detector: Detector
+) -> LabelledObjects:
+    place, labels = (path, None) if path.is_dir() else (path.parent, path)
+    _, pictures = labelled_pictures(place, labels, detector.classes, inputs, None, preprocessing)
+    truths = list[Truth]()
+
+    def feeds_of() -> Any:
+        for picture in pictures:
+            truths.append(picture.truth)
+            yield picture.feeds
+
+    samples = collect(feeds_of(), inputs, folder, EVERY_SAMPLE)
+    if not any(np.any(~truth.crowd) for truth in truths):
+        raise CalibrationError(f"the labels {path} name no object in any of {len(truths)} images, so none can be found")
+    return LabelledObjects(samples, tuple(truths), detector)
 
 
 def _from_npz(path: Path) -> tuple[object, np.ndarray]:
@@ -85,9 +207,9 @@ def _from_npz(path: Path) -> tuple[object, np.ndarray]:
             arrays = {name: archive[name] for name in archive.files}
     except Exception as error:  # NumPy and zipfile raise many types for a damaged file
         raise CalibrationError(f"cannot read the labels {path}: {error}") from error
-    labels = arrays.pop(KEY, None)
+    labels = arrays.pop(LABELS, None)
     if labels is None or labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise CalibrationError(f"{path} has no array `{KEY}` of one integer per sample; it has {sorted(arrays)}")
+        raise CalibrationError(f"{path} has no array `{LABELS}` of one integer per sample; it has {sorted(arrays)}")
     return arrays, labels
 
 

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx
@@ -17,8 +17,8 @@ from ptqc.errors import UsageError
 from ptqc.execute.onnxruntime import Runner, open_packed
 from ptqc.losses import Kinds, OutputLoss, Outputs, aligned
 from ptqc.losses.classes import Classes
-from ptqc.stages.judging.judge import Evaluate
 from ptqc.stages.judging.labels import Labelled
+from ptqc.stages.judging.scoring import Scoring
 from ptqc.stages.loss.bounds import draws_needed, mean_at_most, most_hits, most_of, student
 from ptqc.stages.loss.flips import Flips
 
@@ -240,28 +240,32 @@ class SameClass(OnSplits):
 
 @dataclass(frozen=True)
 class LabelledDrop(Criterion):
-    """Points of top-1 accuracy that are lost on labelled samples: every second one chooses, the others judge."""
+    """Points of the score that are lost on labelled samples: every second one chooses, the others judge."""
 
     model: ir.Model
     labelled: Labelled
     order: ClassVar[float] = 2.0
 
     def held(self, file: onnx.ModelProto) -> Lost:
-        return self._lost(file, self.labelled.every_second(0), self._hits[0::2])
+        return self._lost(file, 0)
 
     def judged(self, file: onnx.ModelProto) -> Lost:
-        return self._lost(file, self.labelled.every_second(1), self._hits[1::2])
+        return self._lost(file, 1)
 
-    def _lost(self, file: onnx.ModelProto, labelled: Labelled, hits: np.ndarray) -> Lost:
-        return Lost.mean(100 * (hits - labelled.hits(open_packed(file, self.model).run)))
+    def _lost(self, file: onnx.ModelProto, first: int) -> Lost:
+        half, real = self.labelled.every_second(first), self._real[first::2]
+        found = half.measured(open_packed(file, self.model).run)
+        value, drops = half.points(real) - half.points(found), half.drops(real, found)
+        bound = value + mean_at_most(drops) - float(drops.mean())
+        return Lost(value, bound, len(half.samples), STUDENT, tuple(drops.tolist()))
 
     @cached_property
-    def _hits(self) -> np.ndarray:
-        return self.labelled.hits(Runner(self.model).run)
+    def _real(self) -> Sequence[Any]:
+        return self.labelled.measured(Runner(self.model).run)
 
     @property
     def judges(self) -> int:
-        return len(self.labelled.samples) // 2
+        return self.labelled.every_second(1).draws
 
 
 @dataclass(frozen=True)
@@ -269,19 +273,15 @@ class EvaluatedDrop(Criterion):
     """Points that the user's own score falls by. It is one figure, which judges as it is."""
 
     model: ir.Model
-    evaluate: Evaluate
+    scoring: Scoring
     order: ClassVar[float] = 2.0
 
     def held(self, file: onnx.ModelProto) -> Lost:
-        value = self._score - self.evaluate(open_packed(file, self.model).run)
+        value = self.scoring.float_score - self.scoring.score(open_packed(file, self.model).run)
         return Lost(value, value, 0, NO_BOUND)
 
     def judged(self, file: onnx.ModelProto) -> Lost:
         return self.held(file)
-
-    @cached_property
-    def _score(self) -> float:
-        return self.evaluate(Runner(self.model).run)
 
     @property
     def judges(self) -> int:

@@ -6,6 +6,7 @@ from pathlib import Path
 from ptqc.budget import LossBudget
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs
+from ptqc.calibration.open_batches import OpenBatches
 from ptqc.calibration.runnable import check_runs
 from ptqc.calibration.samples import Samples, collect
 from ptqc.errors import CalibrationError
@@ -54,7 +55,8 @@ def with_judges(
 ) -> Prepared:
     """What an earlier compile prepared, with other samples that judge. Raises CalibrationError."""
     limit = samples_wanted(budget) + len(prepared.samples)
-    given = collect(calibration, input_specs(prepared.model), folder, limit, preprocessing)
+    batches = OpenBatches(prepared.model)
+    given = collect(calibration, input_specs(prepared.model), folder, limit, preprocessing, rows=batches)
     check_runs(prepared.model, given)
     return replace(prepared, judging=_fresh(given, prepared.samples))
 

@@ -24,8 +24,7 @@ from ptqc.stages.fit import Fitted, OnePlan, PlanSearch, Search, smallest_plan
 from ptqc.stages.float_activations import fit_finite
 from ptqc.stages.float_layers import with_float_layers
 from ptqc.stages.job import Job
-from ptqc.stages.judging.judge import Evaluate
-from ptqc.stages.judging.labels import Labelled
+from ptqc.stages.judging.scoring import Scoring
 from ptqc.stages.loss.criteria import (
     Criterion,
     EvaluatedDrop,
@@ -104,15 +103,15 @@ class Verdict:
         return self.judged[self.delivered].bound <= self.criterion.limit
 
 
-def criterion_of(job: Job, budget: LossBudget, labelled: Labelled | None, evaluate: Evaluate | None) -> Criterion:
+def criterion_of(job: Job, budget: LossBudget, scoring: Scoring | None) -> Criterion:
     """What a budget counts. Raises UsageError where it does not fit the model."""
     decided, judging = job.decided, job.prepared.judging
     check_unit(budget, decided.kinds)
     if budget.unit == DROP:
-        if evaluate is not None:
-            return EvaluatedDrop(budget.limit, budget.unit, job.model, evaluate)
-        assert labelled is not None  # see `ptqc.stages.preparing.early_checks.check_score`
-        return LabelledDrop(budget.limit, budget.unit, job.model, labelled)
+        assert scoring is not None  # see `ptqc.stages.preparing.early_checks.check_score`
+        if scoring.labelled is None:
+            return EvaluatedDrop(budget.limit, budget.unit, job.model, scoring)
+        return LabelledDrop(budget.limit, budget.unit, job.model, scoring.labelled)
     if judging is None:
         raise UsageError(
             f"the budget {budget} needs samples that were used for no choice, and the earlier compile set none aside: "

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.joining import takes_batches
 from ptqc.calibration.observers import RangeObserver
+from ptqc.calibration.open_batches import OpenBatches
 from ptqc.calibration.plausibility import outlier_warning, preprocessing_warning
 from ptqc.calibration.runnable import check_runs, runnable_short_sizes, runnable_side
 from ptqc.calibration.samples import Samples, collect
@@ -134,12 +136,15 @@ def gather(
         short = runnable_short_sizes(source.model, seed, side)
         synthetic = synthesize(source.model, limit, seed, progress, source.cast_double, side, short)
         calibration, notes = synthetic.feeds, synthetic.notes
+    batches = None if is_drawn else OpenBatches(source.model, partial(try_once, source))
     with progress.stage("read calibration data", None) as stage:
-        samples = collect(calibration, inputs, folder, limit, preprocessing, lambda _done, _total: stage.advance())
+        samples = collect(
+            calibration, inputs, folder, limit, preprocessing, lambda _done, _total: stage.advance(), batches
+        )
     samples = dataclasses.replace(samples, notes=(*notes, *samples.notes))
     if len(samples) < 2:
         raise CalibrationError("one calibration sample was given; give at least 2, and preferably 100 or more")
-    if not is_drawn:
+    if batches is not None and not batches.has_run:
         try_once(source, samples[0])
     return _with_caches(source.model, samples, folder) if is_drawn or isinstance(calibration, Texts) else samples
 

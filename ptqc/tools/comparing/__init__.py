@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from os import PathLike, getloadavg
+from os import getloadavg
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,14 @@ from ptqc.artifact.golden import Golden
 from ptqc.caches.values import unpacked_feeds
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs
+from ptqc.calibration.open_batches import OpenBatches
 from ptqc.calibration.samples import collect
 from ptqc.calibration.synthetic import draw
 from ptqc.errors import UsageError
 from ptqc.execute.onnxruntime import Feeds, tensors_of
 from ptqc.execute.speed import Speed, race, speed_of
 from ptqc.losses import recognize
+from ptqc.reading.given import Model
 from ptqc.stages.judging.judge import BEST_SQNR, Judged, judge_pairs
 from ptqc.text import number, percent, shorten, table
 from ptqc.tools.comparing.contenders import Contender, as_compiled, contenders, of_one_interface, running
@@ -109,7 +111,7 @@ class ModelComparison:
 
 @quiet_libraries()
 def compare(
-    *models: str | PathLike[str],
+    *models: Model,
     calibration: object = None,
     samples: int = SAMPLES,
     threads: int = 1,
@@ -118,10 +120,11 @@ def compare(
 ) -> ModelComparison:
     """Bytes, times and outputs of models, beside those of the first.
 
-    models: ONNX files, and folders that `compile` wrote: of these the file and, where one runs here, the native
-    library. calibration: samples as for `compile`, at most `samples` of which are run; default: the golden samples of
-    the first artifact, or drawn ones where there is none. threads: of a run; on one, what other programs take of the
-    processor is left out. Raises UsageError where the models differ in inputs or outputs.
+    models: ONNX files or models in memory, as for `compile`, and folders that it wrote: of these the file and, where
+    one runs here, the native library. calibration: samples as for `compile`, at most `samples` of which are run;
+    default: the golden samples of the first artifact, or drawn ones where there is none. threads: of a run; on one,
+    what other programs take of the processor is left out. Raises UsageError where the models differ in inputs or
+    outputs.
     """
     if threads < 1:
         raise UsageError(f"threads = {threads}; expected a positive number")
@@ -150,7 +153,8 @@ def _samples(
 ) -> tuple[list[Feeds], str]:
     """Samples, and what they are."""
     if calibration is not None:
-        feeds = list(collect(calibration, input_specs(found[0].model), folder, most, preprocessing))
+        model = found[0].model
+        feeds = list(collect(calibration, input_specs(model), folder, most, preprocessing, rows=OpenBatches(model)))
         return feeds, f"{len(feeds)} samples"
     for one, artifact in ((one, one.artifact) for one in found if one.artifact is not None):
         golden = [unpacked_feeds(feeds, one.unpacked) for feeds in _golden(artifact)]

@@ -23,7 +23,9 @@ from ptqc.graph.caches import find_caches
 from ptqc.graph.external import hold_external
 from ptqc.native.interface import WEIGHTS, library_file
 from ptqc.reading.file import parse, read_bytes
+from ptqc.reading.given import Model, file_of
 from ptqc.reading.tensors import check_tensors, external_files
+from ptqc.work.scratch import Scratch
 
 RUNTIME = f"ONNX Runtime {ort.__version__}"
 
@@ -35,7 +37,8 @@ class Contender:
     """One way to run a model.
 
     runtime: what runs it. bytes: of all files that it needs. start: opens it. model: its graph.
-    artifact: what it is part of. unpacked: forms of caches that it takes and gives as if they were not packed.
+    artifact: what it is part of. unpacked: forms of caches that it takes and gives as if they were not packed. room:
+    the folder of a model that was given in memory.
     """
 
     name: str
@@ -45,6 +48,7 @@ class Contender:
     model: ir.Model
     artifact: Artifact | None = None
     unpacked: Mapping[str, CacheForm] = field(default_factory=dict)
+    room: Scratch | None = None
 
     @property
     def inputs(self) -> set[str]:
@@ -68,13 +72,16 @@ def as_compiled(stated: Preprocessing | None, found: Sequence[Contender]) -> Pre
     return stated or next(filter(None, kept), None)
 
 
-def contenders(given: str | PathLike[str], threads: int) -> Iterator[Contender]:
-    """An ONNX file, or of an artifact its file and its library. threads: of a run, 0 for all processors.
+def contenders(given: Model, threads: int) -> Iterator[Contender]:
+    """A model in a file or in memory, or of an artifact its file and its library. threads: of a run, 0 for all.
 
     Raises ModelError for what is no model, and UsageError for a folder that is no artifact.
     """
     if threads < 0:
         raise UsageError(f"threads = {threads}; give a positive number, or 0 for all processors")
+    if not isinstance(given, str | PathLike):
+        yield memory_contender(given, threads)
+        return
     path = path_of("model", given)
     if not path.is_dir():
         yield file_contender(path, threads, None)
@@ -98,8 +105,16 @@ def contenders(given: str | PathLike[str], threads: int) -> Iterator[Contender]:
     )
 
 
-def file_contender(path: Path, threads: int, artifact: Artifact | None) -> Contender:
-    """An ONNX file, of an artifact or not, in ONNX Runtime. Raises ModelError for what is no model."""
+def memory_contender(given: object, threads: int) -> Contender:
+    """A model in memory, in ONNX Runtime. Raises UsageError for what is no model, ModelError for a damaged one."""
+    room = Scratch()
+    path, kind = file_of(given, room.folder)
+    return replace(file_contender(path, threads, None, f"the {kind}"), room=room)
+
+
+def file_contender(path: Path, threads: int, artifact: Artifact | None, called: str = "") -> Contender:
+    """An ONNX file, of an artifact or not, in ONNX Runtime; `called` so. Raises ModelError for what is no model."""
+    name = called or str(path)
     try:
         data = read_bytes(path)
         proto = parse(data)
@@ -108,13 +123,13 @@ def file_contender(path: Path, threads: int, artifact: Artifact | None) -> Conte
         model = ir.from_proto(zipmaps.as_tensors(proto))
         hold_external(model, path.parent, mapped=True, own=path)
     except ModelError as error:
-        raise ModelError(f"{path}: {error}") from error
+        raise ModelError(f"{name}: {error}") from error
     size = len(data) + sum(file.stat().st_size for file in files.values())
 
     def start() -> Run:
         return Runner(model, options=session_options(threads=threads), timed=True).run
 
-    return Contender(str(path), RUNTIME, size, start, model, artifact)
+    return Contender(name, RUNTIME, size, start, model, artifact)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from ptqc.calibration.roles import roles
 from ptqc.calibration.texts import Texts, read_tokenizer
 from ptqc.detection.detector import Detector
 from ptqc.errors import ModelError, UsageError
+from ptqc.reading.given import Model
 from ptqc.text import number, shorten, table
 from ptqc.tools.comparing.contenders import Contender, Run, as_compiled, contenders, of_one_interface, running
 from ptqc.tools.evaluating.data import Judges, LabelledCase, read_judges, read_pictures
@@ -112,7 +113,7 @@ def _signed(found: Estimate) -> tuple[str, str]:
 
 @quiet_libraries()
 def evaluate(
-    *models: str | PathLike[str],
+    *models: Model,
     metric: str | Metric | Callable[[Any, Any], float],
     data: object,
     labels: object = None,
@@ -126,14 +127,14 @@ def evaluate(
 ) -> Evaluation:
     """The score of each model on labelled data, and how far it is from that of the first.
 
-    models: ONNX files, and folders that `ptqc.compile` wrote: of these the file and, where one runs here, the native
-    library. metric: "top-1", "top-5", "map" or "map-50" (of detectors, with images and their boxes), "cross-entropy",
-    "perplexity", "similarity", "cosine", "word-errors", "psnr", "module:function", a function of outputs and label, or
-    a `ptqc.tools.evaluating.metric.Metric`. data: as `calibration` of `ptqc.compile`, with labels beside the samples
-    (as `ptqc eval --help` says) or in `labels`. output: the one that is judged; default: the first. samples: labels at
-    most. threads: of a run, 0 for all processors. tokenizer: what turns tokens into words, where that of the data is
-    not meant. detector: how the models write what they find, for "map"; default: as an artifact's compile was told.
-    Raises CalibrationError where data, labels and metric do not go together.
+    models: ONNX files or models in memory, as for `ptqc.compile`, and folders that it wrote: of these the file and,
+    where one runs here, the native library. metric: "top-1", "top-5", "map" or "map-50" (of detectors, with images and
+    their boxes), "cross-entropy", "perplexity", "similarity", "cosine", "word-errors", "psnr", "module:function", a
+    function of outputs and label, or a `ptqc.tools.evaluating.metric.Metric`. data: as `calibration` of `ptqc.compile`,
+    with labels beside the samples (as `ptqc eval --help` says) or in `labels`. output: the one that is judged; default:
+    the first. samples: labels at most. threads: of a run, 0 for all processors. tokenizer: what turns tokens into
+    words, where that of the data is not meant. detector: how the models write what they find, for "map"; default: as an
+    artifact's compile was told. Raises CalibrationError where data, labels and metric do not go together.
     """
     asked = metric_of(metric)
     if samples is not None and samples < 1:
@@ -167,7 +168,7 @@ def _of_detector(metric: Metric, stated: Detector | None, found: Sequence[Conten
     """A metric of detectors with how these write what they find: as stated, else as the first artifact keeps it."""
     if not isinstance(metric, MeanAP):
         if stated is not None:
-            raise UsageError(f"the metric {metric.name} is none of detectors: leave out how these write boxes")
+            raise UsageError(f"the metric {metric.called} is none of detectors: leave out how these write boxes")
         return metric
     kept = (one.artifact.detector for one in found if one.artifact is not None)
     detector = stated or next(filter(None, kept), None)

@@ -16,16 +16,26 @@ import numpy as np
 
 from ptqc.arguments import path_of, shown
 from ptqc.calibration.images import IMAGE_SUFFIXES, Preprocessing
-from ptqc.calibration.inputs import InputSpec
+from ptqc.calibration.inputs import InputSpec, as_array
 from ptqc.calibration.samples import EVERY_SAMPLE, CheckedSample, checked
-from ptqc.calibration.sources import LENGTHS, bounds_of, files_below, is_hidden, npz_members, open_source, spread
+from ptqc.calibration.sources import (
+    LABELS,
+    LENGTHS,
+    are_classes,
+    bounds_of,
+    files_below,
+    is_hidden,
+    npz_members,
+    open_source,
+    spread,
+)
 from ptqc.calibration.texts import TABLE, Texts
 from ptqc.detection.detector import ClassNumbers
+from ptqc.detection.pictures import labelled_pictures
 from ptqc.errors import CalibrationError, UsageError
 from ptqc.execute.onnxruntime import Feeds
-from ptqc.stages.judging.labels import KEY, from_csv, is_input
+from ptqc.stages.judging.labels import from_csv, is_input
 from ptqc.tools.evaluating.metric import Metric
-from ptqc.tools.evaluating.pictures import labelled_pictures
 
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)
 
@@ -61,10 +71,10 @@ def read_judges(
     """
     # Which samples labels belong to that are given apart, only their place among all samples tells.
     source, found = _opened(data, metric, inputs, preprocessing, most if labels is None else None)
-    if metric.needs_labels and labels is None and is_input(KEY, inputs):
+    if metric.needs_labels and labels is None and is_input(LABELS, inputs):
         raise CalibrationError(
-            f"the model has an input {KEY!r}, which the array `{KEY}` of the data feeds, and the metric {metric.name} "
-            "needs labels: give them apart, with --labels"
+            f"the model has an input {LABELS!r}, which the array `{LABELS}` of the data feeds, and the metric "
+            f"{metric.called} needs labels: give them apart, with --labels"
         )
     if labels is not None:
         found = _apart(labels)
@@ -109,8 +119,8 @@ def _cases(
             break
         if metric.needs_labels and not labels:
             raise CalibrationError(
-                f"the metric {metric.name} needs labels, and the data have none: an array `{KEY}` in the .npz, images "
-                "in one folder for each class, a CSV of image,class-number, or --labels"
+                f"the metric {metric.called} needs labels, and the data have none: an array `{LABELS}` in the .npz, "
+                "images in one folder for each class, a CSV of image,class-number, or --labels"
             )
         if labels and number >= len(labels):
             raise _uneven(f"at least {count}", labels, together)
@@ -143,7 +153,8 @@ def _opened(
     if isinstance(data, Mapping):
         return _of_arrays(data, inputs)
     if not isinstance(data, str | Path):
-        return data, []
+        labels: list[Any] = []
+        return (_of_items(data, inputs, labels), labels) if _may_have_classes(data) else (data, [])
     path = path_of("data", data)
     if path.is_dir():
         return _of_folder(path, metric, inputs, preprocessing, most)
@@ -157,21 +168,55 @@ def _opened(
     return data, []
 
 
+def _may_have_classes(data: object) -> bool:
+    """Whether items of an iterable may have class numbers behind their arrays, as those of a data loader."""
+    if hasattr(data, "__array__") or callable(getattr(data, "get_next", None)) or not isinstance(data, Iterable):
+        return False
+    return not isinstance(data, Sequence) or (len(data) > 0 and isinstance(data[0], tuple | list))
+
+
+def _of_items(data: Iterable[Any], inputs: Sequence[InputSpec], labels: list[Any]) -> Iterator[Any]:
+    """The items, without the class numbers behind their arrays, which are appended to `labels`.
+
+    A batch whose rows have a class each is taken apart, as far as the model leaves the size of its batch open.
+    """
+    for item in data:
+        if not isinstance(item, tuple | list) or len(item) != len(inputs) + 1 or not are_classes(item[-1]):
+            yield item
+            continue
+        *values, classes = (as_array(value, "an item") for value in item)
+        pairs = list(zip(values, inputs, strict=True))
+        is_batch = classes.ndim == 1 and all(
+            value.ndim == len(spec.shape) > 0 and len(value) == len(classes) and _takes_rows(spec)
+            for value, spec in pairs
+        )
+        for row in range(len(classes)) if is_batch else ():
+            labels.append(classes[row])
+            yield tuple(value[row : row + 1] for value in values)
+        if not is_batch:
+            labels.append(classes)
+            yield tuple(values)
+
+
+def _takes_rows(spec: InputSpec) -> bool:
+    return not isinstance(spec.shape[0], int) or spec.shape[0] == 1
+
+
 def _of_arrays(given: Mapping[str, Any], inputs: Sequence[InputSpec]) -> tuple[object, list[Any]]:
-    if is_input(KEY, inputs):
+    if is_input(LABELS, inputs):
         return given, []
-    arrays = {name: array for name, array in given.items() if name not in (KEY, KEY + LENGTHS)}
-    return arrays, _cut(given) if KEY in given else []
+    arrays = {name: array for name, array in given.items() if name not in (LABELS, LABELS + LENGTHS)}
+    return arrays, _cut(given) if LABELS in given else []
 
 
 def _cut(given: Mapping[str, Any]) -> list[Any]:
     """The labels of a mapping, one of each case, where there are lengths of different lengths."""
-    labels, lengths = np.asarray(given[KEY]), given.get(KEY + LENGTHS)
+    labels, lengths = np.asarray(given[LABELS]), given.get(LABELS + LENGTHS)
     if labels.ndim == 0:
-        raise CalibrationError(f"`{KEY}` is one value, expected an array with one label for each sample")
+        raise CalibrationError(f"`{LABELS}` is one value, expected an array with one label for each sample")
     if lengths is None:
         return list(labels)
-    bounds = bounds_of(labels, np.asarray(lengths), f"`{KEY}`", f"`{KEY + LENGTHS}`")
+    bounds = bounds_of(labels, np.asarray(lengths), f"`{LABELS}`", f"`{LABELS + LENGTHS}`")
     return np.split(labels, bounds[1:-1])
 
 
@@ -213,7 +258,7 @@ def _of_files(
     """The feeds of each file; its label is appended to `labels`, unless an input of the model has that name."""
     for path in files:
         arrays = dict(npz_members(path))
-        label = None if is_input(KEY, inputs) else arrays.pop(KEY, None)
+        label = None if is_input(LABELS, inputs) else arrays.pop(LABELS, None)
         if label is not None:
             labels.append(label)
         yield arrays
@@ -261,16 +306,16 @@ def _apart(labels: object) -> list[Any]:
             raise UsageError(f"labels is {shown(labels)}; give a path, or one label for each sample") from error
     path = path_of("labels", labels)
     if not path.is_file():
-        raise CalibrationError(f"the labels {path} do not exist; give an .npz with `{KEY}`, or an .npy")
+        raise CalibrationError(f"the labels {path} do not exist; give an .npz with `{LABELS}`, or an .npy")
     if path.suffix == ".npz":
         members = npz_members(path)
-        if KEY not in members:
-            raise CalibrationError(f"{path} has no array `{KEY}`; it has {sorted(members)}")
+        if LABELS not in members:
+            raise CalibrationError(f"{path} has no array `{LABELS}`; it has {sorted(members)}")
         return _cut(members)
     if path.suffix == ".csv":
         raise CalibrationError(f"{path} names its images: give it in place of the data, without labels of their own")
     if path.suffix != ".npy":
-        raise CalibrationError(f"the labels {path} are neither .npz nor .npy; give an .npz with `{KEY}`, or an .npy")
+        raise CalibrationError(f"the labels {path} are neither .npz nor .npy; give an .npz with `{LABELS}`, or an .npy")
     try:
         return list(np.load(path, allow_pickle=False))
     except Exception as error:  # NumPy raises many types for a damaged file

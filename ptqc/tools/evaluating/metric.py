@@ -91,6 +91,11 @@ class Metric(ABC):
     samples: ClassVar[int] = 1
     needs_labels: ClassVar[bool] = True
 
+    @property
+    def called(self) -> str:
+        """The metric as a user names it, with its parameter."""
+        return self.name
+
     @classmethod
     @abstractmethod
     def of(cls, parameter: str) -> "Metric | None":

@@ -20,7 +20,7 @@ from ptqc.passes.schedule import default_rewrites
 from ptqc.plan import Plan
 from ptqc.reading import ModelSource
 from ptqc.reading.file import parse, read_bytes
-from ptqc.reading.given import FILE, Model, read_given
+from ptqc.reading.given import NAME, Model, read_given
 from ptqc.stages.judging.unquantized import float_operators
 from ptqc.stages.preparing.smallest import estimated_size, lower_bound
 from ptqc.tools.inspecting.content import content
@@ -46,7 +46,7 @@ def inspect(model: Model) -> Inspection:
         try:
             source = read_given(model, Path(folder))
         except ModelError as error:
-            path = Path(model) if isinstance(model, str | os.PathLike) else Path(folder) / FILE
+            path = Path(model) if isinstance(model, str | os.PathLike) else Path(folder) / NAME
             try:
                 return _refused(path, str(error))
             except ModelError as no_model:

@@ -133,11 +133,33 @@ def test_samples_of_several_sizes_are_refused_before_anything_is_measured(tmp_pa
     assert "sizes, which a library takes where its operators do" in artifact.manifest["targets"]["cpu"]["missing"]
 
 
+# A layer reads what was before, of which there may be nothing.
+PAST = """g (float[1,T,8] x, float[1,P,8] past) => (float[1,T,4] y) {
+    old = MatMul(past, w)
+    sums = ReduceSum <keepdims = 1> (old, axis)
+    new = MatMul(x, w)
+    y = Add(new, sums)
+}"""
+
+
+def test_an_axis_without_elements_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    model = proto(PAST, w=weight(8, 4), axis=np.array([1]))
+    feeds = [
+        {"x": samples(2 + i % 2, 8, count=1, seed=i), "past": samples((0, 3)[i % 2], 8, count=1)} for i in range(8)
+    ]
+    told = r"needs 1 or more along axis 1 of input 'past', and there are samples of shape \(1, 0, 8\)"
+    with pytest.raises(TargetError, match=told):
+        compiled(model, feeds, tmp_path, target="cpu")
+    assert not (tmp_path / "cache").exists()
+    artifact = compiled(model, feeds, tmp_path, target="cpu", allow_missing_target=True, bits=(7,))
+    assert "P = 0; the library takes 1 or more" in artifact.manifest["targets"]["cpu"]["missing"]
+
+
 def test_a_library_for_one_size_is_built_for_that_of_most_samples(tmp_path: Path) -> None:
     model = proto("g (float[N,8,L] x) => (float[N,4,L] y) { y = Conv <kernel_shape = [1]> (x, w) }", w=weight(4, 8, 1))
     feeds = [samples(8, 3 if index % 4 == 2 else 6, count=1, seed=index) for index in range(16)]
     artifact = compiled(model, feeds, tmp_path, target="cpu", bits=(7,))
-    assert artifact.manifest["targets"]["cpu"]["fixed_sizes"].startswith("built for the size of 3 of 4 samples: these")
+    assert artifact.manifest["targets"]["cpu"]["fixed_sizes"].startswith("built for the size of 3 of 4 samples: the")
     (found,) = ptqc.load(artifact.folder).native().run({"x": feeds[0]}).values()
     assert found.shape == (1, 4, 6)
 

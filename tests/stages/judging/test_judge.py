@@ -15,7 +15,8 @@ from ptqc.losses.detection import Detection
 from ptqc.losses.embedding import Embedding
 from ptqc.losses.regression import Regression
 from ptqc.losses.state import State
-from ptqc.stages.judging.judge import BEST_SQNR, Evaluate, Judged, _judged, judge, to_json
+from ptqc.stages.judging.judge import BEST_SQNR, Judged, _judged, judge, to_json
+from ptqc.stages.judging.scoring import Evaluate, OwnScore, scoring_of
 from ptqc.work.progress import SILENT
 
 Run = Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
@@ -38,8 +39,9 @@ def packed(model: ir.Model, change: Callable[[np.ndarray], np.ndarray]) -> onnx.
 
 
 def judged(measured: Measured, change: Callable[[np.ndarray], np.ndarray], evaluate: Evaluate | None = None) -> Judged:
-    held = measured.prepared.held_back
-    return judge(measured.model, packed(measured.model, change), held, measured.context.kinds, evaluate, SILENT)
+    held, own = measured.prepared.held_back, None if evaluate is None else OwnScore(evaluate)
+    scoring = scoring_of(measured.model, own, None, None, SILENT)
+    return judge(measured.model, packed(measured.model, change), held, measured.context.kinds, scoring, SILENT)
 
 
 def test_the_same_function_agrees_completely(measured: Measured) -> None:

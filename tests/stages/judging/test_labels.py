@@ -1,16 +1,22 @@
 """Labelled samples: what is read, what is refused by name, and the accuracy that comes of it."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 import pytest
+from compiling import proto
 from graphs import parse
 from PIL import Image
 
+import ptqc
 from ptqc.calibration.images import Preprocessing
+from ptqc.detection.detector import Detector
 from ptqc.errors import CalibrationError
-from ptqc.stages.judging.labels import predicted, read_labels
+from ptqc.execute.onnxruntime import Runner
+from ptqc.stages.judging.labels import LabelledClasses, LabelledObjects, predicted, read_labels
+from ptqc.stages.loss.criteria import LabelledDrop
 from ptqc.store.npz import write_npz
 
 
@@ -32,7 +38,8 @@ def scores(feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def test_top1_is_the_share_of_hits(classifier: ir.Model, tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.eye(3, dtype=np.float32)[[0, 1, 2, 2]], labels=np.array([0, 1, 2, 0]))
     found = read_labels(classifier, tmp_path / "a.npz", tmp_path / "spool", None)
-    assert found.top1(scores) == 75.0
+    assert found.score(scores) == 75.0
+    assert isinstance(found, LabelledClasses)
     assert found.labels.tolist() == [0, 1, 2, 0]
 
 
@@ -44,8 +51,9 @@ def test_a_csv_names_images_relative_to_itself(of_images: ir.Model, tmp_path: Pa
     rows = "images/0.png,0\nimages/1.png, 1\nimages/2.png,1,of three columns\n"
     (tmp_path / "a.csv").write_text(heading + rows, encoding="utf-8")
     found = read_labels(of_images, tmp_path / "a.csv", tmp_path / "spool", Preprocessing())
+    assert isinstance(found, LabelledClasses)
     assert found.labels.tolist() == [0, 1, 1]
-    assert found.top1(scores) == pytest.approx(200 / 3)
+    assert found.score(scores) == pytest.approx(200 / 3)
 
 
 def test_a_first_line_that_names_an_image_is_no_heading(of_images: ir.Model, tmp_path: Path) -> None:
@@ -121,3 +129,92 @@ def test_a_csv_needs_a_model_with_one_input(tmp_path: Path) -> None:
 )
 def test_the_class_is_found_among_the_outputs(outputs: dict[str, object], expected: int) -> None:
     assert predicted(outputs) == expected
+
+
+# A place for each of four quarters of the image, whose score is its brightness.
+OF_QUARTERS = """g (float[1,3,32,32] x) => (float[1,4,4] boxes, float[1,4,1] scores) {
+    bright = AveragePool <kernel_shape = [16, 16], strides = [16, 16]> (x)
+    grey = ReduceMean <axes = [1], keepdims = 0> (bright)
+    scores = Reshape(grey, shape)
+    nothing = Mul(scores, zero)
+    boxes = Add(corners, nothing)
+}"""
+QUARTERS = np.array([[[0, 0, 16, 16], [16, 0, 32, 16], [0, 16, 16, 32], [16, 16, 32, 32]]], np.float32)
+SHARES = [(0.25, 0.25), (0.75, 0.25), (0.25, 0.75), (0.75, 0.75)]
+IN_PIXELS = Detector(boxes="xyxy", box_unit="pixels")
+
+
+@pytest.fixture
+def of_quarters() -> ir.Model:
+    constants = {"corners": QUARTERS, "zero": np.float32(0), "shape": np.array([1, 4, 1])}
+    return ir.from_proto(proto(OF_QUARTERS, 17, **constants))
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """Eight pictures with a bright quarter, which is an object; of every fourth the label is another quarter."""
+    (tmp_path / "images").mkdir()
+    (tmp_path / "labels").mkdir()
+    for number in range(8):
+        pixels, (x, y) = np.zeros((32, 32, 3), np.uint8), SHARES[number % 4]
+        pixels[int(32 * y) - 8 :, int(32 * x) - 8 :][:16, :16] = 255
+        Image.fromarray(pixels).save(tmp_path / "images" / f"{number}.png")
+        x, y = SHARES[(number + (number % 4 == 3)) % 4]
+        (tmp_path / "labels" / f"{number}.txt").write_text(f"0 {x} {y} 0.5 0.5")
+    return tmp_path / "images"
+
+
+def labelled(model: ir.Model, path: Path, spool: Path) -> LabelledObjects:
+    found = read_labels(model, path, spool, Preprocessing(fit="stretch"), IN_PIXELS)
+    assert isinstance(found, LabelledObjects)
+    return found
+
+
+def test_pictures_with_boxes_give_the_score_that_evaluate_gives(
+    of_quarters: ir.Model, pictures: Path, tmp_path: Path
+) -> None:
+    found = labelled(of_quarters, pictures, tmp_path / "spool")
+    path = tmp_path / "m.onnx"
+    ir.save(of_quarters, path)
+    options = {"preprocessing": Preprocessing(fit="stretch"), "detector": IN_PIXELS}
+    (row,) = ptqc.evaluate(path, metric="map", data=pictures, **options).rows
+    score = found.score(Runner(of_quarters).run)
+    assert score == pytest.approx(row.score.value)
+    assert 50 < score < 100
+
+
+@pytest.mark.usefixtures("pictures")
+def test_a_coco_file_names_images_below_its_folder(of_quarters: ir.Model, tmp_path: Path) -> None:
+    boxes = [[32 * x - 8, 32 * y - 8, 16, 16] for x, y in SHARES]
+    document = {
+        "images": [{"id": i, "file_name": f"images/{i}.png", "width": 32, "height": 32} for i in range(4)],
+        "annotations": [{"image_id": i, "category_id": 7, "bbox": box} for i, box in enumerate(boxes)],
+        "categories": [{"id": 7, "name": "bright"}],
+    }
+    (tmp_path / "coco.json").write_text(json.dumps(document))
+    found = labelled(of_quarters, tmp_path / "coco.json", tmp_path / "spool")
+    assert len(found.samples) == 4
+    assert found.score(Runner(of_quarters).run) == pytest.approx(100)
+
+
+def test_a_detector_loses_points_of_its_mean_average_precision(
+    of_quarters: ir.Model, pictures: Path, tmp_path: Path
+) -> None:
+    """A file that finds nothing loses all that there was, the same file nothing."""
+    found = labelled(of_quarters, pictures, tmp_path / "spool")
+    criterion = LabelledDrop(1.0, "%drop", of_quarters, found)
+    same, blind = ir.to_proto(of_quarters), of_quarters.clone()
+    blind.graph.initializers["corners"].const_value = ir.tensor(QUARTERS + 100, name="corners")
+    nothing = criterion.judged(same)
+    assert (nothing.value, nothing.bound, nothing.samples, criterion.judges) == (0, 0, 4, 4)
+    real = found.every_second(1).score(Runner(of_quarters).run)
+    lost = criterion.judged(ir.to_proto(blind))
+    assert lost.value == pytest.approx(real)
+    assert lost.bound >= lost.value
+
+
+def test_pictures_without_objects_are_refused(of_quarters: ir.Model, pictures: Path, tmp_path: Path) -> None:
+    for path in (tmp_path / "labels").iterdir():
+        path.write_text("")
+    with pytest.raises(CalibrationError, match="name no object in any of 8 images"):
+        labelled(of_quarters, pictures, tmp_path / "spool")

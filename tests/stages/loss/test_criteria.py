@@ -17,9 +17,11 @@ from ptqc.losses import OutputLoss
 from ptqc.losses.classes import Logits
 from ptqc.losses.embedding import Embedding
 from ptqc.losses.regression import Regression
-from ptqc.stages.judging.labels import Labelled
+from ptqc.stages.judging.labels import LabelledClasses
+from ptqc.stages.judging.scoring import OwnScore, scoring_of
 from ptqc.stages.loss.bounds import mean_at_most, most_of
 from ptqc.stages.loss.criteria import EXACT, EvaluatedDrop, LabelledDrop, Lost, MeanLoss, SameClass, Splits, check_unit
+from ptqc.work.progress import SILENT
 
 CLASSES = 3
 
@@ -145,7 +147,7 @@ def test_one_round_changes_the_limit_by_a_bounded_factor(splits: Splits) -> None
 def test_points_of_labelled_samples(x: np.ndarray, tmp_path: Path) -> None:
     """Every second sample judges; the changed file has the first two classes in each other's place."""
     labels = x.argmax(1)
-    labelled = Labelled(spooled(x, tmp_path / "x"), labels)
+    labelled = LabelledClasses(spooled(x, tmp_path / "x"), labels)
     criterion = LabelledDrop(1.0, "%drop", model(np.eye(3)), labelled)
     assert criterion.held(packed(SWAPPED)).value == pytest.approx(100 * (labels[0::2] != 2).mean())
     assert criterion.judged(packed(SWAPPED)).value == pytest.approx(100 * (labels[1::2] != 2).mean())
@@ -157,7 +159,9 @@ def test_points_of_a_score_of_the_users_own(x: np.ndarray) -> None:
     def score(run: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]) -> float:
         return 10 * float(run({"x": x})["y"].std() / x.std())
 
-    criterion = EvaluatedDrop(1.0, "%drop", model(np.eye(3)), score)
+    scoring = scoring_of(model(np.eye(3)), OwnScore(score, 100), None, None, SILENT)
+    assert scoring is not None
+    criterion = EvaluatedDrop(1.0, "%drop", model(np.eye(3)), scoring)
     judged = criterion.judged(packed(0.8 * np.eye(3)))
     assert judged.value == judged.bound == pytest.approx(2, rel=1e-5)
     assert criterion.room(judged) == pytest.approx(0.25, rel=1e-5)

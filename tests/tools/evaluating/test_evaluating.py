@@ -362,7 +362,7 @@ REFUSED: dict[str, tuple[dict[str, object], type[PtqcError], str]] = {
     "k": ({"metric": "top-0"}, UsageError, "metric is 'top-0'"),
     "no metric": ({"metric": 3}, UsageError, "metric is 3; give a function"),
     "samples": ({"samples": 0}, UsageError, "samples = 0"),
-    "no labels": ({"data": samples(3, 8, 8, count=4)}, CalibrationError, "the metric top needs labels"),
+    "no labels": ({"data": samples(3, 8, 8, count=4)}, CalibrationError, "the metric top-1 needs labels"),
     "too few": ({"labels": [1, 2]}, CalibrationError, "there are 40 samples and 2 labels; give one for each"),
     "no pairs": ({"metric": "similarity"}, CalibrationError, "40 samples and 40 labels; give one for 2"),
     "one label": ({"labels": 5}, UsageError, "labels is 5; give a path, or one label for each sample"),
@@ -456,7 +456,7 @@ def test_a_detector_is_scored_on_pictures_with_their_boxes(tmp_path: Path, capsy
     assert row["details"]["AP75"] == pytest.approx(100 * 34 / 101)
     assert main(words) == 2
     assert "a.png: nothing says how the model writes boxes: give --boxes" in capsys.readouterr().err
-    with pytest.raises(UsageError, match="the metric top is none of detectors"):
+    with pytest.raises(UsageError, match="the metric top-1 is none of detectors"):
         ptqc.evaluate(tmp_path / "detector.onnx", metric="top-1", data=tmp_path, detector=Detector())
 
 

@@ -60,6 +60,26 @@ def test_what_stays_float_is_told_with_the_reason(found: Inspection) -> None:
     ]
 
 
+@pytest.mark.parametrize("kind", ["GRU", "LSTM", "RNN"])
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_recurrent_operators_count(kind: str, direction: str) -> None:
+    """Each of 7 steps multiplies both matrices of all gates; the batch is free."""
+    gates, directions = {"GRU": 3, "LSTM": 4, "RNN": 1}[kind], {"forward": 1, "bidirectional": 2}[direction]
+    w, r = weight(directions, gates * 5, 12), weight(directions, gates * 5, 5)
+    text = f"g (float[7,N,12] x) => (float[7,{directions},N,5] y) {{"
+    text += f' y = {kind} <hidden_size = 5, direction = "{direction}"> (x, w, r) }}'
+    found = ptqc.inspect(proto(text, w=w, r=r)).found
+    assert found is not None
+    assert found.macs == 7 * (w.size + r.size)
+
+
+def test_products_of_what_is_computed_count() -> None:
+    text = "g (float[N,6,8] q, float[N,8,9] k) => (float[N,6,9] y) { a = MatMul(q, w) y = MatMul(a, k) }"
+    found = ptqc.inspect(proto(text, w=weight(8, 8))).found
+    assert found is not None
+    assert found.macs == 6 * 8 * 8 + 6 * 9 * 8
+
+
 def test_free_sizes_leave_the_products_open() -> None:
     tagger = inspect(MODELS / "tiny_gru_tagger.onnx")
     assert tagger.inputs[0].content == "token numbers or other indices"

@@ -24,6 +24,11 @@ class MeanAP(Metric):
     detector: Detector = field(default_factory=Detector)
 
     @property
+    def called(self) -> str:
+        """See `Metric`."""
+        return f"{self.name}-{LOWEST}" if self.only_lowest else self.name
+
+    @property
     def title(self) -> str:  # type: ignore[override]
         """See `Metric`."""
         return "mean average precision at an overlap of 50, %" if self.only_lowest else "mAP 50-95, %"

@@ -26,6 +26,11 @@ class TopK(Share):
         return cls(k) if k > 0 else None
 
     @property
+    def called(self) -> str:
+        """See `Metric`."""
+        return f"{self.name}-{self.k}"
+
+    @property
     def title(self) -> str:  # type: ignore[override]
         """See `Metric`."""
         return f"top-{self.k} accuracy, %"
