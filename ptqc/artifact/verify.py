@@ -28,6 +28,7 @@ from ptqc.execute.onnxruntime import Feeds, Runner, computes_in_float, tensors_o
 from ptqc.execute.saturation import saturates
 from ptqc.execute.skeleton import is_loaded_whole
 from ptqc.graph.external import fits_in_memory, refer_to_files, take_in
+from ptqc.graph.recorded import with_inputs
 from ptqc.graph.references import has_references
 from ptqc.graph.zipmaps import as_tensors
 from ptqc.native.cuda_library import NAME
@@ -67,7 +68,7 @@ def verify(folder: str | PathLike[str], *, model: str | Path | None = None, onnx
     computes anything else than it should; TargetError where its library cannot run on this machine.
     """
     artifact = load(folder)
-    proto = _checked_proto(artifact.folder / MODEL)
+    proto = with_inputs(_checked_proto(artifact.folder / MODEL), artifact.manifest.get("recorded", {}))
     kept = Golden.read(artifact.folder / GOLDEN)
     # What is beyond memory stays in the file, and weights in it packed, where nothing computes on integers.
     lean = has_references(proto) and computes_in_float(proto)
@@ -100,7 +101,7 @@ def _try_once(artifact: Artifact, proto: onnx.ModelProto, kept: Golden, *, lean:
     is_skeleton = lean and not is_loaded_whole(proto)
 
     def save(folder: Path) -> Path:
-        if not is_skeleton:
+        if not is_skeleton and not artifact.manifest.get("recorded"):
             return artifact.path
         (folder / MODEL).write_bytes(proto.SerializeToString())
         return folder / MODEL

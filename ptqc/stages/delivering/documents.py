@@ -137,6 +137,7 @@ def manifest(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
             "runtime_operators": own,
         },
         "maps": zipmaps.remembered(job.model),
+        **({"recorded": dict(values)} if (values := fitted.exported.recorded_values) else {}),
         "names": dict(fitted.exported.own),
         "allocation": _allocation(job, fitted),
         "latency": delivered.document if delivered is not None else None,

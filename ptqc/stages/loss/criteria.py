@@ -15,6 +15,7 @@ from ptqc.budget import DROP, LOSS_UNITS, SAME, LossBudget
 from ptqc.calibration.samples import Samples
 from ptqc.errors import UsageError
 from ptqc.execute.onnxruntime import Runner, open_packed
+from ptqc.graph.recorded import release, released, remembered
 from ptqc.losses import Kinds, OutputLoss, Outputs, aligned
 from ptqc.losses.classes import Classes
 from ptqc.stages.judging.judge import Evaluate
@@ -238,6 +239,12 @@ class SameClass(OnSplits):
         return most_of(round(share * count), count) <= self.limit
 
 
+def _scored(file: onnx.ModelProto, model: ir.Model) -> Runner:
+    """A packed file as it is delivered, for whoever feeds only what that takes."""
+    stand_ins = remembered(model)
+    return open_packed(release(file, stand_ins)[0] if stand_ins else file, model)
+
+
 @dataclass(frozen=True)
 class LabelledDrop(Criterion):
     """Points of top-1 accuracy that are lost on labelled samples: every second one chooses, the others judge."""
@@ -253,11 +260,11 @@ class LabelledDrop(Criterion):
         return self._lost(file, self.labelled.every_second(1), self._hits[1::2])
 
     def _lost(self, file: onnx.ModelProto, labelled: Labelled, hits: np.ndarray) -> Lost:
-        return Lost.mean(100 * (hits - labelled.hits(open_packed(file, self.model).run)))
+        return Lost.mean(100 * (hits - labelled.hits(_scored(file, self.model).run)))
 
     @cached_property
     def _hits(self) -> np.ndarray:
-        return self.labelled.hits(Runner(self.model).run)
+        return self.labelled.hits(Runner(released(self.model)).run)
 
     @property
     def judges(self) -> int:
@@ -273,7 +280,7 @@ class EvaluatedDrop(Criterion):
     order: ClassVar[float] = 2.0
 
     def held(self, file: onnx.ModelProto) -> Lost:
-        value = self._score - self.evaluate(open_packed(file, self.model).run)
+        value = self._score - self.evaluate(_scored(file, self.model).run)
         return Lost(value, value, 0, NO_BOUND)
 
     def judged(self, file: onnx.ModelProto) -> Lost:
@@ -281,7 +288,7 @@ class EvaluatedDrop(Criterion):
 
     @cached_property
     def _score(self) -> float:
-        return self.evaluate(Runner(self.model).run)
+        return self.evaluate(Runner(released(self.model)).run)
 
     @property
     def judges(self) -> int:

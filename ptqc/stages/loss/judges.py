@@ -6,6 +6,7 @@ from pathlib import Path
 from ptqc.budget import LossBudget
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs
+from ptqc.calibration.recording import with_recorded
 from ptqc.calibration.runnable import check_runs
 from ptqc.calibration.samples import Samples, collect
 from ptqc.errors import CalibrationError
@@ -55,6 +56,7 @@ def with_judges(
     """What an earlier compile prepared, with other samples that judge. Raises CalibrationError."""
     limit = samples_wanted(budget) + len(prepared.samples)
     given = collect(calibration, input_specs(prepared.model), folder, limit, preprocessing)
+    given = with_recorded(prepared.model, given, folder / "recorded")
     check_runs(prepared.model, given)
     return replace(prepared, judging=_fresh(given, prepared.samples))
 

@@ -15,6 +15,7 @@ from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.joining import takes_batches
 from ptqc.calibration.observers import RangeObserver
 from ptqc.calibration.plausibility import outlier_warning, preprocessing_warning
+from ptqc.calibration.recording import with_recorded
 from ptqc.calibration.runnable import check_runs, runnable_short_sizes, runnable_side
 from ptqc.calibration.samples import Samples, collect
 from ptqc.calibration.synthetic import draw
@@ -24,6 +25,7 @@ from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.execute.suffix import Piece
 from ptqc.execute.walk import Slicer
 from ptqc.graph.nodes import constant
+from ptqc.graph.recorded import released
 from ptqc.losses import check_finite
 from ptqc.notes import Level, Note
 from ptqc.passes.base import Rewrite
@@ -125,7 +127,8 @@ def gather(
 
     seed: of the drawn ones. Raises CalibrationError.
     """
-    inputs = input_specs(source.model)
+    inputs, whole = input_specs(source.model), source.model
+    source = dataclasses.replace(source, model=released(whole))
     notes: tuple[Note, ...] = ()
     is_drawn = isinstance(calibration, str) and calibration == SYNTHETIC
     if is_drawn:
@@ -141,7 +144,9 @@ def gather(
         raise CalibrationError("one calibration sample was given; give at least 2, and preferably 100 or more")
     if not is_drawn:
         try_once(source, samples[0])
-    return _with_caches(source.model, samples, folder) if is_drawn or isinstance(calibration, Texts) else samples
+    if is_drawn or isinstance(calibration, Texts):
+        samples = _with_caches(source.model, samples, folder)
+    return with_recorded(whole, samples, folder / "recorded", seed)
 
 
 def _with_caches(model: ir.Model, samples: Samples, folder: Path) -> Samples:
