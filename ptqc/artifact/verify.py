@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 
 from ptqc.artifact import golden
-from ptqc.artifact.bisect import EMULATED, Bisection, bisect, compared_targets, of_one_run
+from ptqc.artifact.bisect import EMULATED, Bisection, as_compared, bisect, compared_targets, of_one_run
 from ptqc.artifact.bisect import kept as kernels_of
 from ptqc.artifact.folder import GOLDEN, MODEL, Artifact, load
 from ptqc.artifact.golden import Golden
@@ -192,7 +192,7 @@ def _whole(artifact: Artifact, target: str, compared: Bisection, kept: Golden) -
 def _of_one_run(artifact: Artifact, target: str, kept: Golden) -> Golden:
     """What a run of the library takes of the golden samples; of those that it cuts, what the file makes of that."""
     document = kernels_of(artifact.folder / target / KERNELS)
-    inputs, outputs, runner = [], [], Runner(artifact.path)
+    inputs, outputs, runner = [], [], Runner(as_compared(artifact))
     for feeds, recorded in zip(kept.inputs, kept.outputs, strict=True):
         taken = of_one_run(document, feeds)
         is_whole = all(taken[name].shape == value.shape for name, value in feeds.items())

@@ -3,6 +3,7 @@
 The numbers are the same in every compile: seeds are set, and samples run one after the other.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +22,15 @@ def with_recorded(model: ir.Model, samples: Samples, folder: Path, seed: int = 0
 
     folder: for what is written. Raises ModelError.
     """
+    more = recorder(model, seed)
+    return samples if more is None else samples.extended(folder, more)
+
+
+def recorder(model: ir.Model, seed: int = 0) -> Callable[[Feeds], Feeds] | None:
+    """Gives what the model records of a run of a sample; None where it records nothing. Raises ModelError."""
     values = sources(model)
     if not values:
-        return samples
+        return None
     free = released(model)
     for number, node in enumerate(free.graph):
         if node.op_type in DRAWING and SEED not in node.attributes:
@@ -34,7 +41,7 @@ def with_recorded(model: ir.Model, samples: Samples, folder: Path, seed: int = 0
         found = runner.run(feeds, list(values.values()))
         return {source: np.asarray(found[name]) for source, name in values.items()}
 
-    return samples.extended(folder, more)
+    return more
 
 
 def recorded_specs(model: ir.Model, feeds: Feeds) -> tuple[InputSpec, ...]:

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from onnx import helper
 
 from ptqc.errors import ModelError
-from ptqc.graph.editing import bypass
+from ptqc.graph.editing import bypass, remove_dead, replace_node
 from ptqc.graph.protos import reads
 from ptqc.operators import Trait, named
 
@@ -196,6 +196,32 @@ def released(model: ir.Model) -> ir.Model:
     for value in [value for value in copy.graph.inputs if value.name in found]:
         copy.graph.inputs.remove(value)
     del copy.graph.metadata_props[KEY]
+    return copy
+
+
+def with_draws_fed(model: ir.Model) -> ir.Model:
+    """A copy of the model that reads random numbers from inputs and computes sizes itself: what libraries are made of.
+
+    The model itself where none is recorded.
+    """
+    found = remembered(model)
+    if not found:
+        return model
+    copy, sizes = model.clone(), set[str]()
+    for node in list(copy.graph):
+        source = source_of(node, found)
+        if source is None:
+            continue
+        is_drawn = found[source] in DRAWING
+        read = node.inputs[0 if is_drawn else 1]
+        if not is_drawn:
+            sizes.add(source)
+        if read is not None and not bypass(node, read):
+            replace_node(node, "Identity", [read])
+    for value in [value for value in copy.graph.inputs if value.name in sizes]:
+        copy.graph.inputs.remove(value)
+    del copy.graph.metadata_props[KEY]
+    remove_dead(copy)
     return copy
 
 
