@@ -8,7 +8,7 @@ import onnx_ir as ir
 from ptqc.graph.layers import why_not_a_layer
 from ptqc.graph.nodes import constant
 from ptqc.graph.recorded import remembered, source_of
-from ptqc.graph.sites import find_kernels
+from ptqc.graph.sites import UNSEEN, find_kernels
 from ptqc.notes import Level, Note
 from ptqc.operators import Trait, absorbs, data_inputs, is_float, keeps_codes, known
 from ptqc.passes.rewrite.remedies import Remedy
@@ -73,6 +73,8 @@ def _wide(node: ir.Node, split: Collection[str]) -> str | None:
 
 def _reason(node: ir.Node, plan: Plan, capable: set[str]) -> str:
     name = str(node.outputs[0].name)
+    if UNSEEN in node.metadata_props:
+        return "it reads what a branch gives that no calibration sample enters"
     layer = next((layer for layer in plan.layers if layer.name == name), None)
     if layer is not None or name in capable:
         return "8-bit activations would cost more accuracy than they are worth"

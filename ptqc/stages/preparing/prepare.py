@@ -24,6 +24,7 @@ from ptqc.errors import CalibrationError
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.execute.suffix import Piece
 from ptqc.execute.walk import Slicer
+from ptqc.graph.external import is_in_files
 from ptqc.graph.nodes import constant
 from ptqc.graph.recorded import released
 from ptqc.losses import check_finite
@@ -36,6 +37,7 @@ from ptqc.passes.schedule import default_rewrites
 from ptqc.reading import FILE, ModelSource
 from ptqc.reading.first_run import try_once
 from ptqc.stages.preparing.synthesize import synthesize
+from ptqc.stages.preparing.unseen import leave_unseen_in_float
 from ptqc.work.progress import Progress
 
 SYNTHETIC = "synthetic"
@@ -178,9 +180,10 @@ def prepare(
     runner = Runner(model)
     check_finite(model, [runner.run(feeds) for feeds in probes])
     samples_ = dataclasses.replace(samples, batchable=takes_batches(model, runner, samples))
+    unseen = [] if is_in_files(model) else leave_unseen_in_float(model, samples_)
     origin = Origin(source.path.name, source.size, source.digest, _float_elements(source.model), source.given)
     warnings = (*source.notes, *samples.notes, *_plausible(source.model, samples), *_outliers(source.model, samples))
-    return Prepared(model, samples_, origin, (*warnings, *notes))
+    return Prepared(model, samples_, origin, (*warnings, *notes, *unseen))
 
 
 def _float_elements(model: ir.Model) -> int:
