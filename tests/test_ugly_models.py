@@ -193,7 +193,18 @@ REFUSED: dict[str, tuple[Build, str]] = {
         text("r = Constant<value = float {0.5}>() t = Constant<value = bool {1}>() y = Dropout(x, r, t)"),
         "training mode",
     ),
-    "random numbers": (text("r = RandomUniformLike(x) y = Add(x, r)"), "RandomUniformLike node that gives 'r' draws"),
+    "random numbers in a branch": (
+        text(
+            "t = ReduceSum<keepdims=0>(x) z = Constant<value = float {0}>() c = Less(t, z) "
+            "y = If(c) <then_branch = t1 () => (float[N,8] a) { a = RandomUniformLike(x) }, "
+            "else_branch = e1 () => (float[N,8] b) { b = Neg(x) }>"
+        ),
+        "RandomUniformLike node that gives 'a' draws",
+    ),
+    "random numbers of an old opset": (
+        text("r = RandomUniformLike(x) y = Add(x, r)", imports='"": 13'),
+        "RandomUniformLike node that gives 'r' needs opset 15",
+    ),
     "random numbers in a function": (
         text(
             "y = f.f(x)",

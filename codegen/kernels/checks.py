@@ -19,6 +19,7 @@ from ptqc.codegen.program.window import slides
 from ptqc.errors import ModelError, NoKernel, TargetError
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.graph.nodes import constant, output_name
+from ptqc.graph.recorded import with_draws_fed
 from ptqc.lowered import Lowered
 from ptqc.operators import is_float
 from ptqc.work import sandbox
@@ -85,6 +86,7 @@ def check_model(model: ir.Model, target: str, *, unrolls: bool = False) -> ir.Mo
 
     unrolls: whether recurrent nodes are among these.
     """
+    model = with_draws_fed(model)
     _check_interface(model, target)
     found = expanded(model, unrolls=unrolls)
     _check_divisors(found, target)

@@ -22,7 +22,7 @@ from ptqc.codegen.onnxruntime.lookup import with_lookups
 from ptqc.codegen.onnxruntime.rows import Pick, picks
 from ptqc.codegen.onnxruntime.unfused import with_products_apart
 from ptqc.formats.base import LOWEST_OPSET
-from ptqc.graph import protos, zipmaps
+from ptqc.graph import protos, recorded, zipmaps
 from ptqc.graph.external import is_in_files
 from ptqc.graph.protos import subgraphs
 from ptqc.graph.spilled import SpilledTensors, content, tensor
@@ -48,7 +48,8 @@ class Exported:
     table, by its name in the lowered graph, what picks rows of it where the file has no more of it than these. blocks:
     by weight, by its name in the lowered graph, a product that reads it in blocks. own: by a value's name in the file,
     the model's name of what it holds, for those that nodes make and that are called otherwise there. spilled: holds the
-    large tensors that the proto refers to.
+    large tensors that the proto refers to. recorded: inputs of the proto that the delivered file does not have: it
+    computes itself what they stand for.
     """
 
     proto: onnx.ModelProto
@@ -59,22 +60,37 @@ class Exported:
     blocks: Mapping[str, BlockProduct] = field(default_factory=dict)
     own: Mapping[str, str] = field(default_factory=dict)
     spilled: SpilledTensors | None = None
+    recorded: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def _released(self) -> tuple[onnx.ModelProto, Mapping[str, str]]:
+        return recorded.release(self.proto, self.recorded) if self.recorded else (self.proto, {})
+
+    @property
+    def delivered(self) -> onnx.ModelProto:
+        """What is delivered of the proto."""
+        return self._released[0]
+
+    @property
+    def recorded_values(self) -> Mapping[str, str]:
+        """What each recorded input stands for, by its name in the delivered file."""
+        return self._released[1]
 
     @property
     def data(self) -> bytes:
         """The bytes of the file as one; the same graph always gives the same bytes."""
-        return message_of(self.proto)
+        return message_of(self.delivered)
 
     @cached_property
     def size(self) -> int:
         """Bytes of the file, with those of the one of its tensors where it is in two."""
-        return size_of(self.proto, FILE)
+        return size_of(self.delivered, FILE)
 
     def files(self, folder: Path) -> dict[str, bytes | Path]:
         """What is delivered, by name. folder: takes what is in two files."""
         if not is_in_two(self.proto):
             return {FILE: self.data}
-        return {path.name: path for path in write_split(self.proto, folder / FILE)}
+        return {path.name: path for path in write_split(self.delivered, folder / FILE)}
 
 
 def export(
@@ -123,7 +139,8 @@ def export(
     products = {product.weight: product for product in packer.blocks.values()}
     own = {renamed[name]: called for name, called in own.items() if renamed[name] != called}
     file, calls = inlined(packed) if inline else packed, _sorted(used)
-    return Exported(file, calls, renamed, packed, picked, products, own, packer.spilled)
+    stand_ins = recorded.remembered(interface)
+    return Exported(file, calls, renamed, packed, picked, products, own, packer.spilled, stand_ins)
 
 
 def _describe(model: onnx.ModelProto, interface: ir.Model) -> None:

@@ -46,7 +46,7 @@ class CalibrateInner:
             is_thinned=given.is_thinned or not is_whole,
         )
         if not is_whole:
-            notes = (out_of_time("few samples of what layers in branches and loops read"),)
+            notes: tuple[Note, ...] = (out_of_time("few samples of what layers in branches and loops read"),)
         else:
             notes = tuple(self._unseen(layer) for layer in every if layer.input not in observer.reached)
         return Result(observed, True, notes)

@@ -10,10 +10,14 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import onnx
+import onnx_ir as ir
+
 from ptqc.artifact.folder import Artifact, load
 from ptqc.artifact.names import OwnNames
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs
+from ptqc.calibration.recording import recorder
 from ptqc.calibration.samples import collect
 from ptqc.codegen.program.edge_inputs import Extent, edge_runs, edges, other_runs
 from ptqc.codegen.program.listing import Listing
@@ -22,6 +26,7 @@ from ptqc.codegen.targets import emulate
 from ptqc.errors import TargetError
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.graph import zipmaps
+from ptqc.graph.recorded import remember, with_inputs
 from ptqc.native.cuda_driver import check
 from ptqc.native.cuda_library import NAME as GPU
 from ptqc.native.interface import KERNELS
@@ -158,7 +163,7 @@ def bisect(
     there is none for it. Raises TargetError when the artifact has no library, or one that does not run here.
     """
     artifact = load(folder)
-    given = list(_given(artifact.path, calibration, samples, preprocessing or artifact.preprocessing))
+    given = list(_given(artifact, calibration, samples, preprocessing or artifact.preprocessing))
     return reduce(Bisection.joined, [_of_target(artifact, target, given) for target in compared_targets(artifact)])
 
 
@@ -176,7 +181,7 @@ def _of_target(artifact: Artifact, target: str, given: Sequence[tuple[str, Feeds
     room = artifact.folder / target
     document = kept(room / KERNELS)
     names = OwnNames.of(artifact, document)
-    runner, seen = Runner(artifact.path, list(document["names"].values())), seen_inputs(document)
+    runner, seen = Runner(as_compared(artifact), list(document["names"].values())), seen_inputs(document)
     taken = ((run, of_one_run(document, feeds)) for run, feeds in given)
     others = other_runs(runner, dict(edges(seen))["random"], document.get("other_shapes", {}))
     told = ((run, x, runner.run(x)) for run, x in taken)
@@ -269,12 +274,24 @@ def seen_inputs(document: Mapping[str, Any]) -> dict[str, Extent]:
     return {name: Extent(**{**entry, "shape": tuple(entry["shape"])}) for name, entry in document["seen"].items()}
 
 
+def as_compared(artifact: Artifact) -> Path | onnx.ModelProto:
+    """The file as its libraries were compared with it: what it draws is read from inputs."""
+    recorded = artifact.manifest.get("recorded", {})
+    return with_inputs(onnx.load(artifact.path), recorded) if recorded else artifact.path
+
+
 def _given(
-    model: Path, calibration: object, samples: int, preprocessing: Preprocessing | None
+    artifact: Artifact, calibration: object, samples: int, preprocessing: Preprocessing | None
 ) -> Iterator[tuple[str, Feeds]]:
     if calibration is None:
         return
+    model, more = zipmaps.load(artifact.path), None
+    if stand_ins := artifact.manifest.get("recorded", {}):
+        model = ir.from_proto(with_inputs(onnx.load(artifact.path), stand_ins))
+        first = calibration[0] if isinstance(calibration, list) and calibration else {}
+        if not stand_ins.keys() <= first.keys():  # samples of a user, who does not know what was drawn
+            remember(model, stand_ins)
+            more = recorder(model)
     with scratch() as folder:
-        specs = input_specs(zipmaps.load(model))
-        for index, feeds in enumerate(collect(calibration, specs, Path(folder), samples, preprocessing)):
-            yield f"sample {index}", feeds
+        for index, feeds in enumerate(collect(calibration, input_specs(model), Path(folder), samples, preprocessing)):
+            yield f"sample {index}", feeds if more is None else {**feeds, **more(feeds)}

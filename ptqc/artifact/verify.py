@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 
 from ptqc.artifact import golden
-from ptqc.artifact.bisect import EMULATED, Bisection, bisect, compared_targets, of_one_run
+from ptqc.artifact.bisect import EMULATED, Bisection, as_compared, bisect, compared_targets, of_one_run
 from ptqc.artifact.bisect import kept as kernels_of
 from ptqc.artifact.folder import GOLDEN, MODEL, Artifact, load
 from ptqc.artifact.golden import Golden
@@ -28,6 +28,7 @@ from ptqc.execute.onnxruntime import Feeds, Runner, computes_in_float, tensors_o
 from ptqc.execute.saturation import saturates
 from ptqc.execute.skeleton import is_loaded_whole
 from ptqc.graph.external import fits_in_memory, refer_to_files, take_in
+from ptqc.graph.recorded import with_inputs
 from ptqc.graph.references import has_references
 from ptqc.graph.zipmaps import as_tensors
 from ptqc.native.cuda_library import NAME
@@ -67,7 +68,7 @@ def verify(folder: str | PathLike[str], *, model: str | Path | None = None, onnx
     computes anything else than it should; TargetError where its library cannot run on this machine.
     """
     artifact = load(folder)
-    proto = _checked_proto(artifact.folder / MODEL)
+    proto = with_inputs(_checked_proto(artifact.folder / MODEL), artifact.manifest.get("recorded", {}))
     kept = Golden.read(artifact.folder / GOLDEN)
     # What is beyond memory stays in the file, and weights in it packed, where nothing computes on integers.
     lean = has_references(proto) and computes_in_float(proto)
@@ -100,7 +101,7 @@ def _try_once(artifact: Artifact, proto: onnx.ModelProto, kept: Golden, *, lean:
     is_skeleton = lean and not is_loaded_whole(proto)
 
     def save(folder: Path) -> Path:
-        if not is_skeleton:
+        if not is_skeleton and not artifact.manifest.get("recorded"):
             return artifact.path
         (folder / MODEL).write_bytes(proto.SerializeToString())
         return folder / MODEL
@@ -191,7 +192,7 @@ def _whole(artifact: Artifact, target: str, compared: Bisection, kept: Golden) -
 def _of_one_run(artifact: Artifact, target: str, kept: Golden) -> Golden:
     """What a run of the library takes of the golden samples; of those that it cuts, what the file makes of that."""
     document = kernels_of(artifact.folder / target / KERNELS)
-    inputs, outputs, runner = [], [], Runner(artifact.path)
+    inputs, outputs, runner = [], [], Runner(as_compared(artifact))
     for feeds, recorded in zip(kept.inputs, kept.outputs, strict=True):
         taken = of_one_run(document, feeds)
         is_whole = all(taken[name].shape == value.shape for name, value in feeds.items())

@@ -12,6 +12,7 @@ from ptqc.calibration.masks import is_mask
 from ptqc.calibration.tables import rows_of_tables
 from ptqc.errors import CalibrationError
 from ptqc.execute.onnxruntime import Feeds
+from ptqc.graph.recorded import remembered
 from ptqc.operators import Trait, named
 
 Dim = int | str | None
@@ -57,12 +58,13 @@ def shape_text(shape: Sequence[Dim]) -> str:
 
 
 def input_specs(model: ir.Model) -> tuple[InputSpec, ...]:
-    """Inputs that a caller must feed: those without an initializer of the same name.
+    """Inputs that a caller must feed: those without an initializer of the same name, and that are not recorded.
 
     Raises CalibrationError for an input that is not a tensor of numbers or strings of known rank.
     """
     gaps = any(node.op_type in FILL_GAPS for node in model.graph)
-    return tuple(_spec(value, gaps) for value in model.graph.inputs if value.name not in model.graph.initializers)
+    left_out = {*model.graph.initializers, *remembered(model)}
+    return tuple(_spec(value, gaps) for value in model.graph.inputs if value.name not in left_out)
 
 
 def _spec(value: ir.Value, gaps: bool) -> InputSpec:

@@ -140,6 +140,16 @@ class Samples(Sequence[Feeds]):
             ]
             _write_index(directory, records)
 
+    def extended(self, directory: Path, more: Callable[[Feeds], Feeds]) -> "Samples":
+        """The same samples with further arrays, spooled to another folder. Raises Interrupted."""
+        with _spooling(directory), (directory / DATA).open("wb") as file:
+            records = [
+                _append(file, record.number, {**feeds, **more(feeds)}, record.file)
+                for record, feeds in zip(self.records, self, strict=True)
+            ]
+            _write_index(directory, records)
+        return replace(self, directory=directory, records=tuple(records))
+
     def batches(self, size: int) -> Iterator[Feeds]:
         """Feeds of up to `size` samples of equal shapes joined along axis 0, in the order of their first ones.
 

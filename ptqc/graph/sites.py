@@ -15,6 +15,8 @@ P = TypeVar("P", bound=ActivationParams)
 
 # A node with this property computes in float, whatever kernels there are for it.
 IN_FLOAT = "ptqc.in_float"
+# What a node with this property makes is not quantized: calibration has not shown all that it can be.
+UNSEEN = "ptqc.unseen"
 
 
 @dataclass(frozen=True)
@@ -97,9 +99,9 @@ def find_sites(model: ir.Model, kernels: Sequence[Kernel]) -> list[Site]:
 
 
 def _in_float(model: ir.Model) -> set[str]:
-    """Caches, and what nodes make that compute in float."""
+    """Caches, what nodes make that compute in float, and what calibration has not shown."""
     found = {str(value.name) for cache in find_caches(model) for value in (cache.past, cache.present)}
-    marked = (node for node in model.graph if IN_FLOAT in node.metadata_props)
+    marked = (node for node in model.graph if not node.metadata_props.keys().isdisjoint((IN_FLOAT, UNSEEN)))
     return found | {str(value.name) for node in marked for value in node.outputs}
 
 

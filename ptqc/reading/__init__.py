@@ -11,7 +11,7 @@ import onnx_ir.passes.common as common
 from ptqc.errors import ModelError
 from ptqc.execute import sandboxed
 from ptqc.execute.skeleton import without_tensors
-from ptqc.graph import zipmaps
+from ptqc.graph import recorded, zipmaps
 from ptqc.graph.external import fits_in_memory, hold_external
 from ptqc.graph.proto_walk import every_node
 from ptqc.notes import Level, Note
@@ -117,13 +117,19 @@ def _read(path: Path, cast_double: bool) -> ModelSource:
     maps = zipmaps.take_off(proto.graph)
     name_free_axes(proto)
     check_sizes(proto)
-    notes = [*_remarks(proto), *(Note(STEP, name, "the ZipMap that makes this output stays as it is") for name in maps)]
+    chosen = recorded.record(proto)
+    notes = [
+        *_remarks(proto),
+        *_recorded(chosen),
+        *(Note(STEP, name, "the ZipMap that makes this output stays as it is") for name in maps),
+    ]
     if (dropped := drop_annotations(proto)) >= WORTH_TELLING:
         notes.append(Note(STEP, "", f"{dropped:,} bytes of metadata and doc strings of the exporter left out"))
     for node in every_node(proto):
         node.name = ""  # need not be unique, and ONNX Runtime refuses two of one name; values are the keys
     model = _to_ir(proto)
     zipmaps.remember(model, maps)
+    recorded.remember(model, chosen)
     hold_external(model, path.parent, mapped=not fits_in_memory(size), own=path)
     check_weights_finite(model)
     check_inference(model)
@@ -150,6 +156,25 @@ def _remarks(proto: onnx.ModelProto) -> list[Note]:
             notes.append(Note(STEP, subject, f"the graphs inside this {node.op_type} compute in float", Level.SKIPPED))
         if node.op_type in INTEGER:
             notes.append(Note(STEP, subject, f"this {node.op_type} of computed integers stays as it is", Level.SKIPPED))
+    return notes
+
+
+def _recorded(chosen: recorded.Recorded) -> list[Note]:
+    """What is different about values that inputs stand for while compiling."""
+    notes = []
+    for source, operator in chosen.items():
+        value = source.rpartition(".")[0]
+        if operator in recorded.DRAWING:
+            message = (
+                f"this {operator} draws other numbers in every run: while compiling, each sample has those of one run, "
+                "for the float model and for all that is compared with it; the delivered file draws anew"
+            )
+        else:
+            message = (
+                f"layers compute the size that this {operator} gives: while compiling, each sample has that of the "
+                "float model; the delivered file computes its own"
+            )
+        notes.append(Note(STEP, value, message))
     return notes
 
 

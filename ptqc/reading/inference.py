@@ -10,14 +10,18 @@ DRAWING = named(Trait.RANDOM)
 
 
 def check_inference(model: ir.Model) -> None:
-    """Refuse operators that draw, and Dropout that is switched on."""
+    """Refuse operators that draw inside of graphs and functions, and Dropout that is switched on.
+
+    What nodes of the main graph draw is recorded: see `ptqc.graph.recorded`.
+    """
     bodies: tuple[ir.Graph | ir.Function, ...] = (model.graph, *model.functions.values())
     for node in (node for body in bodies for node in body.all_nodes() if node.domain == ""):
         name = node.outputs[0].name if node.outputs else ""
-        if node.op_type in DRAWING:
+        if node.op_type in DRAWING and node.graph is not model.graph:
             raise ModelError(
-                f"the {node.op_type} node that gives {name!r} draws other numbers in every run; "
-                "make what it draws an input of the model"
+                f"the {node.op_type} node that gives {name!r} draws other numbers in every run, inside a branch, a "
+                "loop or a function, where they cannot be recorded: for a function, give the model that "
+                "onnx.inliner.inline_local_functions makes; else have the numbers drawn before the branch or loop"
             )
         training = constant(input_of(node, 2)) if node.op_type == "Dropout" else None
         if training is not None and training.any():

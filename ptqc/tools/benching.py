@@ -13,6 +13,7 @@ from ptqc.artifact.bench import bench as bench_library
 from ptqc.artifact.folder import GOLDEN, Artifact, load
 from ptqc.artifact.golden import Golden
 from ptqc.artifact.names import OwnNames
+from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.synthetic import ADVICE, draw
 from ptqc.errors import CalibrationError, UsageError
 from ptqc.execute.onnxruntime import Feeds
@@ -128,7 +129,8 @@ def bench(model: Model, *, threads: int = 1, isa: str = "") -> Bench | FileBench
 def _sample(model: ir.Model, artifact: Artifact | None) -> Feeds:
     """A golden sample of the artifact, or a drawn one."""
     if artifact is not None:
-        return Golden.read(artifact.folder / GOLDEN).inputs[0]
+        golden = Golden.read(artifact.folder / GOLDEN).inputs[0]
+        return {name: golden[name] for spec in input_specs(model) if (name := spec.name) in golden}
     try:
         return next(iter(draw(model, 1, 0, {})))
     except CalibrationError as error:

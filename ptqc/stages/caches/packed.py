@@ -12,6 +12,7 @@ from ptqc.caches.form import CacheForm
 from ptqc.caches.known import FLOAT
 from ptqc.caches.values import packed_feeds
 from ptqc.calibration.inputs import input_specs
+from ptqc.calibration.recording import recorded_specs
 from ptqc.calibration.samples import Samples, collect
 from ptqc.options import KvCache
 from ptqc.passes.caches.around import pack_caches
@@ -70,4 +71,5 @@ def with_packed_caches(
 def _converted(model: ir.Model, samples: Samples, forms: Mapping[str, CacheForm], folder: Path) -> Samples:
     """The same samples as the packed model takes them."""
     feeds = (packed_feeds(feeds, forms) for feeds in samples)
-    return replace(collect(feeds, input_specs(model), folder, len(samples)), notes=samples.notes)
+    inputs = (*input_specs(model), *recorded_specs(model, samples[0]))
+    return replace(collect(feeds, inputs, folder, len(samples)), notes=samples.notes)

@@ -138,6 +138,7 @@ def manifest(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
             "runtime_operators": own,
         },
         "maps": zipmaps.remembered(job.model),
+        **({"recorded": dict(values)} if (values := fitted.exported.recorded_values) else {}),
         "names": dict(fitted.exported.own),
         "labels": dict(labels_of(fitted.plan.weights)),
         "allocation": _allocation(job, fitted),

@@ -10,6 +10,7 @@ from ptqc.arguments import shown
 from ptqc.budget import DROP, LossBudget
 from ptqc.errors import UsageError
 from ptqc.execute.onnxruntime import Runner
+from ptqc.graph.recorded import released
 from ptqc.stages.judging.labels import Labelled, Runs
 from ptqc.work.progress import Progress
 
@@ -66,7 +67,7 @@ def scoring_of(
     if own is None and labelled is None:
         return None
     with progress.stage(STAGE, 1) as stage:
-        run = Runner(model).run
+        run = Runner(released(model)).run  # whoever scores feeds only what the model takes
         if own is None:
             assert labelled is not None
             found = Scoring(labelled.title, labelled.score, labelled.score(run), labelled)

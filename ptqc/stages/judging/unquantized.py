@@ -7,7 +7,8 @@ import onnx_ir as ir
 
 from ptqc.graph.layers import why_not_a_layer
 from ptqc.graph.nodes import constant
-from ptqc.graph.sites import find_kernels
+from ptqc.graph.recorded import remembered, source_of
+from ptqc.graph.sites import UNSEEN, find_kernels
 from ptqc.notes import Level, Note
 from ptqc.operators import Trait, absorbs, data_inputs, is_float, keeps_codes, known
 from ptqc.passes.rewrite.remedies import Remedy
@@ -45,13 +46,15 @@ def float_operators(model: ir.Model, plan: Plan, remedies: Sequence[Remedy] = ()
 
 
 def _float_nodes(model: ir.Model, plan: Plan) -> Iterator[ir.Node]:
-    saturated = set()
+    saturated, stand_ins = set(), remembered(model)
     for node in model.graph:
         name = str(node.outputs[0].name)
         if name in plan.integer or name in saturated:
             absorbed = absorbs(node)
             if absorbed is not None and absorbed.outputs[0].name in plan.params:
                 saturated.add(str(absorbed.outputs[0].name))
+            continue
+        if source_of(node, stand_ins) is not None:  # the file does not have it
             continue
         on_codes = keeps_codes(node) and all(v.name in plan.params for v in (node.inputs[0], *node.outputs) if v)
         if not on_codes and any(is_float(v) for v in node.outputs):
@@ -70,6 +73,8 @@ def _wide(node: ir.Node, split: Collection[str]) -> str | None:
 
 def _reason(node: ir.Node, plan: Plan, capable: set[str]) -> str:
     name = str(node.outputs[0].name)
+    if UNSEEN in node.metadata_props:
+        return "it reads what a branch gives that no calibration sample enters"
     layer = next((layer for layer in plan.layers if layer.name == name), None)
     if layer is not None or name in capable:
         return "8-bit activations would cost more accuracy than they are worth"

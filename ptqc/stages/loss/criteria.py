@@ -15,6 +15,7 @@ from ptqc.budget import DROP, LOSS_UNITS, SAME, LossBudget
 from ptqc.calibration.samples import Samples
 from ptqc.errors import UsageError
 from ptqc.execute.onnxruntime import Runner, open_packed
+from ptqc.graph.recorded import release, released, remembered
 from ptqc.losses import Kinds, OutputLoss, Outputs, aligned
 from ptqc.losses.classes import Classes
 from ptqc.stages.judging.labels import Labelled
@@ -238,6 +239,12 @@ class SameClass(OnSplits):
         return most_of(round(share * count), count) <= self.limit
 
 
+def _scored(file: onnx.ModelProto, model: ir.Model) -> Runner:
+    """A packed file as it is delivered, for whoever feeds only what that takes."""
+    stand_ins = remembered(model)
+    return open_packed(release(file, stand_ins)[0] if stand_ins else file, model)
+
+
 @dataclass(frozen=True)
 class LabelledDrop(Criterion):
     """Points of the score that are lost on labelled samples: every second one chooses, the others judge."""
@@ -254,14 +261,14 @@ class LabelledDrop(Criterion):
 
     def _lost(self, file: onnx.ModelProto, first: int) -> Lost:
         half, real = self.labelled.every_second(first), self._real[first::2]
-        found = half.measured(open_packed(file, self.model).run)
+        found = half.measured(_scored(file, self.model).run)
         value, drops = half.points(real) - half.points(found), half.drops(real, found)
         bound = value + mean_at_most(drops) - float(drops.mean())
         return Lost(value, bound, len(half.samples), STUDENT, tuple(drops.tolist()))
 
     @cached_property
     def _real(self) -> Sequence[Any]:
-        return self.labelled.measured(Runner(self.model).run)
+        return self.labelled.measured(Runner(released(self.model)).run)
 
     @property
     def judges(self) -> int:
@@ -277,7 +284,7 @@ class EvaluatedDrop(Criterion):
     order: ClassVar[float] = 2.0
 
     def held(self, file: onnx.ModelProto) -> Lost:
-        value = self.scoring.float_score - self.scoring.score(open_packed(file, self.model).run)
+        value = self.scoring.float_score - self.scoring.score(_scored(file, self.model).run)
         return Lost(value, value, 0, NO_BOUND)
 
     def judged(self, file: onnx.ModelProto) -> Lost:

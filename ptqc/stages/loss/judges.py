@@ -7,6 +7,7 @@ from ptqc.budget import LossBudget
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.open_batches import OpenBatches
+from ptqc.calibration.recording import with_recorded
 from ptqc.calibration.runnable import check_runs
 from ptqc.calibration.samples import Samples, collect
 from ptqc.errors import CalibrationError
@@ -57,6 +58,7 @@ def with_judges(
     limit = samples_wanted(budget) + len(prepared.samples)
     batches = OpenBatches(prepared.model)
     given = collect(calibration, input_specs(prepared.model), folder, limit, preprocessing, rows=batches)
+    given = with_recorded(prepared.model, given, folder / "recorded")
     check_runs(prepared.model, given)
     return replace(prepared, judging=_fresh(given, prepared.samples))
 

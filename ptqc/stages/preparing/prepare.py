@@ -17,6 +17,7 @@ from ptqc.calibration.joining import takes_batches
 from ptqc.calibration.observers import RangeObserver
 from ptqc.calibration.open_batches import OpenBatches
 from ptqc.calibration.plausibility import outlier_warning, preprocessing_warning
+from ptqc.calibration.recording import with_recorded
 from ptqc.calibration.runnable import check_runs, runnable_short_sizes, runnable_side
 from ptqc.calibration.samples import Samples, collect
 from ptqc.calibration.synthetic import draw
@@ -25,7 +26,9 @@ from ptqc.errors import CalibrationError
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.execute.suffix import Piece
 from ptqc.execute.walk import Slicer
+from ptqc.graph.external import is_in_files
 from ptqc.graph.nodes import constant
+from ptqc.graph.recorded import released
 from ptqc.losses import check_finite
 from ptqc.notes import Level, Note
 from ptqc.passes.base import Rewrite
@@ -36,6 +39,7 @@ from ptqc.passes.schedule import default_rewrites
 from ptqc.reading import FILE, ModelSource
 from ptqc.reading.first_run import try_once
 from ptqc.stages.preparing.synthesize import synthesize
+from ptqc.stages.preparing.unseen import leave_unseen_in_float
 from ptqc.work.progress import Progress
 
 SYNTHETIC = "synthetic"
@@ -127,7 +131,8 @@ def gather(
 
     seed: of the drawn ones. Raises CalibrationError.
     """
-    inputs = input_specs(source.model)
+    inputs, whole = input_specs(source.model), source.model
+    source = dataclasses.replace(source, model=released(whole))
     notes: tuple[Note, ...] = ()
     is_drawn = isinstance(calibration, str) and calibration == SYNTHETIC
     if is_drawn:
@@ -146,7 +151,9 @@ def gather(
         raise CalibrationError("one calibration sample was given; give at least 2, and preferably 100 or more")
     if batches is not None and not batches.has_run:
         try_once(source, samples[0])
-    return _with_caches(source.model, samples, folder) if is_drawn or isinstance(calibration, Texts) else samples
+    if is_drawn or isinstance(calibration, Texts):
+        samples = _with_caches(source.model, samples, folder)
+    return with_recorded(whole, samples, folder / "recorded", seed)
 
 
 def _with_caches(model: ir.Model, samples: Samples, folder: Path) -> Samples:
@@ -178,9 +185,10 @@ def prepare(
     runner = Runner(model)
     check_finite(model, [runner.run(feeds) for feeds in probes])
     samples_ = dataclasses.replace(samples, batchable=takes_batches(model, runner, samples))
+    unseen = [] if is_in_files(model) else leave_unseen_in_float(model, samples_)
     origin = Origin(source.path.name, source.size, source.digest, _float_elements(source.model), source.given)
     warnings = (*source.notes, *samples.notes, *_plausible(source.model, samples), *_outliers(source.model, samples))
-    return Prepared(model, samples_, origin, (*warnings, *notes))
+    return Prepared(model, samples_, origin, (*warnings, *notes, *unseen))
 
 
 def _float_elements(model: ir.Model) -> int:

@@ -14,6 +14,7 @@ from ptqc.caches.values import unpacked_feeds
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.open_batches import OpenBatches
+from ptqc.calibration.recording import recorder
 from ptqc.calibration.samples import collect
 from ptqc.calibration.synthetic import draw
 from ptqc.errors import UsageError
@@ -128,7 +129,8 @@ def compare(
     """
     if threads < 1:
         raise UsageError(f"threads = {threads}; expected a positive number")
-    load, found = getloadavg()[0], [contender for model in models for contender in contenders(model, threads)]
+    load = getloadavg()[0]
+    found = [contender for model in models for contender in contenders(model, threads, recording=True)]
     if len(found) < 2:
         raise UsageError(
             "there is nothing to compare: give two models or more, ONNX files or folders of `ptqc compile`"
@@ -154,12 +156,18 @@ def _samples(
     """Samples, and what they are."""
     if calibration is not None:
         model = found[0].model
-        feeds = list(collect(calibration, input_specs(model), folder, most, preprocessing, rows=OpenBatches(model)))
-        return feeds, f"{len(feeds)} samples"
+        given = list(collect(calibration, input_specs(model), folder, most, preprocessing, rows=OpenBatches(model)))
+        return _recorded(model, given), f"{len(given)} samples"
     for one, artifact in ((one, one.artifact) for one in found if one.artifact is not None):
         golden = [unpacked_feeds(feeds, one.unpacked) for feeds in _golden(artifact)]
         return golden, f"{len(golden)} golden samples of {artifact.folder}"
-    return list(draw(found[0].model, most, 0, {})), DRAWN
+    return _recorded(found[0].model, list(draw(found[0].model, most, 0, {}))), DRAWN
+
+
+def _recorded(model: ir.Model, samples: list[Feeds]) -> list[Feeds]:
+    """The samples with what the model draws for each, which all models then get."""
+    more = recorder(model)
+    return samples if more is None else [{**feeds, **more(feeds)} for feeds in samples]
 
 
 def _golden(artifact: Artifact) -> list[Feeds]:

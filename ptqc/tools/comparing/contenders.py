@@ -1,6 +1,6 @@
 """What can be compared: ONNX files in ONNX Runtime, and the native libraries of artifacts."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from os import PathLike
@@ -18,7 +18,7 @@ from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.errors import ModelError, PtqcError, TargetError, UsageError
 from ptqc.execute.onnxruntime import Feeds, Runner, session_options
-from ptqc.graph import zipmaps
+from ptqc.graph import recorded, zipmaps
 from ptqc.graph.caches import find_caches
 from ptqc.graph.external import hold_external
 from ptqc.native.interface import WEIGHTS, library_file
@@ -72,22 +72,23 @@ def as_compiled(stated: Preprocessing | None, found: Sequence[Contender]) -> Pre
     return stated or next(filter(None, kept), None)
 
 
-def contenders(given: Model, threads: int) -> Iterator[Contender]:
+def contenders(given: Model, threads: int, *, recording: bool = False) -> Iterator[Contender]:
     """A model in a file or in memory, or of an artifact its file and its library. threads: of a run, 0 for all.
 
+    recording: let models read from inputs what they draw, so that all get the same (see `ptqc.graph.recorded`).
     Raises ModelError for what is no model, and UsageError for a folder that is no artifact.
     """
     if threads < 0:
         raise UsageError(f"threads = {threads}; give a positive number, or 0 for all processors")
     if not isinstance(given, str | PathLike):
-        yield memory_contender(given, threads)
+        yield memory_contender(given, threads, recording=recording)
         return
     path = path_of("model", given)
     if not path.is_dir():
-        yield file_contender(path, threads, None)
+        yield file_contender(path, threads, None, recording=recording)
         return
     artifact = load(path)
-    in_onnx = file_contender(artifact.path, threads, artifact)
+    in_onnx = file_contender(artifact.path, threads, artifact, recording=recording)
     yield in_onnx
     try:
         library = artifact.native(threads)
@@ -105,31 +106,55 @@ def contenders(given: Model, threads: int) -> Iterator[Contender]:
     )
 
 
-def memory_contender(given: object, threads: int) -> Contender:
+def memory_contender(given: object, threads: int, *, recording: bool = False) -> Contender:
     """A model in memory, in ONNX Runtime. Raises UsageError for what is no model, ModelError for a damaged one."""
     room = Scratch()
     path, kind = file_of(given, room.folder)
-    return replace(file_contender(path, threads, None, f"the {kind}"), room=room)
+    return replace(file_contender(path, threads, None, f"the {kind}", recording=recording), room=room)
 
 
-def file_contender(path: Path, threads: int, artifact: Artifact | None, called: str = "") -> Contender:
-    """An ONNX file, of an artifact or not, in ONNX Runtime; `called` so. Raises ModelError for what is no model."""
+def file_contender(
+    path: Path, threads: int, artifact: Artifact | None, called: str = "", *, recording: bool = False
+) -> Contender:
+    """An ONNX file, of an artifact or not, in ONNX Runtime; `called` so. recording: see `contenders`.
+
+    Raises ModelError for what is no model.
+    """
     name = called or str(path)
     try:
         data = read_bytes(path)
         proto = parse(data)
         check_tensors(proto, path)
         files = external_files(proto, path.parent)
-        model = ir.from_proto(zipmaps.as_tensors(proto))
+        proto = zipmaps.as_tensors(proto)
+        stand_ins: recorded.Recorded = {}
+        if recording and artifact is not None:
+            stand_ins = artifact.manifest.get("recorded", {})
+            proto = recorded.with_inputs(proto, stand_ins)
+        elif recording:
+            stand_ins = recorded.record(proto)
+        model = ir.from_proto(proto)
+        recorded.remember(model, stand_ins)
         hold_external(model, path.parent, mapped=True, own=path)
     except ModelError as error:
         raise ModelError(f"{name}: {error}") from error
     size = len(data) + sum(file.stat().st_size for file in files.values())
 
     def start() -> Run:
-        return Runner(model, options=session_options(threads=threads), timed=True).run
+        runner = Runner(model, options=session_options(threads=threads), timed=True)
+        return _taking(runner.inputs, runner.run) if recording else runner.run
 
     return Contender(name, RUNTIME, size, start, model, artifact)
+
+
+def _taking(inputs: Collection[str], run: Run) -> Run:
+    """Runs what takes these inputs on samples that may have recorded values of others."""
+
+    def taken(feeds: Feeds) -> Feeds:
+        is_exact = len(feeds) == len(inputs)
+        return run(feeds if is_exact else {name: array for name, array in feeds.items() if name in inputs})
+
+    return taken
 
 
 @contextmanager

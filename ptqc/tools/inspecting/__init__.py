@@ -12,6 +12,7 @@ from ptqc.errors import ModelError, PtqcError
 from ptqc.formats import UINT8, Integer, QuantParams
 from ptqc.graph.external import is_in_files
 from ptqc.graph.layers import find_inner_layers, find_layers, find_weights
+from ptqc.graph.recorded import released
 from ptqc.graph.sites import find_kernels, find_sites, useful_sites
 from ptqc.options import PORTABLE_BITS, CompileOptions
 from ptqc.passes.decide.solve_weights import formats_of
@@ -106,7 +107,7 @@ def _stays_float(model: ir.Model, plan: Plan) -> tuple[StaysFloat, ...]:
 def _described(
     source: ModelSource, refusal: str | None, found: Compilable | None = None, notes: tuple[str, ...] = ()
 ) -> Inspection:
-    model = source.model
+    model = released(source.model)
     operators = Counter(node.op_type for node in model.graph.all_nodes())
     fed = [value for value in model.graph.inputs if value.name not in model.graph.initializers]
     inputs = tuple(_tensor(value, content(model, str(value.name))) for value in fed)
