@@ -261,4 +261,4 @@ def _saturate(rounded: np.ndarray, params: QuantParams) -> Codes:
     dtype = np.int8 if params.format.signed else np.uint8
     clipped = np.fmax(rounded, np.float32(params.format.low), out=np.asarray(rounded))
     clipped = np.minimum(clipped, np.float32(params.format.high), out=clipped)
-    return clipped.astype(dtype if params.format.bits <= 8 else np.uint16)
+    return np.asarray(clipped.astype(dtype if params.format.bits <= 8 else np.uint16))

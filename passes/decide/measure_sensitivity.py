@@ -106,7 +106,7 @@ class MeasureSensitivity:
                     _measure_table(given, probe, name, suffix, anchors)
                 for layer in given.layers:
                     if layer.name in results:
-                        if not any(y.size for y in results[layer.name]):
+                        if not any(np.asarray(y).size for y in results[layer.name]):
                             idle.add(layer.name)
                         _measure_layer(given, probe, layer, suffix, anchors)
                 walk.advance(results)

@@ -471,7 +471,7 @@ def _finite_columns(*pieces: Joined) -> np.ndarray | slice:
     uncertain = [piece for piece in pieces if not all(isinstance(part, Compressed) for part in piece.parts)]
     if all(np.isfinite(np.asarray(piece)).all() for piece in uncertain):
         return slice(None)
-    return np.logical_and.reduce([np.isfinite(np.asarray(piece)).all((0, 1)) for piece in uncertain])
+    return np.asarray(np.logical_and.reduce([np.isfinite(np.asarray(piece)).all((0, 1)) for piece in uncertain]))
 
 
 @dataclass
