@@ -37,12 +37,13 @@ from ptqc.passes.rewrite.rotate import Rotate
 from ptqc.passes.rewrite.scale_channels import ScaleChannels
 from ptqc.passes.rewrite.scale_rows import ScaleRows
 from ptqc.passes.rewrite.split_outliers import SplitOutliers
+from ptqc.passes.rewrite.standardize import Standardize
 from ptqc.passes.rewrite.tied_tables import TiedTables
 from ptqc.passes.tune.features import TuneFeatures
 from ptqc.passes.tune.reconstruct import Reconstruct
 
 # Offered where channels are uneven, and accepted on held-back samples; ReorderChannels serves what asks for an order.
-EVENING: tuple[type[Any], ...] = (ScaleChannels, Rotate)
+EVENING: tuple[type[Any], ...] = (Standardize, ScaleChannels, Rotate)
 # One of the two that measure is asked for.
 MEASURING: tuple[type[Any], ...] = (
     ChooseSplits,

@@ -21,6 +21,7 @@ from ptqc.codegen.onnxruntime.intent import Intent
 from ptqc.codegen.onnxruntime.verify import verify
 from ptqc.codegen.targets import Chosen
 from ptqc.detection.detector import Detector
+from ptqc.errors import Infeasible, InternalError
 from ptqc.executors.base import Executor
 from ptqc.executors.threads import Threads
 from ptqc.graph.external import is_in_files
@@ -45,7 +46,7 @@ from ptqc.stages.delivering import documents
 from ptqc.stages.delivering.build_target import VERIFIED_SAMPLES, build_target, check_samples
 from ptqc.stages.delivering.consistency import check_activations
 from ptqc.stages.delivering.documents import CompileOutcome
-from ptqc.stages.fit import Fitted, Packed, PlanSearch, Search, best_of, reconstruct, tune
+from ptqc.stages.fit import Fitted, Packed, PlanSearch, Search, best_of, better_of, reconstruct, tune
 from ptqc.stages.float_activations import fit_finite
 from ptqc.stages.float_layers import with_float_layers
 from ptqc.stages.job import Job
@@ -291,17 +292,31 @@ def fit_search(
     decided: Decided, search: Search, options: CompileOptions, stored: StoredNumbers | None = None
 ) -> Fitted:
     """The plan that a search takes, with its file: allocate, reconstruct, lower, pack, until it fits."""
-    limit = search.limit
+    limit, began = search.limit, time.monotonic()
+    earlier: Fitted | None = None
     while True:
-        allocated = search.allocate()
+        try:
+            allocated = search.allocate()
+        except (Infeasible, InternalError):
+            if earlier is None:
+                raise
+            return earlier
+        if earlier is not None and allocated.plan.formats == earlier.plan.formats:
+            return earlier
         draws, notes = reconstruct(decided, options, allocated.plan, stored)
         files = [_file(decided, options, allocated.plan, numbers) for numbers in draws]
         best = best_of(decided, files, limit)
         if options.pipeline == "advanced" and (limit is None or best.size <= limit):
             tuned, more = tune(decided, allocated.plan, best.tuned)
             best, notes = _file(decided, options, allocated.plan, tuned), [*notes, *more]
-        if search.takes(allocated, best.size):
-            return Fitted(allocated, best, tuple(notes))
+        if earlier is None and not search.takes(allocated, best.size):
+            continue
+        found = Fitted(allocated, best, tuple(notes))
+        if earlier is not None:
+            return better_of(decided, earlier, found, limit)
+        if not decided.deadline.leaves(time.monotonic() - began) or not search.goes_on(allocated, best.size):
+            return found
+        earlier = found
 
 
 def _file(decided: Decided, options: CompileOptions, plan: Plan, numbers: TunedNumbers) -> Packed:

@@ -24,7 +24,7 @@ from ptqc.codegen.onnxruntime.census import Census, take
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.onnxruntime.intent import Intent
 from ptqc.errors import VerificationError
-from ptqc.execute.agreement import alike, allowed, relative
+from ptqc.execute.agreement import alike, allowed, relative, relative_to_float
 from ptqc.execute.onnxruntime import Feeds, Runner, is_lean, open_packed, session_options, tensors_of
 from ptqc.execute.skeleton import without_tensors
 from ptqc.formats import FloatActivation
@@ -188,7 +188,7 @@ def _agreement(file: onnx.ModelProto, lowered: Lowered, model: ir.Model, samples
         wanted, found = [plain[name] for _, plain, _ in runs], [packed[name] for _, _, packed in runs]
         if wanted[0].dtype.kind != "f":
             continue
-        tolerance = allowed(relative([f[name] for f, _, _ in runs], wanted))
+        tolerance = allowed(relative_to_float([f[name] for f, _, _ in runs], wanted))
         difference = relative(wanted, found)
         if not difference <= tolerance:  # NaN included
             raise VerificationError(

@@ -24,7 +24,15 @@ from ptqc.notes import Level, Note, out_of_time
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.decide.moment_blocks import LEAST_PART, LaterMoments, blocks_of
 from ptqc.passes.decide.moment_stream import MomentStream
-from ptqc.passes.decide.observing import LARGEST_WEIGHT, accumulate, batches, check_size, rows_of, thinned
+from ptqc.passes.decide.observing import (
+    LARGEST_WEIGHT,
+    accumulate,
+    batches,
+    check_size,
+    rows_left_out,
+    rows_of,
+    thinned,
+)
 from ptqc.passes.decide.phases import Observed, Setting
 from ptqc.solvers.moments import ColumnSample, Moments, positions_per_sample
 from ptqc.work.deadline import Pace
@@ -36,6 +44,10 @@ HURRIED = "minmax"  # where there is no time to search for a range
 # What one element of an element-wise operator costs, in multiply-accumulates of a layer (memory traffic decides).
 ELEMENT_COST = 8
 FLOAT_BYTES = 4
+LEFT_OUT = (
+    "that layers read are NaN or infinite in the float model and were left out, as padding that nobody reads is: check "
+    "the model and the samples if it is something else"
+)
 BLANK = "is empty or zero in every calibration sample, so that it stays float: give samples in which it is not"
 
 
@@ -87,6 +99,8 @@ class Calibrate:
         sites = useful_sites(seen, given.kernels, {layer.name for layer in given.layers})
         blank = [site for site in given.sites if observers[site.name].is_blank]
         notes += [Note(self.name, site.name, BLANK, Level.WARNING) for site in blank]
+        for name, (left, rows) in rows_left_out(given.layers, tuning, held).items():
+            notes.append(Note(self.name, name, f"{left:,} of {rows:,} rows {LEFT_OUT}", Level.WARNING))
         found = Observed.after(
             given,
             sites=tuple(sites),

@@ -29,7 +29,7 @@ from ptqc.graph.nodes import initial
 from ptqc.graph.protos import reads
 from ptqc.graph.sites import Site
 from ptqc.integer import fake_quantize
-from ptqc.losses import AUTO, OutputLoss, recognize
+from ptqc.losses import AUTO, OutputLoss, flawed_values, recognize
 from ptqc.notes import Level, Note, out_of_time
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.decide.choose_activations import limit_of
@@ -56,6 +56,7 @@ UNREACHED = (
     "their losses are taken to be like those of others; give samples that take every branch and leave no input empty"
 )
 ONE_FORMAT = "that can take only one format are taken to be like those of others, as the model is large"
+LEFT_OUT = "are NaN or infinite in the float model: no loss was measured there"
 # Losses below this are noise of the float arithmetic.
 SMALLEST_LOSS = 1e-9
 
@@ -105,13 +106,15 @@ class MeasureSensitivity:
                     _measure_table(given, probe, name, suffix, anchors)
                 for layer in given.fitted_layers:
                     if layer.name in results:
-                        if not any(y.size for y in results[layer.name]):
+                        if not any(np.asarray(y).size for y in results[layer.name]):
                             idle.add(layer.name)
                         _measure_layer(given, probe, layer, suffix, anchors)
                 walk.advance(results)
                 stage.advance(next(iter(results)), part)
         pace.is_short |= walk.position < len(walk)
         notes = _assume_unreached(given, walk.slicer, anchors, idle)
+        for name, (bad, of) in flawed_values(kinds, reference).items():
+            notes.append(Note(self.name, name, f"{bad:,} of {of:,} values {LEFT_OUT}", Level.WARNING))
         if left := len(given.weights) - len(forms):
             notes.append(Note(self.name, "", f"the losses of {left} of {len(given.weights)} weights {ONE_FORMAT}"))
         if pace.is_short:

@@ -59,7 +59,7 @@ def accumulate(
 
     Weights that are multiplied with the same share their moments, so always the same layers must be given; those whose
     input is not among the values are left out. means_only: weights whose squares are added up later. Raises ModelError
-    where inputs are not finite or too large to be squared.
+    where inputs are too large to be squared.
     """
     by_weight: dict[str, list[Layer]] = {}
     for layer in layers:
@@ -89,15 +89,22 @@ def accumulate(
 
 
 def check_size(kind: str, name: str, values: np.ndarray | None, most: float) -> None:
-    """Raises ModelError where values are not finite or too large."""
+    """Raises ModelError where values are too large; what is NaN or infinite counts for nothing."""
     reach = 0.0 if values is None else largest(values)
-    if not np.isfinite(reach):
-        raise ModelError(
-            f"{kind} {name!r} is NaN or infinite in places, and nothing can be fitted to that: check the model, "
-            "the samples and their preprocessing"
-        )
+    if values is not None and not np.isfinite(reach):
+        reach = largest(values[np.isfinite(values)])
     if reach > most:
         raise ModelError(f"{kind} {name!r} reaches {reach:.0e}, at most {most:.0e} can be measured: scale the model")
+
+
+def rows_left_out(layers: Sequence[Layer], *splits: Mapping[str, Moments]) -> dict[str, tuple[int, int]]:
+    """How many rows of what layers read were not finite, and of how many, by the name of what they read."""
+    found: dict[str, tuple[int, int]] = {}
+    for layer in layers:
+        several = [moments[layer.weight] for moments in splits if layer.weight in moments]
+        if left := sum(each.left_out for each in several):
+            found.setdefault(layer.input, (left, left + sum(each.count for each in several)))
+    return found
 
 
 def _bytes(layer: Layer, columns: Mapping[str, ColumnSample]) -> int:

@@ -7,6 +7,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
+from ptqc.errors import ModelError
 from ptqc.executors.base import Executor
 from ptqc.executors.threads import Threads
 from ptqc.formats import Format, Scaled, TwoOfFour
@@ -288,10 +289,16 @@ def _moments(weight: Weight, layer: Layer, observed: Observed) -> tuple[np.ndarr
 
     Centred where a bias makes up for the mean error of every layer that uses the weight; none does in subgraphs. Where
     no sample takes a branch, the layer's input is always empty, or what it computes cannot be observed, all inputs
-    count the same. Where one split shows nothing, the other one does both.
+    count the same. Where one split shows nothing, the other one does both. Raises ModelError where nothing that the
+    layer reads is finite.
     """
-    splits = (several.get(weight.name) for several in (observed.moments, observed.held_moments))
+    splits = [several.get(weight.name) for several in (observed.moments, observed.held_moments)]
     seen = [each for each in splits if each is not None and each.count]
+    if not seen and any(each is not None and each.left_out for each in splits):
+        raise ModelError(
+            f"layer input {layer.input!r} is NaN or infinite in every sample, and nothing can be fitted to that: check "
+            "the model, the samples and their preprocessing"
+        )
     if not seen:
         same = np.ones((layer.groups, layer.width), np.float32)
         return same, same, 0

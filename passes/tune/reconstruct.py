@@ -25,7 +25,7 @@ import onnx_ir as ir
 
 from ptqc.errors import NotFinite
 from ptqc.execute.bounded import Bounded
-from ptqc.execute.compressed import Held
+from ptqc.execute.compressed import Compressed, Held
 from ptqc.execute.finite import Finite
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.execute.walk import Keep, Slicer, Walk
@@ -443,20 +443,35 @@ class _Inputs:
     """What layers of one reading see: columns x (groups, d, n) in pieces, and the moments of those that are fitted to.
 
     They stay in the codes that the walks hold them in, as those of a depthwise layer take gigabytes in float32.
-    columns: which they are. split: how many pieces are fitted to; the rest judges.
+    columns: which they are. split: how many pieces are fitted to; the rest judges. finite: which columns of each piece
+    count: where both walks are finite.
     """
 
     columns: ColumnSample
     x: list[Joined]
     split: int
+    finite: list[np.ndarray | slice] = field(default_factory=list)
+
+    def leave_out(self, y: Sequence[Joined]) -> None:
+        """Let only those columns count where what is seen and y, of a layer that sees it, are finite."""
+        if not self.finite:
+            self.finite = [_finite_columns(*pieces) for pieces in zip(self.x, y, strict=True)]
 
     @cached_property
     def moments(self) -> Moments:
         """Of the pieces that are fitted to."""
         found = Moments.empty(self.columns.layer.groups, self.columns.layer.width)
-        for x in self.x[: self.split]:
-            found.add(np.asarray(x))
+        for x, kept in zip(self.x[: self.split], self.finite, strict=False):
+            found.add(np.asarray(x)[..., kept])
         return found
+
+
+def _finite_columns(*pieces: Joined) -> np.ndarray | slice:
+    """Where all pieces are finite; what is held in codes is."""
+    uncertain = [piece for piece in pieces if not all(isinstance(part, Compressed) for part in piece.parts)]
+    if all(np.isfinite(np.asarray(piece)).all() for piece in uncertain):
+        return slice(None)
+    return np.asarray(np.logical_and.reduce([np.isfinite(np.asarray(piece)).all((0, 1)) for piece in uncertain]))
 
 
 @dataclass
@@ -475,15 +490,16 @@ class _Problem:
     numbers: int | None = None
 
     def __post_init__(self) -> None:
+        self.seen.leave_out(self.y)
         self.split, self.moments = self.seen.split, self.seen.moments
         self.second = moments.shrunk(self.moments.second(self.layer.is_corrected), self.moments.count)
-        total = sum(np.asarray(y).sum(-1, dtype=np.float64) for y in self.y[: self.split])
+        total = sum(y.sum(-1, dtype=np.float64) for _, y in self._columns(slice(self.split)))
         self.mean_y = np.asarray(total / max(self.moments.count, 1), np.float32)
 
     def _columns(self, which: slice) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """The real values of some pieces, one after the other."""
-        for x, y in zip(self.seen.x[which], self.y[which], strict=True):
-            yield np.asarray(x), np.asarray(y)
+        for x, y, kept in zip(self.seen.x[which], self.y[which], self.seen.finite[which], strict=True):
+            yield np.asarray(x)[..., kept], np.asarray(y)[..., kept]
 
     def rounded(self, form: Scaled, strength: float) -> Solution:
         """GPTQ on the seen inputs of what the layer aims at; of W where the layer is too wide for W*."""

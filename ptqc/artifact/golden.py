@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from ptqc.errors import UsageError
-from ptqc.execute.agreement import relative
+from ptqc.execute.agreement import relative_to_float
 from ptqc.execute.onnxruntime import Feeds, Runner, open_packed, session_options, tensors_of
 
 # What arrays of numbers and arrays of strings are called in the file.
@@ -73,7 +73,7 @@ def distances(golden: Golden, runner: Runner) -> dict[str, float]:
     """Relative difference of the golden outputs from those of another network, by float output."""
     found = [tensors_of(runner.run(feeds)) for feeds in golden.inputs]
     return {
-        name: relative([other[name] for other in found], [kept[name] for kept in golden.outputs])
+        name: relative_to_float([other[name] for other in found], [kept[name] for kept in golden.outputs])
         for name, array in golden.outputs[0].items()
         if array.dtype.kind == "f"
     }

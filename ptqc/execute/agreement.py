@@ -24,6 +24,15 @@ def relative(wanted: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> float
     return float(np.sqrt(error / (power or 1.0)))
 
 
+def relative_to_float(real: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> float:
+    """The same of another network than the float model's, whose values count where they are finite."""
+    pairs = [
+        (a[np.isfinite(a)], b[np.isfinite(a)]) if a.shape == b.shape else (a, b)
+        for a, b in zip(real, found, strict=True)
+    ]
+    return relative([a for a, _ in pairs], [b for _, b in pairs])
+
+
 def _squared_distance(a: np.ndarray, b: np.ndarray) -> float:
     differ = (a != b) & ~(np.isnan(a) & np.isnan(b))
     first, second = a[differ].astype(np.float64), b[differ].astype(np.float64)

@@ -115,7 +115,7 @@ def _scale(array: np.ndarray, reach: float) -> float | np.ndarray | None:
         scale = np.maximum(np.float32(reaches[axis] / np.float32(STEPS)), np.float32(SMALLEST_SCALE))
         usual = float(np.sqrt(np.square(scale, dtype=np.float64).mean()))
         if all(_is_fine(each, usual) for other, each in reaches.items() if other != axis):
-            return scale
+            return np.asarray(scale)
     return None
 
 

@@ -5,8 +5,19 @@ unit, and what the user is told. `recognition` chooses the kinds, `total` sums t
 """
 
 from ptqc.losses.base import NAT, RELATIVE, UNITS, OutputKind
-from ptqc.losses.recognition import AUTO, NAMES, Kinds, Outputs, check, check_finite, from_json, recognize, to_json
-from ptqc.losses.total import OutputLoss, aligned
+from ptqc.losses.recognition import (
+    AUTO,
+    NAMES,
+    Kinds,
+    Outputs,
+    check,
+    check_finite,
+    flawed_values,
+    from_json,
+    recognize,
+    to_json,
+)
+from ptqc.losses.total import OutputLoss, aligned, comparable
 
 __all__ = [
     "AUTO",
@@ -21,6 +32,8 @@ __all__ = [
     "aligned",
     "check",
     "check_finite",
+    "comparable",
+    "flawed_values",
     "from_json",
     "recognize",
     "to_json",

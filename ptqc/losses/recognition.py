@@ -18,6 +18,7 @@ from ptqc.losses.classes import Logits, Probabilities
 from ptqc.losses.detection import Detection
 from ptqc.losses.embedding import Embedding
 from ptqc.losses.features import Features
+from ptqc.losses.finite_rows import finite_along, without_flawed_slices
 from ptqc.losses.heads import with_boxes
 from ptqc.losses.maps import Map
 from ptqc.losses.packed_cache import PackedCache
@@ -96,9 +97,12 @@ def facts(model: ir.Model, feeds: Feeds, references: Sequence[Outputs]) -> dict[
     inputs = tuple(shape_of(value) for value in model.graph.inputs)
     found = {}
     for name, value in values.items():
-        arrays = tuple(outputs[name] for outputs in references if outputs[name].size)
+        arrays = tuple(outputs[name] for outputs in references if np.isfinite(outputs[name]).any())
+        dense = [without_flawed_slices(array) for array in arrays]
         traced = None if name in forms else trace(value, shapes)  # what is packed has other axes
-        axis = channel_axis(traced, shape_of(value), arrays)
+        axis = channel_axis(traced, shape_of(value), dense)
+        rows = tuple(kept for array in arrays if (kept := finite_along(axis, array)[0]).size)
+        arrays = rows or tuple(dense)
         found[name] = OutputFacts(
             name,
             shape_of(value),
@@ -127,13 +131,20 @@ def _with_loss(model: ir.Model, references: Sequence[Outputs]) -> dict[str, ir.V
 
 
 def check_finite(model: ir.Model, references: Sequence[Outputs]) -> None:
-    """Raises ModelError where a float output has NaN or infinities."""
+    """Raises ModelError where a float output has nothing but NaN and infinities."""
     for name in _with_loss(model, references):
-        if bad := sum(int(np.count_nonzero(~np.isfinite(outputs[name]))) for outputs in references):
+        if not any(np.isfinite(outputs[name]).any() for outputs in references):
             raise ModelError(
-                f"output {name!r} of the float model has {bad} values that are NaN or infinite on the calibration "
-                "samples, so no loss can be measured: check the samples and their preprocessing, or drop the output"
+                f"output {name!r} of the float model is NaN or infinite everywhere on the calibration samples, so no "
+                "loss can be measured: check the samples and their preprocessing, or drop the output"
             )
+
+
+def flawed_values(kinds: Kinds, references: Sequence[Outputs]) -> dict[str, tuple[int, int]]:
+    """How many values of an output are NaN or infinite in the float model, and of how many, where some are."""
+    found = {name: [outputs[name] for outputs in references] for name in kinds}
+    counts = {name: sum(int(np.count_nonzero(~np.isfinite(a))) for a in arrays) for name, arrays in found.items()}
+    return {name: (count, sum(a.size for a in found[name])) for name, count in counts.items() if count}
 
 
 def shape_of(value: ir.Value) -> tuple[int | str | None, ...]:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ptqc.losses.base import RELATIVE, OutputKind, Unit
+from ptqc.losses.base import RELATIVE, OutputKind, Pair, Unit
+from ptqc.losses.finite_rows import finite_rows, has_flaws
 from ptqc.losses.recognition import Kinds, Outputs
 from ptqc.losses.state import SHARE, State
 
@@ -32,7 +33,7 @@ class OutputLoss:
 
     def __call__(self, reference: Outputs, quantized: Outputs) -> float:
         """Mean loss of a batch (or sample)."""
-        if not all(np.isfinite(quantized[name]).all() for name in self.kinds):
+        if not all(_is_finite(*self._pair(name, reference, quantized)) for name in self.kinds):
             return HOPELESS
         total = 0.0
         for name, kind in self.kinds.items():
@@ -46,9 +47,8 @@ class OutputLoss:
 
     def losses(self, name: str, reference: Outputs, quantized: Outputs) -> dict[str, float]:
         """Losses of one output, by groups of its channels."""
-        kind = self.kinds[name]
-        pair = aligned(kind.read(name, reference), kind.read(name, quantized))
-        if not np.isfinite(pair[1]).all():
+        kind, pair = self.kinds[name], self._pair(name, reference, quantized)
+        if not _is_finite(*pair):
             return dict.fromkeys(kind.units(), HOPELESS)
         if not pair[0].size:  # nothing was found, by either
             return dict.fromkeys(kind.units(), 0.0)
@@ -61,12 +61,20 @@ class OutputLoss:
 
     def size(self, outputs: Outputs) -> int:
         """Elements of all outputs that are judged: how much a batch weighs in a mean."""
-        return sum(outputs[name].size for name in self.kinds)
+        return sum(self._size(name, outputs) for name in self.kinds)
+
+    def _size(self, name: str, outputs: Outputs) -> int:
+        kind = self.kinds[name]
+        return finite_rows(kind, kind.read(name, outputs))[0].size if has_flaws(outputs[name]) else outputs[name].size
+
+    def _pair(self, name: str, reference: Outputs, quantized: Outputs) -> Pair:
+        """What is compared of an output."""
+        return comparable(self.kinds[name], *(self.kinds[name].read(name, one) for one in (reference, quantized)))
 
     def mean_losses(self, name: str, reference: Sequence[Outputs], quantized: Sequence[Outputs]) -> dict[str, float]:
         """Mean losses of one output, by groups of its channels; batches are weighed by their size."""
         found = [self.losses(name, a, b) for a, b in zip(reference, quantized, strict=True)]
-        sizes = [outputs[name].size for outputs in reference]
+        sizes = [self._size(name, outputs) for outputs in reference]
         return {group: _weighed([losses[group] for losses in found], sizes) for group in found[0]}
 
     @property
@@ -87,13 +95,23 @@ class OutputLoss:
 
 def _not_empty(kind: OutputKind, name: str, references: Sequence[Outputs]) -> list[np.ndarray]:
     """An output of all samples, but for those in which nothing was found; all where nothing was found in any."""
-    arrays = [kind.read(name, outputs) for outputs in references]
+    arrays = [finite_rows(kind, kind.read(name, outputs))[0] for outputs in references]
     return [array for array in arrays if array.size] or arrays
 
 
 def _weighed(losses: Sequence[float], sizes: Sequence[int]) -> float:
     usual = np.mean(sizes) or 1.0
     return float(np.mean([loss * (size / usual) for loss, size in zip(losses, sizes, strict=True)]))
+
+
+def _is_finite(_reference: np.ndarray, quantized: np.ndarray) -> bool:
+    return bool(np.isfinite(quantized).all())
+
+
+def comparable(kind: OutputKind, reference: np.ndarray, quantized: np.ndarray) -> Pair:
+    """What is compared of two arrays: of one size, and without rows in which the float model is not finite."""
+    first, second = finite_rows(kind, *aligned(reference, quantized))
+    return first, second
 
 
 def aligned(reference: np.ndarray, quantized: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -11,6 +11,24 @@ ALPHA = 0.5
 MOST = 64.0
 # Where no channel reaches so many times what half of them reach, nothing is gained that samples could show.
 UNEVEN = 8.0
+# Factors of the model's inputs that differ by more: a scale for each channel is worth nodes of its own.
+MOST_UNEVEN = 64.0
+
+
+def balance(reach: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """How many times its value each channel should carry, whatever that is: as `smoothing`, but nothing is cut off.
+
+    A channel that never moved carries what gives its weights the size of others.
+    """
+    factors, is_seen = np.ones(len(reach)), (reach > 0) & (weights > 0)
+    if not is_seen.any():
+        return factors
+    factors[is_seen] = np.sqrt(weights[is_seen] / reach[is_seen])
+    usual = float(np.median(weights[is_seen] / factors[is_seen]))
+    is_still = ~is_seen & (weights > 0)
+    factors[is_still] = weights[is_still] / usual
+    factors[~is_seen & ~is_still] = np.median(factors[is_seen])
+    return factors
 
 
 def unevenness(reach: np.ndarray) -> float:

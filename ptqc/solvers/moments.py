@@ -36,13 +36,15 @@ class Moments:
 
     gram is taken about `origin`, the mean of the first columns: where the mean is far larger than the deviations,
     float32 would not hold the squares about zero. It lacks the columns that still wait for others. Weights that are
-    multiplied with the same columns share one object, which several threads may ask for its moments.
+    multiplied with the same columns share one object, which several threads may ask for its moments. left_out: columns
+    that were not finite, which count in nothing else.
     """
 
     gram: np.ndarray
     total: np.ndarray
     origin: np.ndarray
     count: int = 0
+    left_out: int = 0
     waiting: list[np.ndarray] = field(default_factory=list)
     _multiplying: Lock = field(default_factory=Lock, repr=False, compare=False)
 
@@ -59,7 +61,13 @@ class Moments:
         """Add columns (groups, d, n); n may be 0, where a sample has no positions."""
         if not columns.shape[-1]:
             return
-        self.total += columns.sum(-1, dtype=np.float64)
+        with np.errstate(invalid="ignore"):
+            total = columns.sum(-1, dtype=np.float64)
+        if not np.isfinite(total).all() and not (is_finite := np.isfinite(columns).all((0, 1))).all():
+            self.left_out += int(np.count_nonzero(~is_finite))
+            self.add(columns[..., is_finite])
+            return
+        self.total += total
         self.count += columns.shape[-1]
         if not self.gram.size:
             return

@@ -17,11 +17,14 @@ from ptqc.passes.tune.reconstruct import Reconstruct, reconstruct_all
 from ptqc.plan import Plan
 from ptqc.solutions import TunedNumbers
 from ptqc.solvers.allocation import Allocation, Problem, allocate, best_choice, smallest_choice, smallest_within
+from ptqc.solvers.integer_program import PROVEN
 from ptqc.stages.held_back_loss import HeldBackLoss
 from ptqc.stages.problem import packed, problem_of, weighed
 from ptqc.stages.stored_numbers import StoredNumbers
 
 ATTEMPTS = 8
+# Of the predicted loss: what is less than this share is worth another reconstruction.
+CLEARLY_LESS = 0.95
 # How many times a plan is reconstructed; the result with the least held-back loss is taken.
 TRIES: Mapping[Pipeline, int] = {"light": 2, "advanced": 6}
 DRAWS_AT_ONCE = 2
@@ -107,6 +110,9 @@ class Search(Protocol):
     def takes(self, found: Allocated, written: int) -> bool:
         """Whether a plan with a file of so many bytes ends the search."""
 
+    def goes_on(self, found: Allocated, written: int) -> bool:
+        """Whether a plan that was taken has a file so much smaller than expected that a better one may fit, too."""
+
 
 @dataclass(frozen=True)
 class OnePlan:
@@ -122,6 +128,10 @@ class OnePlan:
     def takes(self, found: Allocated, written: int) -> bool:  # noqa: ARG002
         """Always."""
         return True
+
+    def goes_on(self, found: Allocated, written: int) -> bool:  # noqa: ARG002
+        """Never."""
+        return False
 
 
 def smallest_plan(decided: Decided, options: CompileOptions, loss: float) -> Allocated:
@@ -143,6 +153,8 @@ def best_within(problem: Problem, limit: int | None) -> Allocation:
 class PlanSearch:
     """Plans within a limit, one after the other: what a written file has too much, the next plan has to save.
 
+    A file may also have fewer bytes than its plan with the numbers of the table, where a layer needs no bias. Where a
+    better plan would fit if its file had as many fewer, that one comes next.
     limit: bytes; None: the best plan whatever its size. given: a plan that is taken as it is. problem: that of the
     activations that were decided, where it is known.
     """
@@ -159,6 +171,7 @@ class PlanSearch:
         self._undecided = decided.undecided if given is None else replace(given, formats={})
         self._problem = problem or problem_of(decided, self._undecided, options)
         self._attempts, self._is_last = ATTEMPTS, given is not None
+        self._saved = 0  # bytes that the last file had less than with the numbers of the table
 
     @property
     def limit(self) -> int | None:
@@ -177,7 +190,7 @@ class PlanSearch:
                 self._is_last = True
                 return self._smallest(self._limit or self._problem.size(best_choice(self._problem)))
             found = Allocated(self._undecided.with_formats(allocation.choice), allocation, self._problem)
-            if self._keeps(found, weighed(self._decided, self._options, found.plan)):
+            if self._keeps(found, weighed(self._decided, self._options, found.plan) - self._saved):
                 return found
         raise InternalError(
             f"no plan was found whose written file keeps {self._limit:,} bytes after {ATTEMPTS} attempts"
@@ -188,6 +201,17 @@ class PlanSearch:
         if self._given is not None and self._limit is not None and written > self._limit:
             raise UsageError(f"the file of the given plan has {written:,} bytes, over the budget of {self._limit:,}")
         return self._is_last or self._keeps(found, written)
+
+    def goes_on(self, found: Allocated, written: int) -> bool:
+        """Whether what the file saves buys a plan that is predicted to lose clearly less."""
+        saved = found.allocation.bytes - written
+        if self._limit is None or self._is_last or saved <= 0 or not self._attempts:
+            return False
+        problem = replace(self._problem, fixed=self._problem.fixed - saved)
+        if best_within(problem, self._limit).loss > CLEARLY_LESS * found.allocation.loss:
+            return False
+        self._problem, self._saved = problem, saved
+        return True
 
     def _keeps(self, found: Allocated, written: int) -> bool:
         if self._limit is None or written <= self._limit:
@@ -260,6 +284,19 @@ def best_of(decided: Decided, files: Sequence[Packed], limit: int | None) -> Pac
         return within[0]
     loss = HeldBackLoss(decided.model, decided.held_back, decided.kinds)
     return min(within, key=lambda each: loss(each.exported.proto))
+
+
+def better_of(decided: Decided, first: Fitted, second: Fitted, limit: int | None) -> Fitted:
+    """The one whose file loses less, of two that a search took; the second one is predicted to lose less.
+
+    Where that is the first after all, the bound that was proven is that of the second.
+    """
+    if second.packed is best_of(decided, [first.packed, second.packed], limit):
+        return second
+    bound = min(first.allocation.bound, second.allocation.bound)
+    status = "optimal" if first.allocation.loss - bound <= PROVEN * first.allocation.loss else "gap"
+    allocated = replace(first.allocated, allocation=replace(first.allocation, bound=bound, status=status))
+    return replace(first, allocated=allocated)
 
 
 def tune(decided: Decided, plan: Plan, tuned: TunedNumbers) -> tuple[TunedNumbers, tuple[Note, ...]]:

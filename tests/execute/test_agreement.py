@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from ptqc.execute.agreement import BOUNDS, allowed, relative
+from ptqc.execute.agreement import BOUNDS, allowed, relative, relative_to_float
 
 
 def test_it_is_relative_to_all_samples_together() -> None:
@@ -35,3 +35,9 @@ def test_what_is_allowed_has_bounds() -> None:
     assert allowed(0.0) == BOUNDS[0]
     assert allowed(0.1) == pytest.approx(0.2)
     assert allowed(9.0) == BOUNDS[1]
+
+
+def test_the_float_model_counts_where_it_is_finite() -> None:
+    real, found = [np.array([3.0, np.nan, 4.0])], [np.array([3.0, 7.0, 9.0])]
+    assert relative_to_float(real, found) == 1.0
+    assert relative_to_float([found[0]], [real[0]]) == math.inf

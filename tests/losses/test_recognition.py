@@ -8,7 +8,7 @@ from graphs import noise, parse
 from outputs import COUNT, inputs, kinds, references
 
 from ptqc.errors import ModelError, UsageError
-from ptqc.losses import OutputKind, check, from_json, recognize, to_json
+from ptqc.losses import OutputKind, check, flawed_values, from_json, recognize, to_json
 
 W = {
     "w3": noise(8, 3, scale=2.0),
@@ -298,12 +298,24 @@ def test_nothing_found_in_the_first_sample() -> None:
     assert kinds(text, feeds)["y"].to_json() == {"kind": "regression", "axis": None, "groups": []}
 
 
-def test_infinities_are_refused() -> None:
+def test_infinities_alone_are_refused() -> None:
     text = "g (float[N, 3] x) => (float[N, 3] y) { y = Log(x) }"
     model = parse(text)
     feeds = [{"x": np.zeros((1, 3), np.float32)}]
-    with pytest.raises(ModelError, match="output 'y' of the float model has 3 values that are NaN or infinite"):
+    with pytest.raises(ModelError, match="output 'y' of the float model is NaN or infinite everywhere"):
         recognize(model, feeds[0], references(model, feeds))
+
+
+def test_rows_that_are_not_finite_say_nothing_of_the_kind() -> None:
+    """Class probabilities, of which those at padding are NaN, are recognized by the others."""
+    text = "g (float[N, 5, 3] x) => (float[N, 5, 3] y) { y = Identity(x) }"
+    model, feeds = parse(text), inputs(1, 5, 3)
+    values = [np.exp(one["x"]) / np.exp(one["x"]).sum(-1, keepdims=True) for one in feeds]
+    for value in values:
+        value[:, 3:] = np.nan
+    found = recognize(model, feeds[0], [{"y": value} for value in values])
+    assert found["y"].name == "probabilities"
+    assert flawed_values(found, [{"y": value} for value in values]) == {"y": (6 * len(values), 15 * len(values))}
 
 
 def test_to_json_and_back() -> None:

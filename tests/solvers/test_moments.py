@@ -323,3 +323,14 @@ def test_no_columns_change_nothing() -> None:
     assert nothing.count == 0
     assert not nothing.second().any()
     assert not nothing.mean.any()
+
+
+def test_columns_that_are_not_finite_are_left_out_and_counted() -> None:
+    columns, flawed = noise(1, 4, 9), noise(1, 4, 5, seed=1)
+    flawed[0, 2, :3] = np.nan, np.inf, -np.inf
+    found, alone = Moments.empty(1, 4), Moments.empty(1, 4)
+    found.add(flawed)
+    found.add(columns)
+    alone.add(np.concatenate([flawed[..., 3:], columns], -1))
+    assert (found.count, found.left_out) == (11, 3)
+    np.testing.assert_allclose(found.second(), alone.second(), rtol=1e-5)

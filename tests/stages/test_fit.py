@@ -11,7 +11,7 @@ from ptqc.formats import FLOAT16, Format, Integer
 from ptqc.options import PORTABLE_BITS
 from ptqc.passes.tune.reconstruct import Reconstruct
 from ptqc.stages import fit
-from ptqc.stages.fit import TRIES
+from ptqc.stages.fit import CLEARLY_LESS, TRIES, better_of
 from ptqc.stages.held_back_loss import HeldBackLoss
 from ptqc.work.deadline import Deadline
 
@@ -76,6 +76,25 @@ def test_the_smallest_file_is_found_where_the_solver_is_told_too_many_bytes(
     with pytest.raises(Infeasible) as refusal:
         measured.fit(smallest - 100)
     assert refusal.value.smallest == smallest
+
+
+def test_bytes_that_a_file_turns_out_not_to_need_are_spent(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where tuned layers need no bias: the numbers of the table have one, and the solver is told its bytes."""
+    best, problem_of, weighed = measured.fit(9_000), fit.problem_of, fit.weighed
+    monkeypatch.setattr(fit, "problem_of", lambda *given: replace(made := problem_of(*given), fixed=made.fixed + 400))
+    monkeypatch.setattr(fit, "weighed", lambda *given: weighed(*given) + 400)
+    found = measured.fit(9_000)
+    assert len(found.exported.data) <= 9_000
+    assert found.allocation.loss <= best.allocation.loss / CLEARLY_LESS
+    assert found.allocation.status == "optimal"
+
+
+def test_a_plan_that_loses_more_than_predicted_is_not_taken_and_nothing_is_called_proven(measured: Measured) -> None:
+    first, second = measured.fit(9_000), measured.fit(12_000)
+    found = better_of(measured.context, first, second, 9_000)
+    assert found.packed is first.packed
+    assert (found.allocation.status, found.allocation.bound) == ("gap", second.allocation.bound)
+    assert better_of(measured.context, first, second, 12_000) is second
 
 
 def test_a_given_plan_is_followed(measured: Measured) -> None:

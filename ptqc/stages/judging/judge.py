@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ptqc.calibration.samples import Samples
 from ptqc.execute.onnxruntime import Runner, open_packed, tensors_of
 from ptqc.graph.recorded import release, remembered
-from ptqc.losses import Kinds, OutputKind, OutputLoss, Outputs, aligned
+from ptqc.losses import Kinds, OutputKind, OutputLoss, Outputs, comparable
 from ptqc.losses.base import Figure, Pair
 from ptqc.losses.classes import SAME_CLASS
 from ptqc.losses.state import State
@@ -133,7 +133,7 @@ def _judged(name: str, measure: OutputLoss, pairs: Pairs) -> JudgedOutput:
     kind = measure.kinds[name]
     losses = measure.mean_losses(name, *zip(*pairs, strict=True))
     loss = kind.combine(losses)
-    both = (aligned(kind.real(name, real), kind.real(name, packed)) for real, packed in pairs)
+    both = (comparable(kind, kind.real(name, real), kind.real(name, packed)) for real, packed in pairs)
     arrays = [pair for pair in both if pair[0].size]
     sqnr = {group: _sqnr([_cut(pair, part) for pair in arrays]) for group, part in kind.parts().items()}
     figures = tuple(kind.figures(arrays, loss, sqnr)) if arrays else ()

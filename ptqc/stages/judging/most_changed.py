@@ -19,7 +19,7 @@ from ptqc.detection.boxes import Size
 from ptqc.detection.detector import Detector
 from ptqc.errors import UsageError
 from ptqc.execute.onnxruntime import Feeds, Runner, open_packed, tensors_of
-from ptqc.losses import Kinds
+from ptqc.losses import Kinds, comparable
 from ptqc.losses.classes import Classes
 from ptqc.stages.judging.changed_tokens import TokenInput
 from ptqc.stages.judging.found_objects import FoundObject, compared, objects_of, places_of, reading_of, stated_objects
@@ -117,7 +117,7 @@ def _compared(
 def _answers(kinds: Kinds, one: _Ran, texts: TokenInput | None) -> Iterator[dict[str, Any]]:
     """What each output of classes said at its worst place. words: of classes that are tokens."""
     for name, kind in kinds.items():
-        answers = kind.answers(kind.read(name, one.real), kind.read(name, one.packed))
+        answers = kind.answers(*comparable(kind, kind.read(name, one.real), kind.read(name, one.packed)))
         if answers is None:
             continue
         words = dict[str, str]()

@@ -16,7 +16,7 @@ from ptqc.calibration.samples import Samples
 from ptqc.errors import UsageError
 from ptqc.execute.onnxruntime import Runner, open_packed
 from ptqc.graph.recorded import release, released, remembered
-from ptqc.losses import Kinds, OutputLoss, Outputs, aligned
+from ptqc.losses import Kinds, OutputLoss, Outputs, comparable
 from ptqc.losses.classes import Classes
 from ptqc.stages.judging.labels import Labelled
 from ptqc.stages.judging.scoring import Scoring
@@ -307,7 +307,7 @@ def differing_classes(kinds: Kinds, real: Outputs, found: Outputs) -> tuple[int,
 
     (0, 0) where no output has classes.
     """
-    each = [~kind.same(*aligned(real[name], found[name])) for name, kind in _classes(kinds).items()]
+    each = [~kind.same(*comparable(kind, real[name], found[name])) for name, kind in _classes(kinds).items()]
     nothing = np.zeros(0, np.bool_)
     worst = max(each, key=lambda differs: (differs.mean() if differs.size else 0.0, differs.size), default=nothing)
     return int(worst.sum()), int(worst.size)

@@ -1,4 +1,7 @@
-"""Channels scaled and rotated where single ones are far larger than others and 8-bit activations gain by it."""
+"""Channels scaled and rotated where single ones are far larger than others and 8-bit activations gain by it.
+
+Channels of the model's inputs are standardized where their units differ so much that weights gain by it, too.
+"""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,7 +16,7 @@ from ptqc.execute.onnxruntime import Runner
 from ptqc.execute.shapes import observed_shapes
 from ptqc.graph.channels import ChannelTies, Rule, Shapes, find_ties
 from ptqc.graph.editing import set_constant
-from ptqc.graph.layers import find_layers, find_weights
+from ptqc.graph.layers import Layer, find_layers, find_weights
 from ptqc.graph.nodes import initial
 from ptqc.graph.rotation_rules import ROTATIONS
 from ptqc.graph.scale_rules import SCALES
@@ -23,7 +26,9 @@ from ptqc.passes.base import Rewrite
 from ptqc.passes.pipeline import run_rewrites
 from ptqc.passes.rewrite.rotate import Rotate, rotatable, unit_gains
 from ptqc.passes.rewrite.scale_channels import ScaleChannels
-from ptqc.solvers.channel_scales import UNEVEN, smoothing, unevenness
+from ptqc.passes.rewrite.split_outliers import channel_axis
+from ptqc.passes.rewrite.standardize import Standard, Standardize, can_shift, columns_of, readers
+from ptqc.solvers.channel_scales import MOST_UNEVEN, UNEVEN, balance, smoothing, unevenness
 from ptqc.stages.measure import key_of
 from ptqc.stages.preparing.prepare import PROBES, Prepared
 from ptqc.stages.preparing.rounded_losses import Comparison, RoundedLosses, SampleLosses
@@ -36,6 +41,8 @@ from ptqc.work.stopwatch import seconds_of
 LOOKED_AT, OBSERVED = 8, 64
 # The fewest held-back samples on which anything is accepted, and the most.
 FEWEST, MOST = 16, 32
+PARTS = ("shift", "factor")
+SEPARATOR = "|"  # between the names of a part and of the tensor that is standardized
 # Blocks that are tried one by one where all of them together are refused.
 BLOCKS = 8
 # Share of the time that is left that all of this may take; runs of a sample that one trial takes, of node by node.
@@ -51,43 +58,61 @@ def evened(
     What an earlier compile accepted is taken from the store.
     """
     tuning, held_back = prepared.tuning[:OBSERVED], prepared.held_back[:MOST]
-    if not options.has_codes or len(held_back) < FEWEST:
+    if len(held_back) < FEWEST or not (options.has_codes or uneven_inputs(prepared.model, tuning[:LOOKED_AT])):
         return prepared
     key = key_of(STEP, prepared, options.until(Phase.MEASURE))
     entry = store.get(key)
     if entry is not None:
         notes = [Note(step, subject, text, Level(level)) for step, subject, text, level in entry.document["notes"]]
-        return _with_constants(prepared, entry.arrays, notes)
+        return _with_constants(prepared, entry.arrays, entry.document.get("standardized", ()), notes)
     if not _is_affordable(prepared, deadline):
         return prepared
     offers = Offers(prepared, RoundedLosses(prepared.model, tuning, held_back, options.loss), options.seed)
-    if offers.offered():
+    standards = uneven_inputs(prepared.model, tuning)
+    if standards or (options.has_codes and offers.offered()):
         with progress.stage("even out channels"):
-            offers.scale()
-            offers.rotate()
+            offers.standardize(standards)
+            if options.has_codes and offers.offered():
+                offers.scale()
+                offers.rotate()
     found = offers.prepared
     own = [[note.step, note.subject, note.message, note.level] for note in found.notes[len(prepared.notes) :]]
-    store.put(key, {"notes": own}, _changed(prepared.model, found.model))
+    standardized = sorted(standards) if offers.is_standardized else []
+    parts = [(part, name) for name in standardized for part in PARTS]
+    arrays = {f"{part}{SEPARATOR}{name}": getattr(standards[name], part) for part, name in parts}
+    document = {"notes": own, "standardized": standardized}
+    store.put(key, document, {**arrays, **_changed(prepared.model, found.model)})
     return found
 
 
-def _with_constants(prepared: Prepared, arrays: Mapping[str, np.ndarray], notes: Sequence[Note]) -> Prepared:
-    """The model with other values of some constants, and what is told of them."""
+def _with_constants(
+    prepared: Prepared, arrays: Mapping[str, np.ndarray], standardized: Sequence[str], notes: Sequence[Note]
+) -> Prepared:
+    """The model with other values of some constants, and what is told of them. standardized: tensors."""
     prepared = replace(prepared, notes=(*prepared.notes, *notes))
     if not arrays:
         return prepared
     model = prepared.model.clone()
+    if standardized:
+        parts = {name: [np.array(arrays[f"{part}{SEPARATOR}{name}"]) for part in PARTS] for name in standardized}
+        run_rewrites(model, [Standardize({name: Standard(*several) for name, several in parts.items()})], [])
     for name, array in arrays.items():
-        set_constant(model, name, np.array(array))
+        if SEPARATOR not in name:
+            set_constant(model, name, np.array(array))
     return replace(prepared, model=model, evened=_digest(model))
 
 
 def _changed(before: ir.Model, after: ir.Model) -> dict[str, np.ndarray]:
-    """The constants that scaling and rotating gave other values, by name."""
+    """The constants that are new, or have other values than they had, by name."""
     if after is before:
         return {}
-    several = ((name, initial(before, name), initial(after, name)) for name in after.graph.initializers)
-    return {name: new for name, old, new in several if old.tobytes() != new.tobytes()}
+    known = before.graph.initializers
+    several = {name: initial(after, name) for name in after.graph.initializers}
+    return {
+        name: array
+        for name, array in several.items()
+        if name not in known or initial(before, name).tobytes() != array.tobytes()
+    }
 
 
 def _is_affordable(prepared: Prepared, deadline: Deadline) -> bool:
@@ -107,6 +132,7 @@ class Offers:
         self._ties = _Ties(observed_shapes(prepared.model, prepared.samples[0]))
         self._folded: tuple[ir.Model, ir.Model, tuple[Rewrite, ...]] | None = None
         self._known: SampleLosses | None = None
+        self.is_standardized = False
 
     def offered(self) -> bool:
         """Whether any channels that can be scaled or rotated are uneven."""
@@ -117,6 +143,16 @@ class Offers:
             return True
         reach = reach_of(model, rotations, few)
         return any(unevenness(reach[rotations.classes == number]) >= UNEVEN for number in rotatable(rotations))
+
+    def standardize(self, standards: Mapping[str, Standard]) -> None:
+        """Inputs of the model whose channels differ much, all of them together."""
+        if standards:
+            refusal = self._try((Standardize(standards),), anywhere=True)
+            if refusal is None:
+                self.is_standardized = True
+                self._ties = _Ties(observed_shapes(self.prepared.model, self.prepared.samples[0]))
+            else:
+                self._note(refusal)
 
     def rotate(self) -> None:
         """The residual stream and heads of values, all of them or else the uneven ones one by one.
@@ -179,8 +215,8 @@ class Offers:
             message = f"undone one by one: {len(refused)} blocks gain nothing beyond chance"
             self._note(Note(refusal.step, "", message, Level.SKIPPED))
 
-    def _try(self, steps: Sequence[Rewrite]) -> Note | None:
-        """Do rewrites where they pay; else why they are not done."""
+    def _try(self, steps: Sequence[Rewrite], *, anywhere: bool = False) -> Note | None:
+        """Do rewrites where they pay; else why they are not done. anywhere: a gain of weights alone counts, too."""
         name, model = steps[-1].name, self.prepared.model.clone()
         try:
             notes = run_rewrites(model, steps, [self.prepared.samples[i] for i in range(PROBES)])
@@ -190,7 +226,7 @@ class Offers:
             return Note(name, "", "undone: a table and the product with it would be two", Level.SKIPPED)
         before = self._known or self._losses.of(self.prepared.model)
         compared = Comparison(before, self._losses.of(model), self._losses.unit)
-        if not compared.is_better:
+        if not (compared.is_better or (anywhere and compared.is_better_for_weights)):
             self._known = before
             return Note(name, "", f"undone, {len(notes)} places: {compared}", Level.SKIPPED)
         self._known = compared.after
@@ -258,3 +294,26 @@ def weights_of(model: ir.Model, ties: ChannelTies) -> np.ndarray:
                 rest = tuple(axis for axis in range(view.ndim) if axis not in factor.axes)
                 np.maximum.at(found, factor.numbers, view.max(rest).ravel())
     return found
+
+
+def uneven_inputs(model: ir.Model, samples: Samples) -> dict[str, Standard]:
+    """What brings channels of the model's inputs to one size, where they differ by MOST_UNEVEN and more."""
+    several, given = readers(model), {str(value.name) for value in model.graph.inputs}
+    seen = {name: list[np.ndarray]() for name in several}
+    runner = Runner(model, taps := [name for name in several if name not in given])
+    for feeds in samples if seen else ():
+        values = {**feeds, **(runner.run(feeds, taps) if taps else {})}
+        for name, layers in several.items():
+            moved = np.moveaxis(values[name], channel_axis(layers[0]), -1)
+            seen[name].append(moved.reshape(-1, moved.shape[-1]))
+    found = {name: standard(model, several[name], np.concatenate(rows)) for name, rows in seen.items() if rows}
+    return {name: each for name, each in found.items() if np.ptp(np.log(each.factor)) >= np.log(MOST_UNEVEN)}
+
+
+def standard(model: ir.Model, layers: Sequence[Layer], rows: np.ndarray) -> Standard:
+    """Shift and factor of each channel of what layers read. rows: of it (rows, channels)."""
+    rows = rows[np.isfinite(rows).all(-1)].astype(np.float64)
+    shift = rows.mean(0) if len(rows) and can_shift(model, layers) else np.zeros(rows.shape[-1])
+    reach = np.abs(rows - shift).max(0, initial=0.0)
+    columns = [np.abs(columns_of(layer, initial(model, layer.weight))).max(-1) for layer in layers]
+    return Standard(shift, balance(reach, np.max(columns, 0).astype(np.float64)))

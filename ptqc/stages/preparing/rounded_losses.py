@@ -49,6 +49,13 @@ class Comparison:
         harm, error = _mean_and_error(self.after.weights - self.before.weights)
         return gain > SURE * its_error and harm <= error
 
+    @property
+    def is_better_for_weights(self) -> bool:
+        """Whether weights lose less, by more than chance, and activations no more than by chance."""
+        gain, its_error = _mean_and_error(self.before.weights - self.after.weights)
+        harm, error = _mean_and_error(self.after.activations - self.before.activations)
+        return gain > SURE * its_error and harm <= error
+
     def __str__(self) -> str:
         gain, error = _mean_and_error(self.before.activations - self.after.activations)
         before, after = self.before.activations.mean(), self.after.activations.mean()

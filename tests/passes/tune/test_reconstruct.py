@@ -494,3 +494,17 @@ def test_layers_of_other_positions_are_not_paired() -> None:
     inputs, outputs = [noise(1, 40, 32)], [noise(1, 40, 32)]
     assert are_paired(layer, inputs, outputs)
     assert not are_paired(layer, inputs, [noise(1, 39, 32)])
+
+
+def test_columns_of_other_units_are_seen_as_they_are(tmp_path: Path) -> None:
+    """Held in 16 bits of the largest of all, most of them would be zero to the layer that is solved again."""
+    units = np.logspace(-3, 6, 8, dtype=np.float32)
+    graph = "g (float[N, 8] x) => (float[N, 5] y) { h = Gemm(x, w, b) r = Relu(h) y = Gemm(r, v) }"
+    w = noise(8, 24) / units[:, None]
+    model = parse(graph, w=w, b=noise(24, seed=1) - 3 * units @ w, v=noise(24, 5, seed=2))
+    feeds: list[Feeds] = [{"x": (noise(1, 8, seed=seed) + 3) * units} for seed in range(64)]
+    context = measured(model, tmp_path, feeds)
+    plan = plan_of(context, {"w": FLOAT16, "v": Integer(4)}, quantize=False)
+    tuned = Reconstruct().apply(Planned(context, plan)).made
+    unseen: list[Feeds] = [{"x": (noise(64, 8, seed=1000) + 3) * units}]
+    assert error(model, plan, tuned, unseen) < 0.02

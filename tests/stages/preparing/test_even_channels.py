@@ -15,6 +15,7 @@ from tiny_llama_model import tiny_llama
 from ptqc.graph.channels import ChannelTies, Rule, Shapes
 from ptqc.graph.nodes import initial
 from ptqc.options import CompileOptions
+from ptqc.passes.rewrite.standardize import Standard
 from ptqc.reading import read_model
 from ptqc.stages.preparing import even_channels
 from ptqc.stages.preparing.even_channels import FEWEST, Offers, evened
@@ -203,3 +204,54 @@ def test_a_table_and_its_product_stay_tied(tmp_path: Path, store: Store) -> None
     found = run(given, store)
     assert found.model is given.model
     assert any("would be two" in note.message for note in found.notes)
+
+
+UNITS = np.logspace(-3, 6, 8, dtype=np.float32)
+
+
+def folded_scaler() -> tuple[onnx.ModelProto, np.ndarray]:
+    """A network with a scaler in its first weight, and a table."""
+    w, x = noise(8, 32) / UNITS[:, None], (noise(COUNT, 8, seed=3) + 3) * UNITS
+    return proto(TWO, w=w, b=noise(32, seed=1) - 3 * UNITS @ w, v=noise(32, 6, seed=2)), x
+
+
+@pytest.mark.parametrize("activations", ["auto", "float"])
+def test_a_table_whose_columns_differ_is_standardized_and_that_is_not_measured_again(
+    activations: str, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x = folded_scaler()
+    given = prepared(model, {"x": x}, tmp_path)
+    found = run(given, store, activations=activations)
+    assert [node.op_type for node in found.model.graph][:2] == ["Sub", "Mul"]
+    assert found.evened
+    assert [note.step for note in found.notes[len(given.notes) :]][:2] == ["standardize"] * 2
+    losses = RoundedLosses(given.model, given.tuning, given.held_back, "auto")
+    before, after = losses.of(given.model), losses.of(found.model)
+    assert after.weights.mean() < 0.1 * before.weights.mean()
+    assert after.activations.mean() < 0.1 * before.activations.mean()
+    monkeypatch.delattr(even_channels, "Offers")
+    again = run(given, store, activations=activations)
+    assert (again.evened, again.notes, constants(again)) == (found.evened, found.notes, constants(found))
+    assert len(again.model.graph) == len(found.model.graph)
+
+
+def test_standardizing_that_does_not_pay_is_undone(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x = folded_scaler()
+    given = prepared(model, {"x": x}, tmp_path)
+    worse = {"x": Standard(np.zeros(8), UNITS.astype(np.float64))}
+    monkeypatch.setattr(even_channels, "uneven_inputs", lambda *_: worse)
+    found = run(given, store, activations="float")
+    assert found.model is given.model
+    assert "undone" in found.notes[-1].message
+    again = run(given, store, activations="float")
+    assert (again.evened, again.notes, constants(again)) == ("", found.notes, constants(given))
+
+
+def test_weights_that_gain_are_enough_where_activations_lose_nothing() -> None:
+    chance, ones = np.tile([-1.0, 1.0], 8), np.ones(16)
+    before, gains = SampleLosses(ones, ones), SampleLosses(ones, 0 * ones)
+    assert Comparison(before, gains, "nat").is_better_for_weights
+    assert not Comparison(before, replace(gains, activations=ones + chance + 1), "nat").is_better_for_weights
+    assert not Comparison(before, before, "nat").is_better_for_weights
