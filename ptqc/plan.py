@@ -4,7 +4,7 @@ A plan is plain JSON with stable keys (output value names), can be written, edit
 """
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -13,7 +13,7 @@ from ptqc.errors import UsageError
 from ptqc.formats import ActivationParams, FloatActivation, Format, QuantParams, Reader, coded, mean_bits, rounded_to
 from ptqc.formats.activations import read
 from ptqc.graph.layers import Layer, Weight
-from ptqc.graph.sites import Kernel, Site, integer_kernels, source_params
+from ptqc.graph.sites import Kernel, Site, integer_kernels, source_params, useful_sites
 
 VERSION = 1
 
@@ -58,12 +58,13 @@ class Plan:
     @cached_property
     def integer(self) -> Mapping[str, Kernel]:
         """Node name -> kernel, for the nodes that run on codes."""
+        return {kernel.node: kernel for kernel in integer_kernels(self._coded, self.params)}
+
+    @cached_property
+    def _coded(self) -> Sequence[Kernel]:
+        """The kernels but for those of layers whose weights are no codes."""
         layers = {layer.name: layer for layer in self.layers}
-        return {
-            kernel.node: kernel
-            for kernel in integer_kernels(self.kernels, self.params)
-            if kernel.node not in layers or self._has_codes(layers[kernel.node])
-        }
+        return [one for one in self.kernels if one.node not in layers or self._has_codes(layers[one.node])]
 
     @cached_property
     def code_bits(self) -> float:
@@ -78,12 +79,22 @@ class Plan:
         return weight.channel_axis == layer.channel_axis and (form is None or form.has_codes)
 
     def with_formats(self, formats: Mapping[str, Format]) -> "Plan":
-        """The same activations with other weight formats; those stay float32 whose rounding then gains nothing."""
+        """The same activations with other weight formats; those stay float32 whose rounding then serves nothing.
+
+        Codes serve kernels that read or give them; roundings to other real numbers make weights of some formats faster.
+        """
         plan = replace(self, formats=dict(formats))
         layers = [layer for layer in plan.layers if layer.name not in plan.integer]
         tensors = {site.name: site.tensors for site in self.sites}
         left = {name for name, form in self.cast_sites.items() if not plan._gains(form, tensors[name], layers)}
+        left |= plan._idle_sites()
         return replace(plan, activations={n: p for n, p in self.activations.items() if n not in left}) if left else plan
+
+    def _idle_sites(self) -> set[str]:
+        """The sites on codes that serve no kernel on codes: a layer that reads them has a weight of real numbers."""
+        sites = [site for site in self.sites if site.name in coded(self.activations)]
+        useful = useful_sites(sites, self._coded, {layer.name for layer in self.layers})
+        return {site.name for site in sites} - {site.name for site in useful}
 
     def _gains(self, form: FloatActivation, tensors: Collection[str], layers: Iterable[Layer]) -> bool:
         """Whether rounding the tensors pays, of which these are the layers in float."""

@@ -49,6 +49,14 @@ def test_tensors_of_a_site_share_one_object(plan: Plan) -> None:
     assert plan.params["g"] is plan.params["f"]
 
 
+def test_codes_that_no_kernel_reads_or_gives_are_left_out(plan: Plan) -> None:
+    """A weight of real numbers has no integer kernel: nothing that only its layer reads or gives is on codes."""
+    real = Format.parse("palette2")
+    assert set(plan.with_formats({**plan.formats, "w": real}).activations) == {"r", "s", "g"}
+    assert set(plan.with_formats({**plan.formats, "v": real}).activations) == {"x", "r"}
+    assert set(plan.with_formats(dict.fromkeys(plan.formats, real)).activations) == set()
+
+
 def test_layers_are_integer_where_tensors_and_weight_have_codes(plan: Plan) -> None:
     assert list(plan.integer) == ["c", "s", "g"]
     assert list(plan.with_formats({**plan.formats, "m": Integer(4)}).integer) == ["c", "s", "g", "y"]

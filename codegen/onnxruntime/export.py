@@ -16,6 +16,7 @@ from onnx import helper, numpy_helper
 
 from ptqc.codegen.onnxruntime import blocks, constants, functions, names
 from ptqc.codegen.onnxruntime.blocks import BlockProduct, block_products, picked_in_blocks, picks_in_blocks
+from ptqc.codegen.onnxruntime.float_layers import with_float_layers
 from ptqc.codegen.onnxruntime.float_pools import with_float_pools
 from ptqc.codegen.onnxruntime.inline import inlined
 from ptqc.codegen.onnxruntime.lookup import with_lookups
@@ -112,7 +113,7 @@ def export(
     """
     graph = onnx.GraphProto(node=map(ir.to_proto, lowered.model.graph), output=protos.interface(lowered.model).output)
     packer = _Packer(graph, lowered, in_blocks, SpilledTensors() if is_in_files(interface) else None)
-    nodes = list(with_products_apart(lowered, packer.nodes()))
+    nodes = list(with_float_layers(lowered, with_products_apart(lowered, packer.nodes())))
     if is_fast:
         nodes = list(with_float_pools(lowered, with_lookups(lowered, nodes, packer.share)))
     used = packer.used

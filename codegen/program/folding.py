@@ -103,8 +103,9 @@ def _nodes(model: ir.Model, known: set[str]) -> list[ir.Node]:
     known, nodes = set(known), []
     for node in model.graph:
         inner = any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())
+        tensors = all(isinstance(value.type, ir.TensorType) for value in node.outputs if value.type is not None)
         is_known = all(value is None or value.name in known for value in entering(node))
-        if not inner and not node.domain and (is_known or node.op_type in SIZES):
+        if not inner and tensors and not node.domain and (is_known or node.op_type in SIZES):
             nodes.append(node)
             known |= {str(value.name) for value in node.outputs}
     return nodes

@@ -23,6 +23,7 @@ from ptqc.graph.editing import (
     insert_before,
     names_of,
     remove_dead,
+    replace_node,
 )
 from ptqc.graph.nodes import constant, input_of, integer, nodes_of, rank
 from ptqc.notes import Note
@@ -55,6 +56,7 @@ class FoldConstants:
         for _ in range(MAX_ROUNDS):
             size = _count(model)
             infer_shapes(model)
+            _state_types(model)
             _drop_idle(model)
             fold_known_sizes(model)
             _fold_values(model, limit)
@@ -77,6 +79,14 @@ def _count(model: ir.Model) -> int:
 def _lift(model: ir.Model) -> None:
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     lift_constants(model)
+
+
+def _state_types(model: ir.Model) -> None:
+    """Let CastLike, of whose second input only the type counts, be a Cast: of a constant it gives a constant."""
+    for node in nodes_of(model, "CastLike"):
+        like = node.inputs[1]
+        if like is not None and like.dtype is not None:
+            replace_node(node, "Cast", node.inputs[:1], {"to": like.dtype.value})
 
 
 def _drop_idle(model: ir.Model) -> None:

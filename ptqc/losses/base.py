@@ -88,13 +88,14 @@ class Answers:
 
 @dataclass(frozen=True)
 class OutputFacts:
-    """What graph and data say of a float output.
+    """What graph and data say of an output that is judged, with its values as real numbers.
 
     values: of some samples. axis: of the channels; None where it has none. groups: along that axis; none where there is
     no axis, or one whose size varies. traced: whether the graph says where the channels are. direct: whether it comes
     from a layer through nothing but its bias, a factor and changes of shape. alone: whether it is the only output with
     floats. carried: whether it hands an input on to the next run. packed: the form of a packed cache,
     as a document, of which `values` are the real ones; None: it is none. inputs: declared shapes of the model's inputs.
+    labels: whether they are integers of 32 bits and more, or booleans.
     """
 
     name: str
@@ -108,6 +109,7 @@ class OutputFacts:
     carried: bool = False
     packed: Mapping[str, Any] | None = None
     inputs: tuple[tuple[int | str | None, ...], ...] = ()
+    labels: bool = False
 
     @property
     def rank(self) -> int:
@@ -163,7 +165,7 @@ class OutputKind(ABC):
 
     def real(self, name: str, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
         """The real values that the output of this name stands for."""
-        return outputs[name]
+        return as_real(outputs[name])
 
     def read(self, name: str, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
         """The array that is judged, and whose constants are fitted: the real values, or what is made of them."""
@@ -221,6 +223,11 @@ class Head(OutputKind):
     @abstractmethod
     def scores(self, value: np.ndarray) -> np.ndarray:
         """(places, classes): how likely something of the class is there; 0 for the background."""
+
+
+def as_real(array: np.ndarray) -> np.ndarray:
+    """Floats as they are, integers as floats, whose differences are no overflows."""
+    return array if array.dtype.kind == "f" else array.astype(np.float64)
 
 
 def _plain(value: Any) -> Any:

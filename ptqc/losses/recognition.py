@@ -1,4 +1,7 @@
-"""Which kind every float output of a model is of: as the user says, else by graph and data."""
+"""Which kind every judged output of a model is of: as the user says, else by graph and data.
+
+Those of floats are judged; where there are none, those of integers.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +15,7 @@ from ptqc.caches.values import unpacked_feeds
 from ptqc.errors import ModelError, UsageError
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.losses.axes import channel_axis, groups
-from ptqc.losses.base import Group, OutputFacts, OutputKind
+from ptqc.losses.base import Group, OutputFacts, OutputKind, as_real
 from ptqc.losses.boxes import Boxes
 from ptqc.losses.classes import Logits, Probabilities
 from ptqc.losses.detection import Detection
@@ -20,6 +23,7 @@ from ptqc.losses.embedding import Embedding
 from ptqc.losses.features import Features
 from ptqc.losses.finite_rows import finite_along, without_flawed_slices
 from ptqc.losses.heads import with_boxes
+from ptqc.losses.labels import Labels
 from ptqc.losses.maps import Map
 from ptqc.losses.packed_cache import PackedCache
 from ptqc.losses.regression import Regression
@@ -33,6 +37,7 @@ Kinds = Mapping[str, OutputKind]
 # In the order in which an output is tried; the last one takes every output.
 KNOWN: tuple[type[OutputKind], ...] = (
     PackedCache,
+    Labels,
     State,
     Probabilities,
     Scores,
@@ -50,6 +55,7 @@ AUTO = "auto"
 ALSO = {"kl": Logits.name, "mse": Regression.name}
 NAMES = (AUTO, *ALSO, *BY_NAME)
 CACHE_AXES = 4
+PICTURE_BYTES = 2  # integers of so many bytes are the numbers that they say, others stand for something
 
 
 def check(model: ir.Model, asked: str | Mapping[str, str]) -> None:
@@ -63,9 +69,9 @@ def check(model: ir.Model, asked: str | Mapping[str, str]) -> None:
 def recognize(
     model: ir.Model, feeds: Feeds, references: Sequence[Outputs], asked: str | Mapping[str, str] = AUTO
 ) -> dict[str, OutputKind]:
-    """The kind of every float output, in the model's order.
+    """The kind of every output that is judged, in the model's order.
 
-    feeds: one sample, with which shapes are found out. references: float outputs of some samples. asked: a kind for all
+    feeds: one sample, with which shapes are found out. references: outputs of some samples. asked: a kind for all
     outputs, or for some by name. Raises ModelError where the float model gives NaN or infinities.
     """
     found = facts(model, feeds, references)
@@ -87,7 +93,7 @@ def _asked(known: OutputFacts, name: str) -> OutputKind:
 
 
 def facts(model: ir.Model, feeds: Feeds, references: Sequence[Outputs]) -> dict[str, OutputFacts]:
-    """What is known of every float output that is not always empty."""
+    """What is known of every output that is judged."""
     forms = forms_given(model)
     references = [unpacked_feeds(outputs, forms) for outputs in references]
     check_finite(model, references)
@@ -97,7 +103,8 @@ def facts(model: ir.Model, feeds: Feeds, references: Sequence[Outputs]) -> dict[
     inputs = tuple(shape_of(value) for value in model.graph.inputs)
     found = {}
     for name, value in values.items():
-        arrays = tuple(outputs[name] for outputs in references if np.isfinite(outputs[name]).any())
+        reals = (as_real(outputs[name]) for outputs in references)
+        arrays = tuple(array for array in reals if np.isfinite(array).any())
         dense = [without_flawed_slices(array) for array in arrays]
         traced = None if name in forms else trace(value, shapes)  # what is packed has other axes
         axis = channel_axis(traced, shape_of(value), dense)
@@ -115,19 +122,26 @@ def facts(model: ir.Model, feeds: Feeds, references: Sequence[Outputs]) -> dict[
             carried=name in carried,
             packed=forms_to_json(forms[name]) if name in forms else None,
             inputs=inputs,
+            labels=_are_labels(references[0][name]),
         )
     return found
 
 
+def _are_labels(array: np.ndarray) -> bool:
+    return array.dtype.kind == "b" or (array.dtype.kind in "iu" and array.dtype.itemsize > PICTURE_BYTES)
+
+
 def _with_loss(model: ir.Model, references: Sequence[Outputs]) -> dict[str, ir.Value]:
-    """Outputs that are tensors of floats, and not empty in all samples."""
+    """Outputs that are tensors of floats, and not empty in all samples; where there are none, those of integers."""
 
-    def has_loss(name: str) -> bool:
+    def has_loss(name: str, kinds: str) -> bool:
         arrays = [outputs.get(name) for outputs in references]
-        floats = all(isinstance(array, np.ndarray) and array.dtype.kind == "f" for array in arrays)
-        return floats and any(array is not None and array.size for array in arrays)
+        fit = all(isinstance(array, np.ndarray) and array.dtype.kind in kinds for array in arrays)
+        return fit and any(array is not None and array.size for array in arrays)
 
-    return {str(value.name): value for value in model.graph.outputs if has_loss(str(value.name))}
+    named = {str(value.name): value for value in model.graph.outputs}
+    floats = {name: value for name, value in named.items() if has_loss(name, "f")}
+    return floats or {name: value for name, value in named.items() if has_loss(name, "iub")}
 
 
 def check_finite(model: ir.Model, references: Sequence[Outputs]) -> None:

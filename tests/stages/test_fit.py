@@ -111,7 +111,7 @@ def test_a_given_plan_with_a_format_that_is_not_to_be_had_is_refused(measured_fe
     plan = measured_few.fit().plan
     known = "codebook3, codebook4, int3, int4"
     with pytest.raises(UsageError, match=f"weight 'w1' as {form}; its kernel and the measurements allow {known}$"):
-        measured_few.fit(None, plan.with_formats({**plan.formats, "w1": Format.parse(form)}))
+        measured_few.fit(None, replace(plan, formats={**plan.formats, "w1": Format.parse(form)}))
 
 
 def test_a_given_plan_may_leave_activations_and_weights_float(measured_few: Measured) -> None:

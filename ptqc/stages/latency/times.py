@@ -13,7 +13,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
-from ptqc.codegen.onnxruntime import blocks, float_pools, lookup
+from ptqc.codegen.onnxruntime import blocks, float_layers, float_pools, lookup
 from ptqc.codegen.onnxruntime.export import Exported, export
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.execute.profile import Profile, Subject, latencies, profile
@@ -131,6 +131,8 @@ def quantized_subject(lowered: Lowered, exported: Exported, plan: Plan, feeds: F
             keys.update(dict.fromkeys((made, *lookup.inside(made)), keys[read]))
         elif node.op_type == "MaxPool":
             keys.update(dict.fromkeys(float_pools.inside(made), keys[made]))
+        elif node.op_type in float_layers.ROUNDED:
+            keys[float_layers.inside(made)] = keys[made]
         elif node.op_type in blocks.PRODUCTS:
             keys[blocks.inside(made)] = keys[made]
     return Subject(exported.proto, feeds, {short.get(name, name): key for name, key in keys.items()})

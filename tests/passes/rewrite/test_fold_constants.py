@@ -214,3 +214,12 @@ def test_a_shared_constant_stays_shared() -> None:
     model = parse("g (float[N, 3] x) => (float[N, 3] y) { a = MatMul(x, w)  y = MatMul(a, w) }", w=noise(3, 3))
     rewrite(model, FoldConstants(), x=noise(2, 3))
     assert list(model.graph.initializers) == ["w"]
+
+
+def test_a_cast_to_a_known_type_reads_nothing_else() -> None:
+    """So that a weight in half precision becomes a constant of float32."""
+    graph = "g (float[N, 4] x) => (float[N, 3] y) { c = CastLike(w, x)  y = MatMul(x, c) }"
+    model = parse(graph, w=noise(4, 3).astype(np.float16))
+    rewrite(model, FoldConstants(), x=noise(2, 4))
+    assert operators(model) == ["MatMul"]
+    assert constant(model.graph[0].inputs[1]).dtype == np.float32  # type: ignore[union-attr]

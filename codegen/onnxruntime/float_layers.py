@@ -1,0 +1,58 @@
+"""Layers in float whose input and output are rounded read it through Max of one tensor.
+
+Between a DequantizeLinear and a QuantizeLinear ONNX Runtime rounds the constant weight of a Conv, ConvTranspose or Gemm
+to 8 bits, with one scale for all channels (its WeightBiasQuantization), though the plan wants it as it is. Max of one
+tensor is that tensor, and stands between: nothing moves a DequantizeLinear through it.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import onnx
+import onnx_ir as ir
+from onnx import helper
+
+from ptqc import reference
+from ptqc.lowered import Lowered
+from ptqc.operators import clip_bounds, data_inputs, keeps_codes
+
+ROUNDED = ("Conv", "ConvTranspose", "Gemm")
+
+
+def inside(output: str) -> str:
+    """The name of what a layer reads, before the layer that gives `output`."""
+    return f"{output}/read"
+
+
+def with_float_layers(lowered: Lowered, nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """The nodes of a lowered graph, with a Max in front of layers whose weights would be rounded again."""
+    on_codes = {step.node for step in reference.steps(lowered)}
+    kept = {
+        str(node.outputs[0].name)
+        for node in lowered.model.graph
+        if node.op_type in ROUNDED and not node.domain and node not in on_codes and _stands_between_codes(node)
+    }
+    for node in nodes:
+        if node.output[0] in kept and node.op_type in ROUNDED:
+            read = inside(node.output[0])
+            yield helper.make_node("Max", [node.input[0]], [read])
+            node.input[0] = read
+        yield node
+
+
+def _stands_between_codes(node: ir.Node) -> bool:
+    return _comes_from_codes(node.inputs[0]) and _becomes_codes(node.outputs[0])
+
+
+def _comes_from_codes(value: ir.Value | None) -> bool:
+    """Whether a value is codes in float, or what only moves them: ONNX Runtime moves the conversion behind that."""
+    node = value.producer() if value is not None else None
+    while node is not None and keeps_codes(node):
+        node = data_inputs(node)[0].producer()
+    return node is not None and node.op_type == "DequantizeLinear"
+
+
+def _becomes_codes(value: ir.Value) -> bool:
+    """Whether a value is rounded, at once or behind what a rounding can move in front of."""
+    readers = value.consumers()
+    behind = [node.outputs[0] for node in readers if clip_bounds(node) is not None or keeps_codes(node)]
+    return any(node.op_type == "QuantizeLinear" for node in readers) or any(map(_becomes_codes, behind))
