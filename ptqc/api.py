@@ -242,7 +242,7 @@ def _own_score(evaluate: object, perfect: object) -> OwnScore | None:
         return None if evaluate is None else OwnScore(evaluate)
     if evaluate is None:
         raise UsageError(f"perfect_score is {shown(perfect)}, which is of evaluate: give evaluate, too")
-    if isinstance(perfect, bool) or not isinstance(perfect, Real) or not 0 < perfect < math.inf:
+    if isinstance(perfect, bool) or not isinstance(perfect, Real) or not 0 < float(perfect) < math.inf:
         raise UsageError(
             f"perfect_score is {shown(perfect)}; give what evaluate gives a perfect model, such as 1 or 100"
         )

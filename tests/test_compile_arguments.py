@@ -54,7 +54,7 @@ def test_a_raising_reader_is_named_with_its_sample(tmp_path: Path) -> None:
         yield from samples(16, count=3)[:, None]
         raise KeyError("planted")
 
-    with pytest.raises(CalibrationError, match=r"sample 3: .* raised KeyError: 'planted'"):
+    with pytest.raises(CalibrationError, match=r"samples\[3\]: .* raised KeyError: 'planted'"):
         compiled(product(), broken(), tmp_path)
     assert not (tmp_path / "out").exists()
 

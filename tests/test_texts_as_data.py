@@ -43,7 +43,9 @@ def test_texts_on_the_command_line_and_in_python_give_the_same(place: Path, tmp_
 
 def test_a_text_longer_than_the_model_is_named_with_its_length(place: Path, tmp_path: Path) -> None:
     data = Texts(["cat", "cat " * 60], place / "tokenizer.json")
-    with pytest.raises(CalibrationError, match=r"sample 1: the model does not run on 'input_ids' of shape \(1, 62\)"):
+    with pytest.raises(
+        CalibrationError, match=r"samples\[1\]: the model does not run on 'input_ids' of shape \(1, 62\)"
+    ):
         compiled(encoder(), data, tmp_path)
 
 

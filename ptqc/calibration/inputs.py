@@ -88,8 +88,8 @@ def _dims(value: ir.Value, shape: ir.Shape) -> tuple[Dim, ...]:
 
 
 def sample_name(number: int, file: str = "") -> str:
-    """How messages name a sample: by its place, and the file that it came from, where it has one of its own."""
-    return f"sample {number} ({file})" if file else f"sample {number}"
+    """How messages name a sample: by its place, counted from 0 as in an array, and its file where it has one."""
+    return f"samples[{number}] ({file})" if file else f"samples[{number}]"
 
 
 def conform(sample: Mapping[str, object], inputs: Sequence[InputSpec], index: int, file: str = "") -> Feeds:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ptqc.arguments import path_of
 from ptqc.calibration.images import Preprocessing
-from ptqc.calibration.inputs import input_specs
+from ptqc.calibration.inputs import input_specs, sample_name
 from ptqc.calibration.samples import EVERY_SAMPLE, CheckedSample, checked
 from ptqc.calibration.sources import SampleSource, open_source
 from ptqc.errors import UsageError
@@ -106,7 +106,7 @@ class _Stacked:
             (first,) = self.shapes.setdefault(name, {array.shape})
             if first != array.shape:
                 raise UsageError(
-                    f"output {name!r} has the shape {array.shape} for sample {number}, {first} for the first: "
+                    f"output {name!r} has the shape {array.shape} for {sample_name(number)}, {first} for the first: "
                     f"give a folder with -o, such as {self._place.with_suffix('')}, for a file per sample"
                 )
             before.append(np.atleast_1d(array))

@@ -126,7 +126,7 @@ def test_samples_may_be_stacked_or_joined(shape: tuple[int, ...]) -> None:
 
 
 def test_an_incomplete_batch_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(CalibrationError, match=r"sample 1.*give 2 rows in each sample.*drop_last=True"):
+    with pytest.raises(CalibrationError, match=r"samples\[1\].*give 2 rows in each sample.*drop_last=True"):
         collected(layer("2"), [ROWS[:2], ROWS[2:5]], tmp_path)
 
 

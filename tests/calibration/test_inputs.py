@@ -41,7 +41,7 @@ def test_feeds_come_in_the_models_input_order():
 )
 def test_a_wrong_shape_says_what_is_expected_and_what_to_do(shape, advice):
     message = refusal({"x": np.zeros(shape, np.float32)}, IMAGE)
-    assert message.startswith(f"sample 37, input 'x': has shape {shape}, expected (N, 3, 8, 8): ")
+    assert message.startswith(f"samples[37], input 'x': has shape {shape}, expected (N, 3, 8, 8): ")
     assert advice in message
 
 
@@ -86,7 +86,7 @@ def tokens(ids: str) -> tuple[InputSpec, ...]:
 def test_a_token_that_the_embedding_lacks_is_told_with_the_range(bad):
     sample = {"ids": np.array([[1, bad, 49]]), "kinds": np.array([[0, 1, 1]])}
     message = refusal(sample, *tokens("a = Gather(words, ids)"))
-    assert message.startswith(f"sample 37, input 'ids': holds {bad}, and 1 of 3 values are no row of the table")
+    assert message.startswith(f"samples[37], input 'ids': holds {bad}, and 1 of 3 values are no row of the table")
     assert "it has 50 rows, so give 0 to 49 (-50 to -1 count from its end)" in message
 
 
@@ -175,7 +175,7 @@ def test_bfloat16_values_are_checked_too():
 
 @pytest.mark.parametrize("value", [None, [[1], [1, 2]], object()])
 def test_what_is_no_array_is_refused(value):
-    assert refusal({"x": value}, IMAGE).startswith("sample 37, input 'x': ")
+    assert refusal({"x": value}, IMAGE).startswith("samples[37], input 'x': ")
 
 
 @pytest.mark.parametrize("given", [["a", "ünlü"], np.array(["a", "ünlü"], object), np.array([["a"], ["ünlü"]]).T[0]])

@@ -54,7 +54,7 @@ def test_a_size_that_the_model_refuses_is_told_with_the_options_that_help(hourgl
     with pytest.raises(CalibrationError) as caught:
         check_runs(hourglass, taken(hourglass, folder, tmp_path, Preprocessing()))
     message = str(caught.value)
-    assert message.startswith("sample 2 (2.png): the model does not run on 'x' of shape (1, 3, 9, 12): ")
+    assert message.startswith("samples[2] (2.png): the model does not run on 'x' of shape (1, 3, 9, 12): ")
     assert "Status Message" not in message
     for remedy, given in (
         ("--resize 320 --crop 320", Preprocessing(resize=320, crop=320)),
@@ -68,7 +68,7 @@ def test_other_inputs_are_told_with_all_of_their_shapes(tmp_path: Path) -> None:
     model = parse(SUM)
     feeds = [{"x": noise(1, 4), "z": noise(1, length)} for length in (4, 1, 3)]
     with pytest.raises(
-        CalibrationError, match=r"sample 2: .* 'x' of shape \(1, 4\), 'z' of shape \(1, 3\): .*leave this"
+        CalibrationError, match=r"samples\[2\]: .* 'x' of shape \(1, 4\), 'z' of shape \(1, 3\): .*leave this"
     ):
         check_runs(model, taken(model, feeds, tmp_path))
 

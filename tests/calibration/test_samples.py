@@ -194,7 +194,9 @@ def test_a_reader_that_raises_is_named_with_its_sample_and_cause(tmp_path):
         yield from feeds(3)
         raise KeyError("label")
 
-    with pytest.raises(CalibrationError, match=r"sample 3: reading the generator raised KeyError: 'label'") as caught:
+    with pytest.raises(
+        CalibrationError, match=r"samples\[3\]: reading the generator raised KeyError: 'label'"
+    ) as caught:
         collect(reader(), [X, MASK], tmp_path, 10)
     assert isinstance(caught.value.__cause__, KeyError)
     with pytest.raises(CalibrationError, match="not a finished calibration spool"):
@@ -203,7 +205,7 @@ def test_a_reader_that_raises_is_named_with_its_sample_and_cause(tmp_path):
 
 def test_a_bad_sample_leaves_no_finished_spool_not_even_an_older_one(tmp_path):
     collect(feeds(2), [X, MASK], tmp_path, 10)
-    with pytest.raises(CalibrationError, match="sample 1, input 'x'"):
+    with pytest.raises(CalibrationError, match=r"samples\[1\], input 'x'"):
         collect([np.zeros((1, 4), np.float32), np.zeros((1, 5), np.float32)], [X], tmp_path, 10)
     with pytest.raises(CalibrationError, match="not a finished"):
         Samples.open(tmp_path)
@@ -297,7 +299,7 @@ def test_an_os_error_of_the_reader_is_not_taken_for_a_full_disk(tmp_path):
         yield np.zeros((1, 4), np.float32)
         raise OSError("gone")
 
-    with pytest.raises(CalibrationError, match=r"sample 1: .*OSError: gone"):
+    with pytest.raises(CalibrationError, match=r"samples\[1\]: .*OSError: gone"):
         collect(reader(), [X], tmp_path, 10)
 
 
@@ -313,7 +315,7 @@ def test_memory_does_not_grow_with_the_number_of_samples(tmp_path):
 def test_a_refused_sample_is_named_by_its_file(tmp_path):
     for name, columns in (("a", 4), ("b", 5)):
         np.savez(tmp_path / f"{name}.npz", x=np.zeros((1, columns), np.float32))
-    with pytest.raises(CalibrationError, match=r"^sample 1 \(b.npz\), input 'x': has shape \(1, 5\)"):
+    with pytest.raises(CalibrationError, match=r"^samples\[1\] \(b.npz\), input 'x': has shape \(1, 5\)"):
         collect(tmp_path, [X], tmp_path / "spool", 10)
 
 
@@ -321,8 +323,8 @@ def test_a_spool_remembers_the_files_of_its_samples(tmp_path):
     for name in "ab":
         np.savez(tmp_path / f"{name}.npz", x=np.full((1, 4), ord(name), np.float32))
     collect(tmp_path, [X], tmp_path / "spool", 10).select([1]).save(tmp_path / "copy")
-    assert Samples.open(tmp_path / "spool").names == ["sample 0 (a.npz)", "sample 1 (b.npz)"]
-    assert Samples.open(tmp_path / "copy").names == ["sample 0 (b.npz)"]
+    assert Samples.open(tmp_path / "spool").names == ["samples[0] (a.npz)", "samples[1] (b.npz)"]
+    assert Samples.open(tmp_path / "copy").names == ["samples[0] (b.npz)"]
 
 
 def test_what_cancels_is_not_taken_for_a_full_disk(tmp_path: Path) -> None:

@@ -296,7 +296,7 @@ def test_tuples_follow_the_order_of_the_inputs():
 
 @pytest.mark.parametrize(("item", "inputs"), [((ROWS[:1], 3.5), (X,)), (ROWS[:1], (X, STATE)), ([], (X,))])
 def test_items_with_another_number_of_arrays_are_refused(item, inputs):
-    assert "sample 0: " in refusal([item], inputs)
+    assert "samples[0]: " in refusal([item], inputs)
 
 
 @pytest.mark.parametrize(

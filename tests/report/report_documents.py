@@ -12,7 +12,7 @@ CHANGED: dict[str, Any] = {
     "unit": "nat", "of": 32,
     "samples": [
         {
-            "sample": "sample 7 (cat.jpg)", "loss": 0.03, "pictures": {"input": "data:image/jpeg;base64,AAAA"},
+            "sample": "samples[7] (cat.jpg)", "loss": 0.03, "pictures": {"input": "data:image/jpeg;base64,AAAA"},
             "outputs": [
                 {
                     "output": "y", "place": place, "float": [[281, 0.6], [282, 0.3]],

@@ -224,7 +224,7 @@ def test_nothing_from_a_model_becomes_markup(field_name: str) -> None:
 def test_samples_that_changed() -> None:
     given = documents()
     text = given.page().text
-    assert "sample 7 (cat.jpg) loss 0.03 nat" in text
+    assert "samples[7] (cat.jpg) loss 0.03 nat" in text
     assert "y : another class class (probability) float 281 (60.0 %)" in text
     assert "y at 0, 17: another class" in text
     given.changed["samples"][0]["outputs"][0]["compiled"][0][0] = 281

@@ -56,7 +56,7 @@ def test_outputs_of_different_shapes_take_a_folder(tmp_path: Path) -> None:
     model = proto("g (float[N,L,8] x) => (float[N,L,8] y) { y = MatMul(x, w) }", w=weight(8, 8))
     onnx.save(model, tmp_path / "m.onnx")
     feeds = [{"x": samples(length, 8, count=1)} for length in (3, 5)]
-    with pytest.raises(UsageError, match=r"output 'y' has the shape \(1, 5, 8\) for sample 1, .* give a folder"):
+    with pytest.raises(UsageError, match=r"output 'y' has the shape \(1, 5, 8\) for samples\[1\], .* give a folder"):
         ptqc.run(tmp_path / "m.onnx", feeds, output=tmp_path / "y.npz")
     assert not (tmp_path / "y.npz").exists()
     found = ptqc.run(tmp_path / "m.onnx", feeds, output=tmp_path / "y")
@@ -68,7 +68,7 @@ def test_outputs_with_different_numbers_of_rows_take_a_folder(tmp_path: Path) ->
     model = proto("g (float[N,4] x) => (int64[K,2] y) { t = NonZero(x) y = Transpose<perm=[1, 0]>(t) }")
     onnx.save(model, tmp_path / "m.onnx")
     feeds = [{"x": np.tri(1, 4, k, np.float32)} for k in (1, 2)]
-    with pytest.raises(UsageError, match=r"output 'y' has the shape \(3, 2\) for sample 1, \(2, 2\) for the first"):
+    with pytest.raises(UsageError, match=r"output 'y' has the shape \(3, 2\) for samples\[1\], \(2, 2\) for the first"):
         ptqc.run(tmp_path / "m.onnx", feeds, output=tmp_path / "y.npz")
 
 
@@ -84,7 +84,7 @@ def test_the_command(made: Artifact, tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_samples_that_do_not_fit(made: Artifact, tmp_path: Path) -> None:
-    with pytest.raises(CalibrationError, match="sample 0"):
+    with pytest.raises(CalibrationError, match=r"samples\[0\]"):
         ptqc.run(made.folder, samples(5), output=tmp_path / "y.npz")
 
 
@@ -106,7 +106,7 @@ def test_each_sample_is_read_when_it_is_run_and_none_is_kept(
 
 def test_a_faulty_sample_leaves_nothing_behind(made: Artifact, tmp_path: Path) -> None:
     data = [{"x": samples(16, count=1)}, {"x": samples(5, count=1)}]
-    with pytest.raises(CalibrationError, match="sample 1, input 'x'"):
+    with pytest.raises(CalibrationError, match=r"samples\[1\], input 'x'"):
         ptqc.run(made.path, data, output=tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 

@@ -89,7 +89,7 @@ class LabelledClasses(Labelled):
 
     def drops(self, real: Sequence[int], found: Sequence[int]) -> np.ndarray:
         """Points of each sample."""
-        return 100.0 * (np.asarray(real) - np.asarray(found))
+        return 100.0 * np.subtract(real, found, dtype=np.float64)
 
 
 @dataclass(frozen=True)

@@ -154,7 +154,9 @@ def _opened(
         return _of_arrays(data, inputs)
     if not isinstance(data, str | Path):
         labels: list[Any] = []
-        return (_of_items(data, inputs, labels), labels) if _may_have_classes(data) else (data, [])
+        if isinstance(data, Iterable) and _may_have_classes(data):
+            return _of_items(data, inputs, labels), labels
+        return data, labels
     path = path_of("data", data)
     if path.is_dir():
         return _of_folder(path, metric, inputs, preprocessing, most)
@@ -168,9 +170,9 @@ def _opened(
     return data, []
 
 
-def _may_have_classes(data: object) -> bool:
+def _may_have_classes(data: Iterable[Any]) -> bool:
     """Whether items of an iterable may have class numbers behind their arrays, as those of a data loader."""
-    if hasattr(data, "__array__") or callable(getattr(data, "get_next", None)) or not isinstance(data, Iterable):
+    if hasattr(data, "__array__") or callable(getattr(data, "get_next", None)):
         return False
     return not isinstance(data, Sequence) or (len(data) > 0 and isinstance(data[0], tuple | list))
 

@@ -34,7 +34,9 @@ def context(tmp_path: Path) -> Setting:
 
 
 def test_a_sample_that_the_model_refuses_is_told_by_its_number(context: Setting) -> None:
-    with pytest.raises(CalibrationError, match=r"sample 3: the model does not run on 'i' of shape \(1, 10\): .*idx=50"):
+    with pytest.raises(
+        CalibrationError, match=r"samples\[3\]: the model does not run on 'i' of shape \(1, 10\): .*idx=50"
+    ):
         Calibrate().apply(replace(context, model=parse(MAGNITUDES, **TABLE_CONSTANTS)))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import pytest
-from compiling import proto
+from compiling import compiled, proto, weight
 from graphs import parse
 from PIL import Image
 
@@ -73,7 +73,7 @@ X = np.eye(3, dtype=np.float32)
         ({"x": X, "labels": np.ones(3)}, "has no array `labels` of one integer"),
         ({"x": X, "labels": np.ones((3, 1), int)}, "has no array `labels` of one integer"),
         ({"x": X, "labels": np.arange(2)}, "3 samples and 2 labels"),
-        ({"x": X[:, :2], "labels": np.arange(3)}, r"sample 0, input 'x': has shape \(1, 2\)"),
+        ({"x": X[:, :2], "labels": np.arange(3)}, r"samples\[0\], input 'x': has shape \(1, 2\)"),
         ({"z": X, "labels": np.arange(3)}, r"holds arrays \['z'\], expected the model's inputs \['x'\]"),
     ],
 )
@@ -218,3 +218,38 @@ def test_pictures_without_objects_are_refused(of_quarters: ir.Model, pictures: P
         path.write_text("")
     with pytest.raises(CalibrationError, match="name no object in any of 8 images"):
         labelled(of_quarters, pictures, tmp_path / "spool")
+
+
+# The same, but that layers say how bright a place is.
+LEARNED = """g (float[N,3,32,32] x) => (float[N,4,4] boxes, float[N,4,1] scores) {
+    seen = Conv <kernel_shape = [16, 16], strides = [16, 16]> (x, w1)
+    kept = Relu(seen)
+    grey = Conv <kernel_shape = [1, 1]> (kept, w2)
+    sure = Sigmoid(grey)
+    rows = Reshape(sure, shape)
+    scores = Identity(rows)
+    nothing = Mul(rows, zero)
+    boxes = Add(corners, nothing)
+}"""
+
+
+def test_a_drop_of_the_mean_average_precision_is_a_budget(pictures: Path, tmp_path: Path) -> None:
+    """Of half of the pictures the one with a wrong label is missed by the float model, too."""
+    layers = {"w1": weight(32, 3, 16, 16) + 0.02, "w2": np.abs(weight(1, 32, 1, 1))}
+    constants = {"corners": QUARTERS, "zero": np.float32(0), "shape": np.array([-1, 4, 1])}
+    data = np.random.default_rng(0).random((32, 3, 32, 32), np.float32)
+    found = compiled(
+        proto(LEARNED, 17, **layers, **constants),
+        data,
+        tmp_path,
+        "5%drop",
+        labels=pictures,
+        preprocessing=Preprocessing(fit="stretch"),
+        detector=IN_PIXELS,
+    )
+    told, results = found.manifest["loss_budget"], found.manifest["results"]
+    assert results["score_title"] == "mAP 50-95, %"
+    assert 50 < results["float_score"] < 100
+    assert (told["unit"], told["judged"]["samples"]) == ("%drop", 4)
+    assert told["judged"]["lost"] <= 5
+    assert f"mAP 50-95, %: {results['float_score']:.2f} -> " in found.summary()

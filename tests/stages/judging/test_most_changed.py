@@ -3,6 +3,7 @@
 import base64
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
@@ -14,6 +15,11 @@ from ptqc.artifact.folder import Artifact
 from ptqc.detection.detector import Detector
 
 DATA = samples(3, 8, 8)
+
+
+def place_of(sample: dict[str, Any]) -> int:
+    """Of a sample that is told as samples[3]."""
+    return int(sample["sample"].removeprefix("samples[").removesuffix("]"))
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +46,7 @@ def test_they_come_by_falling_loss(made: Artifact) -> None:
     assert len(found) == 4
     assert losses == sorted(losses, reverse=True)
     for sample in found:
-        loss, p, q = divergence(made, DATA[int(sample["sample"].split()[1])])
+        loss, p, q = divergence(made, DATA[place_of(sample)])
         assert sample["loss"] == pytest.approx(loss, rel=1e-4)
         (output,) = sample["outputs"]
         assert [label for label, _ in output["float"]] == np.argsort(-p)[:3].tolist()
@@ -57,7 +63,7 @@ def test_pictures_are_what_the_model_sees(made: Artifact) -> None:
     picture = Image.open(io.BytesIO(base64.b64decode(content)))
     assert picture.size == (160, 160)
     shown = np.asarray(picture, np.float64).reshape(8, 20, 8, 20, 3).mean((1, 3))
-    given = np.moveaxis(DATA[int(sample["sample"].split()[1])], 0, -1)
+    given = np.moveaxis(DATA[place_of(sample)], 0, -1)
     assert np.corrcoef(shown.mean(-1).ravel(), given.mean(-1).ravel())[0, 1] > 0.95
 
 

@@ -60,7 +60,7 @@ def test_a_detector_that_finds_nothing_is_refused_before_measuring(tmp_path: Pat
 def test_the_last_sample_is_checked_before_measuring(model: Path, tmp_path: Path, fault: float) -> None:
     data = samples(3, 8, 8, count=40)
     data[39, 1, 2, 3] = fault
-    with pytest.raises(CalibrationError, match="sample 39"):
+    with pytest.raises(CalibrationError, match=r"samples\[39\]"):
         ptqc.compile(model, calibration=data, output=tmp_path / "out")
 
 

@@ -299,7 +299,7 @@ def test_a_metric_of_ones_own(
     assert found.rows[0].score.value == pytest.approx(wanted + labelled["labels"].mean())
     by_function = ptqc.evaluate(float_file, metric=lambda outputs, label: outputs["y"].max() + label, data=labelled)
     assert by_function.rows == found.rows
-    with pytest.raises(CalibrationError, match="sample 0: the metric raised KeyError: 3"):
+    with pytest.raises(CalibrationError, match=r"samples\[0\]: the metric raised KeyError: 3"):
         ptqc.evaluate(float_file, metric="own_metric:fails", data=labelled)
     with pytest.raises(UsageError, match="has no attribute 'absent'"):
         ptqc.evaluate(float_file, metric="own_metric:absent", data=labelled)
