@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ptqc.execute.bounded import outputs_in_files
 from ptqc.execute.suffix import Suffixes
 from ptqc.execute.walk import Slicer, Walk
 from ptqc.formats import ActivationParams
@@ -83,8 +84,8 @@ class Checked:
 
     def __init__(self, given: Assessed) -> None:
         self._slicer = Slicer(given.model)
-        self._batches = list(given.held_back[:CHECKED_SAMPLES].batches(BATCH))
-        self._reference = Suffixes(Walk(self._slicer, self._batches)).behind(-1).run({})
+        self._batches = given.held_back[:CHECKED_SAMPLES].batched(BATCH)
+        self._reference = outputs_in_files(Suffixes(Walk(self._slicer, self._batches)).behind(-1).run({}))
         self._loss = OutputLoss.of(given.kinds, self._reference)
 
     def loss_of(self, params: Mapping[str, ActivationParams]) -> float:

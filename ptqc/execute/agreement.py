@@ -6,7 +6,8 @@ from the other at most the sum of both. Allowed: twice what quantization changes
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,14 +15,33 @@ SUM_OF_BOTH = 2.0
 BOUNDS = (0.01, 0.7)
 
 
-def relative(wanted: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> float:
-    """Root of the summed squared differences over that of the summed squares.
+@dataclass
+class Difference:
+    """Adds up how far outputs are from those that are wanted, sample by sample.
 
     Infinities and NaN count as equal to themselves, and as infinitely far from anything else.
     """
-    error = sum(_squared_distance(a, b) for a, b in zip(wanted, found, strict=True))
-    power = sum(float(np.square(a[np.isfinite(a)], dtype=np.float64).sum()) for a in wanted)
-    return float(np.sqrt(error / (power or 1.0)))
+
+    error: float = 0.0
+    power: float = 0.0
+
+    def add(self, wanted: np.ndarray, found: np.ndarray) -> None:
+        """Count an output of a sample."""
+        self.error += _squared_distance(wanted, found)
+        self.power += float(np.square(wanted[np.isfinite(wanted)], dtype=np.float64).sum())
+
+    @property
+    def relative(self) -> float:
+        """Root of the summed squared differences over that of the summed squares."""
+        return float(np.sqrt(self.error / (self.power or 1.0)))
+
+
+def relative(wanted: Iterable[np.ndarray], found: Iterable[np.ndarray]) -> float:
+    """The `Difference` of several samples."""
+    difference = Difference()
+    for a, b in zip(wanted, found, strict=True):
+        difference.add(a, b)
+    return difference.relative
 
 
 def _squared_distance(a: np.ndarray, b: np.ndarray) -> float:

@@ -14,6 +14,7 @@ import numpy as np
 from ptqc.losses.base import RELATIVE, OutputKind, Unit
 from ptqc.losses.recognition import Kinds, Outputs
 from ptqc.losses.state import SHARE, State
+from ptqc.work.lazy import Lazy
 
 # Loss of outputs that are NaN or infinite: more than any that is kept, and still a number that can be added up.
 HOPELESS = 1e3
@@ -56,18 +57,18 @@ class OutputLoss:
 
     def mean(self, reference: Iterable[Outputs], quantized: Iterable[Outputs]) -> float:
         """Over batches, each weighed by the size of its outputs."""
-        pairs = list(zip(reference, quantized, strict=True))
-        return _weighed([self(a, b) for a, b in pairs], [self.size(outputs) for outputs, _ in pairs])
+        found = [(self(a, b), self.size(a)) for a, b in zip(reference, quantized, strict=True)]
+        return _weighed([loss for loss, _ in found], [size for _, size in found])
 
     def size(self, outputs: Outputs) -> int:
         """Elements of all outputs that are judged: how much a batch weighs in a mean."""
         return sum(outputs[name].size for name in self.kinds)
 
-    def mean_losses(self, name: str, reference: Sequence[Outputs], quantized: Sequence[Outputs]) -> dict[str, float]:
+    def mean_losses(self, name: str, reference: Iterable[Outputs], quantized: Iterable[Outputs]) -> dict[str, float]:
         """Mean losses of one output, by groups of its channels; batches are weighed by their size."""
-        found = [self.losses(name, a, b) for a, b in zip(reference, quantized, strict=True)]
-        sizes = [outputs[name].size for outputs in reference]
-        return {group: _weighed([losses[group] for losses in found], sizes) for group in found[0]}
+        found = [(self.losses(name, a, b), a[name].size) for a, b in zip(reference, quantized, strict=True)]
+        sizes = [size for _, size in found]
+        return {group: _weighed([losses[group] for losses, _ in found], sizes) for group in found[0][0]}
 
     @property
     def unit(self) -> str:
@@ -85,10 +86,14 @@ class OutputLoss:
         return SHARE / states if isinstance(kind, State) and states < len(self.kinds) else 1.0
 
 
-def _not_empty(kind: OutputKind, name: str, references: Sequence[Outputs]) -> list[np.ndarray]:
-    """An output of all samples, but for those in which nothing was found; all where nothing was found in any."""
-    arrays = [kind.read(name, outputs) for outputs in references]
-    return [array for array in arrays if array.size] or arrays
+def _not_empty(kind: OutputKind, name: str, references: Sequence[Outputs]) -> Sequence[np.ndarray]:
+    """An output of all samples, but for those in which nothing was found; all where nothing was found in any.
+
+    Each is read when it is asked for, since kinds make new arrays of outputs.
+    """
+    every = range(len(references))
+    places = [place for place in every if kind.read(name, references[place]).size] or every
+    return Lazy(lambda place: kind.read(name, references[places[place]]), len(places))
 
 
 def _weighed(losses: Sequence[float], sizes: Sequence[int]) -> float:

@@ -1,6 +1,6 @@
 """How good the delivered file is: agreement with the float model, score where labels are given."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,6 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from ptqc.calibration.samples import Samples
+from ptqc.execute.bounded import outputs_in_files
 from ptqc.execute.onnxruntime import Feeds, Runner, open_packed, tensors_of
 from ptqc.losses import Kinds, OutputKind, OutputLoss, Outputs, aligned
 from ptqc.losses.base import Figure, Pair
@@ -99,11 +100,15 @@ def judge(
     real, packed = Runner(model), open_packed(file, model)
     samples = held_back[:JUDGED_SAMPLES]
     with progress.stage("compare with float", len(samples)) as stage:
-        pairs = []
-        for feeds in samples:
-            pairs.append((tensors_of(real.run(feeds)), tensors_of(packed.run(feeds))))
-            stage.advance()
-    judged = judge_pairs(kinds, pairs)
+
+        def outputs() -> Iterator[Feeds]:
+            for feeds in samples:
+                yield tensors_of(real.run(feeds))
+                yield tensors_of(packed.run(feeds))
+                stage.advance()
+
+        both = outputs_in_files(outputs())
+    judged = judge_pairs(kinds, list(zip(both[::2], both[1::2], strict=True)))
     scores: tuple[float | None, float | None] = (None, None)
     if evaluate is not None:
         with progress.stage("score with labels", 2) as stage:

@@ -16,6 +16,7 @@ from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import collect
 from ptqc.calibration.synthetic import draw
 from ptqc.errors import UsageError
+from ptqc.execute.bounded import outputs_in_files
 from ptqc.execute.onnxruntime import Feeds, tensors_of
 from ptqc.execute.speed import Speed, race, speed_of
 from ptqc.losses import recognize
@@ -147,10 +148,10 @@ def compare(
 
 def _samples(
     found: Sequence[Contender], calibration: object, most: int, preprocessing: Preprocessing | None, folder: Path
-) -> tuple[list[Feeds], str]:
+) -> tuple[Sequence[Feeds], str]:
     """Samples, and what they are."""
     if calibration is not None:
-        feeds = list(collect(calibration, input_specs(found[0].model), folder, most, preprocessing))
+        feeds = collect(calibration, input_specs(found[0].model), folder, most, preprocessing)
         return feeds, f"{len(feeds)} samples"
     for one, artifact in ((one, one.artifact) for one in found if one.artifact is not None):
         golden = [unpacked_feeds(feeds, one.unpacked) for feeds in _golden(artifact)]
@@ -177,7 +178,7 @@ def _outputs(found: Sequence[Contender], feeds: Sequence[Feeds], progress: Progr
 def _run(one: Contender, feeds: Sequence[Feeds]) -> list[Feeds]:
     with running(one):
         run = one.start()
-        return [tensors_of(run(sample)) for sample in feeds]
+        return outputs_in_files(tensors_of(run(sample)) for sample in feeds)
 
 
 def _judged(model: ir.Model, feeds: Sequence[Feeds], outputs: Sequence[Sequence[Feeds]]) -> list[Judged | None]:
