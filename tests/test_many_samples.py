@@ -63,7 +63,7 @@ def most_alive(count: int, budget: str, folder: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("budget", ["80%", pytest.param("0.01relative", marks=pytest.mark.slow)])
 def test_memory_does_not_grow_with_samples(budget: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    few, many = (most_alive(count, budget, tmp_path, monkeypatch) for count in (64, 160))
+    few, many = (most_alive(count, budget, tmp_path, monkeypatch) for count in (96, 192))
     assert few > 0
     # There are 24 more samples that are held back, and 72 more that are fitted to; a batch has 8 at most.
     assert many - few <= 8 * SAMPLE

@@ -39,6 +39,7 @@ from ptqc.passes.decide.phases import Assessed, Observed, Solved
 from ptqc.solutions import Solution
 from ptqc.work.deadline import Pace
 from ptqc.work.lazy import Lazy
+from ptqc.work.memory import give_back
 from ptqc.work.progress import IN_SHARES, in_shares
 
 # Bits of the formats that are measured, or about as many where these were not asked for.
@@ -108,6 +109,7 @@ class MeasureSensitivity:
                     if layer.name in results:
                         _measure_layer(given, probe, layer, suffix, anchors)
                 walk.advance(results)
+                give_back()
                 stage.advance(next(iter(results)), part)
         pace.is_short |= walk.position < len(walk)
         notes = _assume_unreached(given, walk.slicer, anchors)

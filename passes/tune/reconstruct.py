@@ -45,8 +45,6 @@ from ptqc.work.tee import Shared
 
 # Bytes of activations that all walks may hold together; they decide how many samples take part.
 WALK_BYTES = 3 * 2**29
-# MiB of the whole process from which on the allocator has to return what is free, between layers.
-MOST_MB = 1280
 # Multiply-accumulates that a walk may take; they decide the same.
 WALK_COMPUTE = 4e11
 MOST_SAMPLES = 256
@@ -171,7 +169,7 @@ def _solve_all(
     def solve(number: int) -> None:
         with shared.reading(number) as own:
             for name in states[number].solve_all(layers, own):
-                give_back(MOST_MB)
+                give_back()
                 if number == 0:
                     stage.advance(name, steps[name])
 

@@ -137,8 +137,8 @@ def compare(
         pairs = _outputs(found, feeds, progress)
         with progress.stage("compare speeds"):
             times = race([one.starter(feeds[0]) for one in found], processor_ns if threads == 1 else wall_ns)
+        judged = _judged(found[0].model, feeds, pairs)
     assert times is not None  # there was no deadline
-    judged = _judged(found[0].model, feeds, pairs)
     rows = [
         ComparedModel(one.name, one.runtime, one.bytes, speed_of(times[:, 0], times[:, place]), judged[place])
         for place, one in enumerate(found)
