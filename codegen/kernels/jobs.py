@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +46,13 @@ def write_job(
     fixed = fixed_inputs(lowered.model, samples)
     taps = _compared(lowered, exported)
     runner, seen = Runner(exported.proto, list(taps.values())), extents(samples, fixed)
-    given = [(f"sample {index}", feeds, runner.run(feeds)) for index, feeds in enumerate(samples)]
+    given = ((f"sample {index}", feeds, runner.run(feeds)) for index, feeds in enumerate(samples))
     job = program_job(folder, lowered, samples, choices)
     others = Seen.from_json(job["values"]).other_shapes(samples[0])
-    runs = [*given, *edge_runs(runner, seen), *other_runs(runner, samples[0], others)]
-    for index, (_, feeds, found) in enumerate(runs):
+    runs = chain(given, edge_runs(runner, seen), other_runs(runner, samples[0], others))
+    names = list[str]()
+    for index, (name, feeds, found) in enumerate(runs):
+        names.append(name)
         write_npz(folder / VALUES.format(index), {**feeds, **{name: found[short] for name, short in taps.items()}})
     kept = {
         "names": taps,
@@ -58,7 +61,7 @@ def write_job(
         "seen": {name: asdict(extent) for name, extent in seen.items()},
         **({"other_shapes": others} if others else {}),
     }
-    (folder / JOB).write_text(json.dumps({**job, "kept": kept, "runs": [name for name, *_ in runs]}))
+    (folder / JOB).write_text(json.dumps({**job, "kept": kept, "runs": names}))
 
 
 def program_job(folder: Path, lowered: Lowered, samples: Sequence[Feeds], choices: JobChoices) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from ptqc.formats.planes import halves, planes_of
 
 BYTES = 256  # values of one
 BITS = 8
+MASKS = 1 << np.arange(BITS)
 
 
 class BodyNodes(ABC):
@@ -44,6 +45,14 @@ class BodyNodes(ABC):
     def constant(self, value: object, dtype: type) -> str:
         """A constant."""
         return self.add("Constant", [], value=numpy_helper.from_array(np.array(value, dtype)))
+
+    def fields(self, packed: str, width: int, offsets: np.ndarray) -> str:
+        """The numbers of so many bits that begin at these places of each byte.
+
+        Other bits go before the shift: OpenVINO divides by powers of two instead, and rounds what is not exact.
+        """
+        own = self.add("BitwiseAnd", [packed, self.constant((2**width - 1) << offsets, np.uint8)])
+        return self.add("BitShift", [own, self.constant(offsets, np.uint8)], direction="RIGHT")
 
     def stated_shape(self) -> str:
         """The caller's attribute d: the dimensions of what is stored."""
@@ -67,8 +76,7 @@ class BitsBody(BodyNodes):
 
     def codes(self, to: ir.DataType) -> str:
         """The levels v that indices stand for, whose bits p have the weights w."""
-        shifted = self.add("BitShift", ["p", self.constant(np.arange(BITS), np.uint8)], direction="RIGHT")
-        bits = self.add("Flatten", [self.add("BitwiseAnd", [shifted, self.constant(1, np.uint8)])])
+        bits = self.add("Flatten", [self.add("Sign", [self.add("BitwiseAnd", ["p", self.constant(MASKS, np.uint8)])])])
         codes, shape = self.add("Gather", ["v", self.add("MatMulInteger", ["w", bits])]), self.stated_shape()
         if self.is_padded:
             codes = self.cut(self.add("Reshape", [codes, self.constant([-1], np.int64)]), shape)
@@ -103,9 +111,7 @@ class Body(BodyNodes):
         flat = self.constant(self.shape, np.int64)
         for width in planes_of(bits):
             shift -= width
-            offsets = self.constant(np.arange(0, BITS, width).reshape(-1, 1), np.uint8)
-            part = self.add("BitShift", [f"{name}{width}", offsets], direction="RIGHT")
-            part = self.add("BitwiseAnd", [part, self.constant(2**width - 1, np.uint8)])
+            part = self.fields(f"{name}{width}", width, np.arange(0, BITS, width).reshape(-1, 1))
             part = self.add("Reshape", [part, flat])
             if shift:
                 part = self.add("BitShift", [part, self.constant(shift, np.uint8)], direction="LEFT")
@@ -190,9 +196,7 @@ class CloseBody(Body):
         if not self._every_byte:
             self._every_byte = self.constant(np.arange(BYTES), np.uint8)
         column = self.add("Reshape", [self._every_byte, self.constant([-1] + [1] * len(axes), np.int64)])
-        offsets = self.constant(np.arange(0, BITS, width).reshape(axes), np.uint8)
-        part = self.add("BitShift", [column, offsets], direction="RIGHT")
-        return self.add("BitwiseAnd", [part, self.constant(2**width - 1, np.uint8)])
+        return self.fields(column, width, np.arange(0, BITS, width).reshape(axes))
 
     def _with(self, total: str, table: str, width: int) -> str:
         """What is joined so far and what a plane has in the table."""

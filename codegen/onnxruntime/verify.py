@@ -7,6 +7,7 @@ to rounding what the plan asks of it; agreement of the outputs with the unpacked
 """
 
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -24,7 +25,7 @@ from ptqc.codegen.onnxruntime.census import Census, take
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.onnxruntime.intent import Intent
 from ptqc.errors import VerificationError
-from ptqc.execute.agreement import alike, allowed, relative, relative_to_float
+from ptqc.execute.agreement import Difference, alike, allowed
 from ptqc.execute.onnxruntime import Feeds, Runner, is_lean, open_packed, session_options, tensors_of
 from ptqc.execute.skeleton import without_tensors
 from ptqc.formats import FloatActivation
@@ -179,17 +180,17 @@ def _agreement(file: onnx.ModelProto, lowered: Lowered, model: ir.Model, samples
         Runner(model),
     )
     worst, forms = 0.0, forms_given(model)
-    runs = [[tensors_of(runner.run(feeds)) for runner in (real, plain, delivered)] for feeds in samples]
-    _, first, other = runs[0]
-    for name in first:
-        _same_kind(first[name], other[name], name)
-    runs = [[unpacked_feeds(outputs, forms) for outputs in run] for run in runs]
-    for name in runs[0][1]:
-        wanted, found = [plain[name] for _, plain, _ in runs], [packed[name] for _, _, packed in runs]
-        if wanted[0].dtype.kind != "f":
-            continue
-        tolerance = allowed(relative_to_float([f[name] for f, _, _ in runs], wanted))
-        difference = relative(wanted, found)
+    quantized, packed = defaultdict[str, Difference](Difference), defaultdict[str, Difference](Difference)
+    for feeds in samples:
+        outputs = [tensors_of(runner.run(feeds)) for runner in (real, plain, delivered)]
+        for name, array in outputs[1].items():
+            _same_kind(array, outputs[2][name], name)
+        given, wanted, found = (unpacked_feeds(each, forms) for each in outputs)
+        for name in (name for name, array in wanted.items() if array.dtype.kind == "f"):
+            quantized[name].add_to_float(given[name], wanted[name])
+            packed[name].add(wanted[name], found[name])
+    for name, compared in packed.items():
+        tolerance, difference = allowed(quantized[name].relative), compared.relative
         if not difference <= tolerance:  # NaN included
             raise VerificationError(
                 f"output {name!r} of the file differs from the unpacked graph by {difference:.1%} of its size "

@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
+from ptqc.execute.bounded import outputs_in_files
 from ptqc.execute.suffix import Suffixes
 from ptqc.execute.walk import Slicer, Walk
 from ptqc.formats import ActivationParams
@@ -18,6 +21,7 @@ from ptqc.losses import UNITS, OutputLoss
 from ptqc.notes import Note, out_of_time
 from ptqc.options import Activations
 from ptqc.passes.base import Effect, Result
+from ptqc.passes.decide.calibrate import ELEMENT_COST, FLOAT_BYTES
 from ptqc.passes.decide.phases import Assessed, Decided
 from ptqc.passes.tune.quantized_walk import run_quantized
 from ptqc.solvers.choices import Condition, Event, JointChoice, Option
@@ -28,7 +32,8 @@ WORTH = 0.5
 ATTEMPTS = 5
 SMALLEST_LIMIT = 1e-30
 CHECKED_SAMPLES = 32
-BATCH = 8
+# Samples in a batch, and bytes of the largest value of a batch: a run holds several such values, and losses more.
+BATCH, BATCH_BYTES = 8, 2**25
 RELATIVE_GAP, NODES = 1e-3, 20_000
 # States of a site; and what a choice spends of the limit, and that less the arithmetic that it gains.
 FLOAT, CODES = "float", "codes"
@@ -83,8 +88,8 @@ class Checked:
 
     def __init__(self, given: Assessed) -> None:
         self._slicer = Slicer(given.model)
-        self._batches = list(given.held_back[:CHECKED_SAMPLES].batches(BATCH))
-        self._reference = Suffixes(Walk(self._slicer, self._batches)).behind(-1).run({})
+        self._batches = given.held_back[:CHECKED_SAMPLES].batched(_batch(given))
+        self._reference = outputs_in_files(Suffixes(Walk(self._slicer, self._batches)).behind(-1).run({}))
         self._loss = OutputLoss.of(given.kinds, self._reference)
 
     def loss_of(self, params: Mapping[str, ActivationParams]) -> float:
@@ -93,6 +98,13 @@ class Checked:
             return 0.0  # the reference is one whole run, from whose last bits a walk may differ
         outputs = run_quantized(self._slicer, self._batches, params)
         return self._loss.mean(self._reference, outputs)
+
+
+def _batch(given: Assessed) -> int:
+    """How many samples of the largest size are run together."""
+    width = {layer.name: layer.width for layer in given.layers}
+    largest = max((macs // width.get(name, ELEMENT_COST) for name, macs in given.macs.items()), default=0)
+    return int(np.clip(BATCH_BYTES // max(FLOAT_BYTES * largest, 1), 1, BATCH))
 
 
 def _within(given: Assessed, limit: float) -> list[Site]:

@@ -7,10 +7,12 @@ cost.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
 
+from ptqc.execute.bounded import outputs_in_files
 from ptqc.execute.compressed import Held
 from ptqc.execute.suffix import Suffix, Suffixes
 from ptqc.execute.walk import Slicer, Walk
@@ -21,6 +23,7 @@ from ptqc.losses import OutputLoss
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.decide.choose_activations import Checked, limit_of
 from ptqc.passes.decide.phases import Decided
+from ptqc.work.lazy import Lazy
 
 SAMPLES = 8
 ATTEMPTS = 5
@@ -62,16 +65,16 @@ class ChooseFloatRoundings:
 
     def _losses(self, given: Decided, roundings: Mapping[str, FloatRounding]) -> dict[str, float]:
         """What each site loses alone."""
-        walk = Walk(Slicer(given.model), list(given.held_back[:SAMPLES].batches(1)))
+        walk = Walk(Slicer(given.model), given.held_back[:SAMPLES])
         suffixes = Suffixes(walk)
-        reference = suffixes.behind(-1).run({})
+        reference = outputs_in_files(suffixes.behind(-1).run({}))
         loss = OutputLoss.of(given.kinds, reference)
         site_of = {source: site.name for site in given.sites if site.name in roundings for source in site.sources}
         found = dict.fromkeys(roundings, 0.0)
 
         def measure(values: Mapping[str, Sequence[Held]], suffix: Suffix) -> None:
             for name in filter(site_of.__contains__, values):
-                rounded = [roundings[site_of[name]].rounded(np.asarray(x)) for x in values[name]]
+                rounded = Lazy(partial(_rounded, roundings[site_of[name]], values[name]), len(reference))
                 outputs = suffix.run({**values, name: rounded})
                 found[site_of[name]] += loss.mean(reference, outputs)
 
@@ -83,6 +86,10 @@ class ChooseFloatRoundings:
                 walk.advance(results)
                 stage.advance(next(iter(results)))
         return found
+
+
+def _rounded(rounding: FloatRounding, values: Sequence[Held], batch: int) -> np.ndarray:
+    return rounding.rounded(np.asarray(values[batch]))
 
 
 def _gains(given: Decided, form: FloatActivation) -> dict[str, int]:

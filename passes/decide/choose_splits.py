@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.calibration.observers import RangeObserver
+from ptqc.execute.bounded import outputs_in_files
 from ptqc.execute.compressed import Held
 from ptqc.execute.onnxruntime import Runner
 from ptqc.execute.suffix import Suffix, Suffixes
@@ -32,6 +33,7 @@ from ptqc.passes.decide.phases import Setting
 from ptqc.passes.rewrite.remedies import Remedy
 from ptqc.passes.rewrite.scale_rows import SMALLEST, have_rows
 from ptqc.passes.rewrite.split_outliers import channel_axis, channels_of, splittable
+from ptqc.work.lazy import Lazy
 
 WIDE = 4.0
 # Numbers of channels that are tried, beside an eighth of all.
@@ -93,9 +95,9 @@ class ChooseSplits:
         """Shares of the limit by what is done, as far as they can decide; None: out of time."""
         model, tapped = _with_taps(given.model, work.readers)
         most = int(np.clip(COMPUTE / (RUNS * work.total * len(tapped)), FEWEST, MEASURED))
-        walk, left = Walk(Slicer(model), list(given.held_back[:most].batches(1))), len(tapped)
+        walk, left = Walk(Slicer(model), given.held_back[:most]), len(tapped)
         suffixes = Suffixes(walk)
-        reference = suffixes.behind(-1).run({})
+        reference = outputs_in_files(suffixes.behind(-1).run({}))
         loss = OutputLoss.of(recognize(model, given.held_back[0], reference, self.loss), reference)
         limit = limit_of(loss.unit, self.limit)
         with given.progress.stage("choose splits", len(walk)) as stage:
@@ -199,22 +201,29 @@ class _Place:
     axis: int
     order: np.ndarray
 
-    def rounded(self, way: _Way) -> list[np.ndarray]:
+    def rounded(self, way: _Way) -> Lazy[np.ndarray]:
         """In 8 bits but for channels that are split off, with the range that has the least squared error."""
-        arrays = [np.moveaxis(np.asarray(value, np.float32), self.axis, 0) for value in self.values]
         rest, observer = np.sort(self.order[way.count :]), RangeObserver()
-        parts = [array[rest] for array in arrays]
-        scales = [np.float32(1)] * len(parts)
-        if way.by_row:
-            scales = [np.maximum(np.abs(part).max(0, initial=0.0), np.float32(SMALLEST)) for part in parts]
-        for part, scale in zip(parts, scales, strict=True):
+        for sample in range(len(self.values)):
+            _, part, scale = self._parts(sample, rest, way)
             observer.update(part / scale)
-        params, found = observed_params(observer), []
-        for array, part, scale in zip(arrays, parts, scales, strict=True):
+        params = observed_params(observer)
+
+        def rounded(sample: int) -> np.ndarray:
+            array, part, scale = self._parts(sample, rest, way)
             copy = array.copy()
             copy[rest] = fake_quantize(part / scale, params) * scale
-            found.append(np.ascontiguousarray(np.moveaxis(copy, 0, self.axis)))
-        return found
+            return np.ascontiguousarray(np.moveaxis(copy, 0, self.axis))
+
+        return Lazy(rounded, len(self.values))
+
+    def _parts(self, sample: int, rest: np.ndarray, way: _Way) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The tensor with its channels in front, the channels that are rounded, and what they are divided by."""
+        array = np.moveaxis(np.asarray(self.values[sample], np.float32), self.axis, 0)
+        part = array[rest]
+        if not way.by_row:
+            return array, part, np.asarray(1, np.float32)
+        return array, part, np.maximum(np.abs(part).max(0, initial=0.0), np.float32(SMALLEST))
 
 
 @dataclass(frozen=True)
@@ -236,7 +245,7 @@ class _Measured:
         """Of the limit, in one way."""
         rounded = self.place.rounded(way)
         outputs = self.suffix.run({self.read: rounded} if way != WHOLE else {self.read: rounded, self.name: rounded})
-        return max(self.loss.mean(list(self.reference), outputs), 0.0) / self.limit
+        return max(self.loss.mean(self.reference, outputs), 0.0) / self.limit
 
 
 def _deciding(work: _Work, name: str, measured: _Measured, reach: _Reach) -> Mapping[_Way, float]:

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from ptqc.calibration.samples import Samples
 from ptqc.errors import Unsupported
+from ptqc.execute.bounded import outputs_in_files
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.formats import Format, QuantParams
 from ptqc.graph.layers import Layer
@@ -38,6 +40,7 @@ from ptqc.passes.decide.measure_sensitivity import (
     weights_of_tables,
 )
 from ptqc.passes.decide.phases import Assessed, Solved
+from ptqc.work.lazy import Lazy
 from ptqc.work.parallel import in_order
 
 if TYPE_CHECKING:
@@ -82,11 +85,11 @@ class MeasureCurvature(MeasureSensitivity):
 
         feeds = _feeds(given)
         runner = Runner(given.model)
-        reference = [runner.run(sample) for sample in feeds]
+        reference = outputs_in_files(runner.run(sample) for sample in feeds)
         loss = OutputLoss.of(recognize(given.model, feeds[0], reference, self.loss), reference)
         with one_torch_thread():
             sweeps = _Sweeps(given, TorchGraph(given.model), loss)
-            found, done = _all(sweeps, list(zip(feeds, reference, strict=True)))
+            found, done = _all(sweeps, Lazy(lambda place: (feeds[place], reference[place]), len(feeds)))
         notes = [Note(self.name, "", f"losses are second-order estimates from {done * SWEEPS} gradients")]
         notes += [out_of_time(f"the gradients of {done} of {len(feeds)} samples")] if done < len(feeds) else []
         anchors = _anchors(sweeps.forms, found)
@@ -103,11 +106,11 @@ class MeasureCurvature(MeasureSensitivity):
         return Result(made, True, tuple(notes))
 
 
-def _feeds(given: Solved) -> list[Feeds]:
+def _feeds(given: Solved) -> Samples:
     """As many samples as COMPUTE allows, held back, as weights are fitted to the others."""
     samples = given.held_back if len(given.held_back) >= SAMPLES[0] else given.tuning
     count = COMPUTE / ((1 + BACK * SWEEPS) * max(sum(given.macs.values()), 1))
-    return list(samples[: int(np.clip(count, *SAMPLES))].batches(1))
+    return samples[: int(np.clip(count, *SAMPLES))]
 
 
 @dataclass
@@ -270,7 +273,7 @@ def _in_order(sweeps: _Sweeps, samples: Iterator[tuple[int, Feeds, Outputs]]) ->
     """The first sample alone: it says how much memory others take at a time."""
     first = sweeps.of(next(samples))
     yield first
-    yield from in_order(sweeps.of, samples, need=lambda _: HELD * first.bytes)
+    yield from in_order(sweeps.of, samples, need=lambda _: HELD * first.bytes, ahead=1)
 
 
 def _of_sites(given: Solved, found: _Found, negligible: float) -> tuple[dict[str, QuantParams], dict[str, float]]:

@@ -14,11 +14,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
 
 from ptqc.calibration.samples import Samples
+from ptqc.execute.bounded import outputs_in_files
 from ptqc.execute.compressed import Held
 from ptqc.execute.suffix import Suffix, Suffixes
 from ptqc.execute.walk import Slicer, Values, Walk
@@ -36,6 +38,8 @@ from ptqc.passes.decide.choose_activations import limit_of
 from ptqc.passes.decide.phases import Assessed, Observed, Solved
 from ptqc.solutions import Solution
 from ptqc.work.deadline import Pace
+from ptqc.work.lazy import Lazy
+from ptqc.work.memory import give_back
 from ptqc.work.progress import IN_SHARES, in_shares
 
 # Bits of the formats that are measured, or about as many where these were not asked for.
@@ -79,9 +83,9 @@ class MeasureSensitivity:
         """How outputs are compared, the losses of sites and weights, and ranges that lose less."""
         model = given.model
         samples, is_enough = _samples(given)
-        walk = Walk(Slicer(model), list(samples.batches(1)))
+        walk = Walk(Slicer(model), samples)
         suffixes, began = Suffixes(walk), time.monotonic()
-        reference = suffixes.behind(-1).run({})
+        reference = outputs_in_files(suffixes.behind(-1).run({}))
         kinds = recognize(model, samples[0], reference, self.loss)
         loss = OutputLoss.of(kinds, reference)
         minor = frozenset[str]() if is_enough else _without_layers(given)
@@ -110,6 +114,7 @@ class MeasureSensitivity:
                             idle.add(layer.name)
                         _measure_layer(given, probe, layer, suffix, anchors)
                 walk.advance(results)
+                give_back()
                 stage.advance(next(iter(results)), part)
         pace.is_short |= walk.position < len(walk)
         notes = _assume_unreached(given, walk.slicer, anchors, idle)
@@ -178,9 +183,10 @@ class _Probe:
 
     def measure(self, suffix: Suffix, override: Mapping[str, Sequence[Held]], batches: int | None) -> float:
         """The loss with some values replaced, on the first few batches."""
-        outputs = suffix.run(override, batches)
-        self.pace.did(self._rest, len(outputs) / self.walk.count)
-        return max(self.loss.mean(self.reference[:batches], outputs), 0.0)
+        reference = self.reference[:batches]
+        lost = max(self.loss.mean(reference, suffix.run(override, batches)), 0.0)
+        self.pace.did(self._rest, len(reference) / self.walk.count)
+        return lost
 
     @property
     def _rest(self) -> float:
@@ -318,7 +324,8 @@ class _Rounded:
     batches: int | None
 
     def loss(self, params: QuantParams) -> float:
-        rounded = [fake_quantize(np.asarray(x), params) for x in self.values[self.source][: self.batches]]
+        values = self.values[self.source]
+        rounded = Lazy(lambda batch: fake_quantize(np.asarray(values[batch]), params), len(values))
         return self.probe.measure(self.suffix, {**self.values, self.source: rounded}, self.batches)
 
 
@@ -340,10 +347,14 @@ def _measure_layer(
     for form, solution in probe.anchored(given, layer.weight):
         if (batches := probe.batches()) == 0:
             continue
-        outputs = probe.walk.compute({layer.weight: solution.weight})[layer.name]
+        outputs = probe.walk.changed({layer.weight: solution.weight})[layer.name]
         shift = layer.over_output(mean_shift(given, layer, solution.weight))
-        loss = probe.measure(suffix, {layer.name: [np.asarray(y) + shift for y in outputs[:batches]]}, batches)
-        _add(anchors, layer.weight, form, loss)
+        shifted = Lazy(partial(_shifted, outputs, shift), len(outputs))
+        _add(anchors, layer.weight, form, probe.measure(suffix, {layer.name: shifted}, batches))
+
+
+def _shifted(outputs: Sequence[Held], shift: np.ndarray, batch: int) -> np.ndarray:
+    return np.asarray(np.asarray(outputs[batch]) + shift)
 
 
 def mean_shift(observed: Observed, layer: Layer, weight: np.ndarray) -> np.ndarray:
@@ -380,7 +391,7 @@ def _measure_table(given: Solved, probe: _Probe, name: str, suffix: Suffix, anch
     for form, rows in _anchored_rows(given, probe, weight, name):
         if (batches := probe.batches()) == 0:
             continue
-        _add(anchors, weight, form, probe.measure(suffix, probe.walk.compute({name: rows}), batches))
+        _add(anchors, weight, form, probe.measure(suffix, probe.walk.changed({name: rows}), batches))
 
 
 def _anchored_rows(given: Solved, probe: _Probe, weight: str, name: str) -> Iterator[tuple[Format, np.ndarray]]:

@@ -17,14 +17,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import islice
+from itertools import chain, islice
 from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
 from ptqc.errors import NotFinite
-from ptqc.execute.bounded import Bounded
+from ptqc.execute.bounded import WALK_MEMORY, Bounded, outputs_in_files
 from ptqc.execute.compressed import Compressed, Held
 from ptqc.execute.finite import Finite
 from ptqc.execute.onnxruntime import Feeds
@@ -50,10 +50,6 @@ from ptqc.work.tee import Shared
 
 # Bytes of activations that all walks may hold together; they decide how many samples take part.
 WALK_BYTES = 3 * 2**29
-# What is in memory of these, and of the columns of layers that are being solved; the rest is in files.
-WALK_MEMORY = 3 * 2**28
-# MiB of the whole process from which on the allocator has to return what is free, between layers.
-MOST_MB = 1280
 # Multiply-accumulates that a walk may take; they decide the same.
 WALK_COMPUTE = 4e11
 MOST_SAMPLES = 256
@@ -149,17 +145,17 @@ def _reconstructed(
     fine, choices = fine_values(slicer), choices_of(given.model)
     layers = {layer.name: layer for layer in plan.layers}
     bounded = Bounded(WALK_MEMORY)
-    keeps = _in_files(holding({}, fine), bounded), _in_files(holding(plan.params, fine), bounded)
+    keeps = holding({}, fine), holding(plan.params, fine)
     batches, split = _share_batches(slicer, given, len(runs), keeps, limits)
     check = Finite(slicer, batches)
     share = max(1, processors() // len(runs))
-    real = Walk(slicer, batches, keep=keeps[0], workers=share, check=check)
+    real = Walk(slicer, batches, keep=keeps[0], workers=share, check=check, bounded=bounded)
     states, room = [], Room()
     for each, draw in runs:
         fixed = {w.name: given.solutions[w.name, each.formats[w.name]] for w in each.weights if w.table or not w.layers}
         tables = with_tables(fixed, each.weights)
         constants = {name: solution.weight for name, solution in tables.items()}
-        seen = Walk(slicer, batches, constants, keeps[1], share, check)
+        seen = Walk(slicer, batches, constants, keeps[1], share, check, bounded)
         states.append(_State(given, each, seen, split, draw, limits.columns, tables, bounded, room=room))
     steps = dict(zip(layers, in_shares([_cost(given, layer) for layer in layers.values()] or [1.0]), strict=False))
     with given.progress.stage("reconstruct", IN_SHARES) as stage:
@@ -172,11 +168,6 @@ def _cost(given: Decided, layer: Layer) -> float:
     columns = min(MOST_SAMPLES, len(given.tuning)) * given.macs.get(layer.name, 0) / COLUMNS_SPEED
     moments = layer.groups * layer.width**2 * (layer.width + layer.channels // layer.groups * ROUNDS) / MOMENTS_SPEED
     return EACH + columns + moments
-
-
-def _in_files(keep: Keep, bounded: Bounded) -> Keep:
-    """Holds values as `keep` does, in files where there is no room for them in memory."""
-    return lambda name, array: bounded.keep(keep(name, array))
 
 
 def _solve_all(
@@ -193,7 +184,7 @@ def _solve_all(
     def solve(number: int) -> None:
         with shared.reading(number) as own:
             for name in states[number].solve_all(layers, own, choices):
-                give_back(MOST_MB)
+                give_back()
                 if number == 0:
                     stage.advance(name, steps[name])
 
@@ -272,8 +263,8 @@ def _share_batches(
     count = given.deadline.affords(each, int(np.clip(room, 8, limits.samples)), FEWEST_SAMPLES)
     held = max(2, int(count * HELD_SHARE))
     size = int(np.clip(BATCH_BYTES // max(real, 1), 1, LARGEST_BATCH))
-    fitted = list(given.tuning[: count - held].batches(size))
-    return [*fitted, *given.held_back[:held].batches(size)], len(fitted)
+    fitted, judging = given.tuning[: count - held].batched(size), given.held_back[:held].batched(size)
+    return outputs_in_files(chain(fitted, judging)), len(fitted)
 
 
 @dataclass

@@ -26,6 +26,7 @@ from ptqc.calibration.sources import SampleSource, open_source, spread
 from ptqc.errors import CalibrationError, Interrupted, PtqcError
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.notes import Level, Note
+from ptqc.work.lazy import Lazy
 
 __all__ = ["EVERY_SAMPLE", "InputSpec", "Samples", "checked", "collect", "input_specs", "joined"]
 
@@ -155,10 +156,14 @@ class Samples(Sequence[Feeds]):
 
         One sample each unless `batchable`.
         """
+        return iter(self.batched(size))
+
+    def batched(self, size: int) -> Sequence[Feeds]:
+        """The same batches as a sequence; each is read from disk when it is asked for."""
         if size < 1:
             raise ValueError(f"batch size {size}, expected at least 1")
-        for group in self._groups(size):
-            yield joined([self[index] for index in group])
+        groups = self._groups(size)
+        return Lazy(lambda place: joined([self[index] for index in groups[place]]), len(groups))
 
     def _groups(self, size: int) -> list[list[int]]:
         groups: list[list[int]] = []

@@ -6,7 +6,8 @@ from the other at most the sum of both. Allowed: twice what quantization changes
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,23 +15,48 @@ SUM_OF_BOTH = 2.0
 BOUNDS = (0.01, 0.7)
 
 
-def relative(wanted: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> float:
-    """Root of the summed squared differences over that of the summed squares.
+@dataclass
+class Difference:
+    """Adds up how far outputs are from those that are wanted, sample by sample.
 
     Infinities and NaN count as equal to themselves, and as infinitely far from anything else.
     """
-    error = sum(_squared_distance(a, b) for a, b in zip(wanted, found, strict=True))
-    power = sum(float(np.square(a[np.isfinite(a)], dtype=np.float64).sum()) for a in wanted)
-    return float(np.sqrt(error / (power or 1.0)))
+
+    error: float = 0.0
+    power: float = 0.0
+
+    def add(self, wanted: np.ndarray, found: np.ndarray) -> None:
+        """Count an output of a sample."""
+        self.error += _squared_distance(wanted, found)
+        self.power += float(np.square(wanted[np.isfinite(wanted)], dtype=np.float64).sum())
+
+    def add_to_float(self, real: np.ndarray, found: np.ndarray) -> None:
+        """Count an output of a sample beside the float model's, whose values count where they are finite."""
+        if real.shape == found.shape:
+            finite = np.isfinite(real)
+            real, found = real[finite], found[finite]
+        self.add(real, found)
+
+    @property
+    def relative(self) -> float:
+        """Root of the summed squared differences over that of the summed squares."""
+        return float(np.sqrt(self.error / (self.power or 1.0)))
 
 
-def relative_to_float(real: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> float:
-    """The same of another network than the float model's, whose values count where they are finite."""
-    pairs = [
-        (a[np.isfinite(a)], b[np.isfinite(a)]) if a.shape == b.shape else (a, b)
-        for a, b in zip(real, found, strict=True)
-    ]
-    return relative([a for a, _ in pairs], [b for _, b in pairs])
+def relative(wanted: Iterable[np.ndarray], found: Iterable[np.ndarray]) -> float:
+    """The `Difference` of several samples."""
+    difference = Difference()
+    for a, b in zip(wanted, found, strict=True):
+        difference.add(a, b)
+    return difference.relative
+
+
+def relative_to_float(real: Iterable[np.ndarray], found: Iterable[np.ndarray]) -> float:
+    """The `Difference` of several samples from the float model's outputs."""
+    difference = Difference()
+    for a, b in zip(real, found, strict=True):
+        difference.add_to_float(a, b)
+    return difference.relative
 
 
 def _squared_distance(a: np.ndarray, b: np.ndarray) -> float:

@@ -1,6 +1,7 @@
 """Values held in memory up to a number of bytes; those beyond it wait in files until they are read."""
 
 import weakref
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from threading import RLock
 
@@ -11,6 +12,10 @@ from ptqc.store import spool
 
 # Arrays of fewer bytes are not worth a file.
 SMALL = 2**16
+# Bytes in memory of the values of a walk, or of all walks that go on beside each other.
+WALK_MEMORY = 3 * 2**28
+# Bytes in memory of the outputs, or inputs, of many samples.
+OUTPUTS_MEMORY = 2**27
 
 
 class Bounded:
@@ -26,6 +31,10 @@ class Bounded:
         if isinstance(value, Compressed):
             return replace(value, codes=self.array(value.codes))
         return self.array(value) if isinstance(value, np.ndarray) else value
+
+    def outputs(self, runs: Iterable[Mapping[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
+        """The arrays of many runs by name, each run let go of before the next one."""
+        return [{name: self.array(x) if isinstance(x, np.ndarray) else x for name, x in run.items()} for run in runs]
 
     def array(self, array: np.ndarray) -> np.ndarray:
         """The same of an array; only one whose numbers lie without gaps goes to a file, in the order that they have."""
@@ -56,3 +65,8 @@ def _owner(array: np.ndarray) -> np.ndarray:
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array
+
+
+def outputs_in_files(runs: Iterable[Mapping[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
+    """Inputs or outputs of many samples, by name; beyond OUTPUTS_MEMORY in files."""
+    return Bounded(OUTPUTS_MEMORY).outputs(runs)

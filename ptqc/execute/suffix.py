@@ -1,7 +1,7 @@
 """The rest of a graph, run from the values at hand in a walk, some of them replaced."""
 
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from math import ceil, sqrt
 from threading import Lock
 
@@ -47,14 +47,17 @@ class Suffix:
     def __init__(self, walk: Walk, pieces: Sequence[Piece]) -> None:
         self._walk, self._pieces = walk, pieces
 
-    def run(self, override: Mapping[str, Sequence[Held]], batches: int | None = None) -> list[Values]:
-        """The graph's outputs in each batch (or the first few) where the values in `override` replace those at hand."""
-        given = {**self._walk.values, **override}
-        count = self._walk.count if batches is None else batches
-        inputs = ({name: several[i] for name, several in given.items()} for i in range(count))
-        return list(in_order(self._run, inputs, workers=self._walk.workers))
+    def run(self, override: Mapping[str, Sequence[Held]], batches: int | None = None) -> Iterator[Values]:
+        """The graph's outputs in each batch (or the first few) where the values in `override` replace those at hand.
 
-    def _run(self, values: dict[str, Held]) -> Values:
+        Each is computed shortly before it is read.
+        """
+        values = {**self._walk.values, **override}
+        count = self._walk.count if batches is None else batches
+        return in_order(partial(self._run, values), range(count), workers=self._walk.workers, ahead=1)
+
+    def _run(self, several: Mapping[str, Sequence[Held]], batch: int) -> Values:
+        values = {name: of_batches[batch] for name, of_batches in several.items()}
         for piece in self._pieces:
             values |= piece.run(values)
         return {name: real(values[name]) for name in self._walk.slicer.outputs}

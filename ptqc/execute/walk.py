@@ -5,6 +5,7 @@ Two walks side by side (float and quantized) give a layer the inputs it will rea
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import onnx
@@ -12,11 +13,13 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from ptqc.errors import ModelError
+from ptqc.execute.bounded import WALK_MEMORY, Bounded
 from ptqc.execute.compressed import Compressed, Held, real
 from ptqc.execute.onnxruntime import Feeds, open_proto, session_options
 from ptqc.execute.skeleton import tensor_message
 from ptqc.graph.protos import reads
 from ptqc.graph.spilled import SpilledTensors
+from ptqc.work.lazy import Lazy
 from ptqc.work.parallel import in_order, processors
 
 Values = dict[str, np.ndarray]
@@ -149,7 +152,8 @@ class Walk:
 
     batches: the feeds, one dict per batch. values: name -> one array per batch, for what is still needed.
     constants: replaced initializers. keep: how values are held, and with that what the nodes behind them see.
-    check: sees all values before they are held.
+    check: sees all values before they are held. bounded: which values are in memory, where walks share the room for
+    them; the others are in files.
     workers: batches that are worked on at a time, 0: as many as there are processors. Each is worked on by one thread,
     since the last bits of what ONNX Runtime computes may depend on the number of threads of a session.
     """
@@ -162,15 +166,17 @@ class Walk:
         keep: Keep = as_it_is,
         workers: int = 0,
         check: Check = unchecked,
+        bounded: Bounded | None = None,
     ) -> None:
+        room = Bounded(WALK_MEMORY) if bounded is None else bounded
         self.slicer = slicer
         self.constants = dict(constants or {})
-        self.keep = keep
+        self.keep: Keep = lambda name, array: room.keep(keep(name, array))
         self.check = check
         self.count = len(batches)
         self.workers = min(workers or processors(), MOST_WORKERS)
         self.position = 0
-        self.values: dict[str, list[Held]] = {name: [keep(name, b[name]) for b in batches] for name in batches[0]}
+        self.values: dict[str, list[Held]] = {name: [self.keep(name, b[name]) for b in batches] for name in batches[0]}
         self._uses = Counter(name for reads in slicer.reads for name in reads)
         self._uses.update(slicer.outputs)
 
@@ -193,6 +199,18 @@ class Walk:
         session = self._session(source, constants)
         keep = self.keep if shift is None else (lambda name, array: self.keep(name, array + shift))
         return self._run(session, source, keep)
+
+    def changed(self, constants: Mapping[str, np.ndarray]) -> dict[str, Lazy[Held]]:
+        """Outputs of the current node with other initializers, each computed when it is read and held by nobody."""
+        source, outputs = self._inputs(), self._outputs()
+        session = self._session(source, constants)
+
+        def run(name: str, i: int) -> Held:
+            found: Held
+            (found,) = session.run([name], {read: real(values[i]) for read, values in source.items()})
+            return found
+
+        return {name: Lazy(partial(run, name), self.count) for name in outputs}
 
     def advance(self, results: Mapping[str, list[Held]]) -> None:
         """Take `results` as the current node's outputs, drop what nobody needs any more, go to the next node."""

@@ -29,7 +29,7 @@ from ptqc.losses.base import (
     rows,
 )
 from ptqc.losses.divergence import divergence, log_probabilities, log_softmax
-from ptqc.losses.weighted import LEAST_SHARE
+from ptqc.losses.weighted import LEAST_SHARE, mean_of
 from ptqc.losses.words import CLASSES, EMBEDDINGS, PLACES, says
 
 # From so many numbers on, rows whose softmax spreads over more than the share FLAT of them are no class scores.
@@ -93,8 +93,7 @@ class Classes(Head):
         """With its constants."""
         if self.background is None:
             return self
-        found = np.concatenate([self.weights(value) for value in values])
-        return replace(self, share=max(float(found.mean()), LEAST_SHARE))
+        return replace(self, share=max(mean_of(self.weights(value) for value in values), LEAST_SHARE))
 
     def losses(self, reference: np.ndarray, quantized: np.ndarray) -> dict[str, float]:
         log_p, log_q = (self.log_probabilities(x) for x in (reference, quantized))

@@ -5,7 +5,7 @@ loss_G = mean over c in G and positions of (ŷ_c − y_c)² / max(v_c, VARIANCE_
 the mean over its groups, so that groups of another scale neither drown nor are drowned.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
@@ -85,12 +85,26 @@ class Relative(OutputKind):
 def variance_of(values: Arrays, axis: int | None, groups: Sequence[Group] = ()) -> np.ndarray:
     """Variance over samples and positions, floored within each group; one for all where there are no channels."""
     if axis is None or sizes_vary(values, axis):
-        return floored(np.asarray(np.var(np.concatenate([v.ravel() for v in values]).astype(np.float64))))
-    flat = [np.moveaxis(v, axis, 0).reshape(v.shape[axis], -1).astype(np.float64) for v in values]
-    variance = np.asarray(np.var(np.concatenate(flat, 1), axis=1))
+        return floored(_variance(value.reshape(1, -1) for value in values)[0])
+    variance = _variance(np.moveaxis(value, axis, 0).reshape(value.shape[axis], -1) for value in values)
     if len(groups) < 2:
         return floored(variance)
     return np.concatenate([floored(variance[group.channels]) for group in groups])
+
+
+def _variance(rows: Iterable[np.ndarray]) -> np.ndarray:
+    """Of each row over all pieces of it, which are looked at one after the other (Chan et al. 1983, eq. 2.1)."""
+    count, mean, squares = 0, np.zeros(1), np.zeros(1)
+    for piece in rows:
+        more, values = piece.shape[1], piece.astype(np.float64)
+        if not more:
+            continue
+        middle = values.mean(1)
+        apart = middle - mean
+        values -= middle[:, None]
+        squares = squares + np.einsum("ij,ij->i", values, values) + apart**2 * (count * more / (count + more))
+        mean, count = mean + apart * (more / (count + more)), count + more
+    return np.asarray(squares / max(count, 1))
 
 
 def floored(variance: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ptqc.losses.base import FITTED, NAT, PER_DETECTION, Arrays, Head, OutputFacts, OutputKind, Unit, rows
 from ptqc.losses.divergence import binary_divergence
-from ptqc.losses.weighted import LEAST_SHARE
+from ptqc.losses.weighted import LEAST_SHARE, mean_of
 from ptqc.losses.words import PLACES, says
 
 COLOURS = 3
@@ -49,8 +49,7 @@ class Scores(Head):
         """With its constants."""
         if not self.places:
             return self
-        best = np.concatenate([self.weights(value) for value in values])
-        return replace(self, share=max(float(best.mean()), LEAST_SHARE))
+        return replace(self, share=max(mean_of(self.weights(value) for value in values), LEAST_SHARE))
 
     def losses(self, reference: np.ndarray, quantized: np.ndarray) -> dict[str, float]:
         found = binary_divergence(self.scores(reference), self.scores(quantized))

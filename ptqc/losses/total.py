@@ -15,6 +15,7 @@ from ptqc.losses.base import RELATIVE, OutputKind, Pair, Unit
 from ptqc.losses.finite_rows import finite_rows, has_flaws
 from ptqc.losses.recognition import Kinds, Outputs
 from ptqc.losses.state import SHARE, State
+from ptqc.work.lazy import Lazy
 
 # Loss of outputs that are NaN or infinite: more than any that is kept, and still a number that can be added up.
 HOPELESS = 1e3
@@ -56,8 +57,8 @@ class OutputLoss:
 
     def mean(self, reference: Iterable[Outputs], quantized: Iterable[Outputs]) -> float:
         """Over batches, each weighed by the size of its outputs."""
-        pairs = list(zip(reference, quantized, strict=True))
-        return _weighed([self(a, b) for a, b in pairs], [self.size(outputs) for outputs, _ in pairs])
+        found = [(self(a, b), self.size(a)) for a, b in zip(reference, quantized, strict=True)]
+        return _weighed([loss for loss, _ in found], [size for _, size in found])
 
     def size(self, outputs: Outputs) -> int:
         """Elements of all outputs that are judged: how much a batch weighs in a mean."""
@@ -71,11 +72,11 @@ class OutputLoss:
         """What is compared of an output."""
         return comparable(self.kinds[name], *(self.kinds[name].read(name, one) for one in (reference, quantized)))
 
-    def mean_losses(self, name: str, reference: Sequence[Outputs], quantized: Sequence[Outputs]) -> dict[str, float]:
+    def mean_losses(self, name: str, reference: Iterable[Outputs], quantized: Iterable[Outputs]) -> dict[str, float]:
         """Mean losses of one output, by groups of its channels; batches are weighed by their size."""
-        found = [self.losses(name, a, b) for a, b in zip(reference, quantized, strict=True)]
-        sizes = [self._size(name, outputs) for outputs in reference]
-        return {group: _weighed([losses[group] for losses in found], sizes) for group in found[0]}
+        found = [(self.losses(name, a, b), self._size(name, a)) for a, b in zip(reference, quantized, strict=True)]
+        sizes = [size for _, size in found]
+        return {group: _weighed([losses[group] for losses, _ in found], sizes) for group in found[0][0]}
 
     @property
     def unit(self) -> str:
@@ -93,10 +94,18 @@ class OutputLoss:
         return SHARE / states if isinstance(kind, State) and states < len(self.kinds) else 1.0
 
 
-def _not_empty(kind: OutputKind, name: str, references: Sequence[Outputs]) -> list[np.ndarray]:
-    """An output of all samples, but for those in which nothing was found; all where nothing was found in any."""
-    arrays = [finite_rows(kind, kind.read(name, outputs))[0] for outputs in references]
-    return [array for array in arrays if array.size] or arrays
+def _not_empty(kind: OutputKind, name: str, references: Sequence[Outputs]) -> Sequence[np.ndarray]:
+    """An output of all samples, but for those in which nothing was found; all where nothing was found in any.
+
+    Each is read when it is asked for, since kinds make new arrays of outputs.
+    """
+
+    def read(place: int) -> np.ndarray:
+        return finite_rows(kind, kind.read(name, references[place]))[0]
+
+    every = range(len(references))
+    places = [place for place in every if read(place).size] or every
+    return Lazy(lambda place: read(places[place]), len(places))
 
 
 def _weighed(losses: Sequence[float], sizes: Sequence[int]) -> float:

@@ -26,3 +26,9 @@ class Weighted:
         mean = sum(weight @ rows for weight, rows in samples()) / total
         variance = sum(weight @ (rows - mean) ** 2 for weight, rows in samples()) / total
         return cls(total / count, np.asarray(variance))
+
+
+def mean_of(arrays: Iterable[np.ndarray]) -> float:
+    """The mean of all numbers of several arrays."""
+    found = [(float(array.sum(dtype=np.float64)), array.size) for array in arrays]
+    return sum(total for total, _ in found) / max(sum(size for _, size in found), 1)

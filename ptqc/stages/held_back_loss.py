@@ -5,6 +5,7 @@ import onnx_ir as ir
 
 from ptqc.calibration.samples import Samples
 from ptqc.errors import ModelError, VerificationError
+from ptqc.execute.bounded import outputs_in_files
 from ptqc.execute.onnxruntime import Runner, open_packed
 from ptqc.losses import Kinds, OutputLoss
 
@@ -17,7 +18,7 @@ class HeldBackLoss:
     def __init__(self, model: ir.Model, held_back: Samples, kinds: Kinds) -> None:
         self._samples = held_back[:COMPARED_SAMPLES]
         self._model, real = model, Runner(model)
-        self._expected = [real.run(feeds) for feeds in self._samples]
+        self._expected = outputs_in_files(real.run(feeds) for feeds in self._samples)
         self._loss = OutputLoss.of(kinds, self._expected)
 
     def __call__(self, file: onnx.ModelProto) -> float:

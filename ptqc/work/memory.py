@@ -16,6 +16,8 @@ HELD = ("RssAnon:", "RssShmem:")
 LIBRARY = ctypes.CDLL(None) if sys.platform == "linux" else None
 # Seconds between two looks.
 EVERY = 0.05
+# MiB of the whole process from which on the allocator has to return what is free, between layers.
+MOST_MB = 1280
 # Of control groups, version 2 and 1.
 CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 # How ONNX Runtime and protobuf say that there is no more memory.
@@ -61,7 +63,7 @@ class MemoryPeak:
         return self._most
 
 
-def give_back(above_mb: float) -> bool:
+def give_back(above_mb: float = MOST_MB) -> bool:
     """Let the allocator return free memory to the system, if this process holds more than so many MiB; whether it did.
 
     glibc keeps what lies free between arrays that are held, in an arena for each of several threads: after the layers

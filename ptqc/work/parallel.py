@@ -9,6 +9,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
+from itertools import chain, islice
 from pathlib import Path
 from threading import Condition
 from typing import TypeVar
@@ -53,29 +54,34 @@ def in_order(
     items: Iterable[Item],
     need: Callable[[Item], int] = no_need,
     workers: int = 0,
+    ahead: int | None = None,
 ) -> Generator[Result, None, None]:
     """Results in the order of the items, computed in threads.
 
     need: bytes that an item takes while it is worked on; at any time at most ROOM in all, or one item alone. workers:
-    threads, 0: one for each processor; a single item is computed by the caller's. When the caller stops early, what
-    has not begun never does.
+    threads, 0: one for each processor; a single item is computed by the caller's. ahead: results that may wait for the
+    caller, which bounds the memory of items and results; None: all. When the caller stops early, what has not begun
+    never does.
     """
     workers = workers or processors()
     if workers == 1:
         yield from map(function, items)
         return
-    waiting = list(items)
-    if len(waiting) == 1:
-        yield function(waiting[0])
+    waiting = iter(items)
+    first = list(islice(waiting, 2))
+    if len(first) == 1:
+        yield function(first[0])
         return
     room = Room()
     executor = ThreadPoolExecutor(workers)
     try:
-        running = deque(executor.submit(room.run, function, item, need(item)) for item in waiting)
+        begun = (executor.submit(room.run, function, item, need(item)) for item in chain(first, waiting))
+        running = deque(islice(begun, None if ahead is None else workers + ahead))
         while running:
             while not wait([running[0]], timeout=PATIENCE).done:
                 continue
             yield running.popleft().result()
+            running.extend(islice(begun, 1))
     finally:
         executor.shutdown(wait=False, cancel_futures=True)
 

@@ -9,6 +9,7 @@ from walks import NAMES, RESIDUAL, batches_of, close, model_of
 from ptqc.execute.onnxruntime import Feeds, run
 from ptqc.execute.suffix import Suffixes
 from ptqc.execute.walk import Slicer, Walk
+from ptqc.work.lazy import Lazy
 
 
 @pytest.fixture(params=NAMES)
@@ -43,7 +44,7 @@ def test_the_rest_with_a_value_replaced_equals_a_run_with_it_injected(name: str)
         for output, arrays in results.items():
             changed = [np.asarray(a) + np.float32(0.5) for a in arrays]
             # What the suffix reads besides is at hand, but for the other outputs of this node.
-            found = suffix.run({**results, output: changed})
+            found = list(suffix.run({**results, output: changed}))
             for i, feeds in enumerate(batches):
                 expected = with_injected(model, output, feeds, changed[i])
                 assert set(found[i]) == set(expected)
@@ -70,7 +71,7 @@ def test_a_suffix_runs_again_with_other_values() -> None:
     suffix = Suffixes(walk).behind(-1)
     x = [np.asarray(a) for a in walk.values["x"]]
     for factor in (1, 2):
-        outputs = suffix.run({"x": [a * np.float32(factor) for a in x]})
+        outputs = list(suffix.run({"x": [a * np.float32(factor) for a in x]}))
         close(outputs[0]["y"], factor * (x[0][:, :2] - x[0][:, 2:]))
 
 
@@ -90,9 +91,9 @@ def test_constants_can_be_replaced() -> None:
     changed = parse(RESIDUAL, v=noise(4, 3), shape=np.array([0, 4, -1]), **other)
     expected = [run(changed, feeds) for feeds in batches]
     walk = Walk(Slicer(model), batches)
-    close(Suffixes(walk).whole(other).run({})[1]["y"], expected[1]["y"])
+    close(list(Suffixes(walk).whole(other).run({}))[1]["y"], expected[1]["y"])
     replaced = Walk(Slicer(model), batches, other)
-    close(Suffixes(replaced).behind(-1).run({})[2]["y"], expected[2]["y"])
+    close(list(Suffixes(replaced).behind(-1).run({}))[2]["y"], expected[2]["y"])
 
 
 def test_each_node_is_in_few_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,8 +112,24 @@ def test_each_node_is_in_few_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     suffixes = Suffixes(walk)
     while walk.position < len(walk):
         results = walk.compute()
-        found = suffixes.behind(walk.position).run(results)
+        found = list(suffixes.behind(walk.position).run(results))
         close(found[0][f"v{nodes}"], np.full((1, 2), 2.0**10, np.float32))
         walk.advance(results)
     stretches = stretch = 10
     assert max(counts.values()) <= stretches + stretch + 1
+
+
+def test_values_and_outputs_are_made_when_they_are_read() -> None:
+    model, feeds = model_of("residual"), batches_of("residual")
+    many = [feeds[i % len(feeds)] for i in range(40)]
+    walk, made = Walk(Slicer(model), many), list[int]()
+
+    def changed(batch: int) -> np.ndarray:
+        made.append(batch)
+        return many[batch]["x"] * np.float32(2)
+
+    outputs = Suffixes(walk).behind(-1).run({"x": Lazy(changed, len(many))})
+    assert made == []
+    for batch, found in zip(range(3), outputs, strict=False):
+        close(found["y"], run(model, {**many[batch], "x": changed(batch)})["y"])
+    assert len(set(made)) <= 3 + 2 * walk.workers + 1

@@ -16,6 +16,7 @@ from ptqc.caches.known import FLOAT
 from ptqc.caches.values import packed_arrays
 from ptqc.calibration.samples import Samples
 from ptqc.calibration.sources import spread
+from ptqc.execute.bounded import outputs_in_files
 from ptqc.execute.onnxruntime import Feeds, Runner, tensors_of
 from ptqc.graph.caches import Cache, find_caches
 from ptqc.losses import recognize
@@ -69,7 +70,7 @@ class SeenCaches:
 
     def loss(self, forms: Mapping[str, CacheForm]) -> float:
         """Mean of the judged samples in one step, where these caches are packed."""
-        found = [self._rounded(feeds, forms) for feeds in self.judged]
+        found = (self._rounded(feeds, forms) for feeds in self.judged)
         return self._measure.mean(self._references, found)
 
     @cached_property
@@ -95,7 +96,7 @@ class SeenCaches:
 
     @cached_property
     def _references(self) -> list[Feeds]:
-        return [tensors_of(self._runner.run(feeds)) for feeds in self.judged]
+        return outputs_in_files(tensors_of(self._runner.run(feeds)) for feeds in self.judged)
 
     @cached_property
     def _measure(self) -> OutputLoss:

@@ -1,6 +1,6 @@
 """How good the delivered file is: agreement with the float model, score where labels are given."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,7 +9,8 @@ import onnx
 import onnx_ir as ir
 
 from ptqc.calibration.samples import Samples
-from ptqc.execute.onnxruntime import Runner, open_packed, tensors_of
+from ptqc.execute.bounded import outputs_in_files
+from ptqc.execute.onnxruntime import Feeds, Runner, open_packed, tensors_of
 from ptqc.graph.recorded import release, remembered
 from ptqc.losses import Kinds, OutputKind, OutputLoss, Outputs, comparable
 from ptqc.losses.base import Figure, Pair
@@ -101,11 +102,15 @@ def judge(
     real, packed = Runner(model), open_packed(file, model)
     samples = held_back[:JUDGED_SAMPLES]
     with progress.stage("compare with float", len(samples)) as stage:
-        pairs = []
-        for feeds in samples:
-            pairs.append((tensors_of(real.run(feeds)), tensors_of(packed.run(feeds))))
-            stage.advance()
-    judged = judge_pairs(kinds, pairs)
+
+        def outputs() -> Iterator[Feeds]:
+            for feeds in samples:
+                yield tensors_of(real.run(feeds))
+                yield tensors_of(packed.run(feeds))
+                stage.advance()
+
+        both = outputs_in_files(outputs())
+    judged = judge_pairs(kinds, list(zip(both[::2], both[1::2], strict=True)))
     if scoring is None:
         return judged
     if stand_ins := remembered(model):  # whoever scores feeds only what the delivered file takes

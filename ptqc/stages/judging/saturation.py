@@ -1,10 +1,11 @@
 """What a user should know where the delivered file has 8-bit weights and this machine's ONNX Runtime saturates."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from ptqc.codegen.onnxruntime import exact_sums
 from ptqc.codegen.onnxruntime.export import Exported
-from ptqc.execute.agreement import relative
+from ptqc.execute.agreement import Difference
 from ptqc.execute.onnxruntime import Feeds, Runner, session_options, tensors_of
 from ptqc.execute.saturation import saturates
 from ptqc.notes import Level, Note
@@ -28,6 +29,9 @@ def saturation_notes(exported: Exported, samples: Sequence[Feeds]) -> tuple[Note
 def _distance(exported: Exported, samples: Sequence[Feeds]) -> float:
     """The largest relative difference that saturation makes to a float output."""
     runners = [Runner(exported.proto, options=session_options(exact_sums=choice)) for choice in (True, False)]
-    wanted, found = ([tensors_of(runner.run(feeds)) for feeds in samples] for runner in runners)
-    floats = [name for name, array in wanted[0].items() if array.dtype.kind == "f"]
-    return max((relative([x[name] for x in wanted], [x[name] for x in found]) for name in floats), default=0.0)
+    differences = defaultdict[str, Difference](Difference)
+    for feeds in samples:
+        wanted, found = (tensors_of(runner.run(feeds)) for runner in runners)
+        for name in (name for name, array in wanted.items() if array.dtype.kind == "f"):
+            differences[name].add(wanted[name], found[name])
+    return max((difference.relative for difference in differences.values()), default=0.0)

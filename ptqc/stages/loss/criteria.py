@@ -14,6 +14,7 @@ import onnx_ir as ir
 from ptqc.budget import DROP, LOSS_UNITS, SAME, LossBudget
 from ptqc.calibration.samples import Samples
 from ptqc.errors import UsageError
+from ptqc.execute.bounded import outputs_in_files
 from ptqc.execute.onnxruntime import Runner, open_packed
 from ptqc.graph.recorded import release, released, remembered
 from ptqc.losses import Kinds, OutputLoss, Outputs, comparable
@@ -123,7 +124,9 @@ class Splits:
     @cached_property
     def loss(self) -> OutputLoss:
         """With the constants that held-back samples give."""
-        return OutputLoss.of(self.kinds, [self.real.run(feeds) for feeds in self.held_back[:REFERENCES]])
+        return OutputLoss.of(
+            self.kinds, outputs_in_files(self.real.run(feeds) for feeds in self.held_back[:REFERENCES])
+        )
 
     @property
     def first_classes(self) -> tuple[str, Classes]:
@@ -170,9 +173,16 @@ class SameClass(OnSplits):
 
     def held(self, file: onnx.ModelProto) -> Lost:
         """As counted, drawn towards what the size of the loss makes likely: few samples show few differences."""
-        pairs = list(self.splits.compared(file, self.splits.held_back))
-        lost = self._lost(iter(pairs))
-        likely = self._flips.share(self._own_loss(pairs))
+        name, kind = self.splits.first_classes
+        losses = list[tuple[float, int]]()  # the divergence of the first output of classes
+
+        def compared() -> Compared:
+            for real, found in self.splits.compared(file, self.splits.held_back):
+                losses.append((kind.combine(kind.losses(real[name], found[name])), real[name].size))
+                yield real, found
+
+        lost = self._lost(compared())
+        likely = self._flips.share(float(_weighed(losses).mean()))
         count = lost.samples * likely
         value = likely * (lost.samples * lost.value + 1) / (count + 1)
         return Lost(value, lost.bound, lost.samples, lost.method, lost.values)
@@ -200,13 +210,7 @@ class SameClass(OnSplits):
     @cached_property
     def _flips(self) -> Flips:
         name, kind = self.splits.first_classes
-        return Flips.of(kind, [self.splits.real.run(feeds)[name] for feeds in self.splits.held_back])
-
-    def _own_loss(self, pairs: Sequence[tuple[Outputs, Outputs]]) -> float:
-        """The divergence of the first output of classes."""
-        name, kind = self.splits.first_classes
-        found = [(kind.combine(kind.losses(a[name], b[name])), a[name].size) for a, b in pairs]
-        return float(_weighed(found).mean())
+        return Flips.of(kind, (self.splits.real.run(feeds)[name] for feeds in self.splits.held_back))
 
     def start(self, default: float) -> float:
         return self._flips.loss(self._aim(), default)

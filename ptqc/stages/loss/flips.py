@@ -5,7 +5,7 @@ places with probability Φ(−m / (σ√2)) where the second is m behind. Both a
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,9 +27,14 @@ class Flips:
     doubt: float
 
     @classmethod
-    def of(cls, kind: Classes, values: Sequence[np.ndarray]) -> "Flips":
+    def of(cls, kind: Classes, values: Iterable[np.ndarray]) -> "Flips":
         """What float outputs say."""
-        log_p = np.concatenate([some_rows(kind.log_probabilities(value), kind.axis) for value in values])[:MOST_ROWS]
+        rows = list[np.ndarray]()
+        for value in values:
+            rows.append(some_rows(kind.log_probabilities(value), kind.axis)[:MOST_ROWS])
+            if sum(map(len, rows)) >= MOST_ROWS:
+                break
+        log_p = np.concatenate(rows)[:MOST_ROWS]
         if log_p.shape[1] < 2:
             return cls(np.full(len(log_p), np.inf), 1.0)
         best = np.sort(log_p, axis=1)[:, -2:]

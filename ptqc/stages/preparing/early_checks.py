@@ -91,7 +91,8 @@ def _check_size(prepared: Prepared, budgets: Budgets, options: CompileOptions) -
     named = ", ".join(f"{what} {size:,} B" for what, size in bound.parts[:NAMED])
     raise Infeasible(
         f"the budget of {limit:,} bytes cannot be met: the narrowest codes of all weights alone take {bound.bytes:,} "
-        f"bytes, and the smallest reachable file has about {smallest:,}. Largest parts: {named}",
+        f"bytes. The smallest file has between {bound.bytes:,} and about {smallest:,}; measuring, which a budget from "
+        f"{bound.bytes:,} on begins with, tells the exact number. Largest parts: {named}",
         smallest,
         bound.parts,
     )

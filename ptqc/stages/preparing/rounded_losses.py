@@ -91,7 +91,7 @@ class RoundedLosses:
 
     @cached_property
     def _reference(self) -> list[Values]:
-        return run_quantized(Slicer(self.model), list(self.held_back), {})
+        return run_quantized(Slicer(self.model), self.held_back, {})
 
     @cached_property
     def _judge(self) -> OutputLoss:
@@ -102,7 +102,7 @@ class RoundedLosses:
         self, model: ir.Model, params: Mapping[str, QuantParams], constants: Mapping[str, np.ndarray]
     ) -> np.ndarray:
         """Losses of each sample with these tensors rounded, and other values for these constants."""
-        found = run_quantized(Slicer(model), list(self.held_back), params, constants)
+        found = run_quantized(Slicer(model), self.held_back, params, constants)
         pairs = zip(self._reference, found, strict=True)
         return np.array([self._judge(expected, outputs) for expected, outputs in pairs])
 

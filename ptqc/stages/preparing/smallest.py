@@ -1,8 +1,8 @@
 """The smallest file of a model, from counts of bytes alone: a bound that no file is below, and about its size."""
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from math import ceil
 
 import numpy as np
@@ -11,13 +11,13 @@ import onnx_ir as ir
 from ptqc.codegen.onnxruntime.export import export
 from ptqc.codegen.onnxruntime.size import stored
 from ptqc.execute.skeleton import message, without_tensors
-from ptqc.formats import Integer
+from ptqc.formats import UINT8, Integer, QuantParams, Scaled
 from ptqc.formats.scales import storable
 from ptqc.graph.external import is_in_files
-from ptqc.graph.layers import Weight, find_layers, find_weights
+from ptqc.graph.layers import Layer, Weight, find_layers, find_weights
 from ptqc.graph.model_file import field_bytes
 from ptqc.graph.nodes import constant, initial
-from ptqc.graph.sites import find_kernels, find_sites
+from ptqc.graph.sites import find_kernels, find_sites, useful_sites
 from ptqc.operators import Trait, named
 from ptqc.passes.decide.phases import Numbered
 from ptqc.passes.decide.solve_weights import direct, formats_of, in_rows, suited
@@ -30,6 +30,9 @@ MAY_GO = {*named(Trait.CLIPS, Trait.COPIES), "Constant"}
 NAMED = 8
 # Characters of a name in the file.
 SHORT = 2
+# Numbers of a weight from which on only the format of the fewest bits is tried.
+LARGE = 2**16
+ANY_CODES = QuantParams(UINT8, 1.0, 0)
 
 
 @dataclass(frozen=True)
@@ -65,26 +68,61 @@ def lower_bound(model: ir.Model, bits: Sequence[int]) -> Bound:
 
 
 def estimated_size(model: ir.Model, bits: Sequence[int]) -> int:
-    """Bytes of a file whose weights have the fewest bits on uniform grids, and whose activations are float.
+    """Bytes of a file whose weights each have the format of the fewest bytes.
 
-    It is written with codes drawn at random: only its size is right. Where the model does not fit into memory, weights
-    are weighed one after the other instead.
+    It is written with numbers that are only rounded: its size is right, not what it computes. Which activations are
+    codes shows only when losses are measured, so it is the larger one of two files: with all of them, and with none.
+    Where the model does not fit into memory, weights are weighed one after the other instead.
     """
     layers = find_layers(model)
     kernels, weights = find_kernels(model, layers), find_weights(model, layers)
-    generator = np.random.default_rng(0)
     if is_in_files(model):
+        generator = np.random.default_rng(0)
         drawn = (_stand_in(weight, initial(model, weight.name), min(bits), generator) for weight in weights)
         text = without_tensors(message(model))
         text.graph.ClearField("value_info")
         return int(text.ByteSize()) + sum(stored(solution, (), SHORT).own for solution in drawn)
-    numbers = {weight.name: _stand_in(weight, initial(model, weight.name), min(bits), generator) for weight in weights}
-    plan = Plan(tuple(layers), tuple(weights), tuple(kernels), tuple(find_sites(model, kernels)), {}, {})
+    numbers = {weight.name: _smallest(weight, initial(model, weight.name), bits) for weight in weights}
+    biases = {layer.name: _bias(model, layer) for layer in layers}
+    tuned = TunedNumbers(with_tables(numbers, weights), biases)
+    sites = useful_sites(find_sites(model, kernels), kernels, {layer.name for layer in layers})
+    plan = Plan(tuple(layers), tuple(weights), tuple(kernels), tuple(sites), {}, {})
     plan = plan.with_formats({name: solution.form for name, solution in numbers.items()})
-    biases = {layer.name: constant(model.graph.initializers[layer.bias]) if layer.bias else None for layer in layers}
-    flat = {name: None if bias is None else bias.reshape(-1) for name, bias in biases.items()}
-    tuned = TunedNumbers(with_tables(numbers, weights), flat)
-    return export(Lower().apply(Numbered(model, plan, tuned)).made, model).size
+    coded = replace(plan, activations={site.name: ANY_CODES for site in sites})
+    return max(export(Lower().apply(Numbered(model, each, tuned)).made, model).size for each in (plan, coded))
+
+
+def _smallest(weight: Weight, values: np.ndarray, bits: Sequence[int]) -> Solution:
+    """The weight in the format that takes the fewest bytes, its numbers only rounded."""
+    rows, forms = in_rows(weight, values), suited(weight, values, formats_of(tuple(bits)))
+    narrowest = [min(family, key=lambda form: form.least_bits(rows)) for family in by_family(forms)]
+    if weight.size >= LARGE and narrowest:  # what tables and scales take beside the codes decides nothing
+        narrowest = [min(narrowest, key=lambda form: form.least_bits(rows))]
+    found = list(direct(weight, values))
+    if np.isfinite(values).all():
+        found += [_rounded(form, values, weight.channel_axis) for form in narrowest]
+    return min(found, key=lambda solution: stored(solution, (), SHORT).own)
+
+
+def _rounded(form: Scaled, values: np.ndarray, axis: int) -> Solution:
+    """A weight as no data say, with scales as solvers choose them."""
+    codes, scale = form.rounded(values, axis)
+    return Solution(form, codes, storable(scale, np.ones_like(scale)), axis)
+
+
+def by_family(forms: Iterable[Scaled]) -> list[list[Scaled]]:
+    """Formats of one family together."""
+    found: dict[str, list[Scaled]] = {}
+    for form in forms:
+        found.setdefault(form.family, []).append(form)
+    return list(found.values())
+
+
+def _bias(model: ir.Model, layer: Layer) -> np.ndarray | None:
+    """As it is; where correction will make one, any."""
+    if layer.bias is not None:
+        return constant(model.graph.initializers[layer.bias]).reshape(-1)
+    return np.full(layer.channels, 1e-3, np.float32) if layer.takes_bias else None
 
 
 def _narrowest(weight: Weight, values: np.ndarray, bits: Sequence[int]) -> float:

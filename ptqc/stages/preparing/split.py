@@ -19,7 +19,7 @@ from ptqc.work.deadline import Deadline
 from ptqc.work.progress import Progress
 
 # A budget has room for splits where it is so many times the smallest file with them: others need the bytes more.
-ROOM = 1.1
+ROOM = 1.4
 
 
 def with_splits(

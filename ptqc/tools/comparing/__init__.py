@@ -18,6 +18,7 @@ from ptqc.calibration.recording import recorder
 from ptqc.calibration.samples import collect
 from ptqc.calibration.synthetic import draw
 from ptqc.errors import UsageError
+from ptqc.execute.bounded import outputs_in_files
 from ptqc.execute.onnxruntime import Feeds, tensors_of
 from ptqc.execute.speed import Speed, race, speed_of
 from ptqc.losses import recognize
@@ -141,8 +142,8 @@ def compare(
         pairs = _outputs(found, feeds, progress)
         with progress.stage("compare speeds"):
             times = race([one.starter(feeds[0]) for one in found], processor_ns if threads == 1 else wall_ns)
+        judged = _judged(found[0].model, feeds, pairs)
     assert times is not None  # there was no deadline
-    judged = _judged(found[0].model, feeds, pairs)
     rows = [
         ComparedModel(one.name, one.runtime, one.bytes, speed_of(times[:, 0], times[:, place]), judged[place])
         for place, one in enumerate(found)
@@ -152,11 +153,11 @@ def compare(
 
 def _samples(
     found: Sequence[Contender], calibration: object, most: int, preprocessing: Preprocessing | None, folder: Path
-) -> tuple[list[Feeds], str]:
+) -> tuple[Sequence[Feeds], str]:
     """Samples, and what they are."""
     if calibration is not None:
         model = found[0].model
-        given = list(collect(calibration, input_specs(model), folder, most, preprocessing, rows=OpenBatches(model)))
+        given = collect(calibration, input_specs(model), folder, most, preprocessing, rows=OpenBatches(model))
         return _recorded(model, given), f"{len(given)} samples"
     for one, artifact in ((one, one.artifact) for one in found if one.artifact is not None):
         golden = [unpacked_feeds(feeds, one.unpacked) for feeds in _golden(artifact)]
@@ -164,7 +165,7 @@ def _samples(
     return _recorded(found[0].model, list(draw(found[0].model, most, 0, {}))), DRAWN
 
 
-def _recorded(model: ir.Model, samples: list[Feeds]) -> list[Feeds]:
+def _recorded(model: ir.Model, samples: Sequence[Feeds]) -> Sequence[Feeds]:
     """The samples with what the model draws for each, which all models then get."""
     more = recorder(model)
     return samples if more is None else [{**feeds, **more(feeds)} for feeds in samples]
@@ -189,7 +190,7 @@ def _outputs(found: Sequence[Contender], feeds: Sequence[Feeds], progress: Progr
 def _run(one: Contender, feeds: Sequence[Feeds]) -> list[Feeds]:
     with running(one):
         run = one.start()
-        return [tensors_of(run(sample)) for sample in feeds]
+        return outputs_in_files(tensors_of(run(sample)) for sample in feeds)
 
 
 def _judged(model: ir.Model, feeds: Sequence[Feeds], outputs: Sequence[Sequence[Feeds]]) -> list[Judged | None]:

@@ -46,8 +46,8 @@ class Compilable:
 
     layers, parameters: of what is quantized. inner_layers: how many more are in branches and loops. macs:
     multiply-accumulates of one run of one sample outside of these; None where sizes are free. at_least: bytes that no
-    compiled file is below. smallest: about those of the smallest file. sensible: budgets to begin with, and their
-    bytes. seconds: of one processor; memory: bytes; both rough.
+    compiled file is below. smallest: about those that the smallest file has at most. sensible: budgets to begin with,
+    and their bytes. seconds: of one processor; memory: bytes; both rough.
     """
 
     layers: int
@@ -107,7 +107,7 @@ def _of(found: Compilable, size: int) -> Iterator[tuple[str, str]]:
     counted = ", the inner ones not counted" if inner else ""
     yield "layers", f"{found.layers:,}{inner} with {found.parameters:,} weights; one run of one sample: {macs}{counted}"
     smallest = f"{found.smallest:,} bytes ({100 * found.smallest / size:.1f} %)"
-    yield "smallest", f"about {smallest}; certainly not below {found.at_least:,}"
+    yield "smallest", f"between {found.at_least:,} and about {smallest}; a compile measures and tells the exact number"
     sensible = ", ".join(f"--budget {budget} ({count:,} bytes)" for budget, count in found.sensible.items())
     yield "sensible", sensible or "none: the graph's text is most of the file"
     memory = f"{found.memory / 1e9:.1f} GB of memory"

@@ -32,7 +32,7 @@ from ptqc.solutions import TunedNumbers
 
 pytestmark = pytest.mark.processor
 
-UNPACKING = {"BitShift", "BitwiseAnd", "BitwiseOr", "Cast", "Sub", "Mul", "Slice", "ReduceProd", "Round"}
+UNPACKING = {"BitShift", "Sign", "BitwiseAnd", "BitwiseOr", "Cast", "Sub", "Mul", "Slice", "ReduceProd", "Round"}
 
 
 def exported(made: Quantized) -> Exported:
