@@ -16,7 +16,7 @@ from ptqc.formats.scales import storable
 from ptqc.graph.external import is_in_files
 from ptqc.graph.layers import Layer, Weight, find_layers, find_weights
 from ptqc.graph.model_file import field_bytes
-from ptqc.graph.nodes import constant, initial
+from ptqc.graph.nodes import initial
 from ptqc.graph.sites import find_kernels, find_sites, useful_sites
 from ptqc.operators import Trait, named
 from ptqc.passes.decide.phases import Numbered
@@ -121,7 +121,7 @@ def by_family(forms: Iterable[Scaled]) -> list[list[Scaled]]:
 def _bias(model: ir.Model, layer: Layer) -> np.ndarray | None:
     """As it is; where correction will make one, any."""
     if layer.bias is not None:
-        return constant(model.graph.initializers[layer.bias]).reshape(-1)
+        return initial(model, layer.bias).reshape(-1)
     return np.full(layer.channels, 1e-3, np.float32) if layer.takes_bias else None
 
 
