@@ -109,3 +109,20 @@ def test_other_sizes_and_roundings_are_left_alone(nodes: str) -> None:
 def test_draws_of_old_opsets_are_refused_with_a_remedy() -> None:
     with pytest.raises(ModelError, match="'d' needs opset 15 or more here, and the model has 13: export it with opset"):
         recorded.record(noisy(13))
+
+
+def test_libraries_read_draws_and_compute_lengths() -> None:
+    proto_ = voice()
+    found = recorded.record(proto_)
+    model = ir.from_proto(proto_)
+    recorded.remember(model, found)
+    fed = recorded.with_draws_fed(model)
+    assert [str(value.name) for value in fed.graph.inputs][3:] == ["drawn_w.recorded", "drawn.recorded"]
+    assert not {node.op_type for node in fed.graph} & {"RandomNormalLike", "CastLike"}
+    (feeds,) = sentences(1)
+    free = recorded.released(model)
+    values = Runner(free, ["drawn_w", "drawn"]).run(feeds)
+    draws = {f"{name}.recorded": values[name] for name in ("drawn_w", "drawn")}
+    np.testing.assert_allclose(Runner(fed).run({**feeds, **draws})["output"], values["output"], atol=1e-5)
+    plain = ir.from_proto(proto("g (float[N,4] x) => (float[N,4] y) { y = Neg(x) }"))
+    assert recorded.with_draws_fed(plain) is plain
