@@ -144,6 +144,10 @@ def test_a_library_reads_what_the_file_draws(tmp_path: Path) -> None:
     again = artifact.run({**feeds, "d.recorded": draws})["y"]
     np.testing.assert_allclose(again, file, atol=1e-4)
     assert ptqc.verify(artifact.folder).checks["library"]
+    ptqc.run(artifact.folder, noisy_samples(3), output=tmp_path / "outputs.npz")  # by the library
+    drawn = np.load(tmp_path / "outputs.npz")["y"]
+    assert np.isfinite(drawn).all()
+    assert drawn.shape == (3, 4, 8, 8)
 
 
 REGULATOR = """g (int64[1,T] ids) => (float[F,8] y) {
