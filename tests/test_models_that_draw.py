@@ -103,6 +103,16 @@ def test_the_same_compile_takes_what_was_measured(denoiser: Artifact, tmp_path: 
     assert again.path.read_bytes() == denoiser.path.read_bytes()
 
 
+def test_half_precision_draws_too(tmp_path: Path) -> None:
+    weights = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in step().graph.initializer}
+    halves = {name: array.astype(np.float16) for name, array in weights.items()}
+    data = [{name: array.astype(np.float16) for name, array in feeds.items()} for feeds in noisy_samples()]
+    artifact = compiled(proto(STEP.replace("float[", "float16["), **halves), data, tmp_path, bits=(4, 7))
+    assert artifact.manifest["results"]["sqnr_db"] > 25
+    assert operators(artifact.path)["CastLike"] == 0
+    assert artifact.run(data[0])["y"].dtype == np.float16
+
+
 def test_whoever_scores_feeds_what_the_file_takes(tmp_path: Path) -> None:
     (feeds,) = noisy_samples(1, seed=9)
 

@@ -66,6 +66,25 @@ def test_released_files_read_inputs_again() -> None:
     np.testing.assert_array_equal(one, other)
 
 
+def test_what_another_type_is_computed_in_is_released_too() -> None:
+    """float32 inside, as models of float16 are computed."""
+    model = proto(
+        "g (float16[N,6] x, float16[N,6] d_recorded) => (float[N,6] y) { f = Cast<to=1>(x) "
+        "c = Cast<to=1>(d_recorded) e = RandomNormalLike(f) d = CastLike(c, e) y = Add(f, d) }"
+    )
+    found = {"d_recorded": "RandomNormalLike"}
+    file, values = recorded.release(model, found)
+    assert values == {"d_recorded": "d"}
+    assert [node.op_type for node in file.graph.node] == ["Cast", "RandomNormalLike", "Add"]
+    ir_model = ir.from_proto(model)
+    recorded.remember(ir_model, found)
+    free = recorded.released(ir_model)
+    assert [node.op_type for node in free.graph] == ["Cast", "RandomNormalLike", "Add"]
+    x = noise(2, 6).astype(np.float16)
+    for each in (file, free):
+        assert Runner(each).run({"x": x})["y"].std() > 0
+
+
 def test_a_drawn_output_keeps_its_name() -> None:
     model = proto("g (float[N,6] x) => (float[N,6] y) { y = RandomNormalLike(x) }")
     found = recorded.record(model)
