@@ -11,6 +11,7 @@ from voices import sentences, voice
 
 import ptqc
 from ptqc.artifact.folder import Artifact
+from ptqc.errors import UsageError
 from ptqc.execute.agreement import relative
 from ptqc.execute.onnxruntime import Runner
 from ptqc.graph.recorded import with_inputs
@@ -83,9 +84,33 @@ def test_it_is_verified_anew(denoiser: Artifact) -> None:
     assert {"files", "kernels", "golden", "model"} <= found.checks.keys()
 
 
+def test_models_are_compared_on_the_same_numbers(denoiser: Artifact) -> None:
+    found = ptqc.compare(denoiser.folder.parent / "model.onnx", denoiser.folder, calibration=noisy_samples(4, seed=8))
+    judged = found.rows[1].judged
+    assert judged is not None
+    assert 25 < judged.sqnr < 100
+
+
+def test_a_run_and_a_score_draw(denoiser: Artifact, tmp_path: Path) -> None:
+    ptqc.run(denoiser.folder, noisy_samples(3), output=tmp_path / "outputs.npz")
+    assert np.load(tmp_path / "outputs.npz")["y"].shape == (3, 4, 8, 8)
+    assert "RandomNormalLike" in str(ptqc.bench(denoiser.folder))
+    assert [tensor.name for tensor in ptqc.inspect(denoiser.folder.parent / "model.onnx").inputs] == ["x", "sigma"]
+
+
 def test_the_same_compile_takes_what_was_measured(denoiser: Artifact, tmp_path: Path) -> None:
     again = compiled(step(), noisy_samples(), tmp_path, "35%", bits=(4, 8), cache=denoiser.folder.parent / "cache")
     assert again.path.read_bytes() == denoiser.path.read_bytes()
+
+
+def test_half_precision_draws_too(tmp_path: Path) -> None:
+    weights = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in step().graph.initializer}
+    halves = {name: array.astype(np.float16) for name, array in weights.items()}
+    data = [{name: array.astype(np.float16) for name, array in feeds.items()} for feeds in noisy_samples()]
+    artifact = compiled(proto(STEP.replace("float[", "float16["), **halves), data, tmp_path, bits=(4, 7))
+    assert artifact.manifest["results"]["sqnr_db"] > 25
+    assert operators(artifact.path)["CastLike"] == 0
+    assert artifact.run(data[0])["y"].dtype == np.float16
 
 
 def test_whoever_scores_feeds_what_the_file_takes(tmp_path: Path) -> None:
@@ -115,6 +140,24 @@ def test_choices_by_chance(draw: str, tmp_path: Path) -> None:
     artifact = compiled(model, samples(16), tmp_path, bits=(6, 7), pipeline="light")
     assert artifact.manifest["results"]["sqnr_db"] > 25
     assert sum(operators(artifact.path)[name] for name in ("Bernoulli", "Multinomial", "RandomUniformLike")) == 1
+
+
+@pytest.mark.slow
+def test_a_library_reads_what_the_file_draws(tmp_path: Path) -> None:
+    pytest.importorskip("tvm")
+    artifact = compiled(step(), noisy_samples(), tmp_path, "35%", bits=(4, 7), target="cpu")
+    (feeds,) = noisy_samples(1, seed=8)
+    _, file = with_the_same_draws(artifact, feeds, ["d"])
+    with pytest.raises(UsageError, match=r"give 'd\.recorded'"):
+        artifact.run(feeds)
+    draws = (file - artifact.run({**feeds, "d.recorded": np.zeros_like(feeds["x"])})["y"]) / feeds["sigma"]
+    again = artifact.run({**feeds, "d.recorded": draws})["y"]
+    np.testing.assert_allclose(again, file, atol=1e-4)
+    assert ptqc.verify(artifact.folder).checks["library"]
+    ptqc.run(artifact.folder, noisy_samples(3), output=tmp_path / "outputs.npz")  # by the library
+    drawn = np.load(tmp_path / "outputs.npz")["y"]
+    assert np.isfinite(drawn).all()
+    assert drawn.shape == (3, 4, 8, 8)
 
 
 REGULATOR = """g (int64[1,T] ids) => (float[F,8] y) {

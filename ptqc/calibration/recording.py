@@ -36,10 +36,11 @@ def recorder(model: ir.Model, seed: int = 0) -> Callable[[Feeds], Feeds] | None:
         if node.op_type in DRAWING and SEED not in node.attributes:
             node.attributes[SEED] = ir.AttrFloat32(SEED, float(seed + number + 1))
     runner = Runner(free, list(values.values()))
+    types = {str(value.name): value.dtype.numpy() for value in model.graph.inputs if value.dtype is not None}
 
     def more(feeds: Feeds) -> Feeds:
         found = runner.run(feeds, list(values.values()))
-        return {source: np.asarray(found[name]) for source, name in values.items()}
+        return {source: np.asarray(found[name], types[source]) for source, name in values.items()}
 
     return more
 

@@ -8,6 +8,7 @@ again.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 import onnx
@@ -21,7 +22,7 @@ from ptqc.operators import Trait, named
 
 # Of the graph's metadata.
 KEY = "ptqc.graph.recorded"
-OPERATOR, SUFFIX = "CastLike", "recorded"
+OPERATOR, CAST, SUFFIX = "CastLike", "Cast", "recorded"
 FIRST_OPSET = 15  # of CastLike
 DRAWING, MEASURING, WEIGHTED = named(Trait.RANDOM), named(Trait.MEASURES), named(Trait.WEIGHTED)
 CHOOSING = "Multinomial"  # for each row so many choices; nothing infers that
@@ -136,7 +137,7 @@ def _rounded_sizes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
 
 
 def _rounds(node: onnx.NodeProto) -> bool:
-    if node.op_type == "Cast":
+    if node.op_type == CAST:
         return any(attribute.name == "to" and attribute.i in INTEGERS for attribute in node.attribute)
     return node.op_type in ROUNDING
 
@@ -175,9 +176,11 @@ def sources(model: ir.Model) -> dict[str, str]:
 
 
 def source_of(node: ir.Node, found: Recorded) -> str | None:
-    """The recorded input that a node hands on; None for any other node."""
-    first = node.inputs[0] if node.op_type == OPERATOR else None
-    return first.name if first is not None and first.is_graph_input() and first.name in found else None
+    """The recorded input that a node hands on, behind a Cast where the model computes in another type; else None."""
+    value = node.inputs[0] if node.op_type == OPERATOR else None
+    while value is not None and (maker := value.producer()) is not None and maker.op_type == CAST:
+        value = maker.inputs[0]
+    return value.name if value is not None and value.is_graph_input() and value.name in found else None
 
 
 def released(model: ir.Model) -> ir.Model:
@@ -193,6 +196,7 @@ def released(model: ir.Model) -> ir.Model:
             is_done = bypass(node, computed)
             assert is_done
             computed.name = name
+    remove_dead(copy)  # a Cast of what is recorded
     for value in [value for value in copy.graph.inputs if value.name in found]:
         copy.graph.inputs.remove(value)
     del copy.graph.metadata_props[KEY]
@@ -229,23 +233,38 @@ def release(model: onnx.ModelProto, found: Recorded) -> tuple[onnx.ModelProto, d
     """A copy of a file that computes the values itself, and what each is called there."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    graph = copy.graph
+    graph, values = copy.graph, dict[str, str]()
     makers = {name: node for node in graph.node for name in node.output}
-    readers = [name for node in graph.node for name in reads(node)]
-    values = {}
-    for node in [node for node in graph.node if node.op_type == OPERATOR and node.input[0] in found]:
-        (source, computed), (name,) = node.input, node.output
+    readers = Counter(name for node in graph.node for name in reads(node))
+    gone = list[onnx.NodeProto]()
+    for node in list(graph.node):
+        casts, source = _source_in_file(node, makers) if node.op_type == OPERATOR else ([], "")
+        if source not in found:
+            continue
+        computed, name = node.input[1], node.output[0]
         values[source] = name
+        gone += [cast for cast in casts if readers[cast.output[0]] == 1]
         maker = makers.get(computed)
-        if maker is None or readers.count(computed) > 1:
+        if maker is None or readers[computed] > 1:
             node.CopyFrom(helper.make_node("Identity", [computed], [name]))
         else:
             maker.output[list(maker.output).index(computed)] = name
-            graph.node.remove(node)
+            gone.append(node)
+    for node in gone:
+        graph.node.remove(node)
     inputs = [value for value in graph.input if value.name not in found]
     del graph.input[:]
     graph.input.extend(inputs)
     return copy, values
+
+
+def _source_in_file(node: onnx.NodeProto, makers: Mapping[str, onnx.NodeProto]) -> tuple[list[onnx.NodeProto], str]:
+    """What a node hands on, and the Casts in front of it."""
+    name, casts = node.input[0], list[onnx.NodeProto]()
+    while name in makers and makers[name].op_type == CAST:
+        casts.append(makers[name])
+        name = casts[-1].input[0]
+    return casts, name
 
 
 def with_inputs(model: onnx.ModelProto, values: Mapping[str, str]) -> onnx.ModelProto:

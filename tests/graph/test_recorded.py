@@ -66,6 +66,25 @@ def test_released_files_read_inputs_again() -> None:
     np.testing.assert_array_equal(one, other)
 
 
+def test_what_another_type_is_computed_in_is_released_too() -> None:
+    """float32 inside, as models of float16 are computed."""
+    model = proto(
+        "g (float16[N,6] x, float16[N,6] d_recorded) => (float[N,6] y) { f = Cast<to=1>(x) "
+        "c = Cast<to=1>(d_recorded) e = RandomNormalLike(f) d = CastLike(c, e) y = Add(f, d) }"
+    )
+    found = {"d_recorded": "RandomNormalLike"}
+    file, values = recorded.release(model, found)
+    assert values == {"d_recorded": "d"}
+    assert [node.op_type for node in file.graph.node] == ["Cast", "RandomNormalLike", "Add"]
+    ir_model = ir.from_proto(model)
+    recorded.remember(ir_model, found)
+    free = recorded.released(ir_model)
+    assert [node.op_type for node in free.graph] == ["Cast", "RandomNormalLike", "Add"]
+    x = noise(2, 6).astype(np.float16)
+    for each in (file, free):
+        assert Runner(each).run({"x": x})["y"].std() > 0
+
+
 def test_a_drawn_output_keeps_its_name() -> None:
     model = proto("g (float[N,6] x) => (float[N,6] y) { y = RandomNormalLike(x) }")
     found = recorded.record(model)
@@ -109,3 +128,20 @@ def test_other_sizes_and_roundings_are_left_alone(nodes: str) -> None:
 def test_draws_of_old_opsets_are_refused_with_a_remedy() -> None:
     with pytest.raises(ModelError, match="'d' needs opset 15 or more here, and the model has 13: export it with opset"):
         recorded.record(noisy(13))
+
+
+def test_libraries_read_draws_and_compute_lengths() -> None:
+    proto_ = voice()
+    found = recorded.record(proto_)
+    model = ir.from_proto(proto_)
+    recorded.remember(model, found)
+    fed = recorded.with_draws_fed(model)
+    assert [str(value.name) for value in fed.graph.inputs][3:] == ["drawn_w.recorded", "drawn.recorded"]
+    assert not {node.op_type for node in fed.graph} & {"RandomNormalLike", "CastLike"}
+    (feeds,) = sentences(1)
+    free = recorded.released(model)
+    values = Runner(free, ["drawn_w", "drawn"]).run(feeds)
+    draws = {f"{name}.recorded": values[name] for name in ("drawn_w", "drawn")}
+    np.testing.assert_allclose(Runner(fed).run({**feeds, **draws})["output"], values["output"], atol=1e-5)
+    plain = ir.from_proto(proto("g (float[N,4] x) => (float[N,4] y) { y = Neg(x) }"))
+    assert recorded.with_draws_fed(plain) is plain

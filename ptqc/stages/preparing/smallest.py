@@ -17,6 +17,7 @@ from ptqc.graph.external import is_in_files
 from ptqc.graph.layers import Layer, Weight, find_layers, find_weights
 from ptqc.graph.model_file import field_bytes
 from ptqc.graph.nodes import initial
+from ptqc.graph.recorded import remembered, source_of
 from ptqc.graph.sites import find_kernels, find_sites, useful_sites
 from ptqc.operators import Trait, named
 from ptqc.passes.decide.phases import Numbered
@@ -59,7 +60,8 @@ def lower_bound(model: ir.Model, bits: Sequence[int]) -> Bound:
         if key not in seen:
             seen.add(key)
             parts[weight.name] = ceil(weight.size * _narrowest(weight, values, bits) / 8)
-    kept = [node for node in model.graph if node.op_type not in MAY_GO]
+    stand_ins = remembered(model)
+    kept = [node for node in model.graph if node.op_type not in MAY_GO and source_of(node, stand_ins) is None]
     parts["graph text"] = sum(
         field_bytes(field_bytes(len(node.op_type)) + 3 * (len(node.inputs) + len(node.outputs))) for node in kept
     )

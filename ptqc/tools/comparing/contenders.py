@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 
+import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
@@ -16,6 +17,7 @@ from ptqc.caches.known import forms_told
 from ptqc.caches.values import packed_feeds, unpacked_feeds
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs
+from ptqc.calibration.recording import recorder
 from ptqc.errors import ModelError, PtqcError, TargetError, UsageError
 from ptqc.execute.onnxruntime import Feeds, Runner, session_options
 from ptqc.graph import recorded, zipmaps
@@ -100,7 +102,7 @@ def contenders(given: Model, threads: int, *, recording: bool = False) -> Iterat
         str(folder),
         f"native library, {library.isa}",
         size,
-        lambda: artifact.native(threads).run,
+        lambda: _library_run(artifact, threads),
         in_onnx.model,
         artifact,
     )
@@ -145,6 +147,23 @@ def file_contender(
         return _taking(runner.inputs, runner.run) if recording else runner.run
 
     return Contender(name, RUNTIME, size, start, model, artifact)
+
+
+def _library_run(artifact: Artifact, threads: int) -> Run:
+    """Runs the library; what the file draws, and the library reads, is drawn for it where samples do not have it."""
+    library, stand_ins = artifact.native(threads), artifact.manifest.get("recorded", {})
+    if not stand_ins:
+        return library.run
+    model = ir.from_proto(recorded.with_inputs(onnx.load(artifact.path), stand_ins))
+    recorded.remember(model, stand_ins)
+    more = recorder(model)
+    names = [value.name for value in library.interface.inputs]
+
+    def run(feeds: Feeds) -> Feeds:
+        given = feeds if more is None or feeds.keys() >= set(names) else {**feeds, **more(feeds)}
+        return library.run({name: given[name] for name in names if name in given})
+
+    return run
 
 
 def _taking(inputs: Collection[str], run: Run) -> Run:
