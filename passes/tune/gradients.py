@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ptqc.calibration.samples import Samples
+from ptqc.errors import Unsupported
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.execute.torch.quantized import QuantizedGraph, tensors_of
 from ptqc.execute.torch.types import tensor_of
@@ -29,6 +30,7 @@ from ptqc.passes.base import Result
 from ptqc.passes.decide.phases import Decided, Tunable
 from ptqc.passes.tune.gradient_steps import STEP, GradientSteps
 from ptqc.passes.tune.latent_codes import Latent, latent
+from ptqc.passes.tune.reconstruct import behind_choices
 from ptqc.plan import Plan
 from ptqc.solutions import Solution, TunedNumbers
 from ptqc.work.parallel import in_order
@@ -89,9 +91,10 @@ def _states(options: GradientSteps, error: "_Error", given: Decided, tuned: Tune
 def _taps(model: ir.Model, plan: Plan, loss: OutputLoss) -> tuple[str, ...]:
     """The inputs of layers through which everything behind passes, and the outputs whose values all count alike.
 
-    What a block of layers gives together is what matters (Li et al. 2021, BRECQ, arXiv 2102.05426, section 3.2).
+    What a block of layers gives together is what matters (Li et al. 2021, BRECQ, arXiv 2102.05426, section 3.2). Behind
+    a choice, such as that of a TopK, rows of both networks may stand for different things.
     """
-    read = {layer.input for layer in plan.layers} - {value.name for value in model.graph.inputs}
+    read = {layer.input for layer in plan.layers} - {value.name for value in model.graph.inputs} - behind_choices(model)
     return (
         *(name for name in bottlenecks(model) if name in read),
         *(name for name, kind in loss.kinds.items() if kind.is_target),
@@ -163,6 +166,8 @@ class _Error:
             sum(share * one for share, one in zip(shares, of, strict=True)) / len(parts)
             for of in zip(*gradients, strict=True)
         ]
+        if not all(bool(torch.isfinite(one).all()) for one in whole):
+            raise Unsupported("values or gradients are NaN or infinite in places")
         torch.autograd.backward(_learned(weights, biases), whole)
 
     def _gradient(self, weights: Mapping[str, Tensor], biases: Mapping[str, Tensor], feeds: Feeds) -> Sequence[Tensor]:
@@ -172,6 +177,8 @@ class _Error:
             reference = self.graph.real.run(inputs, self.taps)
         weights, biases = ({name: _leaf(tensor) for name, tensor in of.items()} for of in (weights, biases))
         found = self.graph.run(inputs, weights, biases, self.taps)
+        if any(found[name].shape != reference[name].shape for name in self.taps):
+            raise Unsupported("the quantized network chooses another number of rows than the float model")
         errors = [(found[name] - reference[name]).square().mean() / self.variance[name] for name in self.taps]
         leaves = _learned(weights, biases)
         total = torch.stack(errors).sum()

@@ -213,6 +213,17 @@ def choices_of(model: ir.Model) -> Choices:
     return found
 
 
+def behind_choices(model: ir.Model) -> set[str]:
+    """All values that follow from a choice, and not from sizes alone."""
+    choices = choices_of(model)
+    found = {name for names in choices.values() for name in names}
+    for node in model.graph:
+        made, read = ({str(value.name) for value in of if value is not None} for of in (node.outputs, node.inputs))
+        if not (choices.keys().isdisjoint(made) and found.isdisjoint(read)):
+            found |= made
+    return found
+
+
 def are_paired(layer: Layer, inputs: Sequence[Held], outputs: Sequence[Held]) -> bool:
     """Whether inputs of one walk and outputs of another one have the same positions.
 

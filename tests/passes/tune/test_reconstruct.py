@@ -33,6 +33,7 @@ from ptqc.passes.tune.reconstruct import (
     _Problem,
     _State,
     are_paired,
+    behind_choices,
     choices_of,
     reconstruct_all,
 )
@@ -459,6 +460,8 @@ def run_with(model: ir.Model, tuned: TunedNumbers, feeds: list[Feeds]) -> list[d
 def test_what_is_chosen_is_found_by_types() -> None:
     model = parse(SORTED, **SORTED_CONSTANTS)
     assert choices_of(model) == {"v": ["i"]}
+    behind = ["v", "i", "i3", "e", "ix", "rows", "z", "a", "ar", "p", "y"]
+    assert behind_choices(model) == set(behind)
     counted = "g (float[N,4] x) => (int64[2,K] y, int64[2] s) { b = Greater(x, one) y = NonZero(b) s = Shape(x) }"
     assert choices_of(parse(counted, one=np.ones(1, np.float32))) == {"b": ["b"]}
 
