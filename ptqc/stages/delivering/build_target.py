@@ -95,7 +95,7 @@ def _native(
     except TargetError as error:
         if len(main) == len(samples):
             raise
-        reason = f"built for the size of {len(main)} of {len(samples)} samples: {error}"
+        reason = f"built for the size of {len(main)} of {len(samples)} held-back samples: {error}"
     native = _of_sizes(fitted, main, chosen, store, scratch / "of_main_size", stage)
     return replace(native, document={**native.document, "fixed_sizes": reason})
 

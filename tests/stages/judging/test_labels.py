@@ -146,8 +146,9 @@ IN_PIXELS = Detector(boxes="xyxy", box_unit="pixels")
 
 @pytest.fixture
 def of_quarters() -> ir.Model:
-    constants = {"corners": QUARTERS, "zero": np.float32(0), "shape": np.array([1, 4, 1])}
-    return ir.from_proto(proto(OF_QUARTERS, 17, **constants))
+    return ir.from_proto(
+        proto(OF_QUARTERS, 17, corners=QUARTERS, zero=np.zeros((), np.float32), shape=np.array([1, 4, 1]))
+    )
 
 
 @pytest.fixture
@@ -176,8 +177,8 @@ def test_pictures_with_boxes_give_the_score_that_evaluate_gives(
     found = labelled(of_quarters, pictures, tmp_path / "spool")
     path = tmp_path / "m.onnx"
     ir.save(of_quarters, path)
-    options = {"preprocessing": Preprocessing(fit="stretch"), "detector": IN_PIXELS}
-    (row,) = ptqc.evaluate(path, metric="map", data=pictures, **options).rows
+    stretched = Preprocessing(fit="stretch")
+    (row,) = ptqc.evaluate(path, metric="map", data=pictures, preprocessing=stretched, detector=IN_PIXELS).rows
     score = found.score(Runner(of_quarters).run)
     assert score == pytest.approx(row.score.value)
     assert 50 < score < 100
@@ -236,7 +237,7 @@ LEARNED = """g (float[N,3,32,32] x) => (float[N,4,4] boxes, float[N,4,1] scores)
 def test_a_drop_of_the_mean_average_precision_is_a_budget(pictures: Path, tmp_path: Path) -> None:
     """Of half of the pictures the one with a wrong label is missed by the float model, too."""
     layers = {"w1": weight(32, 3, 16, 16) + 0.02, "w2": np.abs(weight(1, 32, 1, 1))}
-    constants = {"corners": QUARTERS, "zero": np.float32(0), "shape": np.array([-1, 4, 1])}
+    constants = {"corners": QUARTERS, "zero": np.zeros((), np.float32), "shape": np.array([-1, 4, 1])}
     data = np.random.default_rng(0).random((32, 3, 32, 32), np.float32)
     found = compiled(
         proto(LEARNED, 17, **layers, **constants),
