@@ -16,7 +16,7 @@ from ptqc.formats.scales import storable
 from ptqc.graph.external import is_in_files
 from ptqc.graph.layers import Layer, Weight, find_layers, find_weights
 from ptqc.graph.model_file import field_bytes
-from ptqc.graph.nodes import constant, initial
+from ptqc.graph.nodes import initial
 from ptqc.graph.sites import find_kernels, find_sites, useful_sites
 from ptqc.operators import Trait, named
 from ptqc.passes.decide.phases import Numbered
@@ -32,7 +32,6 @@ NAMED = 8
 SHORT = 2
 # Numbers of a weight from which on only the format of the fewest bits is tried.
 LARGE = 2**16
-ANY_CODES = QuantParams(UINT8, 1.0, 0)
 
 
 @dataclass(frozen=True)
@@ -88,8 +87,13 @@ def estimated_size(model: ir.Model, bits: Sequence[int]) -> int:
     sites = useful_sites(find_sites(model, kernels), kernels, {layer.name for layer in layers})
     plan = Plan(tuple(layers), tuple(weights), tuple(kernels), tuple(sites), {}, {})
     plan = plan.with_formats({name: solution.form for name, solution in numbers.items()})
-    coded = replace(plan, activations={site.name: ANY_CODES for site in sites})
+    # Of other parameters each, as equal constants are stored once.
+    coded = replace(plan, activations={site.name: _any_codes(place) for place, site in enumerate(sites)})
     return max(export(Lower().apply(Numbered(model, each, tuned)).made, model).size for each in (plan, coded))
+
+
+def _any_codes(place: int) -> QuantParams:
+    return QuantParams(UINT8, 1 + place / 2**16, place % 256)
 
 
 def _smallest(weight: Weight, values: np.ndarray, bits: Sequence[int]) -> Solution:
@@ -121,7 +125,7 @@ def by_family(forms: Iterable[Scaled]) -> list[list[Scaled]]:
 def _bias(model: ir.Model, layer: Layer) -> np.ndarray | None:
     """As it is; where correction will make one, any."""
     if layer.bias is not None:
-        return constant(model.graph.initializers[layer.bias]).reshape(-1)
+        return initial(model, layer.bias).reshape(-1)
     return np.full(layer.channels, 1e-3, np.float32) if layer.takes_bias else None
 
 
