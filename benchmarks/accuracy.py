@@ -1,7 +1,9 @@
 """Compile every task for every budget, and score what comes out with stock ONNX Runtime.
 
 python benchmarks/accuracy.py [--tasks a,b] [--budgets 25%,13%] [--samples 256] [--calibration synthetic]
-                              [--seed 0] [--pipeline light] [--target cpu] [--out results.json]
+                              [--seed 0] [--pipeline light] [--target cpu] [--out results.json] [--record]
+
+--record puts the rows into figures/accuracy.json, from which `figures.py` writes the tables of the documents.
 """
 
 import argparse
@@ -17,6 +19,14 @@ from tasks import Task, chosen
 
 REAL, SYNTHETIC = "real", "synthetic"
 BLOCKERS_SHOWN = 3
+USUAL = {"calibration": REAL, "seed": 0, "pipeline": "light", "activations": "auto"}
+# What is kept of a row for the documents, and digits behind the point; 0: as it is.
+RECORDED = {
+    **dict.fromkeys(("task", "budget", "how", "unit", "float_bytes", "bytes"), 0),
+    **dict.fromkeys(("share_of_limit", "top1_agreement", "kl_nat", "relative_error"), 6),
+    **dict.fromkeys(("float_score", "score", "difference"), 3),
+    **dict.fromkeys(("seconds", "peak_mb"), 1),
+}
 KNOWN_WITHIN = 0.02  # another machine scores the float model this close to its known score
 COLUMNS = (
     Column("task", "task"),
@@ -83,8 +93,7 @@ def measure(task: Task, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     first |= {"seed": arguments.seed, "pipeline": arguments.pipeline, "activations": arguments.activations}
     rows: list[dict[str, Any]] = []
     earlier = None
-    given = {"calibration": REAL, "seed": 0, "pipeline": "light", "activations": "auto"}
-    suffix = "".join(f"-{vars(arguments)[name]}" for name, usual in given.items() if vars(arguments)[name] != usual)
+    suffix = "".join(f"-{vars(arguments)[name]}" for name, usual in USUAL.items() if vars(arguments)[name] != usual)
     for budget in arguments.budgets.split(","):
         folder = str(arguments.artifacts / f"{task.name}-{harness.slug(budget)}{suffix}")
         harness.say(f"{task.name} {budget}")
@@ -135,8 +144,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--target", choices=("cpu",), help="build the native library as well")
     parser.add_argument("--artifacts", type=Path, default=RESULTS, help="where the compiled models are put")
     parser.add_argument("--cache", type=Path, help="a store of measurements to reuse; default: an empty one")
+    parser.add_argument("--record", action="store_true", help="in the data that documents are written from, too")
     parser.add_argument("--timeout", type=float, help="seconds that one compile may take")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.record and (changed := [name for name, usual in USUAL.items() if vars(arguments)[name] != usual]):
+        parser.error(f"--record is for compiles with default options: leave out --{', --'.join(changed)}")
+    return arguments
 
 
 def main() -> None:
@@ -148,7 +161,14 @@ def main() -> None:
         for task in chosen(arguments.tasks):
             rows += measure(task, arguments)
             harness.write_results(arguments.out, rows, facts)
+    if arguments.record:
+        harness.record(harness.FIGURES / "accuracy.json", [_recorded(row) for row in rows if "score" in row], facts)
     harness.print_results(rows, COLUMNS, facts)
+
+
+def _recorded(row: dict[str, Any]) -> dict[str, Any]:
+    """What documents say of a row."""
+    return {key: round(row[key], digits) if digits else row[key] for key, digits in RECORDED.items() if key in row}
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import os
 import platform
 import re
 import resource
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,6 +26,8 @@ Row = Mapping[str, Any]
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "build" / "benchmarks"
+# What documents are written from.
+FIGURES = ROOT / "benchmarks" / "figures"
 MISSING = "–"
 LONGEST_ERROR = 200
 
@@ -247,6 +250,22 @@ def write_results(path: Path | None, rows: Sequence[Row], facts: Mapping[str, An
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"machine": facts, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+
+
+def record(path: Path, measured: Sequence[Row], facts: Mapping[str, Any]) -> None:
+    """Put rows into a data file, each in the place of that of its task and budget, with commit and machine."""
+    known = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
+    rows = {(row["task"], row["budget"]): row for row in known}
+    about = {"commit": commit(), "machine": heading(facts)}
+    for row in measured:
+        rows[row["task"], row["budget"]] = {**row, **about}
+    path.write_text(json.dumps({"rows": list(rows.values())}, indent=1) + "\n", encoding="utf-8")
+
+
+def commit() -> str:
+    """The commit that is checked out, with a mark where files differ from it."""
+    command = ["git", "describe", "--always", "--abbrev=8", "--dirty=+", "--exclude=*"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def print_results(rows: Sequence[Row], columns: Sequence[Column], facts: Mapping[str, Any]) -> None:

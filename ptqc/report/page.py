@@ -68,7 +68,8 @@ SECTIONS = (
     Section(
         "frontier",
         "Loss against size",
-        "The best plan at each size, from the same measurements. `ptqc resolve` builds any of them in seconds.",
+        "The best plan at each size, from the same measurements. `ptqc resolve` builds any of them without measuring "
+        "again.",
         frontier_plot,
     ),
     Section(

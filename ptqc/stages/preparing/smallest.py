@@ -33,7 +33,6 @@ NAMED = 8
 SHORT = 2
 # Numbers of a weight from which on only the format of the fewest bits is tried.
 LARGE = 2**16
-ANY_CODES = QuantParams(UINT8, 1.0, 0)
 
 
 @dataclass(frozen=True)
@@ -90,8 +89,13 @@ def estimated_size(model: ir.Model, bits: Sequence[int]) -> int:
     sites = useful_sites(find_sites(model, kernels), kernels, {layer.name for layer in layers})
     plan = Plan(tuple(layers), tuple(weights), tuple(kernels), tuple(sites), {}, {})
     plan = plan.with_formats({name: solution.form for name, solution in numbers.items()})
-    coded = replace(plan, activations={site.name: ANY_CODES for site in sites})
+    # Of other parameters each, as equal constants are stored once.
+    coded = replace(plan, activations={site.name: _any_codes(place) for place, site in enumerate(sites)})
     return max(export(Lower().apply(Numbered(model, each, tuned)).made, model).size for each in (plan, coded))
+
+
+def _any_codes(place: int) -> QuantParams:
+    return QuantParams(UINT8, 1 + place / 2**16, place % 256)
 
 
 def _smallest(weight: Weight, values: np.ndarray, bits: Sequence[int]) -> Solution:

@@ -13,6 +13,7 @@ from graphs import noise, parse
 from lowering import CONSTANTS, PALETTE, RESIDUAL, TABLE_CONSTANTS, TABLES, WORDS, Quantized, quantized, samples
 
 from ptqc.codegen.onnxruntime.export import export
+from ptqc.execute.agreement import relative
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.formats import FLOAT16, Codebook, Format, Integer, Sparse, TwoOfFour, VectorCodebook
 
@@ -31,12 +32,9 @@ def outputs(proto: onnx.ModelProto, feeds: Feeds) -> list[np.ndarray]:
 
 
 def distance(proto: onnx.ModelProto, feeds: Feeds) -> float:
-    """Of the outputs from ONNX Runtime's on the same file, relative to their size, at most."""
+    """Of the outputs from ONNX Runtime's on the same file, relative to their size."""
     wanted, found = Runner(proto).run(feeds).values(), outputs(proto, feeds)
-    return max(
-        float(np.linalg.norm(a.astype(np.float64) - b) / max(np.linalg.norm(a.astype(np.float64)), 1e-9))
-        for a, b in zip(wanted, found, strict=True)
-    )
+    return relative(wanted, found)
 
 
 def inlined(made: Quantized) -> onnx.ModelProto:

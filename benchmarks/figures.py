@@ -1,0 +1,176 @@
+"""The tables of README.md and docs/ that hold measured figures, written from the data files in benchmarks/figures.
+
+python benchmarks/figures.py            writes every table anew, between its marks
+python benchmarks/figures.py --check    names what differs from the data, and ends with 1
+
+`accuracy.py --record` puts its rows there, each with the commit and the machine of the measurement. No figure is
+written by hand. A mark is a comment, `figures: NAME`, and the text ends at the next `end of figures`.
+"""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable
+from functools import cache
+
+import agreement
+from harness import FIGURES, ROOT, Column, Row, markdown, number, percent
+
+MARKED = re.compile(r"(<!-- figures: ([\w-]+) -->\n)(.*?)(\n<!-- end of figures -->)", re.DOTALL)
+DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "choosing.md", ROOT / "docs" / "results.md")
+LARGE, SMALL = "25%", "13%"
+# Networks of choosing.md, from the smallest file to the largest.
+TIMED = (
+    "mlperftiny_kws_dscnn",
+    "cifar10_resnet20",
+    "cifar10_resnet56",
+    "yolox_nano_416",
+    "squeezenet1_1",
+    "mobilenetv2_imagenette",
+)
+ACCURACY = (
+    Column("task", "task"),
+    Column("budget", "budget"),
+    Column("bytes", "bytes", number(0)),
+    Column("of float", "share_of_float", percent(2)),
+    Column("of limit", "share_of_limit", percent(2)),
+    Column("float", "float"),
+    Column("score", "score", number(3)),
+    *agreement.COLUMNS,
+    Column("seconds", "took"),
+    Column("peak MB", "peak_mb", number(0)),
+    Column("code", "commit"),
+)
+LATENCY = (
+    Column("task", "task"),
+    Column("budget", "budget"),
+    Column("float ms", "float_ms", number(3)),
+    Column("compiled ms", "compiled_ms", number(3)),
+    Column("ratio", "ratio", number(2)),
+    Column("load ms", "load_ms", number(0)),
+    Column("code", "commit"),
+)
+
+
+@cache
+def rows(name: str) -> list[Row]:
+    """The rows of a data file."""
+    found: list[Row] = json.loads((FIGURES / f"{name}.json").read_text(encoding="utf-8"))["rows"]
+    return found
+
+
+def row(name: str, task: str, budget: str) -> Row:
+    """The one of a task at a budget."""
+    (found,) = (row for row in rows(name) if (row["task"], row["budget"]) == (task, budget))
+    return found
+
+
+def tasks() -> list[str]:
+    """Those with an accuracy, in order."""
+    return list(dict.fromkeys(str(row["task"]) for row in rows("accuracy")))
+
+
+def megabytes(size: float) -> str:
+    """Bytes as a README has them."""
+    return f"{size / 1e6:.2f} MB"
+
+
+def accuracy() -> str:
+    """Every row, with the commit that it was measured at."""
+    return markdown([_whole(row) for row in rows("accuracy")], ACCURACY)
+
+
+def _whole(row: Row) -> Row:
+    seconds = "–" if row["seconds"] is None else f"{row['seconds']:.0f}"
+    return {
+        **row,
+        "share_of_float": row["bytes"] / row["float_bytes"],
+        "float": f"{row['float_score']:.3f} {row['unit']}",
+        "took": f"{seconds} ({row['how']})",
+    }
+
+
+def latency() -> str:
+    """Every row."""
+    return markdown(rows("latency"), LATENCY)
+
+
+def readme() -> str:
+    """A row for each network: two budgets, and the time at the smaller one."""
+    heads = ("network", "float file", "float score", "25 % of the bytes", "13 % of the bytes", "time at 13 %")
+    columns = [Column(head, head) for head in heads]
+    return markdown([dict(zip(heads, _of_network(task), strict=True)) for task in tasks()], columns)
+
+
+def _of_network(task: str) -> tuple[str, ...]:
+    large, small = (row("accuracy", task, budget) for budget in (LARGE, SMALL))
+    score = f"{large['float_score']:.2f} {large['unit']}"
+    time = f"{row('latency', task, SMALL)['ratio']:.2f}"
+    return task, megabytes(large["float_bytes"]), score, _scored(large), _scored(small), time
+
+
+def _scored(row: Row) -> str:
+    same = f", {100 * row['top1_agreement']:.1f} % same" if "top1_agreement" in row else ""
+    return f"{row['score']:.2f} ({row['difference']:+.2f}){same}"
+
+
+def times() -> str:
+    """How long compiles took, in one sentence for the README."""
+    found = [row for row in rows("accuracy") if row["how"] == "compile" and row["seconds"] is not None]
+    least, most = (choose(found, key=lambda row: row["seconds"]) for choose in (min, max))
+    return f"A compile took between {_took(least)} and\n{_took(most)} on 2 cores, most of them beside other\nwork."
+
+
+def _took(row: Row) -> str:
+    return f"{row['seconds']:.0f} s ({row['task']}, {megabytes(row['float_bytes'])})"
+
+
+def choosing() -> str:
+    """How long a compile takes, and another budget."""
+    heads = ("network", "float file", "compile to 25 %", "peak memory", "another budget (13 %)")
+    found = []
+    for task in TIMED:
+        large, small = (row("accuracy", task, budget) for budget in (LARGE, SMALL))
+        seconds = (f"{row['seconds']:.0f} s" for row in (large, small))
+        cells = task, megabytes(large["float_bytes"]), next(seconds), f"{large['peak_mb']:,.0f} MB", next(seconds)
+        found.append(dict(zip(heads, cells, strict=True)))
+    return markdown(found, [Column(head, head) for head in heads])
+
+
+TEXTS: dict[str, Callable[[], str]] = {
+    "accuracy": accuracy,
+    "latency": latency,
+    "readme": readme,
+    "times": times,
+    "choosing": choosing,
+}
+
+
+def written(text: str) -> str:
+    """A document with what stands between marks as the data say."""
+    return MARKED.sub(lambda found: found[1] + TEXTS[found[2]]() + found[4], text)
+
+
+def outdated() -> list[str]:
+    """What differs from the data: documents and names of texts."""
+    found = []
+    for document in DOCUMENTS:
+        for _, name, text, _ in MARKED.findall(document.read_text(encoding="utf-8")):
+            if text != TEXTS[name]():
+                found.append(f"{document.relative_to(ROOT)}: {name}")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    if parser.parse_args().check:
+        found = outdated()
+        sys.exit("\n".join(f"{what} differs from the data: run python benchmarks/figures.py" for what in found) or 0)
+    for document in DOCUMENTS:
+        document.write_text(written(document.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Figures in documents are those of the data files, and the same wherever they stand."""
+
+import json
+import re
+from pathlib import Path
+
+import figures
+import harness
+import pytest
+
+TABLE = re.compile(r"^\| (.+) \|$", re.MULTILINE)
+
+
+def cells(document: str, name: str) -> list[list[str]]:
+    """The rows of a table between marks, read from the document alone."""
+    text = (harness.ROOT / document).read_text(encoding="utf-8")
+    (found,) = (found for found in figures.MARKED.findall(text) if found[1] == name)
+    return [line.split(" | ") for line in TABLE.findall(found[2])][2:]
+
+
+def test_documents_say_what_was_measured() -> None:
+    assert figures.outdated() == []
+
+
+def test_every_text_stands_in_a_document() -> None:
+    documents = [document.read_text(encoding="utf-8") for document in figures.DOCUMENTS]
+    names = [name for text in documents for _, name, _, _ in figures.MARKED.findall(text)]
+    assert sorted(names) == sorted(figures.TEXTS)
+
+
+def test_readme_and_choosing_have_the_figures_of_the_results() -> None:
+    results = {(row[0], row[1]): row for row in cells("docs/results.md", "accuracy")}
+    networks = cells("README.md", "readme")
+    assert len(networks) > 10
+    for name, _, _, *scored, _ in networks:
+        for budget, cell in zip(("25%", "13%"), scored, strict=True):
+            score, difference = map(float, re.match(r"([\d.]+) \(([+-][\d.]+)\)", cell).groups())  # type: ignore[union-attr]
+            row = results[name, budget]
+            assert (score, difference) == pytest.approx((float(row[6]), float(row[7])), abs=0.0051)
+    for name, _, compiled, memory, other in cells("docs/choosing.md", "choosing"):
+        large, small = results[name, "25%"], results[name, "13%"]
+        assert compiled == f"{large[11].split()[0]} s"
+        assert memory == f"{large[12]} MB"
+        assert other == f"{small[11].split()[0]} s"
+
+
+def test_slower_networks_are_counted_rightly() -> None:
+    times = [float(row[-1]) for row in cells("README.md", "readme")]
+    text = " ".join((harness.ROOT / "docs" / "choosing.md").read_text(encoding="utf-8").split())
+    words = {5: "five", 4: "four", 6: "six", 3: "three"}
+    assert f"{words[sum(time > 1 for time in times)]} of the {len(times)} networks" in text
+
+
+def test_every_row_has_a_commit_and_a_machine() -> None:
+    for name in ("accuracy", "latency"):
+        for row in figures.rows(name):
+            assert re.fullmatch(r"[0-9a-f]{8,}\+?", row["commit"])
+            assert row["machine"]
+
+
+def test_a_measurement_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
+    path, facts = tmp_path / "accuracy.json", harness.machine()
+    harness.record(path, [{"task": "a", "budget": "25%", "score": 1.0}, {"task": "b", "budget": "25%"}], facts)
+    harness.record(path, [{"task": "a", "budget": "25%", "score": 2.0}, {"task": "a", "budget": "13%"}], facts)
+    rows = json.loads(path.read_text())["rows"]
+    assert [(row["task"], row["budget"], row.get("score")) for row in rows] == [
+        ("a", "25%", 2.0),
+        ("b", "25%", None),
+        ("a", "13%", None),
+    ]
+    assert all(row["machine"] == harness.heading(facts) for row in rows)
+
+
+def test_a_figure_that_was_changed_by_hand_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    text = (harness.ROOT / "README.md").read_text(encoding="utf-8")
+    (tmp_path / "README.md").write_text(text.replace("80.63", "80.93"), encoding="utf-8")
+    monkeypatch.setattr(figures, "ROOT", tmp_path)
+    monkeypatch.setattr(figures, "DOCUMENTS", (tmp_path / "README.md",))
+    assert figures.outdated() == ["README.md: readme"]
+    assert figures.written((tmp_path / "README.md").read_text(encoding="utf-8")) == text
