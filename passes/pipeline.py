@@ -181,7 +181,7 @@ def other_type(model: ir.Model, types: Types) -> ir.DataType | None:
         is_cast, attributes = node.op_type == "Cast", [one for one in node.attributes.values() if not one.is_ref()]
         brought |= {one.as_tensor().dtype for one in attributes if one.type == ir.AttributeType.TENSOR}
         if not (is_cast and node.outputs[0].is_graph_output()):
-            brought |= {one.as_int() for one in attributes if names_type(one)}
+            brought |= {ir.DataType(one.as_int()) for one in attributes if names_type(one)}
         if not is_cast:
             brought |= {value.dtype for value in (*node.inputs, *node.outputs) if value is not None}
     return next((dtype for dtype in types if dtype in brought), None)
