@@ -215,19 +215,32 @@ class Compute(Protocol):
 def judged_calls(listing: Listing, values: Values, compute: Compute) -> Iterator[TensorComparison]:
     """Every call in order, given ONNX Runtime's values where it tells them; a comparison of each that it tells."""
     alone, unseen = {name: values[name] for name in listing.inputs}, dict[str, int]()
+    uncertain = dict[str, np.ndarray]()  # of normalized values that ONNX Runtime does not tell
     for call in listing.calls:
         inputs, wanted = [alone[name] for name in call.inputs], values.get(call.value)
         made = compute(call, inputs, wanted)
+        gaps = [uncertain.get(name) for name in call.inputs]
+        gap = _normalized_gap(call, inputs)
+        if any(one is not None for one in gaps):
+            moved = [x if one is None else np.asarray(x + one, x.dtype) for x, one in zip(inputs, gaps, strict=True)]
+            gap = np.abs(compute(call, moved, wanted).alone.astype(np.float64) - made.alone)
         alone[call.output] = made.alone if wanted is None else wanted
         roundings = max((unseen.get(name, 0) for name in call.inputs), default=0) + _rounds(call)
         if wanted is None:
             unseen[call.output] = roundings
+            if gap is not None:
+                uncertain[call.output] = gap
         else:
             inside = [values[name] for name in call.within if name in values]
             terms = inputs if call.accuracy.adds_inputs else inside
             before = values.get(call.within[-1], wanted) if call.within else next(iter(inputs), wanted)
             rounded = before if call.accuracy.to_bfloat16 else None
-            yield _outcome(call, wanted, made, _Terms(terms, rounded), roundings)
+            yield _outcome(call, wanted, made, _Terms(terms, rounded, gap), roundings)
+
+
+def _normalized_gap(call: Call, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
+    """How far ONNX Runtime's mean of a row may move what a normalization makes of it; None for other kernels."""
+    return FLOAT_TOLERANCE * call.accuracy.enlarged(inputs[0]) if call.accuracy.axes and inputs[0].size else None
 
 
 def _same_bits(a: np.ndarray, b: np.ndarray) -> bool:
@@ -242,10 +255,14 @@ def _rounds(call: Call) -> int:
 
 @dataclass(frozen=True)
 class _Terms:
-    """What real values are measured by. added: by a sum; computed on the way. rounded: what became bfloat16 at last."""
+    """What real values are measured by. added: by a sum; computed on the way. rounded: what became bfloat16 at last.
+
+    gap: of a normalization, and of what moves and scales its result.
+    """
 
     added: Sequence[np.ndarray]
     rounded: np.ndarray | None
+    gap: np.ndarray | None = None
 
 
 def _outcome(call: Call, wanted: np.ndarray, made: Made, terms: _Terms, roundings: int) -> TensorComparison:
@@ -269,6 +286,8 @@ def _reals(accuracy: Accuracy, wanted: np.ndarray, found: np.ndarray, terms: _Te
     least = 0 if accuracy.is_exact and accuracy.to_bfloat16 else 1
     share = max(roundings, least) * FLOAT_TOLERANCE + accuracy.of_chip
     allowed = np.asarray(share * _reach(accuracy, wanted, terms.added) + accuracy.at_one)
+    if terms.gap is not None and terms.gap.size == wanted.size:
+        allowed = allowed + terms.gap.reshape(wanted.shape)
     same = (wanted == found) | (np.isnan(wanted) & np.isnan(found))
     if terms.rounded is not None:  # to what something within the tolerance is rounded to
         before = terms.rounded.reshape(found.shape)

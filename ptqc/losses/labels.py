@@ -1,6 +1,7 @@
 """Labels: integers of which each stands for something of its own, as ArgMax gives them.
 
-The loss is the share that differs, twice: the squared error of their one-hot vectors, relative to these.
+The loss is the share that differs, at a rate of exchange: one label in a hundred counts as much as a relative squared
+error that 8-bit activations may cost.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,9 @@ from typing import ClassVar
 import numpy as np
 
 from ptqc.losses.base import LOW_AGREEMENT, RELATIVE, Figure, OutputFacts, OutputKind, Pair, Unit
+
+FEW = 0.01  # share of labels that may differ as 8-bit activations have it
+RATE = RELATIVE.tolerance / FEW
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class Labels(OutputKind):
         return RELATIVE
 
     def losses(self, reference: np.ndarray, quantized: np.ndarray) -> dict[str, float]:
-        return {"": 2 * float((reference != quantized).mean())}
+        return {"": RATE * float((reference != quantized).mean())}
 
     def describe(self) -> str:
         return "labels"
@@ -43,5 +47,5 @@ class Labels(OutputKind):
         """What the user is told; decibels of labels say nothing."""
         del sqnr
         count = sum(real.size for real, _ in pairs)
-        share = sum(int((real == packed).sum()) for real, packed in pairs) / count if count else 1 - loss / 2
+        share = sum(int((real == packed).sum()) for real, packed in pairs) / count if count else 1 - loss / RATE
         return [Figure("same label", share, f"same label in {100 * share:.1f} %", LOW_AGREEMENT)]

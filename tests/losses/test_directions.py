@@ -20,6 +20,7 @@ from ptqc.losses.detection import Detection
 from ptqc.losses.directions import directions
 from ptqc.losses.embedding import Embedding
 from ptqc.losses.features import Features
+from ptqc.losses.labels import Labels
 from ptqc.losses.maps import Map
 from ptqc.losses.packed_cache import PackedCache
 from ptqc.losses.recognition import KNOWN
@@ -113,7 +114,13 @@ def test_their_mean_outer_product_is_the_second_derivative(case: str) -> None:
 
 def test_every_kind_has_a_rule() -> None:
     tried = {type(kind) for kind, _ in CASES.values()} | {Boxes}
-    assert tried == set(KNOWN) - {PackedCache}
+    assert tried == set(KNOWN) - {PackedCache, Labels}
+
+
+def test_labels_change_by_steps() -> None:
+    outputs = {"y": np.arange(4)}
+    with pytest.raises(Unsupported, match="labels"):
+        directions(OutputLoss.of({"y": Labels()}, [outputs]), outputs, np.random.default_rng(0))
 
 
 def test_packed_caches_have_no_vector() -> None:

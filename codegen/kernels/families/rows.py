@@ -15,7 +15,7 @@ from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.kernel import fill, in_float32, span, to_codes, vector
 from ptqc.codegen.kernels.loops import in_vectors, registers, rows
-from ptqc.codegen.program.accuracy import SUM_OF_INPUTS, USUAL
+from ptqc.codegen.program.accuracy import SUM_OF_INPUTS, USUAL, Accuracy
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
 from ptqc.native.lengths import Size
@@ -202,4 +202,5 @@ def normalize(x: Layout, y: Layout, isa: Isa, axis: int, epsilon: float, scale: 
             runs.each(settle)
 
     constants = [np.array([epsilon, runs.length], np.float32), scale.astype(np.float32), bias.astype(np.float32)]
-    return build("normalize", [x], constants, y, body)
+    accuracy = Accuracy(axes=len(x.shape) - axis, epsilon=epsilon, gain=float(np.abs(scale).max(initial=0.0)))
+    return build("normalize", [x], constants, y, body, accuracy=accuracy)

@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 
+from compiling import compiled, proto, weight
 from graphs import noise, parse
 from lowering import quantized, samples
 from networks import FEEDS, residual
@@ -80,3 +81,16 @@ def test_a_rounding_tie_behind_a_float_operator_stops_nothing(tmp_path: Path) ->
     built = target.build(made.lowered, export(made.lowered, made.model), feeds, tmp_path)
     assert "m" in json.loads(built.files["kernels.json"].read_text())["names"]
     assert set(built.document["libraries"][0]["verification"]["end_to_end_different"]) <= {"m/codes"}
+
+
+def test_normalized_rows_that_do_not_vary(tmp_path: Path) -> None:
+    """Inputs of one value make such rows: ONNX Runtime gives the rounding of their mean, 300 times as large."""
+    graph = """g (float[N,4,9,9] x) => (float[N,6,9,9] y) {
+        a = Conv(x, w1) n = InstanceNormalization(a, s, b) r = Sin(n) y = Conv(r, w2)
+    }"""
+    constants = {"w1": weight(16, 4, 1, 1), "s": np.linspace(0.5, 3, 16, dtype=np.float32), "b": weight(16)}
+    model = proto(graph, **constants, w2=weight(6, 16, 1, 1))
+    x = 20 + 5 * noise(24, 4, 9, 9)
+    found = compiled(model, x, tmp_path, None, target="cpu", bits=(7,), activations="float")
+    y = found.native(threads=1).run({"x": x[:2]})["y"]
+    np.testing.assert_allclose(y, found.run({"x": x[:2]})["y"], rtol=1e-3, atol=1e-3)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS
+from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS, Accuracy
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.listing import Call, Listing
 from ptqc.codegen.program.verify import Made, judged_calls
@@ -29,3 +29,10 @@ def test_sums_of_a_chip_may_be_off_by_more(share: float, on_a_chip: bool, emulat
 
 def test_what_is_allowed_on_a_chip_is_kept_in_artifacts() -> None:
     assert Listing.from_json(LISTING.to_json()).calls == LISTING.calls
+
+
+def test_a_mean_counts_as_much_as_its_row_is_enlarged() -> None:
+    """Rows of one value are nothing but the rounding of their mean, divided by the root of epsilon."""
+    values = np.array([[3, 3, 3, 3], [1, -1, 1, -1]], np.float32)
+    found = Accuracy(axes=1, epsilon=1e-4, gain=2.0).enlarged(values)
+    np.testing.assert_allclose(found, [[600] * 4, [2 / np.sqrt(1 + 1e-4)] * 4], rtol=1e-6)

@@ -10,7 +10,7 @@ from graphs import noise
 from outputs import fitted, inputs, kinds, loss
 
 from ptqc.execute.onnxruntime import run
-from ptqc.losses.labels import Labels
+from ptqc.losses.labels import RATE, Labels
 from ptqc.losses.maps import Map
 
 LABELS = "g (float[N,3,8,8] x) => (int64[N,8,8] y) { a = Conv(x, w) y = ArgMax<axis=1,keepdims=0>(a) }"
@@ -30,7 +30,7 @@ def test_labels_are_equal_or_not() -> None:
     (kind,) = kinds(LABELS, inputs(1, 3, 8, 8), w=weight(5, 3, 1, 1)).values()
     assert kind == Labels()
     measure = fitted(kind, np.zeros((1, 4), np.int64))
-    assert loss(measure, np.array([[0, 1, 2, 3]]), np.array([[0, 1, 2, 9]])) == pytest.approx(0.5)
+    assert loss(measure, np.array([[0, 1, 2, 3]]), np.array([[0, 1, 2, 9]])) == pytest.approx(RATE / 4)
     assert loss(measure, np.array([[0, 1]]), np.array([[0, 1]])) == 0
 
 
@@ -61,7 +61,7 @@ def test_a_file_is_judged_by_them(output: str, tmp_path: Path) -> None:
     given = np.concatenate([found.run({"x": row[None]})["y"] for row in x])
     judged = found.manifest["results"]["outputs"][0]
     if "int64" in output:
-        assert judged["loss"] == pytest.approx(2 * (given != expected).mean(), rel=0.4)
+        assert judged["loss"] == pytest.approx(RATE * (given != expected).mean(), rel=0.4)
     else:
         error = (given.astype(float) - expected) ** 2
         assert judged["loss"] == pytest.approx(error.mean() / np.var(expected.astype(float)), rel=0.5)
