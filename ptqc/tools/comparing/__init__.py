@@ -152,8 +152,8 @@ def _samples(
 ) -> tuple[list[Feeds], str]:
     """Samples, and what they are."""
     if calibration is not None:
-        given = list(collect(calibration, input_specs(found[0].model), folder, most, preprocessing))
-        return _recorded(found[0].model, given), f"{len(given)} samples"
+        feeds = list(collect(calibration, input_specs(found[0].model), folder, most, preprocessing))
+        return _recorded(found[0].model, feeds), f"{len(feeds)} samples"
     for one, artifact in ((one, one.artifact) for one in found if one.artifact is not None):
         golden = [unpacked_feeds(feeds, one.unpacked) for feeds in _golden(artifact)]
         return golden, f"{len(golden)} golden samples of {artifact.folder}"
