@@ -39,8 +39,8 @@ def recorder(model: ir.Model, seed: int = 0) -> Callable[[Feeds], Feeds] | None:
     types = {str(value.name): value.dtype.numpy() for value in model.graph.inputs if value.dtype is not None}
 
     def more(feeds: Feeds) -> Feeds:
-        found = runner.run(feeds, list(values.values()))
-        return {source: np.asarray(found[name], types[source]) for source, name in values.items()}
+        outputs = runner.run(feeds, list(values.values()))
+        return {source: np.asarray(outputs[name], types[source]) for source, name in values.items()}
 
     return more
 

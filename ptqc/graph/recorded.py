@@ -27,6 +27,7 @@ FIRST_OPSET = 15  # of CastLike
 DRAWING, MEASURING, WEIGHTED = named(Trait.RANDOM), named(Trait.MEASURES), named(Trait.WEIGHTED)
 CHOOSING = "Multinomial"  # for each row so many choices; nothing infers that
 DRAWN_TYPES: Mapping[str, int] = {CHOOSING: onnx.TensorProto.INT32}
+ONNX_DOMAINS = ("", "ai.onnx")
 ROUNDING = ("Ceil", "Floor", "Round")
 INTEGERS = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
 # Inputs, by place, that say how large an output is.
@@ -55,8 +56,8 @@ def record(model: onnx.ModelProto) -> dict[str, str]:
     Raises ModelError for draws of unknown rank, and for an opset that cannot say so.
     """
     graph = model.graph
-    opset = max((entry.version for entry in model.opset_import if not entry.domain), default=0)
-    draws = [node for node in graph.node if not node.domain and node.op_type in DRAWING]
+    opset = max((entry.version for entry in model.opset_import if entry.domain in ONNX_DOMAINS), default=0)
+    draws = [node for node in graph.node if node.domain in ONNX_DOMAINS and node.op_type in DRAWING]
     if draws and opset < FIRST_OPSET:
         raise ModelError(
             f"the {draws[0].op_type} node that gives {draws[0].output[0]!r} needs opset {FIRST_OPSET} or more here, "
@@ -107,20 +108,20 @@ def _unused(name: str, taken: set[str]) -> str:
 def _types(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
     """Types of inner values, as far as they can be inferred; drawn numbers are float32 unless they say otherwise."""
     inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
-    found = {value.name: value.type for value in (*inferred.graph.value_info, *inferred.graph.output)}
+    types = {value.name: value.type for value in (*inferred.graph.value_info, *inferred.graph.output)}
     for node in model.graph.node:
-        for name in (name for name in node.output if name not in found):
+        for name in (name for name in node.output if name not in types):
             kinds = [attribute.i for attribute in node.attribute if attribute.name in ("dtype", "to")]
             kind = kinds[0] if kinds else DRAWN_TYPES.get(node.op_type, onnx.TensorProto.FLOAT)
-            found[name] = helper.make_tensor_type_proto(kind, [None, None] if node.op_type == CHOOSING else None)
-    return found
+            types[name] = helper.make_tensor_type_proto(kind, [None, None] if node.op_type == CHOOSING else None)
+    return types
 
 
 def _rounded_sizes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
     """The nodes that round what layers compute to whole numbers, which then say how large something is."""
     makers = {name: node for node in graph.node for name in node.output if name}
     tables = {tensor.name for tensor in graph.initializer}
-    found: dict[str, onnx.NodeProto] = {}
+    sizes: dict[str, onnx.NodeProto] = {}
     waiting = [node.input[i] for node in graph.node for i in SIZES.get(node.op_type, ()) if i < len(node.input)]
     seen = set[str]()
     while waiting:
@@ -130,10 +131,10 @@ def _rounded_sizes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
             continue
         seen.add(name)
         if _rounds(node) and _is_computed_by_layers(node.input[0], makers, tables):
-            found[node.output[0]] = node
+            sizes[node.output[0]] = node
         else:
             waiting += reads(node)
-    return [node for node in graph.node if node.output and node.output[0] in found]
+    return [node for node in graph.node if node.output and node.output[0] in sizes]
 
 
 def _rounds(node: onnx.NodeProto) -> bool:
@@ -156,48 +157,48 @@ def _is_computed_by_layers(name: str, makers: Mapping[str, onnx.NodeProto], tabl
     return False
 
 
-def remember(model: ir.Model, found: Recorded) -> None:
+def remember(model: ir.Model, stand_ins: Recorded) -> None:
     """Keep with the model which inputs are recorded."""
-    if found:
-        model.graph.metadata_props[KEY] = json.dumps(found)
+    if stand_ins:
+        model.graph.metadata_props[KEY] = json.dumps(stand_ins)
 
 
 def remembered(model: ir.Model) -> dict[str, str]:
     """Which inputs are recorded; empty for a model without any."""
-    found: dict[str, str] = json.loads(model.graph.metadata_props.get(KEY, "{}"))
-    return found
+    stand_ins: dict[str, str] = json.loads(model.graph.metadata_props.get(KEY, "{}"))
+    return stand_ins
 
 
 def sources(model: ir.Model) -> dict[str, str]:
     """By recorded input, the value that it stands for, in a model that computes it anew."""
-    found = remembered(model)
-    pairs = ((source_of(node, found), str(node.outputs[0].name)) for node in model.graph)
+    stand_ins = remembered(model)
+    pairs = ((source_of(node, stand_ins), str(node.outputs[0].name)) for node in model.graph)
     return {source: value for source, value in pairs if source is not None}
 
 
-def source_of(node: ir.Node, found: Recorded) -> str | None:
+def source_of(node: ir.Node, stand_ins: Recorded) -> str | None:
     """The recorded input that a node hands on, behind a Cast where the model computes in another type; else None."""
     value = node.inputs[0] if node.op_type == OPERATOR else None
     while value is not None and (maker := value.producer()) is not None and maker.op_type == CAST:
         value = maker.inputs[0]
-    return value.name if value is not None and value.is_graph_input() and value.name in found else None
+    return value.name if value is not None and value.is_graph_input() and value.name in stand_ins else None
 
 
 def released(model: ir.Model) -> ir.Model:
     """A copy of the model that computes the values itself; the model itself where none is recorded."""
-    found = remembered(model)
-    if not found:
+    stand_ins = remembered(model)
+    if not stand_ins:
         return model
     copy = model.clone()
     for node in list(copy.graph):
-        computed = node.inputs[1] if source_of(node, found) else None
-        if computed is not None:
-            name = node.outputs[0].name
-            is_done = bypass(node, computed)
-            assert is_done
+        computed = node.inputs[1] if source_of(node, stand_ins) else None
+        name, maker = node.outputs[0].name, None if computed is None else computed.producer()
+        if computed is not None and not bypass(node, computed):
+            replace_node(node, "Identity", [computed])
+        elif computed is not None and maker is not None and maker.graph is copy.graph:
             computed.name = name
     remove_dead(copy)  # a Cast of what is recorded
-    for value in [value for value in copy.graph.inputs if value.name in found]:
+    for value in [value for value in copy.graph.inputs if value.name in stand_ins]:
         copy.graph.inputs.remove(value)
     del copy.graph.metadata_props[KEY]
     return copy
@@ -208,15 +209,15 @@ def with_draws_fed(model: ir.Model) -> ir.Model:
 
     The model itself where none is recorded.
     """
-    found = remembered(model)
-    if not found:
+    stand_ins = remembered(model)
+    if not stand_ins:
         return model
     copy, sizes = model.clone(), set[str]()
     for node in list(copy.graph):
-        source = source_of(node, found)
+        source = source_of(node, stand_ins)
         if source is None:
             continue
-        is_drawn = found[source] in DRAWING
+        is_drawn = stand_ins[source] in DRAWING
         read = node.inputs[0 if is_drawn else 1]
         if not is_drawn:
             sizes.add(source)
@@ -229,7 +230,7 @@ def with_draws_fed(model: ir.Model) -> ir.Model:
     return copy
 
 
-def release(model: onnx.ModelProto, found: Recorded) -> tuple[onnx.ModelProto, dict[str, str]]:
+def release(model: onnx.ModelProto, stand_ins: Recorded) -> tuple[onnx.ModelProto, dict[str, str]]:
     """A copy of a file that computes the values itself, and what each is called there."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
@@ -239,7 +240,7 @@ def release(model: onnx.ModelProto, found: Recorded) -> tuple[onnx.ModelProto, d
     gone = list[onnx.NodeProto]()
     for node in list(graph.node):
         casts, source = _source_in_file(node, makers) if node.op_type == OPERATOR else ([], "")
-        if source not in found:
+        if source not in stand_ins:
             continue
         computed, name = node.input[1], node.output[0]
         values[source] = name
@@ -252,7 +253,7 @@ def release(model: onnx.ModelProto, found: Recorded) -> tuple[onnx.ModelProto, d
             gone.append(node)
     for node in gone:
         graph.node.remove(node)
-    inputs = [value for value in graph.input if value.name not in found]
+    inputs = [value for value in graph.input if value.name not in stand_ins]
     del graph.input[:]
     graph.input.extend(inputs)
     return copy, values

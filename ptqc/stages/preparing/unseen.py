@@ -69,14 +69,14 @@ def _follows_from_values(value: ir.Value) -> bool:
 
 def _seen(model: ir.Model, samples: Samples, names: set[str]) -> dict[str, set[bool]]:
     """The values that conditions have on the samples."""
-    found: dict[str, set[bool]] = {name: set() for name in names}
+    seen: dict[str, set[bool]] = {name: set() for name in names}
     inner = sorted(names - {str(value.name) for value in model.graph.inputs})
     runner = Runner(model, inner)
     for feeds in samples:
         values = {**feeds, **runner.run(feeds, inner)}
         for name in names:
-            found[name].add(bool(np.any(values[name])))
-    return found
+            seen[name].add(bool(np.any(values[name])))
+    return seen
 
 
 def _mark(node: ir.Node) -> None:

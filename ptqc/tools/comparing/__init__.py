@@ -157,8 +157,8 @@ def _samples(
     """Samples, and what they are."""
     if calibration is not None:
         model = found[0].model
-        given = collect(calibration, input_specs(model), folder, most, preprocessing, rows=OpenBatches(model))
-        return _recorded(model, given), f"{len(given)} samples"
+        feeds = collect(calibration, input_specs(model), folder, most, preprocessing, rows=OpenBatches(model))
+        return _recorded(model, feeds), f"{len(feeds)} samples"
     for one, artifact in ((one, one.artifact) for one in found if one.artifact is not None):
         golden = [unpacked_feeds(feeds, one.unpacked) for feeds in _golden(artifact)]
         return golden, f"{len(golden)} golden samples of {artifact.folder}"

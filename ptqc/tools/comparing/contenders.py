@@ -160,8 +160,8 @@ def _library_run(artifact: Artifact, threads: int) -> Run:
     names = [value.name for value in library.interface.inputs]
 
     def run(feeds: Feeds) -> Feeds:
-        given = feeds if more is None or feeds.keys() >= set(names) else {**feeds, **more(feeds)}
-        return library.run({name: given[name] for name in names if name in given})
+        whole = feeds if more is None or feeds.keys() >= set(names) else {**feeds, **more(feeds)}
+        return library.run({name: whole[name] for name in names if name in whole})
 
     return run
 
