@@ -259,6 +259,7 @@ def _fma(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> Reals:
 def _saturate(rounded: np.ndarray, params: QuantParams) -> Codes:
     """Codes of whole numbers, which are overwritten; of NaN the lowest, as in ONNX Runtime."""
     dtype = np.int8 if params.format.signed else np.uint8
-    clipped = np.fmax(rounded, np.float32(params.format.low), out=np.asarray(rounded))
-    clipped = np.minimum(clipped, np.float32(params.format.high), out=clipped)
+    clipped = np.clip(rounded, params.format.low, params.format.high, out=np.asarray(rounded))
+    if np.isnan(clipped.max(initial=params.format.low)):
+        clipped[np.isnan(clipped)] = params.format.low
     return np.asarray(clipped.astype(dtype if params.format.bits <= 8 else np.uint16))
