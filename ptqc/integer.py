@@ -261,6 +261,7 @@ def _saturate(rounded: np.ndarray, params: QuantParams) -> Codes:
     """Codes of whole numbers, which are overwritten; of NaN the lowest, as in ONNX Runtime."""
     dtype = np.int8 if params.format.signed else np.uint8
     clipped = np.asarray(rounded)
-    np.fmax(clipped, np.float32(params.format.low), out=clipped)
-    np.minimum(clipped, np.float32(params.format.high), out=clipped)
+    np.clip(clipped, params.format.low, params.format.high, out=clipped)
+    if np.isnan(clipped.max(initial=params.format.low)):
+        clipped[np.isnan(clipped)] = params.format.low
     return clipped.astype(dtype if params.format.bits <= 8 else np.uint16)

@@ -4,11 +4,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from graphs import parse
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from kernels import RNG, Graph, codes_like, near_halves, params, scales, x86
 
 from ptqc import integer
+from ptqc.execute.onnxruntime import Runner
 from ptqc.formats import BFLOAT16, FLOAT8_ACTIVATION, UINT8, ActivationParams, Affine, QuantParams
 
 pytestmark = pytest.mark.processor
@@ -29,6 +31,16 @@ def test_halves_go_to_even_and_ends_saturate() -> None:
     x = np.array([-9.0, -0.75, -0.25, 0.25, 0.75, 1.25, 1e30, -1e30], np.float32)
     assert integer.quantize(x, params).tolist() == [0, 1, 3, 3, 5, 5, 255, 0]
     assert integer.fake_quantize(x, params).tolist() == [-1.5, -1.0, 0.0, 0.0, 1.0, 1.0, 126.0, -1.5]
+
+
+@pytest.mark.parametrize(("form", "zero"), [(UINT8, np.uint8(3)), (Affine(8, signed=True), np.int8(3))])
+def test_the_code_of_nan_is_the_lowest_as_in_onnxruntime(form: Affine, zero: np.generic) -> None:
+    x = np.array([[np.nan, 1.0], [-np.inf, np.inf]], np.float32)
+    codes = integer.quantize(x, QuantParams(form, 0.5, 3))
+    assert codes.tolist() == [[form.low, 5], [form.low, form.high]]
+    graph = f"g (float[N,2] x) => ({zero.dtype}[N,2] y) {{ y = QuantizeLinear(x, s, z) }}"
+    found = Runner(parse(graph, s=np.float32(0.5), z=zero)).run({"x": x})["y"]
+    np.testing.assert_array_equal(found, codes)
 
 
 def test_dtypes() -> None:
