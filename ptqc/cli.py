@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run: Callable[[argparse.Namespace], None] = options.run
         run(options)
     except PtqcError as error:
-        is_fault = error.exit_code == InternalError.exit_code
+        is_fault = error.exit_code == InternalError.exit_code and options.command_name not in CHECKING
         message = _internal_fault(error, words) if is_fault else _one_line(error)
         return failed(type(error).__name__, message, error.exit_code, error.found)
     except BrokenPipeError:  # the reader of our output went away, as `head` does
