@@ -89,3 +89,17 @@ def test_nothing_begins_after_the_caller_stopped() -> None:
     assert next(results) == 0
     results.close()
     assert len(meter.begun) < 100
+
+
+def test_few_results_wait_for_a_slow_caller() -> None:
+    begun = list[int]()
+
+    def work(item: int) -> int:
+        begun.append(item)
+        return item
+
+    taken = []
+    for found in in_order(work, range(50), workers=2, ahead=1):
+        taken.append(found)
+        assert len(begun) <= len(taken) + 3
+    assert taken == list(range(50))
