@@ -120,7 +120,8 @@ class CompileRequest:
     @property
     def run(self) -> Run:
         """Runs the passes that decide, within their share of the time."""
-        return Run(self.deadline.share(MEASURING_SHARE), self.dump, self.executor)
+        deadline, in_library = self.deadline.share(MEASURING_SHARE), self.target is not None
+        return Run(deadline, self.dump, self.executor, in_library=in_library)
 
     def labelled(self, model: ir.Model, folder: Path) -> Labelled | None:
         """The labelled samples, where there are any. folder: for them."""
@@ -200,7 +201,8 @@ def _decide(setting: Setting, options: CompileOptions, cache: CandidateCache, ru
     measure = MeasureCurvature if options.sensitivity == "curvature" else MeasureSensitivity
     measuring = measure(options.loss, options.activation_limit, partial(forms_in_float, options=options))
     assessed = run(measuring, solved, 0.4)
-    return run(ChooseActivations(options.activations, options.activation_limit), assessed, 0.3)
+    choose = ChooseActivations(options.activations, options.activation_limit, in_library=run.in_library)
+    return run(choose, assessed, 0.3)
 
 
 def _deliver(job: Job, request: CompileRequest, labelled: Labelled | None, folder: Path) -> Artifact:

@@ -3,7 +3,9 @@
 One walk through the float graph: behind every layer and site the perturbed value runs through the rest of the graph
 and the outputs are compared, each by its kind (`ptqc.losses`). Where a site of one source loses much, its other ranges
 are tried, too. Layers are measured in two anchor formats; the others follow from their local errors by the power law
-through both, since the loss grows smoothly with the layer's error.
+through both, since the loss grows smoothly with the layer's error. A weight that several layers multiply with is
+measured in all of them at once, since their errors do not just add up: those of a recurrent network are alike at every
+step. What there is no time to measure is predicted from local errors.
 
 Of a model beyond memory, measuring takes most of the time. The plan does not depend on the losses of weights that may
 take one format only, so a few of them tell what is usual.
@@ -14,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -56,6 +59,8 @@ UNREACHED = "their losses are taken to be like those of others; give samples tha
 ONE_FORMAT = "that can take only one format are taken to be like those of others, as the model is large"
 # Losses below this are noise of the float arithmetic.
 SMALLEST_LOSS = 1e-9
+# Power of the noise, relative to an output's, that tells what an error costs where nothing was measured.
+NOISE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,7 @@ class MeasureSensitivity:
                 for name in tables & walk.slicer.reads[walk.position]:
                     _measure_table(given, probe, name, suffix, anchors)
                 for layer in given.layers:
-                    if layer.name in results:
+                    if layer.name in results and layer.weight not in shared:
                         _measure_layer(given, probe, layer, suffix, anchors)
                 walk.advance(results)
                 stage.advance(next(iter(results)), part)
@@ -118,12 +123,13 @@ class MeasureSensitivity:
             sites.assume_the_rest()
         names = (weight.name for weight in given.weights)
         unknown = {name for name in names if name not in anchors and (pace.is_short or name not in forms)}
+        usual = usual_loss(given, anchors, partial(loss_of_noise, loss, reference))
         found = Assessed.after(
             given,
             ranges=sites.ranges,
             kinds=kinds,
             site_losses=sites.losses,
-            weight_losses=losses_of(given, anchors, unknown),
+            weight_losses=losses_of(given, anchors, unknown, usual),
             loss_unit=loss.unit,
         )
         return Result(found, True, tuple(notes))
@@ -232,23 +238,42 @@ def _probes(given: Solved, forms: Mapping[str, Sequence[Format]], slicer: Slicer
     """How often the network is run from its inputs, and from behind each place."""
     probes = Counter(source for site in given.sites for source in site.sources)
     anchored = {weight.name: len(forms.get(weight.name, ())) for weight in given.weights}
-    probes.update({layer.name: anchored[layer.weight] for layer in given.layers})
+    together = shared_by_layers(given)
+    probes.update({layer.name: anchored[layer.weight] for layer in given.layers if layer.weight not in together})
     tables = Counter({w.table or w.name: anchored[w.name] for w in given.weights if w.table or not w.layers})
     made = [sum(probes[name] for name in node.output) for node in slicer.nodes]
     read = [sum(tables[name] for name in names) for names in slicer.reads]
-    # What no node makes are inputs of the graph.
-    return float(sum(probes.values()) - sum(made)), [one + other for one, other in zip(made, read, strict=True)]
+    # What no node makes are inputs of the graph, and weights that are measured everywhere at once.
+    first = sum(probes.values()) - sum(made) + sum(anchored[name] for name in together)
+    return float(first), [one + other for one, other in zip(made, read, strict=True)]
 
 
-def losses_of(given: Solved, anchors: Anchors, unknown: Collection[str]) -> dict[tuple[str, Format], float]:
-    """Losses of all formats of all weights. unknown: of which these are taken for what is usual at their errors."""
-    usual, forms, losses = _loss_per_error(given, anchors), forms_of(given), dict[tuple[str, Format], float]()
+def losses_of(
+    given: Solved, anchors: Anchors, unknown: Collection[str], usual: float | None = None
+) -> dict[tuple[str, Format], float]:
+    """Losses of all formats of all weights.
+
+    unknown: of which these are predicted: what is usual for each layer's error. usual: see `usual_loss`.
+    """
+    each = usual_loss(given, anchors) if usual is None else usual
+    forms, losses = forms_of(given), dict[tuple[str, Format], float]()
     for weight in given.weights:
         found = anchors.get(weight.name, {})
         if weight.name in unknown:
-            found = {form: usual * given.errors[weight.name, form] for form in forms.get(weight.name, ())}
+            places = each * places_of(weight)
+            found = {form: places * given.errors[weight.name, form] for form in forms.get(weight.name, ())}
         losses.update(_interpolated(given, weight.name, found))
     return losses
+
+
+def shared_by_layers(given: Solved) -> dict[str, Weight]:
+    """The weights that several layers multiply with, by name, but for those that a table shares, too."""
+    return {weight.name: weight for weight in given.weights if len(weight.layers) > 1 and weight.table is None}
+
+
+def places_of(weight: Weight) -> int:
+    """At how many places the error of a weight enters."""
+    return max(len(weight.layers), 1)
 
 
 def _samples(given: Solved) -> tuple[Samples, bool]:
@@ -349,10 +374,11 @@ def mean_shift(observed: Observed, layer: Layer, weight: np.ndarray) -> np.ndarr
 
 
 def _tables(given: Solved, slicer: Slicer) -> tuple[list[str], set[str]]:
-    """Tables: those that several nodes read, and those that one does."""
+    """Weights of several layers and tables that several nodes read; and tables that one does."""
     readers = Counter(name for reads in slicer.reads for name in reads)
     names = list(weights_of_tables(given))
-    return [name for name in names if readers[name] != 1], {name for name in names if readers[name] == 1}
+    several = [*shared_by_layers(given), *(name for name in names if readers[name] != 1)]
+    return several, {name for name in names if readers[name] == 1}
 
 
 def weights_of_tables(given: Solved) -> dict[str, str]:
@@ -361,11 +387,27 @@ def weights_of_tables(given: Solved) -> dict[str, str]:
 
 
 def _measure_shared(given: Solved, probe: _Probe, suffixes: Suffixes, name: str, anchors: Anchors) -> None:
-    weight = weights_of_tables(given)[name]
-    for form, rows in _anchored_rows(given, probe, weight, name):
+    """Measure a weight of several layers, or a table, everywhere at once."""
+    layered = shared_by_layers(given).get(name)
+    weight = name if layered is not None else weights_of_tables(given)[name]
+    for form, solution in probe.anchored(given, weight):
         if (batches := probe.batches()) == 0:
             continue
-        _add(anchors, weight, form, probe.measure(suffixes.whole({name: rows}), {}, batches))
+        changed = {name: rows_of(solution, is_shared=weight != name)}
+        if layered is not None:
+            changed = {name: solution.weight, **_shifted_biases(given, layered, solution.weight)}
+        _add(anchors, weight, form, probe.measure(suffixes.whole(changed), {}, batches))
+
+
+def _shifted_biases(given: Solved, weight: Weight, numbers: np.ndarray) -> dict[str, np.ndarray]:
+    """Biases of the layers of a weight that make up for its mean error; of those that no other layer reads."""
+    read = Counter(layer.bias for layer in given.layers)
+    found = dict[str, np.ndarray]()
+    for layer in weight.layers:
+        if layer.bias is not None and read[layer.bias] == 1 and layer.is_corrected:
+            bias = initial(given.model, layer.bias)
+            found[layer.bias] = bias + mean_shift(given, layer, numbers).reshape(bias.shape)
+    return found
 
 
 def _measure_table(given: Solved, probe: _Probe, name: str, suffix: Suffix, anchors: Anchors) -> None:
@@ -397,17 +439,42 @@ def _assume_unreached(given: Solved, slicer: Slicer, anchors: Anchors) -> list[N
     """Give constants of branches that no sample takes the losses that others have at their errors."""
     inside = set().union(*(reads(node) - set(node.input) for node in slicer.nodes))
     unreached = sorted(name for name in inside.intersection(anchors) if not any(anchors[name].values()))
-    usual = _loss_per_error(given, anchors)
+    usual = usual_loss(given, anchors)
     for name in unreached:
         anchors[name] = {form: usual * given.errors[name, form] for form in anchors[name]}
     message = f"{len(unreached)} constants are read in branches that no sample takes: {UNREACHED}"
     return [Note(MeasureSensitivity.name, unreached[0], message, Level.WARNING)] if unreached else []
 
 
-def _loss_per_error(given: Solved, anchors: Anchors) -> float:
-    """What is usual among the losses that were measured; 1 where none was."""
-    found = [(loss, given.errors[name, form]) for name, losses in anchors.items() for form, loss in losses.items()]
-    return float(np.median([loss / error for loss, error in found if loss and error] or [1.0]))
+def usual_loss(given: Solved, anchors: Anchors, otherwise: Callable[[], float] = lambda: 1.0) -> float:
+    """The loss for the error of a layer that is usual among those that were measured; else what `otherwise` gives.
+
+    Errors are relative to the power of a layer's output. Those of a weight count once for each of its layers.
+    """
+    places = {weight.name: places_of(weight) for weight in given.weights}
+    measured = [
+        (loss, places[name] * given.errors[name, form])
+        for name, losses in anchors.items()
+        for form, loss in losses.items()
+    ]
+    found = [loss / error for loss, error in measured if loss and error]
+    return float(np.median(found)) if found else otherwise()
+
+
+def loss_of_noise(loss: OutputLoss, reference: Sequence[Values]) -> float:
+    """The loss for the relative error of the outputs themselves: as if errors of layers arrived there as they are."""
+    rng = np.random.default_rng(0)
+    noisy = [{name: _with_noise(array, rng) for name, array in values.items()} for values in reference]
+    found = loss.mean(reference, noisy) / NOISE
+    return found if np.isfinite(found) and found > 0 else 1.0
+
+
+def _with_noise(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    values = np.asarray(array)
+    if values.dtype.kind != "f" or not values.size:
+        return values
+    power = float(np.mean(np.square(values, dtype=np.float64)))
+    return values + (np.sqrt(NOISE * power) * rng.standard_normal(values.shape)).astype(values.dtype)
 
 
 def _interpolated(given: Solved, name: str, anchors: Mapping[Format, float]) -> dict[tuple[str, Format], float]:

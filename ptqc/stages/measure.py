@@ -40,7 +40,7 @@ from ptqc.work.progress import Progress
 MODEL, WHOLE, SAMPLES, JUDGING = "model.onnx", "whole.onnx", "samples", "judging"
 # Raised when what is measured, or how, changes, so that old entries are not taken for new ones. A format, a rewrite or
 # an integer kernel that is added or goes needs no raise: see `_known`.
-MEASUREMENT_VERSION = 29
+MEASUREMENT_VERSION = 30
 
 Before = TypeVar("Before", bound=Setting)
 After = TypeVar("After", bound=Setting)
@@ -63,6 +63,8 @@ def measured(
         key = {**key, "caches": "keep their digits"}
     if options.in_blocks and is_in_files(prepared.model):  # few weights are measured that these leave one format
         key = {**key, "operators": options.operators}
+    if run.in_library:
+        key = {**key, "runs": "in a library"}
     if prepared.judging is not None:
         key = {**key, "judging": prepared.judging.digest}
     solving = {**key_of("solve-weights", prepared, options.until(Phase.SOLVE)), **families}
@@ -97,10 +99,21 @@ def measured(
 
 
 class Run:
-    """Runs passes within a deadline; what each made is dumped, its notes are kept. executor: of their units of work."""
+    """Runs passes within a deadline; what each made is dumped, its notes are kept.
 
-    def __init__(self, deadline: Deadline = NEVER, dump: Dump = NO_DUMP, executor: Executor | None = None) -> None:
-        self.deadline, self.dump, self.notes = deadline, dump, list[Note]()
+    executor: of their units of work. in_library: whether a native library is what runs, in which starting an operator
+    takes no time.
+    """
+
+    def __init__(
+        self,
+        deadline: Deadline = NEVER,
+        dump: Dump = NO_DUMP,
+        executor: Executor | None = None,
+        *,
+        in_library: bool = False,
+    ) -> None:
+        self.deadline, self.dump, self.notes, self.in_library = deadline, dump, list[Note](), in_library
         self.executor = executor or Threads()
 
     def __call__(self, step: Pass[Before, After], given: Before, share: float) -> After:
