@@ -22,6 +22,8 @@ from ptqc.work.memory import lacks_memory
 
 INTERRUPTED = 130
 OUT_OF_MEMORY = "out of memory; give it more, or fewer --samples, and run the same command again"
+# What these commands find is their result, no fault of ptqc: it needs no trace.
+CHECKING = ("verify", "bisect")
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 # What disks and other limits of a machine give; any other error of the system that gets here is a fault of ptqc.
 ENVIRONMENT = {
@@ -48,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run: Callable[[argparse.Namespace], None] = options.run
         run(options)
     except PtqcError as error:
-        is_fault = error.exit_code == InternalError.exit_code and options.command_name not in CHECKING
+        is_fault = error.exit_code == InternalError.exit_code and words[0] not in CHECKING
         message = _internal_fault(error, words) if is_fault else _one_line(error)
         return failed(type(error).__name__, message, error.exit_code, error.found)
     except BrokenPipeError:  # the reader of our output went away, as `head` does

@@ -3,7 +3,9 @@
 One walk through the float graph: behind every layer and site the perturbed value runs through the rest of the graph
 and the outputs are compared, each by its kind (`ptqc.losses`). Where a site of one source loses much, its other ranges
 are tried, too. Layers are measured in two anchor formats; the others follow from their local errors by the power law
-through both, since the loss grows smoothly with the layer's error.
+through both, since the loss grows smoothly with the layer's error. A weight that several layers multiply with is
+measured in all of them at once, since their errors do not just add up: those of a recurrent network are alike at every
+step. What there is no time to measure is predicted from local errors.
 
 Of a model beyond memory, measuring takes most of the time. The plan does not depend on the losses of weights that may
 take one format only, so a few of them tell what is usual.
@@ -20,6 +22,7 @@ from typing import ClassVar
 import numpy as np
 
 from ptqc.calibration.samples import Samples
+from ptqc.errors import TimeTooShort
 from ptqc.execute.bounded import outputs_in_files
 from ptqc.execute.compressed import Held
 from ptqc.execute.suffix import Suffix, Suffixes
@@ -32,7 +35,7 @@ from ptqc.graph.protos import reads
 from ptqc.graph.sites import Site
 from ptqc.integer import fake_quantize
 from ptqc.losses import AUTO, OutputLoss, flawed_values, recognize
-from ptqc.notes import Level, Note, out_of_time
+from ptqc.notes import Level, Note, out_of_time, unfit
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.decide.choose_activations import limit_of
 from ptqc.passes.decide.phases import Assessed, Observed, Solved
@@ -63,6 +66,10 @@ ONE_FORMAT = "that can take only one format are taken to be like those of others
 LEFT_OUT = "are NaN or infinite in the float model: no loss was measured there"
 # Losses below this are noise of the float arithmetic.
 SMALLEST_LOSS = 1e-9
+# Share of the weights below which what is guessed of the others decides too much.
+FIT = 0.5
+# Power of the noise, relative to an output's, that tells what an error costs where nothing was measured.
+NOISE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -71,16 +78,21 @@ class MeasureSensitivity:
 
     loss: a kind for all outputs, or for some by name. limit: loss that activations may cost; 0: the default.
     choices: for a weight whose layers compute in float, and the formats that it was solved in, those that it may take.
+    floor: share of the weights that have to be measured, however little time there is.
     """
 
     loss: str | Mapping[str, str] = AUTO
     limit: float = 0.0
     choices: Choices = lambda _, forms: forms
+    floor: float = 0.0
     name: ClassVar[str] = "measure-sensitivity"
     effect: ClassVar[Effect] = Effect.DECIDE
 
     def apply(self, given: Solved) -> Result[Assessed]:
-        """How outputs are compared, the losses of sites and weights, and ranges that lose less."""
+        """How outputs are compared, the losses of sites and weights, and ranges that lose less.
+
+        Raises TimeTooShort where there was no time to measure a share `floor` of the weights.
+        """
         model = given.model
         samples, is_enough = _samples(given)
         walk = Walk(Slicer(model), samples)
@@ -112,7 +124,8 @@ class MeasureSensitivity:
                     if layer.name in results:
                         if not any(np.asarray(y).size for y in results[layer.name]):
                             idle.add(layer.name)
-                        _measure_layer(given, probe, layer, suffix, anchors)
+                        if layer.weight not in shared:
+                            _measure_layer(given, probe, layer, suffix, anchors)
                 walk.advance(results)
                 give_back()
                 stage.advance(next(iter(results)), part)
@@ -127,18 +140,27 @@ class MeasureSensitivity:
             notes.append(
                 out_of_time(f"{known} of {of} sites and {len(anchors)} of {len(given.weights)} weights, roughly")
             )
+            notes += self._check_floor(len(anchors), len(forms), pace)
             sites.assume_the_rest()
         names = (weight.name for weight in given.weights)
         unknown = {name for name in names if name not in anchors and (pace.is_short or name not in forms)}
+        usual = usual_loss(given, anchors, partial(loss_of_noise, loss, reference))
         found = Assessed.after(
             given,
             ranges=sites.ranges,
             kinds=kinds,
             site_losses=sites.losses,
-            weight_losses=losses_of(given, anchors, unknown),
+            weight_losses=losses_of(given, anchors, unknown, usual),
             loss_unit=loss.unit,
         )
         return Result(found, True, tuple(notes))
+
+    def _check_floor(self, measured: int, weights: int, pace: Pace) -> list[Note]:
+        """What there is to say where few weights were measured; see `apply`."""
+        message = f"there was time to measure what {measured} of {weights} weights lose; the others are guesses"
+        if measured < self.floor * weights:
+            raise TimeTooShort(message, pace.whole)
+        return [unfit(message)] if measured < FIT * weights else []
 
     def _forms_of(self, given: Solved) -> dict[str, Sequence[Format]]:
         """The formats that are measured, by weight; without weights that are taken to be like others."""
@@ -245,23 +267,42 @@ def _probes(given: Solved, forms: Mapping[str, Sequence[Format]], slicer: Slicer
     """How often the network is run from its inputs, and from behind each place."""
     probes = Counter(source for site in given.sites for source in site.sources)
     anchored = {weight.name: len(forms.get(weight.name, ())) for weight in given.weights}
-    probes.update({layer.name: anchored[layer.weight] for layer in given.fitted_layers})
+    together = shared_by_layers(given)
+    probes.update({one.name: anchored[one.weight] for one in given.fitted_layers if one.weight not in together})
     tables = Counter({w.table or w.name: anchored[w.name] for w in given.weights if w.table or not w.layers})
     made = [sum(probes[name] for name in node.output) for node in slicer.nodes]
     read = [sum(tables[name] for name in names) for names in slicer.reads]
-    # What no node makes are inputs of the graph.
-    return float(sum(probes.values()) - sum(made)), [one + other for one, other in zip(made, read, strict=True)]
+    # What no node makes are inputs of the graph, and weights that are measured everywhere at once.
+    first = sum(probes.values()) - sum(made) + sum(anchored[name] for name in together)
+    return float(first), [one + other for one, other in zip(made, read, strict=True)]
 
 
-def losses_of(given: Solved, anchors: Anchors, unknown: Collection[str]) -> dict[tuple[str, Format], float]:
-    """Losses of all formats of all weights. unknown: of which these are taken for what is usual at their errors."""
-    usual, forms, losses = _loss_per_error(given, anchors), forms_of(given), dict[tuple[str, Format], float]()
+def losses_of(
+    given: Solved, anchors: Anchors, unknown: Collection[str], usual: float | None = None
+) -> dict[tuple[str, Format], float]:
+    """Losses of all formats of all weights.
+
+    unknown: of which these are predicted: what is usual for each layer's error. usual: see `usual_loss`.
+    """
+    each = usual_loss(given, anchors) if usual is None else usual
+    forms, losses = forms_of(given), dict[tuple[str, Format], float]()
     for weight in given.weights:
         found = anchors.get(weight.name, {})
         if weight.name in unknown:
-            found = {form: usual * given.errors[weight.name, form] for form in forms.get(weight.name, ())}
+            places = each * places_of(weight)
+            found = {form: places * given.errors[weight.name, form] for form in forms.get(weight.name, ())}
         losses.update(_interpolated(given, weight.name, found))
     return losses
+
+
+def shared_by_layers(given: Solved) -> dict[str, Weight]:
+    """The weights that several layers multiply with, by name, but for those that a table shares, too."""
+    return {weight.name: weight for weight in given.weights if len(weight.layers) > 1 and weight.table is None}
+
+
+def places_of(weight: Weight) -> int:
+    """At how many places the error of a weight enters."""
+    return max(len(weight.layers), 1)
 
 
 def _samples(given: Solved) -> tuple[Samples, bool]:
@@ -367,10 +408,11 @@ def mean_shift(observed: Observed, layer: Layer, weight: np.ndarray) -> np.ndarr
 
 
 def _tables(given: Solved, slicer: Slicer) -> tuple[list[str], set[str]]:
-    """Tables: those that several nodes read, and those that one does."""
+    """Weights of several layers and tables that several nodes read; and tables that one does."""
     readers = Counter(name for reads in slicer.reads for name in reads)
     names = list(weights_of_tables(given))
-    return [name for name in names if readers[name] != 1], {name for name in names if readers[name] == 1}
+    several = [*shared_by_layers(given), *(name for name in names if readers[name] != 1)]
+    return several, {name for name in names if readers[name] == 1}
 
 
 def weights_of_tables(given: Solved) -> dict[str, str]:
@@ -379,11 +421,27 @@ def weights_of_tables(given: Solved) -> dict[str, str]:
 
 
 def _measure_shared(given: Solved, probe: _Probe, suffixes: Suffixes, name: str, anchors: Anchors) -> None:
-    weight = weights_of_tables(given)[name]
-    for form, rows in _anchored_rows(given, probe, weight, name):
+    """Measure a weight of several layers, or a table, everywhere at once."""
+    layered = shared_by_layers(given).get(name)
+    weight = name if layered is not None else weights_of_tables(given)[name]
+    for form, solution in probe.anchored(given, weight):
         if (batches := probe.batches()) == 0:
             continue
-        _add(anchors, weight, form, probe.measure(suffixes.whole({name: rows}), {}, batches))
+        changed = {name: rows_of(solution, is_shared=weight != name)}
+        if layered is not None:
+            changed = {name: solution.weight, **_shifted_biases(given, layered, solution.weight)}
+        _add(anchors, weight, form, probe.measure(suffixes.whole(changed), {}, batches))
+
+
+def _shifted_biases(given: Solved, weight: Weight, numbers: np.ndarray) -> dict[str, np.ndarray]:
+    """Biases of the layers of a weight that make up for its mean error; of those that no other layer reads."""
+    read = Counter(layer.bias for layer in given.layers)
+    found = dict[str, np.ndarray]()
+    for layer in weight.layers:
+        if layer.bias is not None and read[layer.bias] == 1 and layer.is_corrected:
+            bias = initial(given.model, layer.bias)
+            found[layer.bias] = bias + mean_shift(given, layer, numbers).reshape(bias.shape)
+    return found
 
 
 def _measure_table(given: Solved, probe: _Probe, name: str, suffix: Suffix, anchors: Anchors) -> None:
@@ -422,17 +480,43 @@ def _assume_unreached(given: Solved, slicer: Slicer, anchors: Anchors, idle: Col
     for weight in given.weights:
         if weight.layers and weight.table is None and all(layer.name in idle for layer in weight.layers):
             unreached.add(weight.name)
-    usual = _loss_per_error(given, anchors)
+    usual = usual_loss(given, anchors)
     for name in sorted(unreached.intersection(anchors)):
         anchors[name] = {form: usual * given.errors[name, form] for form in anchors[name]}
     message = f"{len(unreached)} constants are read where no sample comes: {UNREACHED}"
     return [Note(MeasureSensitivity.name, min(unreached), message, Level.WARNING)] if unreached else []
 
 
-def _loss_per_error(given: Solved, anchors: Anchors) -> float:
-    """What is usual among the losses that were measured; 1 where none was."""
-    found = [(loss, given.errors[name, form]) for name, losses in anchors.items() for form, loss in losses.items()]
-    return float(np.median([loss / error for loss, error in found if loss and error] or [1.0]))
+def usual_loss(given: Solved, anchors: Anchors, otherwise: Callable[[], float] = lambda: 1.0) -> float:
+    """The loss for the error of a layer that is usual among those that were measured; else what `otherwise` gives.
+
+    Errors are relative to the power of a layer's output. Those of a weight count once for each of its layers.
+    """
+    places = {weight.name: places_of(weight) for weight in given.weights}
+    measured = [
+        (loss, places[name] * given.errors[name, form])
+        for name, losses in anchors.items()
+        for form, loss in losses.items()
+    ]
+    found = [loss / error for loss, error in measured if loss and error]
+    return float(np.median(found)) if found else otherwise()
+
+
+def loss_of_noise(loss: OutputLoss, reference: Sequence[Values]) -> float:
+    """The loss for the relative error of the outputs themselves: as if errors of layers arrived there as they are."""
+    rng = np.random.default_rng(0)
+    noisy = ({name: _with_noise(array, rng) for name, array in values.items()} for values in reference)
+    found = loss.mean(reference, noisy) / NOISE
+    return found if np.isfinite(found) and found > 0 else 1.0
+
+
+def _with_noise(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    values = np.asarray(array)
+    if values.dtype.kind != "f" or not values.size:
+        return values
+    power = float(np.mean(np.square(values, dtype=np.float64)))
+    noise = np.sqrt(NOISE * power) * rng.standard_normal(values.shape)
+    return np.asarray(values + noise, values.dtype)
 
 
 def _interpolated(given: Solved, name: str, anchors: Mapping[Format, float]) -> dict[tuple[str, Format], float]:

@@ -284,6 +284,7 @@ class _State:
 
     split: batches that are fitted to; the others judge. bounded: where columns are held. room: for the layers that all
     draws solve at the same time. shared: what layers see that others are still to see; still: how many of them.
+    shared_weights: those that several layers multiply with.
     """
 
     given: Decided
@@ -298,12 +299,14 @@ class _State:
     room: Room = field(default_factory=Room)
     shared: dict[Reading, "_Inputs"] = field(default_factory=dict)
     still: Counter[Reading] = field(init=False)
+    shared_weights: set[str] = field(init=False)
     kept: int = 0
     before: float = 0.0
     after: float = 0.0
 
     def __post_init__(self) -> None:
         self.still = Counter(layer.reading for layer in self.plan.layers)
+        self.shared_weights = {weight.name for weight in self.plan.weights if len(weight.layers) > 1}
 
     @property
     def tuned(self) -> TunedNumbers:
@@ -392,7 +395,8 @@ class _State:
         if (fixed := self.weights.get(layer.weight)) is not None:  # an earlier layer shares it
             return [fixed]
         table = self.given.solutions[layer.weight, form]
-        if not isinstance(form, Scaled):
+        # What is fitted to this layer alone may be far off for others; the table's numbers are fitted to all of them.
+        if not isinstance(form, Scaled) or layer.weight in self.shared_weights:
             return [table]
         return [table, problem.rounded(form, self.strength)]
 

@@ -1,6 +1,7 @@
 """Views of a model by role: the layers with their weights, and the constants that may be stored packed."""
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,6 +16,8 @@ LAYERS = named(Trait.LAYER)
 NOT_NEGATIVE = named(Trait.NOT_NEGATIVE)
 
 MATRIX = 2  # axes
+# Of a number of a bias; and of those of all layers that share a weight, at most, for each number of the weight.
+BIAS_BITS, BIAS_SHARE = 32, 1
 # Constants smaller than this cost more graph text than packing them saves.
 SMALLEST_TABLE = 256
 
@@ -41,7 +44,8 @@ class Layer:
 
     channel_axis: the weight axis of output channels. groups, strides, pads (begins, then ends), dilations: of a Conv.
     settled: the output, or what follows it when a Relu or Clip(0, …) is absorbed. keeps_sign: whether its weights, none
-    of which is negative, must stay so: a logarithm or a root is taken of its sums.
+    of which is negative, must stay so: a logarithm or a root is taken of its sums. keeps_bias: whether its bias stays
+    as it is, since so many layers share its weight that a bias for each of them would take many bytes.
     """
 
     name: str
@@ -57,6 +61,7 @@ class Layer:
     pads: tuple[int, ...] = ()
     dilations: tuple[int, ...] = ()
     keeps_sign: bool = False
+    keeps_bias: bool = False
 
     @property
     def channels(self) -> int:
@@ -91,7 +96,12 @@ class Layer:
     @property
     def is_corrected(self) -> bool:
         """Whether its bias makes up for the mean error of its weights."""
-        return self.takes_bias and not self.keeps_sign
+        return self.takes_bias and not self.keeps_sign and not self.keeps_bias
+
+    @property
+    def may_have_bias(self) -> bool:
+        """Whether it has a bias, or gets one that makes up for the mean error of its weights."""
+        return self.takes_bias and (self.bias is not None or self.is_corrected)
 
     @property
     def kernel(self) -> tuple[int, ...]:
@@ -166,8 +176,14 @@ def draws(layers: Sequence[Layer]) -> dict[str, int]:
 def find_layers(model: ir.Model) -> list[Layer]:
     """The layers of the main graph in execution order."""
     rooted = _rooted(model.graph)
-    found = (_as_layer(node, rooted) for node in model.graph)
-    return [layer for layer in found if layer is not None]
+    found = [layer for node in model.graph if (layer := _as_layer(node, rooted)) is not None]
+    shared = Counter(layer.weight for layer in found)
+    return [replace(layer, keeps_bias=_keeps_bias(layer, shared[layer.weight])) for layer in found]
+
+
+def _keeps_bias(layer: Layer, sharing: int) -> bool:
+    """Whether biases for all layers that share a weight would take more than BIAS_SHARE bits for each number of it."""
+    return sharing > 1 and sharing * layer.channels * BIAS_BITS > BIAS_SHARE * math.prod(layer.shape)
 
 
 def find_inner_layers(model: ir.Model) -> dict[ir.Node, Layer]:

@@ -9,10 +9,12 @@ import onnx_ir as ir
 from ptqc.formats import ActivationParams
 from ptqc.graph.caches import find_caches
 from ptqc.graph.layers import Layer
+from ptqc.graph.nodes import rank
 from ptqc.operators import Trait, absorbs, data_inputs, has_own_scale, is_float, keeps_codes, named
 
 P = TypeVar("P", bound=ActivationParams)
 
+GEMM_AXES = 2
 # A node with this property computes in float, whatever kernels there are for it.
 IN_FLOAT = "ptqc.in_float"
 # What a node with this property makes is not quantized: calibration has not shown all that it can be.
@@ -54,7 +56,7 @@ def find_kernels(model: ir.Model, layers: Sequence[Layer]) -> list[Kernel]:
             layer = by_name[name]
             settled = layer.settled
             inputs: tuple[str, ...] = (layer.input,)
-            free = node.op_type in named(Trait.FLOAT_OUTPUT) and settled == layer.name
+            free = node.op_type in named(Trait.FLOAT_OUTPUT) and settled == layer.name and not _fuses_with_sum(node)
         elif has_own_scale(node) and is_float(node.outputs[0]):
             absorbed = absorbs(node)
             settled = str(absorbed.outputs[0].name) if absorbed is not None else name
@@ -63,6 +65,14 @@ def find_kernels(model: ir.Model, layers: Sequence[Layer]) -> list[Kernel]:
             continue
         kernels.append(Kernel(name, node.op_type, inputs, settled, free))
     return kernels
+
+
+def _fuses_with_sum(node: ir.Node) -> bool:
+    """Whether ONNX Runtime may make one Gemm of a MatMul and the sum behind it, which then computes in float."""
+    (value,) = node.outputs
+    readers = list(value.consumers())
+    is_alone = len(readers) == 1 and not value.is_graph_output()
+    return node.op_type == "MatMul" and rank(value) == GEMM_AXES and is_alone and readers[0].op_type == "Add"
 
 
 def find_sites(model: ir.Model, kernels: Sequence[Kernel]) -> list[Site]:

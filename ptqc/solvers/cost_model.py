@@ -64,12 +64,14 @@ class Times:
 class TimedOperator:
     """A node, with the Relu or Clip that it absorbs.
 
-    node: name of its first output. tensors: it runs on codes where all of these are quantized; none: never.
+    node: name of its first output. tensors: it runs on codes where all of these are quantized; none: never. moves:
+    whether it only moves codes.
     """
 
     node: str
     op_type: str
     tensors: tuple[str, ...]
+    moves: bool = False
 
 
 @dataclass(frozen=True)
@@ -149,12 +151,13 @@ def owners(kernels: Collection[Kernel]) -> dict[str, str]:
 def _operator(node: ir.Node, everything: Plan) -> TimedOperator:
     name = str(node.outputs[0].name)
     kernel, tensors = everything.integer.get(name), tuple[str, ...]()
+    moves = kernel is None and keeps_codes(node)
     if kernel is not None:
         tensors = (*kernel.inputs, *(() if kernel.float_output else (kernel.output,)))
-    elif keeps_codes(node):
+    elif moves:
         moved = tuple(str(value.name) for value in (*data_inputs(node), *node.outputs))
         tensors = moved if all(tensor in everything.params for tensor in moved) else ()
-    return TimedOperator(name, node.op_type, tensors)
+    return TimedOperator(name, node.op_type, tensors, moves)
 
 
 def _edge(value: ir.Value, operators: Mapping[str, TimedOperator], owner: Mapping[str, str]) -> Edge:

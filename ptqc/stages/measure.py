@@ -63,6 +63,8 @@ def measured(
         key = {**key, "caches": "keep their digits"}
     if options.in_blocks and is_in_files(prepared.model):  # few weights are measured that these leave one format
         key = {**key, "operators": options.operators}
+    if run.in_library:
+        key = {**key, "runs": "in a library"}
     if prepared.judging is not None:
         key = {**key, "judging": prepared.judging.digest}
     solving = {**key_of("solve-weights", prepared, options.until(Phase.SOLVE)), **families}
@@ -97,10 +99,23 @@ def measured(
 
 
 class Run:
-    """Runs passes within a deadline; what each made is dumped, its notes are kept. executor: of their units of work."""
+    """Runs passes within a deadline; what each made is dumped, its notes are kept.
 
-    def __init__(self, deadline: Deadline = NEVER, dump: Dump = NO_DUMP, executor: Executor | None = None) -> None:
+    executor: of their units of work. in_library: whether a native library is what runs, in which starting an operator
+    takes no time. floor: share of the weights that have to be measured, however little time there is.
+    """
+
+    def __init__(
+        self,
+        deadline: Deadline = NEVER,
+        dump: Dump = NO_DUMP,
+        executor: Executor | None = None,
+        *,
+        in_library: bool = False,
+        floor: float = 0.0,
+    ) -> None:
         self.deadline, self.dump, self.notes = deadline, dump, list[Note]()
+        self.in_library, self.floor = in_library, floor
         self.executor = executor or Threads()
 
     def __call__(self, step: Pass[Before, After], given: Before, share: float) -> After:

@@ -75,7 +75,7 @@ def forms_in_float(weight: Weight, forms: Sequence[Format], options: CompileOpti
 def table_numbers(decided: Decided, choice: Mapping[str, Format]) -> TunedNumbers:
     """The table's own numbers, without bias correction: enough to weigh a plan."""
     weights = with_tables({name: decided.solutions[name, form] for name, form in choice.items()}, decided.weights)
-    biases = {layer.name: _bias(decided.model, layer) if layer.takes_bias else None for layer in decided.layers}
+    biases = {layer.name: _bias(decided.model, layer) if layer.may_have_bias else None for layer in decided.layers}
     return TunedNumbers(weights, biases)
 
 
@@ -110,7 +110,7 @@ def _use(
     is_free = options.in_blocks and layer.name not in plan.integer
     if is_free and _goes_in_blocks(weight, layer, solution.form):
         return size.Use(in_blocks=True)
-    if layer.name not in plan.integer or not layer.takes_bias:
+    if layer.name not in plan.integer or not layer.may_have_bias:
         return size.Use(layer.name in plan.integer, None)
     x, y = plan.params[layer.input], plan.params.get(layer.settled)
     bias = _bias(model, layer)

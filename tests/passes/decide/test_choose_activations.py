@@ -1,6 +1,8 @@
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
@@ -11,9 +13,9 @@ from test_measure_sensitivity import measured as measure
 
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.execute.walk import Slicer
-from ptqc.graph.sites import Site, integer_kernels, source_params
+from ptqc.graph.sites import Site, source_params
 from ptqc.losses import UNITS, OutputLoss
-from ptqc.passes.decide.choose_activations import WORTH, ChooseActivations, _within
+from ptqc.passes.decide.choose_activations import NEXT_TO_NOTHING, WORTH, ChooseActivations, Worth
 from ptqc.passes.decide.phases import Assessed, Decided
 from ptqc.passes.tune.quantized_walk import run_quantized
 from ptqc.work.deadline import Deadline
@@ -77,23 +79,58 @@ def test_the_limit_holds_for_the_whole_choice(model: ir.Model, context: Decided,
 def test_what_costs_much_and_saves_little_stays_float(context: Decided) -> None:
     """Though the limit has room for it."""
     first, *others = context.layers
-    context = replace(context, macs={first.name: 1} | {layer.name: 10 for layer in others})
+    context = replace(context, macs={**context.macs, first.name: 10**4} | {layer.name: 10**7 for layer in others})
     costly = context.site_of[first.input]
     context = replace(context, site_losses=dict.fromkeys(context.site_losses, 1e-6) | {costly.name: 0.5})
-    assert costly not in _within(context, 1.0)
-    context = replace(context, macs={**context.macs, first.name: 100})
-    assert costly in _within(context, 1.0)
+    worth = Worth.of(context)
+    assert costly not in worth.sites(1.0, worth.arithmetic)
+    worth = Worth.of(replace(context, macs={**context.macs, first.name: 10**8}))
+    assert costly in worth.sites(1.0, worth.arithmetic)
 
 
-def test_more_loss_buys_more_arithmetic(context: Decided) -> None:
-    def arithmetic(limit: float) -> int:
-        chosen = ChooseActivations("auto", limit).apply(context).made
-        tensors = {t for site in context.sites if site.name in chosen.activations for t in site.tensors}
-        return sum(context.macs[kernel.node] for kernel in integer_kernels(context.kernels, tensors))
+def test_what_takes_longer_on_codes_stays_float(tmp_path: Path) -> None:
+    """However little it loses: a convolution whose groups are narrow takes several times as long on codes."""
+    graph = """g (float[N,8,16,16] x) => (float[N,64,16,16] y) {
+        a = Conv<pads=[1,1,1,1], group=8>(x, w1)
+        b = Relu(a)
+        y = Conv<pads=[1,1,1,1]>(b, w2)
+    }"""
+    narrow = parse(graph, w1=noise(32, 1, 3, 3, seed=1) / 3, w2=noise(64, 32, 3, 3, seed=2) / 17)
+    given = Decided.after(measure(narrow, [{"x": noise(1, 8, 16, 16, seed=seed)} for seed in range(16)], tmp_path))
+    worth = Worth.of(replace(given, site_losses=dict.fromkeys(given.site_losses, 1e-9)))
+    for times in (worth.times, worth.arithmetic):
+        assert [site.name for site in worth.sites(1.0, times)] == ["b", "y"]
+    assert worth.saved(worth.sites(1.0, worth.times), worth.times) > 0 > worth.saved(given.sites, worth.times)
 
-    bought = [arithmetic(limit) for limit in (1e-7, 1e-4, 1e-2, 1.0)]
-    assert bought == sorted(bought)
-    assert bought[0] < bought[-1] == sum(context.macs.values())
+
+@pytest.mark.parametrize("activations", ["auto", "integer"])
+def test_small_operators_pay_only_where_next_to_nothing_is_lost(
+    context: Decided, activations: Literal["auto", "integer"]
+) -> None:
+    """Conversions of so small tensors take longer than multiplying codes saves, if not in large batches."""
+    worth = Worth.of(replace(context, site_losses=dict.fromkeys(context.site_losses, 0.0)))
+    assert worth.saved(context.sites, worth.times) < 0
+    assert worth.sites(1.0, worth.times) == []
+    assert set(worth.sites(1.0, worth.arithmetic)) == set(context.sites)
+    lost = ChooseActivations(activations).apply(context).made.activation_loss
+    limits = {True: lost / NEXT_TO_NOTHING * 1.1, False: lost / NEXT_TO_NOTHING / 1.1}
+    for is_nothing, limit in limits.items():
+        chosen = ChooseActivations(activations, limit).apply(context).made.activations
+        assert bool(chosen) == (is_nothing or activations == "integer")
+    in_library = ChooseActivations(activations, limits[False], in_library=True).apply(context).made
+    assert len(in_library.activations) == len(context.sites)
+
+
+def test_more_loss_buys_more_time(context: Decided) -> None:
+    worth = Worth.of(context)
+
+    def time(limit: float) -> float:
+        chosen = ChooseActivations("auto", limit, in_library=True).apply(context).made
+        return worth.network.predict(worth.arithmetic, context.tensors_of(chosen.activations))
+
+    taken = [time(limit) for limit in (1e-7, 1e-4, 1e-2, 1.0)]
+    assert taken == sorted(taken, reverse=True)
+    assert taken[0] > taken[-1] == worth.network.predict(worth.arithmetic, context.tensors_of(context.ranges))
 
 
 def test_the_default_limit_is_that_of_the_losss_unit(context: Decided) -> None:
@@ -107,8 +144,9 @@ def test_sums_of_losses_that_are_too_hopeful_are_tightened(context: Decided) -> 
     context = ChooseActivations("integer").apply(context).made
     limit = context.activation_loss / 4
     context = replace(context, site_losses={name: loss / 500 for name, loss in context.site_losses.items()})
-    assert len(_within(context, limit)) >= len(context.sites) - 1
-    context = ChooseActivations("auto", limit).apply(context).made
+    worth = Worth.of(context)
+    assert len(worth.sites(limit, worth.arithmetic)) >= len(context.sites) - 1
+    context = ChooseActivations("auto", limit, in_library=True).apply(context).made
     assert 0 < context.activation_loss <= limit
 
 
@@ -123,28 +161,28 @@ def subsets(sites: Sequence[Site]) -> Iterator[list[Site]]:
         yield from (list(chosen) for chosen in itertools.combinations(sites, count))
 
 
-def worth(context: Decided, sites: list[Site], limit: float) -> float:
-    """What the program maximizes, and minus infinity beyond the limit."""
-    spent = sum(context.site_losses[site.name] for site in sites) / limit
-    tensors = {tensor for site in sites for tensor in site.tensors}
-    gained = sum(context.macs.get(kernel.node, 0) for kernel in integer_kernels(context.kernels, tensors))
-    return gained / sum(context.macs.values()) - WORTH * spent if spent <= 1 + 1e-6 else -np.inf
+def cost(worth: Worth, sites: list[Site], limit: float) -> float:
+    """What the program minimizes, as a share of the time in float, and infinity beyond the limit."""
+    spent = sum(worth.given.site_losses[site.name] for site in sites) / limit
+    return WORTH * spent - worth.saved(sites, worth.times) if spent <= 1 + 1e-6 else np.inf
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_no_set_of_sites_is_worth_more(context: Decided, seed: int) -> None:
     rng = np.random.default_rng(seed)
     context = replace(context, site_losses={site.name: float(np.exp(rng.normal(-3, 2))) for site in context.sites})
-    context = replace(context, macs={layer.name: int(np.exp(rng.uniform(0, 12))) for layer in context.layers})
-    limit = float(sum(context.site_losses.values()) * rng.uniform(0.05, 1.1))
-    best = max(worth(context, sites, limit) for sites in subsets(context.sites))
-    assert worth(context, _within(context, limit), limit) >= best - 2e-3 * abs(best) - 1e-9
+    context = replace(
+        context, macs={**context.macs, **{x.name: int(np.exp(rng.uniform(0, 17))) for x in context.layers}}
+    )
+    limit, worth = float(sum(context.site_losses.values()) * rng.uniform(0.05, 1.1)), Worth.of(context)
+    best = min(cost(worth, sites, limit) for sites in subsets(context.sites))
+    assert cost(worth, worth.sites(limit, worth.times), limit) <= best + 2e-3
 
 
 def test_a_choice_is_not_searched_for_beyond_the_deadline(context: Decided) -> None:
     """One choice loses too much; there is no time for another."""
     late = replace(context, deadline=Deadline(0.0), site_losses=dict.fromkeys(context.site_losses, 1e-12))
-    result = ChooseActivations("auto", limit=1e-10).apply(late)
+    result = ChooseActivations("auto", limit=1e-10, in_library=True).apply(late)
     late, (note,) = result.made, result.notes
     assert "1 choices of activations" in note.message
     assert (late.activations, late.activation_loss) == ({}, 0.0)
