@@ -380,8 +380,8 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="write nothing and end with exit code 2 if the file misses its latency or memory budget, or is not shown "
-        "to keep its loss budget",
+        help="write nothing and end with exit code 2 if the file misses its latency or memory budget, is not shown to "
+        "keep its loss budget, or is not fit for use because the time limit left out too much",
     )
     parser.add_argument("--force", action="store_true", help="replace the artifact that is in the output folder")
     parser.add_argument(

@@ -3,6 +3,7 @@
 `ptqc.api` makes a request of what users give.
 """
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,7 @@ from ptqc.codegen.onnxruntime.intent import Intent
 from ptqc.codegen.onnxruntime.verify import verify
 from ptqc.codegen.targets import Chosen
 from ptqc.detection.detector import Detector
+from ptqc.errors import TimeTooShort
 from ptqc.executors.base import Executor
 from ptqc.executors.threads import Threads
 from ptqc.graph.external import is_in_files
@@ -49,13 +51,14 @@ from ptqc.stages.fit import Fitted, Packed, PlanSearch, Search, best_of, reconst
 from ptqc.stages.float_activations import fit_finite
 from ptqc.stages.float_layers import with_float_layers
 from ptqc.stages.job import Job
+from ptqc.stages.judging.fit_for_use import check_fit
 from ptqc.stages.judging.judge import Evaluate, judge
 from ptqc.stages.judging.labels import Labelled, read_labels
 from ptqc.stages.judging.most_changed import most_changed
 from ptqc.stages.judging.saturation import saturation_notes
 from ptqc.stages.judging.speed import measure_speed
 from ptqc.stages.latency.clock import Clock
-from ptqc.stages.latency.latency_budget import time_delivered, within_latency
+from ptqc.stages.latency.latency_budget import chosen_again, time_delivered, within_latency
 from ptqc.stages.latency.times import OnnxRuntimeClock
 from ptqc.stages.loss.judges import gather_apart, with_judges
 from ptqc.stages.loss.kept_loss import KeptLoss, tell_loss
@@ -69,6 +72,7 @@ from ptqc.stages.preparing.even_channels import evened
 from ptqc.stages.preparing.prepare import Prepared, prepare
 from ptqc.stages.preparing.split import with_splits, without_unused
 from ptqc.stages.problem import forms_in_float, lower, pack
+from ptqc.stages.simplest import Fit, or_simpler
 from ptqc.stages.stored_numbers import StoredNumbers
 from ptqc.store.entries import Store
 from ptqc.store.housekeeping import clear_unfinished
@@ -80,6 +84,8 @@ from ptqc.work.threads import one_blas_thread
 
 # Of the time that is left, where there is a limit; the rest is for what comes behind.
 SPLITTING_SHARE, MEASURING_SHARE, FITTING_SHARE = 0.1, 0.6, 0.5
+# Of what measuring may take, the part of sensitivities; and the share of the weights below which no file is made.
+SENSITIVITY_SHARE, FLOOR = 0.4, 0.1
 
 
 @dataclass(frozen=True)
@@ -121,7 +127,7 @@ class CompileRequest:
     def run(self) -> Run:
         """Runs the passes that decide, within their share of the time."""
         deadline, in_library = self.deadline.share(MEASURING_SHARE), self.target is not None
-        return Run(deadline, self.dump, self.executor, in_library=in_library)
+        return Run(deadline, self.dump, self.executor, in_library=in_library, floor=FLOOR)
 
     def labelled(self, model: ir.Model, folder: Path) -> Labelled | None:
         """The labelled samples, where there are any. folder: for them."""
@@ -151,10 +157,20 @@ def compile_model(model: Model, calibration: object, request: CompileRequest) ->
         check_early(prepared, request.budgets, options, request.target)
         check_detector(prepared, request.detector)
         prepared = evened(prepared, options, request.store, request.deadline, progress)  # channels scaled and rotated
-        prepared, decided, notes, entry = _measure_split(prepared, request)
+        try:
+            prepared, decided, notes, entry = _measure_split(prepared, request)
+        except TimeTooShort as error:
+            raise _too_short(error, options.time_limit, time.monotonic() - request.started) from None
         notes = [*prepared.notes, *notes]
         job = Job(prepared, decided, options, tuple(notes), entry, request.budgets, request.started, memory=memory)
         return _deliver(job, request, labelled, folder)
+
+
+def _too_short(error: TimeTooShort, limit: float, taken: float) -> TimeTooShort:
+    """What a compile needs that was cut short too much. limit: seconds that it had. taken: until now."""
+    needed = max(error.seconds / (MEASURING_SHARE * SENSITIVITY_SHARE), taken + 2 * error.seconds, 2 * limit)
+    advice = f"give --time-limit {math.ceil(needed)}s or so, or run it where less else runs; what was solved is kept"
+    return TimeTooShort(f"the time limit of {limit:g} s is too short: {error}; {advice}", needed)
 
 
 def resolve_job(job: Job, request: CompileRequest, calibration: object = None) -> Artifact:
@@ -199,8 +215,9 @@ def _decide(setting: Setting, options: CompileOptions, cache: CandidateCache, ru
     families = families_of(setting.model, options)
     solved = run(SolveWeights(options.bits, cache, options.sparsity, families, run.executor), observed, 0.4)
     measure = MeasureCurvature if options.sensitivity == "curvature" else MeasureSensitivity
-    measuring = measure(options.loss, options.activation_limit, partial(forms_in_float, options=options))
-    assessed = run(measuring, solved, 0.4)
+    choices = partial(forms_in_float, options=options)
+    measuring = measure(options.loss, options.activation_limit, choices, run.floor)
+    assessed = run(measuring, solved, SENSITIVITY_SHARE)
     choose = ChooseActivations(options.activations, options.activation_limit, in_library=run.in_library)
     return run(choose, assessed, 0.3)
 
@@ -211,8 +228,13 @@ def _deliver(job: Job, request: CompileRequest, labelled: Labelled | None, folde
     job = within_latency(job, request.clock, request.times, request.plan, progress)  # choose activations for the time
     job = within_memory(job, request.plan, progress)  # and for the memory
     job, fitted, kept = _fit_budgets(job, request, labelled)
-    if kept is not None and job.budgets.strict:
-        kept.check()
+    slower = time_delivered(job, request.clock, fitted, progress)
+    if (again := chosen_again(job, slower, request.times, request.plan)) is not None:
+        job, fitted, kept = _fit_budgets(within_memory(again, request.plan, progress), request, labelled)
+    if job.budgets.strict:
+        check_fit([*job.notes, *fitted.notes])
+        if kept is not None:
+            kept.check()
     request.dump.document("plan", fitted.plan.to_json())
     request.dump.model(Lower.name, fitted.lowered.model)
     probes, file = list(held_back.few(VERIFIED_SAMPLES)), fitted.exported.proto
@@ -261,7 +283,11 @@ def _fit_budgets(job: Job, request: CompileRequest, labelled: Labelled | None) -
     if budget is None:
         job = with_float_layers(job, request.target, plan)  # choose what layers in float read
         decided = replace(job.decided, deadline=deadline.share(FITTING_SHARE))
-        return *fit_finite(job, decided, plan, lambda known: fit(known, job.options, job.limit, plan, stored)), None
+        whole = Fit(decided, lambda known: fit(known, job.options, job.limit, plan, stored), request.target is not None)
+        job, fitted = fit_finite(job, decided, plan, whole.fit)
+        if plan is None and job.budgets.latency is None and job.budgets.memory is None:
+            job, fitted = or_simpler(job, fitted, whole)
+        return job, fitted, None
     criterion = criterion_of(job, budget, labelled, request.evaluate)
     fitting = partial(fit_search, options=job.options, stored=stored)
     given = Fitting(fitting, plan, request.target, deadline, FITTING_SHARE)

@@ -101,6 +101,19 @@ class Missed(PtqcError):
     exit_code = 2
 
 
+class TimeTooShort(PtqcError):
+    """A time limit leaves out so much that the file would not be fit for use.
+
+    seconds: that the step which was cut short takes as a whole, about.
+    """
+
+    exit_code = 2
+
+    def __init__(self, message: str, seconds: float) -> None:
+        super().__init__(message)
+        self.seconds = seconds
+
+
 class Interrupted(PtqcError):
     """The environment stopped the work (disk, memory, signal); finished parts are kept."""
 

@@ -38,3 +38,16 @@ def out_of_time(done: str) -> Note:
 def is_cut_short(notes: Iterable[Note]) -> bool:
     """Whether the time limit left out anything."""
     return any(note.step == OUT_OF_TIME for note in notes)
+
+
+UNFIT = "not-fit-for-use"
+
+
+def unfit(why: str) -> Note:
+    """A warning that a file is not fit for use, however well it was checked."""
+    return Note(UNFIT, "", why, Level.WARNING)
+
+
+def reasons_unfit(notes: Iterable[Note]) -> list[str]:
+    """Why a file is not fit for use; none where it is."""
+    return [note.message for note in notes if note.step == UNFIT]

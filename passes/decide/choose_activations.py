@@ -35,7 +35,7 @@ from ptqc.solvers.allocation import LOSS
 from ptqc.solvers.cost_model import Network, Times
 from ptqc.solvers.integer_program import Goal, solve
 from ptqc.solvers.joint import CODES, NANOSECONDS, SiteCosts, Weighed, joint_choice
-from ptqc.solvers.usual_times import Sizes, arithmetic_times, usual_times
+from ptqc.solvers.usual_times import OperatorSizes, arithmetic_times, usual_times
 
 # Spending the whole limit must save at least this share of the time: what costs much and saves little stays float.
 WORTH = 0.5
@@ -96,6 +96,8 @@ class ChooseActivations:
             limit = max(min(limit, spent) * min(0.7, target / found), SMALLEST_LIMIT)
         else:  # the losses one by one say too little about the loss of all
             sites, found = [], 0.0
+        if not sites and not notes:
+            notes = [Note(self.name, "", f"all activations stay float: {worth.of_all}")]
         return self._decided(given, sites, found, notes)
 
     @staticmethod
@@ -131,15 +133,15 @@ class Worth:
     given: Assessed
     network: Network
     layers: Mapping[str, Layer]
-    sizes: Sizes
+    sizes: OperatorSizes
 
     @classmethod
     def of(cls, given: Assessed) -> "Worth":
-        """Sizes are those of the largest sample."""
+        """OperatorSizes are those of the largest sample."""
         network = Network.of(given.model, replace(given.roles, activations=given.ranges))
         tensors = {edge.tensor for edge in network.edges} | {one.node for one in network.operators if one.tensors}
         shapes = shapes_of(given.model, given.tuning.largest[0], tensors)
-        return cls(given, network, {layer.name: layer for layer in given.layers}, Sizes(given.macs, shapes))
+        return cls(given, network, {layer.name: layer for layer in given.layers}, OperatorSizes(given.macs, shapes))
 
     @cached_property
     def times(self) -> Times:
@@ -151,11 +153,18 @@ class Worth:
         """See `arithmetic_times`."""
         return arithmetic_times(self.network, self.layers, self.sizes)
 
-    def saved(self, sites: Collection[Site]) -> float:
+    def saved(self, sites: Collection[Site], times: Times) -> float:
         """The share of the time that codes of these sites save; negative where they take longer."""
         quantized = self.given.tensors_of({site.name for site in sites})
-        whole = self.network.predict(self.times, ())
-        return 1 - self.network.predict(self.times, quantized) / whole if whole else 0.0
+        whole = self.network.predict(times, ())
+        return 1 - self.network.predict(times, quantized) / whole if whole else 0.0
+
+    @property
+    def of_all(self) -> str:
+        """What 8 bits for all sites would lose and save, in words."""
+        loss, saved = sum(self.given.site_losses.values()), self.saved(self.given.sites, self.times)
+        time = f"save {saved:.0%} of the time" if saved > 0 else f"take {-saved:.0%} more time"
+        return f"8 bits for all of them would lose about {loss:.2g} {self.given.loss_unit} and {time}"
 
     def sites(self, limit: float, times: Times) -> list[Site]:
         """The sites whose codes are worth most by these times, of those whose losses sum to at most the limit."""

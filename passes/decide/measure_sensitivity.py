@@ -22,6 +22,7 @@ from typing import ClassVar
 import numpy as np
 
 from ptqc.calibration.samples import Samples
+from ptqc.errors import TimeTooShort
 from ptqc.execute.compressed import Held
 from ptqc.execute.suffix import Suffix, Suffixes
 from ptqc.execute.walk import Slicer, Values, Walk
@@ -33,7 +34,7 @@ from ptqc.graph.protos import reads
 from ptqc.graph.sites import Site
 from ptqc.integer import fake_quantize
 from ptqc.losses import AUTO, OutputLoss, recognize
-from ptqc.notes import Level, Note, out_of_time
+from ptqc.notes import Level, Note, out_of_time, unfit
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.decide.choose_activations import limit_of
 from ptqc.passes.decide.phases import Assessed, Observed, Solved
@@ -59,6 +60,8 @@ UNREACHED = "their losses are taken to be like those of others; give samples tha
 ONE_FORMAT = "that can take only one format are taken to be like those of others, as the model is large"
 # Losses below this are noise of the float arithmetic.
 SMALLEST_LOSS = 1e-9
+# Share of the weights below which what is guessed of the others decides too much.
+FIT = 0.5
 # Power of the noise, relative to an output's, that tells what an error costs where nothing was measured.
 NOISE = 1e-3
 
@@ -69,16 +72,21 @@ class MeasureSensitivity:
 
     loss: a kind for all outputs, or for some by name. limit: loss that activations may cost; 0: the default.
     choices: for a weight whose layers compute in float, and the formats that it was solved in, those that it may take.
+    floor: share of the weights that have to be measured, however little time there is.
     """
 
     loss: str | Mapping[str, str] = AUTO
     limit: float = 0.0
     choices: Choices = lambda _, forms: forms
+    floor: float = 0.0
     name: ClassVar[str] = "measure-sensitivity"
     effect: ClassVar[Effect] = Effect.DECIDE
 
     def apply(self, given: Solved) -> Result[Assessed]:
-        """How outputs are compared, the losses of sites and weights, and ranges that lose less."""
+        """How outputs are compared, the losses of sites and weights, and ranges that lose less.
+
+        Raises TimeTooShort where there was no time to measure a share `floor` of the weights.
+        """
         model = given.model
         samples, is_enough = _samples(given)
         walk = Walk(Slicer(model), list(samples.batches(1)))
@@ -120,6 +128,7 @@ class MeasureSensitivity:
             notes.append(
                 out_of_time(f"{known} of {of} sites and {len(anchors)} of {len(given.weights)} weights, roughly")
             )
+            notes += self._check_floor(len(anchors), len(forms), pace)
             sites.assume_the_rest()
         names = (weight.name for weight in given.weights)
         unknown = {name for name in names if name not in anchors and (pace.is_short or name not in forms)}
@@ -133,6 +142,13 @@ class MeasureSensitivity:
             loss_unit=loss.unit,
         )
         return Result(found, True, tuple(notes))
+
+    def _check_floor(self, measured: int, weights: int, pace: Pace) -> list[Note]:
+        """What there is to say where few weights were measured; see `apply`."""
+        message = f"there was time to measure what {measured} of {weights} weights lose; the others are guesses"
+        if measured < self.floor * weights:
+            raise TimeTooShort(message, pace.whole)
+        return [unfit(message)] if measured < FIT * weights else []
 
     def _forms_of(self, given: Solved) -> dict[str, Sequence[Format]]:
         """The formats that are measured, by weight; without weights that are taken to be like others."""
@@ -474,7 +490,8 @@ def _with_noise(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     if values.dtype.kind != "f" or not values.size:
         return values
     power = float(np.mean(np.square(values, dtype=np.float64)))
-    return values + (np.sqrt(NOISE * power) * rng.standard_normal(values.shape)).astype(values.dtype)
+    noise = np.sqrt(NOISE * power) * rng.standard_normal(values.shape)
+    return np.asarray(values + noise, values.dtype)
 
 
 def _interpolated(given: Solved, name: str, anchors: Mapping[Format, float]) -> dict[tuple[str, Format], float]:

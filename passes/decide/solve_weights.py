@@ -31,7 +31,7 @@ ENOUGH_COLUMNS, ENOUGH_SAMPLES = 4, 32
 # What a weight costs that is only rounded, in the formats that need no fitting, relative to solving it in all.
 HURRIED_COST = 0.1
 # Seconds that a weight takes in any case and for each number in each format, and products per second; they decide what
-# progress says.
+# progress says, and how a time limit is kept.
 EACH, NUMBER, SPEED = 0.07, 4e-7, 5e10
 # Bytes of a weight's numbers in the formats that it is solved in at a time, where the model does not fit into memory.
 FORMAT_BYTES = 2**28
@@ -136,7 +136,7 @@ class SolveWeights:
 
     def _cost(self, weight: Weight) -> float:
         """How long it takes beside others, in seconds of one processor."""
-        forms = formats_of(self.bits)
+        forms = formats_of(self.bits, self.only)
         return EACH + NUMBER * weight.size * len(forms) + products(weight, forms) / SPEED
 
     def _solve(
@@ -147,7 +147,7 @@ class SolveWeights:
         thinned: of those that there was no time to observe on all samples and columns.
         """
         forms = formats_of(self.bits, self.only)
-        pace = Pace(given.deadline, sum(products(weight, forms) for weight in weights))
+        pace = Pace(given.deadline, sum(self._cost(weight) for weight in weights))
 
         def solve(weight: Weight) -> list[tuple[Solution, float]]:
             is_hurried = bool(weight.fitted_to) and pace.part() < 1
@@ -164,7 +164,7 @@ class SolveWeights:
             if np.isfinite(values).all():
                 rounded = self.executor.solve(weight.name, problem)
                 found += rounded
-            pace.did(products(weight, forms), HURRIED_COST if is_hurried else 1.0)
+            pace.did(self._cost(weight), HURRIED_COST if is_hurried else 1.0)
             return found
 
         need = partial(solving_bytes, forms=forms, in_files=is_in_files(given.model))

@@ -21,6 +21,7 @@ import numpy as np
 
 from ptqc.arguments import path_of
 from ptqc.errors import Interrupted, TargetError, UsageError
+from ptqc.notes import UNFIT, Level
 from ptqc.store.entries import file_digest
 from ptqc.work.locks import Claim, InUse
 
@@ -110,6 +111,13 @@ class Artifact:
     def most_changed(self) -> Mapping[str, Any] | None:
         """The held-back samples that changed most; artifacts of earlier versions have none."""
         return dict(self._read(CHANGED)) if CHANGED in self.manifest["files"] else None
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the user should look at; first of all why the file is not fit for use, where it is not."""
+        notes = [note for note in self.manifest["notes"] if note["level"] == Level.WARNING]
+        ordered = sorted(notes, key=lambda note: note["step"] != UNFIT)
+        return [f"{note['subject']}: {note['message']}" if note["subject"] else note["message"] for note in ordered]
 
     @property
     def preprocessing(self) -> "Preprocessing | None":

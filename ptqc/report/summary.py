@@ -25,7 +25,8 @@ PROVEN = 1e-4  # a gap below this is the solver's tolerance
 
 def summarize(manifest: Document, times: Document) -> str:
     """Size, loss, agreement, score, latency, what computes in float, time and memory."""
-    lines = [*_size(manifest), *_quality(manifest), *_kept_loss(manifest), *_speed(manifest, times)]
+    lines = [("NOT FIT", f"for use: {visible(reason)}") for reason in manifest.get("unfit", ())[:1]]
+    lines += [*_size(manifest), *_quality(manifest), *_kept_loss(manifest), *_speed(manifest, times)]
     lines += [*_time(manifest), *_memory(manifest), *_caches(manifest), *_targets(manifest)]
     lines += _warnings(manifest)
     return "\n".join(_line(label, content) for label, content in lines)

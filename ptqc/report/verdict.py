@@ -55,6 +55,8 @@ def _doubts(facts: ReportFacts) -> str:
     """What to look at before it is shipped; empty where there is nothing."""
     low = [f for output in facts.manifest["results"].get("outputs", ()) for f in output["figures"] if f["low"]]
     warned = len(facts.warnings)
+    if unfit := facts.manifest.get("unfit"):
+        return f"It is not fit for use: {unfit[0]}."
     if not (low or warned):
         return ""
     what = [*(figure["text"] for figure in low[:2]), *([_counted(warned)] if warned else [])]
@@ -67,6 +69,8 @@ def _counted(warnings: int) -> str:
 
 def _ready(facts: ReportFacts) -> str:
     labelled = facts.manifest["results"]["compiled_score"] is not None
+    if not facts.manifest["verification"]["integer_nodes"]:
+        return "Every check passed. It computes in float, so it is smaller and not faster."
     more = "" if labelled else "; a score on labelled data of your own would be the last word"
     return f"Every check passed, and nothing speaks against shipping it{more}."
 

@@ -36,7 +36,7 @@ IMAGE_AXES = 4
 
 
 @dataclass(frozen=True)
-class Sizes:
+class OperatorSizes:
     """What the times follow from, for one sample. macs: by kernel. shapes: of tensors, by name."""
 
     macs: Mapping[str, int]
@@ -47,7 +47,7 @@ class Sizes:
         return math.prod(self.shapes.get(tensor, (0,)))
 
 
-def usual_times(network: Network, layers: Mapping[str, Layer], sizes: Sizes) -> Times:
+def usual_times(network: Network, layers: Mapping[str, Layer], sizes: OperatorSizes) -> Times:
     """The times of a network. layers: by name."""
     floats, integers = dict[str, float](), dict[str, float]()
     for operator in network.operators:
@@ -67,7 +67,7 @@ def usual_times(network: Network, layers: Mapping[str, Layer], sizes: Sizes) -> 
     return Times(RUNTIME, floats, integers, quantize, dequantize, is_measured=False)
 
 
-def arithmetic_times(network: Network, layers: Mapping[str, Layer], sizes: Sizes) -> Times:
+def arithmetic_times(network: Network, layers: Mapping[str, Layer], sizes: OperatorSizes) -> Times:
     """The times of the arithmetic alone: half as long on codes, and conversions take none.
 
     That is about what is left in large batches, with instructions for codes, and in native libraries.

@@ -26,9 +26,10 @@ def fit_finite(job: Job, decided: Decided, given: Plan | None, fit: Callable[[De
         if given is not None or job.options.activations != "auto" or not decided.activations:
             raise
         told = Note(STEP, "", f"all activations stay float: {error.finding}", Level.WARNING)
-    fitted = fit(_in_float(decided))
-    return replace(job, decided=_in_float(job.decided), notes=(*job.notes, told)), fitted
+    fitted = fit(in_float(decided))
+    return replace(job, decided=in_float(job.decided), notes=(*job.notes, told)), fitted
 
 
-def _in_float(decided: Decided) -> Decided:
+def in_float(decided: Decided) -> Decided:
+    """The decision with all activations in float."""
     return replace(decided, activations={}, activation_loss=0.0, proof=None, weight_memory=None)

@@ -102,7 +102,7 @@ class Run:
     """Runs passes within a deadline; what each made is dumped, its notes are kept.
 
     executor: of their units of work. in_library: whether a native library is what runs, in which starting an operator
-    takes no time.
+    takes no time. floor: share of the weights that have to be measured, however little time there is.
     """
 
     def __init__(
@@ -112,8 +112,10 @@ class Run:
         executor: Executor | None = None,
         *,
         in_library: bool = False,
+        floor: float = 0.0,
     ) -> None:
-        self.deadline, self.dump, self.notes, self.in_library = deadline, dump, list[Note](), in_library
+        self.deadline, self.dump, self.notes = deadline, dump, list[Note]()
+        self.in_library, self.floor = in_library, floor
         self.executor = executor or Threads()
 
     def __call__(self, step: Pass[Before, After], given: Before, share: float) -> After:

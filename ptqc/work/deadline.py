@@ -81,6 +81,13 @@ class Pace:
             self.is_short |= found < 1
             return found
 
+    @property
+    def whole(self) -> float:
+        """Seconds that all pieces take, as far as is known."""
+        with self._lock:
+            each = (time.monotonic() - self._began) / self._done if self._done else self.seconds
+            return (each or 0.0) * self.total
+
     def did(self, cost: float, part: float = 1.0) -> None:
         """A piece of this cost is behind, of which this part was done."""
         with self._lock:

@@ -298,3 +298,13 @@ def test_layers_that_read_the_same_in_the_same_way_have_one_draw() -> None:
 def test_products_that_read_the_same_rows_have_one_draw() -> None:
     graph = "g (float[N, 5] x) => (float[N, 3] y) { a = MatMul(x, w) b = Gemm <transB = 1> (x, v) y = Add(a, b) }"
     assert draws(layers_of(graph, w=noise(5, 3), v=noise(3, 5))) == {"a": 0, "b": 0}
+
+
+@pytest.mark.parametrize(("steps", "keeps"), [(1, False), (2, True)])
+def test_many_layers_of_a_small_weight_keep_their_biases(steps: int, keeps: bool) -> None:
+    """A bias for each of them would take more bytes than the weight has in a bit for each number."""
+    nodes = " ".join(f"h{i + 1} = Gemm(h{i}, w, b)" for i in range(steps))
+    model = parse(f"g (float[N, 32] h0) => (float[N, 32] h{steps}) {{ {nodes} }}", w=noise(32, 32), b=noise(32))
+    layers = find_layers(model)
+    assert [layer.keeps_bias for layer in layers] == [keeps] * steps
+    assert [layer.is_corrected for layer in layers] == [not keeps] * steps

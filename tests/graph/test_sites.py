@@ -207,3 +207,17 @@ def test_values_of_other_types_are_no_sites() -> None:
     )
     sites = find_sites(model, find_kernels(model, find_layers(model)))
     assert names(sites) == {"d", "y"}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "is_free"),
+    [
+        ("h = MatMul(x, w) y = Add(h, x)", False),
+        ("h = MatMul(x, w) a = Add(h, x) b = Mul(h, x) y = Add(a, b)", True),
+        ("h = MatMul(x, w) y = Mul(h, x)", True),
+    ],
+)
+def test_a_product_that_a_sum_alone_reads_has_codes_as_its_output(nodes: str, is_free: bool) -> None:
+    """ONNX Runtime makes one Gemm of both where the product gives real values."""
+    model = parse(f"g (float[N, 6] x) => (float[N, 6] y) {{ {nodes} }}", w=noise(6, 6))
+    assert find_kernels(model, find_layers(model))[0].float_output == is_free

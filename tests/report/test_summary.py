@@ -164,3 +164,9 @@ def test_a_library_that_could_not_be_compared_says_so() -> None:
     told = lines(targets={"cpu": {"weights_bytes": 2000, "libraries": [found]}})["cpu"]
     size = "1,000 bytes beside 2,000 of weights"
     assert told == f"native library for aarch64, {size}, 3 steps of 2 kernels; NOT VERIFIED: why"
+
+
+def test_what_is_not_fit_for_use_is_said_first() -> None:
+    text = summarize(manifest(unfit=["there was time for 8 of 40 calibration samples", "another reason"]), TIMES)
+    assert text.splitlines()[0] == "NOT FIT     for use: there was time for 8 of 40 calibration samples"
+    assert not summarize(manifest(unfit=[]), TIMES).startswith("NOT FIT")

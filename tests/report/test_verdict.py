@@ -71,3 +71,16 @@ def test_an_older_artifact_has_no_times() -> None:
     given.times.clear()
     assert "could not be measured" in told(given)
     assert given.html().count('class="fill') == 2
+
+
+def test_what_is_not_fit_for_use_is_not_praised() -> None:
+    given = given_sizes(1_750_000, 389_000)
+    given.manifest["unfit"] = ["there was time for 8 of 40 calibration samples"]
+    assert told(given).startswith("look: ")
+    assert told(given).endswith("It is not fit for use: there was time for 8 of 40 calibration samples.")
+
+
+def test_what_computes_in_float_is_not_said_to_be_faster() -> None:
+    given = given_sizes(1_750_000, 389_000)
+    given.manifest["verification"]["integer_nodes"] = 0
+    assert told(given).endswith("Every check passed. It computes in float, so it is smaller and not faster.")

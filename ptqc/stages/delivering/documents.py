@@ -20,7 +20,7 @@ from ptqc.codegen.onnxruntime.verify import Verified
 from ptqc.detection.detector import Detector
 from ptqc.formats import coded
 from ptqc.graph import zipmaps
-from ptqc.notes import Level, Note, is_cut_short
+from ptqc.notes import Level, Note, is_cut_short, reasons_unfit
 from ptqc.plan import write_json
 from ptqc.reading.operators import FUSED
 from ptqc.report import render
@@ -32,6 +32,7 @@ from ptqc.stages.delivering.consistency import check_documents
 from ptqc.stages.extensions import used
 from ptqc.stages.fit import Fitted
 from ptqc.stages.job import Job
+from ptqc.stages.judging.fit_for_use import worse_than_predicted
 from ptqc.stages.judging.judge import Judged, to_json
 from ptqc.stages.judging.speed import Measured
 from ptqc.stages.judging.unquantized import float_operators, rounded_for_float, unquantized_weights
@@ -105,9 +106,10 @@ def manifest(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
     split = {remedy.tensor: len(remedy.channels) for remedy in remedies if remedy.channels}
     in_float = float_operators(job.model, fitted.plan, remedies)
     notes = [*job.notes, *unused, *fitted.notes, *unquantized_weights(fitted.plan), *rounded_for_float(fitted.plan)]
-    notes += [*(operator.note for operator in in_float), *_warnings(judged)]
+    notes += [*(operator.note for operator in in_float), *_warnings(job, outcome)]
     for kept in (delivered, outcome.memory, outcome.kept):
         notes += kept.notes if kept is not None else ()
+    notes += worse_than_predicted(job, fitted, judged, notes)
     plugins, images = used(job.options.to_json(), list(outcome.built.documents)), job.prepared.samples.preprocessing
     weights: Counter[str] = Counter()
     for weight in fitted.plan.weights:
@@ -144,6 +146,7 @@ def manifest(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
         "caches": None if job.prepared.caches is None else dict(job.prepared.caches),
         "loss_budget": outcome.kept.document if outcome.kept is not None else None,
         "cut_short": is_cut_short(notes),
+        "unfit": reasons_unfit(notes),
         "weights_by_format": dict(weights),
         "float_operators": dict(Counter(operator.op_type for operator in in_float)),
         "split_channels": split,
@@ -216,15 +219,26 @@ def sensitivity(job: Job, fitted: Fitted) -> dict[str, Any]:
     }
 
 
-def _warnings(judged: Judged) -> list[Note]:
+def _warnings(job: Job, outcome: CompileOutcome) -> list[Note]:
     """One for each output that is kept poorly."""
     found = []
-    for output in judged.outputs:
+    for output in outcome.judged.outputs:
         if output.low:
             told = ", ".join(figure.text for figure in output.low)
-            message = f"the compiled model agrees poorly with the float model ({told}): give it more bytes"
+            message = f"the compiled model agrees poorly with the float model ({told}): {_advice(job, outcome)}"
             found.append(Note("judge", output.name, message, Level.WARNING))
     return found
+
+
+def _advice(job: Job, outcome: CompileOutcome) -> str:
+    """What helps against the part that loses most: activations, or weights."""
+    weights, activations = outcome.fitted.allocation.loss, outcome.activation_loss
+    if activations <= weights:
+        return "give it more bytes"
+    costs = f"8-bit activations lose most of it ({activations:.2g} {job.decided.loss_unit}, weights {weights:.2g})"
+    if job.options.activations == "integer":
+        return f"{costs}, which more bytes do not change: let --activations be auto or float"
+    return f"{costs}, which more bytes do not change: give a smaller --activation-limit, or --activations float"
 
 
 def apart(job: Job, outcome: CompileOutcome, said: Documents) -> dict[str, bytes]:

@@ -121,6 +121,28 @@ def time_delivered(job: Job, clock: Clock, fitted: Fitted, progress: Progress) -
     return latency_report(job.timed, fitted.plan, *found)
 
 
+def chosen_again(job: Job, report: LatencyReport | None, given: Times | None, plan: Plan | None) -> Job | None:
+    """The compile with activations for longer times, where a file took longer than its budget and others may keep it.
+
+    report: of that file. given, plan: see `within_latency`; with them nothing is chosen again.
+    """
+    timed = job.timed
+    if timed is None or report is None or not report.notes or given is not None or plan is not None:
+        return None
+    predicted, measured = report.document["predicted_ms"], report.document["measured_ms"]
+    if measured is None or measured <= predicted:
+        return None
+    longer = replace(timed, times=timed.times.scaled(measured / predicted))
+    try:
+        decided, notes = _choose(job, longer, weighed_of(job))
+    except Infeasible:
+        return None
+    if decided.activations.keys() == job.decided.activations.keys():
+        return None
+    told = f"a file predicted to take {predicted:.3g} ms took {measured:.3g} ms: activations were chosen again"
+    return replace(job, decided=decided, timed=longer, notes=(*job.notes, *notes, Note("latency", "", told)))
+
+
 def _check_of_this(times: Times, network: Network) -> None:
     known = {operator.node for operator in network.operators}
     if unknown := sorted((times.floats.keys() | times.integers.keys()) - known):

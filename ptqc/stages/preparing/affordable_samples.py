@@ -3,7 +3,7 @@
 import dataclasses
 
 from ptqc.execute.onnxruntime import Runner
-from ptqc.notes import out_of_time
+from ptqc.notes import out_of_time, unfit
 from ptqc.stages.preparing.prepare import Prepared
 from ptqc.work.deadline import Deadline
 from ptqc.work.stopwatch import seconds_of
@@ -13,6 +13,8 @@ RUNS = 20
 # Share of the time that is left that these runs may take.
 SHARE = 0.5
 FEWEST = 8
+# With fewer, ranges and losses are guesses, of which a quarter is held back.
+ENOUGH = 16
 
 
 def affordable(prepared: Prepared, deadline: Deadline) -> Prepared:
@@ -32,5 +34,7 @@ def affordable(prepared: Prepared, deadline: Deadline) -> Prepared:
     if count == len(samples):
         return prepared
     kept = samples.select([i * len(samples) // count for i in range(count)])
-    note = out_of_time(f"{count} of {len(samples)} calibration samples")
-    return dataclasses.replace(prepared, samples=kept, notes=(*prepared.notes, note))
+    notes = [out_of_time(f"{count} of {len(samples)} calibration samples")]
+    if count < ENOUGH:
+        notes.append(unfit(f"there was time for {count} of {len(samples)} calibration samples"))
+    return dataclasses.replace(prepared, samples=kept, notes=(*prepared.notes, *notes))

@@ -100,7 +100,7 @@ def test_what_takes_longer_on_codes_stays_float(tmp_path: Path) -> None:
     worth = Worth.of(replace(given, site_losses=dict.fromkeys(given.site_losses, 1e-9)))
     for times in (worth.times, worth.arithmetic):
         assert [site.name for site in worth.sites(1.0, times)] == ["b", "y"]
-    assert worth.saved(worth.sites(1.0, worth.times)) > 0 > worth.saved(given.sites)
+    assert worth.saved(worth.sites(1.0, worth.times), worth.times) > 0 > worth.saved(given.sites, worth.times)
 
 
 @pytest.mark.parametrize("activations", ["auto", "integer"])
@@ -109,7 +109,7 @@ def test_small_operators_pay_only_where_next_to_nothing_is_lost(
 ) -> None:
     """Conversions of so small tensors take longer than multiplying codes saves, if not in large batches."""
     worth = Worth.of(replace(context, site_losses=dict.fromkeys(context.site_losses, 0.0)))
-    assert worth.saved(context.sites) < 0
+    assert worth.saved(context.sites, worth.times) < 0
     assert worth.sites(1.0, worth.times) == []
     assert set(worth.sites(1.0, worth.arithmetic)) == set(context.sites)
     lost = ChooseActivations(activations).apply(context).made.activation_loss
@@ -164,7 +164,7 @@ def subsets(sites: Sequence[Site]) -> Iterator[list[Site]]:
 def cost(worth: Worth, sites: list[Site], limit: float) -> float:
     """What the program minimizes, as a share of the time in float, and infinity beyond the limit."""
     spent = sum(worth.given.site_losses[site.name] for site in sites) / limit
-    return WORTH * spent - worth.saved(sites) if spent <= 1 + 1e-6 else np.inf
+    return WORTH * spent - worth.saved(sites, worth.times) if spent <= 1 + 1e-6 else np.inf
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -11,13 +11,14 @@ from numpy.testing import assert_allclose
 
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import collect
+from ptqc.errors import TimeTooShort
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.execute.suffix import Suffix
 from ptqc.execute.walk import Slicer
 from ptqc.formats import FLOAT16, FLOAT32, Codebook, Format, Integer, Palette, VectorCodebook
 from ptqc.graph.layers import Weight
-from ptqc.losses import UNITS, OutputLoss
-from ptqc.notes import Level
+from ptqc.losses import UNITS, OutputLoss, recognize
+from ptqc.notes import Level, reasons_unfit
 from ptqc.passes.decide import measure_sensitivity
 from ptqc.passes.decide.calibrate import Calibrate
 from ptqc.passes.decide.measure_sensitivity import (
@@ -25,6 +26,7 @@ from ptqc.passes.decide.measure_sensitivity import (
     MeasureSensitivity,
     _interpolated,
     anchor_forms,
+    loss_of_noise,
     mean_shift,
 )
 from ptqc.passes.decide.phases import Assessed, Observed, Setting
@@ -261,7 +263,7 @@ def test_without_time_losses_follow_the_local_errors(context: Assessed, quantiza
     late = short(context, deadline=Deadline(0.0), sites=context.sites if quantizable else [])
     result = MeasureSensitivity().apply(late)
     late, notes = result.made, list(result.notes)
-    assert [note.step for note in notes] == ["time-limit"]
+    assert [note.step for note in notes] == ["time-limit", "not-fit-for-use"]
     assert set(late.site_losses) == {site.name for site in late.sites}
     assert set(late.weight_losses) == set(context.weight_losses)
     for weight in context.weights:
@@ -335,3 +337,50 @@ def test_a_tied_table_loses_what_all_of_its_readers_lose(rows: str, tmp_path: Pa
         parts = [run_quantized(Slicer(model), batches, {}, one) for one in ({"h": head}, {"t": head.T.copy()})]
         expected = sum(loss_of(model, context, outputs) for outputs in parts)
         assert context.weight_losses["h", Integer(bits)] == pytest.approx(expected, rel=0.05)
+
+
+RECURRENT = """g (float[N, 6] x) => (float[N, 6] y) {
+    a = MatMul(x, w) b = Tanh(a) c = MatMul(b, w) d = Tanh(c) e = MatMul(d, w) f = Tanh(e) y = MatMul(f, v)
+}"""
+
+
+def test_a_weight_of_several_layers_is_measured_in_all_at_once(tmp_path: Path) -> None:
+    """Its errors are alike at every step, so that the loss is not the sum of those of the steps alone."""
+    model = parse(RECURRENT, w=noise(6, 6), v=noise(6, 6, seed=1))
+    context = measured(model, [{"x": noise(1, 6, seed=seed)} for seed in range(24)], tmp_path)
+    for form in (Integer(2), Integer(4)):
+        changed = model.clone()
+        changed.graph.initializers["w"].const_value = ir.tensor(context.solutions["w", form].weight)
+        outputs = list(map(Runner(changed).run, context.held_back.batches(8)))
+        assert context.weight_losses["w", form] == pytest.approx(loss_of(model, context, outputs), rel=1e-3)
+
+
+def test_what_was_not_measured_is_predicted_from_local_errors_at_all_places(tmp_path: Path) -> None:
+    model = parse(RECURRENT, w=noise(6, 6), v=noise(6, 6, seed=1))
+    context = measured(model, [{"x": noise(1, 6, seed=seed)} for seed in range(24)], tmp_path)
+    late = MeasureSensitivity().apply(replace(context, deadline=Deadline(0.0))).made
+    errors = context.errors["w", Integer(4)], context.errors["v", Integer(4)]
+    predicted = late.weight_losses["w", Integer(4)], late.weight_losses["v", Integer(4)]
+    assert predicted[0] / predicted[1] == pytest.approx(3 * errors[0] / errors[1])
+    for name in ("w", "v"):
+        assert 0.1 < late.weight_losses[name, Integer(4)] / context.weight_losses[name, Integer(4)] < 10
+
+
+def test_the_loss_of_an_error_depends_on_the_outputs() -> None:
+    """Scores that are five times as large lose more by the same relative error."""
+    rng = np.random.default_rng(0)
+    small = [{"y": rng.standard_normal((8, 10)).astype(np.float32) / 5}]
+    large = [{"y": 5 * small[0]["y"]}]
+    model = parse("g (float[N, 10] x) => (float[N, 10] y) { y = MatMul(x, w) }", w=noise(10, 10))
+    kinds = recognize(model, {"x": noise(8, 10)}, small, "logits")
+    losses = [loss_of_noise(OutputLoss.of(kinds, outputs), outputs) for outputs in (small, large)]
+    assert losses[1] > 3 * losses[0] > 0
+
+
+def test_too_few_measured_weights_are_no_ground_for_a_file(context: Assessed) -> None:
+    late = replace(context, deadline=Deadline(0.0))
+    with pytest.raises(TimeTooShort, match=r"measure what 0 of \d weights lose") as raised:
+        MeasureSensitivity(floor=0.1).apply(late)
+    assert raised.value.seconds > 0
+    notes = MeasureSensitivity().apply(late).notes
+    assert ["of" in reason for reason in reasons_unfit(notes)] == [True]

@@ -21,7 +21,7 @@ from ptqc.solvers.cost_model import Network, Timed, TimedOperator, Times
 from ptqc.stages.job import Job
 from ptqc.stages.latency import latency_budget as latency
 from ptqc.stages.latency import times
-from ptqc.stages.latency.latency_report import _over_budget
+from ptqc.stages.latency.latency_report import LatencyReport, _over_budget
 from ptqc.work.progress import SILENT
 
 LAYERS = ("a", "b", "c", "y")
@@ -266,3 +266,28 @@ def test_recorded_times_serve_budgets_of_the_same_runtime(budget: str, found: Ti
 def test_times_of_other_operators_are_refused(tight: Artifact, place: Path) -> None:
     with pytest.raises(UsageError, match="by the standard operators, and operators is 'onnxruntime'"):
         compile_(place, place / "own", "3ms", times=tight.folder, operators="onnxruntime")
+
+
+# Of a file that took half as long again as predicted.
+SLOWER = LatencyReport({"predicted_ms": 2.0, "measured_ms": 3.0}, (Note("latency", "", "over the budget"),))
+
+
+def test_a_file_that_takes_longer_than_predicted_is_chosen_again(tmp_path: Path) -> None:
+    found = measure_residual(tmp_path)
+    everything = replace(found.context, activations=dict(found.context.ranges))
+    some = {name: params for name, params in found.context.ranges.items() if name in ("x", "ar")}
+    network = times.network_of(everything)
+    budgets = Budgets.parse("3ms")
+    assert budgets.latency is not None
+    timed = Timed(budgets.latency, network, TIMES)
+    few = replace(found.context, activations=some)
+    job = Job(found.prepared, few, found.options, (), "", budgets, 0.0, timed)
+    again = latency.chosen_again(job, SLOWER, None, None)
+    assert again is not None
+    assert again.timed is not None
+    quantized = again.decided.tensors_of(again.decided.activations)
+    assert network.predict(again.timed.times, quantized) <= budgets.latency.nanoseconds
+    assert again.timed.times.floats["a"] == pytest.approx(1.5 * TIMES.floats["a"])
+    assert "took 3 ms" in again.notes[-1].message
+    assert latency.chosen_again(job, None, None, None) is None
+    assert latency.chosen_again(job, SLOWER, TIMES, None) is None

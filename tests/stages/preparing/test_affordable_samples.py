@@ -8,6 +8,8 @@ import pytest
 from compiling import Measured, compiled, measured_model, proto, quick, residual, samples, weight
 
 import ptqc
+from ptqc import compiler
+from ptqc.errors import Missed, TimeTooShort
 from ptqc.notes import is_cut_short
 from ptqc.stages.preparing import affordable_samples
 from ptqc.stages.preparing.affordable_samples import affordable
@@ -40,8 +42,22 @@ def test_halves_as_there_is_time(
         np.testing.assert_array_equal(feeds["x"], given.samples[index * 64 // count]["x"])
 
 
-def test_a_compile_without_time_still_gives_a_correct_file(tmp_path: Path) -> None:
-    found = compiled(residual(), samples(3, 8, 8, count=40), tmp_path, "30%", time_limit=1e-3)
+def test_a_compile_without_time_says_how_much_it_needs(tmp_path: Path) -> None:
+    with pytest.raises(TimeTooShort, match=r"limit of 0\.001 s is too short: .* 0 of 4 weights .* --time-limit \d+s"):
+        compiled(residual(), samples(3, 8, 8, count=40), tmp_path, "30%", time_limit=1e-3)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_of_guesses_is_correct_and_told_to_be_unfit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "FLOOR", 0.0)
+    settings = {"budget": "30%", "time_limit": 1e-3}
+    with pytest.raises(Missed, match="not fit for use: there was time for 8 of 40 calibration samples"):
+        compiled(residual(), samples(3, 8, 8, count=40), tmp_path, strict=True, **settings)
+    found = compiled(residual(), samples(3, 8, 8, count=40), tmp_path, **settings)
+    first = " ".join(found.summary().partition("size ")[0].split())
+    assert first == "NOT FIT for use: there was time for 8 of 40 calibration samples"
+    assert ["there was time" in each for each in found.warnings[:2]] == [True, True]
+    assert "It is not fit for use" in (found.folder / "report.html").read_text()
     assert found.manifest["cut_short"]
     assert found.manifest["calibration"]["samples"] == affordable_samples.FEWEST
     assert "8 of 40 calibration samples" in (found.folder / "report.html").read_text()
