@@ -161,7 +161,9 @@ def test_models_of_many_kinds(
     graph, weights, shape, budget, operators = kind
     model = proto(graph, **weights)
     data = np.arange(128).reshape(32, 4) % 100 if shape is None else samples(*shape)
-    found = compiled(model, data, tmp_path, budget)
+    # So small operators are faster in float.
+    is_integer = any(name.startswith("Q") for name in operators)
+    found = compiled(model, data, tmp_path, budget, activations="integer" if is_integer else "auto")
     assert found.path.stat().st_size <= found.manifest["allocation"]["limit"]
     assert operators.items() <= found.manifest["verification"]["operators"].items()
     assert found.manifest["results"]["sqnr_db"] > 25
