@@ -33,7 +33,7 @@ def step() -> onnx.ModelProto:
 
 
 def noisy_samples(count: int = 24, seed: int = 7) -> list[dict[str, np.ndarray]]:
-    return [{"x": x[None], "sigma": np.float32([0.5])} for x in samples(4, 8, 8, count=count, seed=seed)]
+    return [{"x": x[None], "sigma": np.array([0.5], np.float32)} for x in samples(4, 8, 8, count=count, seed=seed)]
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_the_file_draws_itself(denoiser: Artifact) -> None:
     (feeds,) = noisy_samples(1, seed=8)
     one, other = (denoiser.run(feeds)["y"] for _ in range(2))
     assert 0.3 < (one - other).std() < 1.2  # of two draws with a deviation of .5 each
-    quiet = {**feeds, "sigma": np.float32([0])}
+    quiet = {**feeds, "sigma": np.zeros(1, np.float32)}
     assert np.array_equal(denoiser.run(quiet)["y"], denoiser.run(quiet)["y"])
 
 

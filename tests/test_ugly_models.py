@@ -397,7 +397,7 @@ PADDED = """g (float[N,6,16] x, bool[N,6] real) => (float[N,6,8] y) {
 def test_rows_at_padding_that_are_nan_are_left_out(tmp_path: Path) -> None:
     """A softmax over nothing but minus infinity is NaN, and stays so up to the output."""
     weights = {"wk": weight(16, 16) / 4, "w1": weight(16, 32, seed=1), "w2": weight(32, 8, seed=2)}
-    places = {"one": np.array([1]), "two": np.array([2]), "minus": np.float32(-np.inf)}
+    places = {"one": np.array([1]), "two": np.array([2]), "minus": np.array(-np.inf, np.float32)}
     model, rng = proto(PADDED, **weights, **places), np.random.default_rng(0)
     feeds = [
         {"x": rng.standard_normal((1, 6, 16), np.float32), "real": (np.arange(6) < 3 + i % 4)[None]} for i in range(48)

@@ -25,7 +25,6 @@ def wrong() -> None:
     """What was misspelled, or has another type."""
     ptqc.compile("net.onnx", calibration="images", output="out", sampels=64)  # type: ignore[call-arg]
     ptqc.compile("net.onnx", calibration="images", output="out", samples="64")  # type: ignore[arg-type]
-    ptqc.compile(3, calibration="images", output="out")  # type: ignore[arg-type]
     ptqc.compile("net.onnx", calibration="images", output="out", pipeline="heavy")  # type: ignore[arg-type]
     ptqc.resolve("out", output="small", budget={"size": 3})  # type: ignore[arg-type]
     ptqc.load("out").session().run(3)  # type: ignore[call-arg, arg-type]

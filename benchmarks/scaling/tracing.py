@@ -260,7 +260,7 @@ def trace_compile(
         force=True,
         target=None,
         labels=None,
-        evaluate=None,
+        own_score=None,
         preprocessing=None,
         store=store,
         progress=TracedProgress(trace, traced, until),

@@ -9,6 +9,7 @@ from compiling import Measured, measure_residual
 from ptqc.budget import Budgets
 from ptqc.execute.onnxruntime import Runner
 from ptqc.formats import Integer
+from ptqc.graph.nodes import initial
 from ptqc.plan import Plan
 from ptqc.stages.fit import Fitted
 from ptqc.stages.float_activations import in_float
@@ -41,7 +42,7 @@ def test_rounding_to_nearest_is_that_of_numpy(measured: Measured) -> None:
     simple = rounded_to_nearest(in_float(measured.context), measured.options, LIMIT)
     assert simple.exported.size <= LIMIT
     for weight in simple.plan.weights:
-        values = measured.model.graph.initializers[weight.name].const_value.numpy()
+        values = initial(measured.model, weight.name)
         form = simple.plan.formats[weight.name]
         assert isinstance(form, Integer)
         found = simple.tuned.weights[weight.name]

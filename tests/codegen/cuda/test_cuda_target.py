@@ -110,7 +110,7 @@ def test_a_node_without_a_kernel_is_named_before_anything_is_measured(monkeypatc
 def test_samples_of_several_sizes_are_refused() -> None:
     with pytest.raises(TargetError, match="the cuda target is built for one size of samples, and these have 2"):
         target.TARGET.check_sizes(
-            {(3, 8, 8), (3, 9, 9)}, parse("g (float[N, 3, H, W] x) => (float[N, 3, H, W] y) { y = Relu(x) }")
+            {((3, 8, 8),), ((3, 9, 9),)}, parse("g (float[N, 3, H, W] x) => (float[N, 3, H, W] y) { y = Relu(x) }")
         )
 
 

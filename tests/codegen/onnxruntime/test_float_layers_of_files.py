@@ -27,7 +27,7 @@ CONVOLUTIONS = """g (float[N,4,6,6] x) => (float[N,8,2,2] y) {
     c = Conv<group=2>(br, w) cr = Relu(c)
     y = Conv(cr, w3)
 }"""
-NETWORKS = {
+NETWORKS: dict[str, tuple[str, tuple[int, ...], dict[str, tuple[int, ...]]]] = {
     "products": (PRODUCTS, (24,), {"w1": (24, 32), "w": (32, 48), "w2": (48, 48), "w3": (32, 8)}),
     "convolutions": (
         CONVOLUTIONS,

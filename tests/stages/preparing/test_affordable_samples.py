@@ -1,6 +1,7 @@
 """Fewer samples where time is short: halves, evenly spread, with a note; and a compile that has no time at all."""
 
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -50,10 +51,10 @@ def test_a_compile_without_time_says_how_much_it_needs(tmp_path: Path) -> None:
 
 def test_a_file_of_guesses_is_correct_and_told_to_be_unfit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler, "FLOOR", 0.0)
-    settings = {"budget": "30%", "time_limit": 1e-3}
+    short = partial(compiled, residual(), samples(3, 8, 8, count=40), tmp_path, "30%", time_limit=1e-3)
     with pytest.raises(Missed, match="not fit for use: there was time for 8 of 40 calibration samples"):
-        compiled(residual(), samples(3, 8, 8, count=40), tmp_path, strict=True, **settings)
-    found = compiled(residual(), samples(3, 8, 8, count=40), tmp_path, **settings)
+        short(strict=True)
+    found = short()
     first = " ".join(found.summary().partition("size ")[0].split())
     assert first == "NOT FIT for use: there was time for 8 of 40 calibration samples"
     assert ["there was time" in each for each in found.warnings[:2]] == [True, True]

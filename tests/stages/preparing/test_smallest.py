@@ -79,8 +79,9 @@ def test_a_size_that_is_offered_works_and_one_that_is_refused_cannot_be_beaten(n
     with pytest.raises(Infeasible) as early:
         ptqc.compile(model, calibration=data, output=tmp_path / "no", budget=f"{told.at_least - 1}B", cache=cache)
     assert early.value.smallest == told.smallest
-    options = {"budget": f"{told.smallest}B", "samples": 32, "cache": cache}
-    artifact = ptqc.compile(model, calibration=data, output=tmp_path / "offered", **options)
+    artifact = ptqc.compile(
+        model, calibration=data, output=tmp_path / "offered", budget=f"{told.smallest}B", samples=32, cache=cache
+    )
     assert artifact.path.stat().st_size <= told.smallest
     smallest = refused(artifact.folder, told.at_least, tmp_path / "no", cache)
     assert told.at_least <= smallest <= told.smallest < 1.15 * smallest
