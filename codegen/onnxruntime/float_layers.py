@@ -12,6 +12,7 @@ import onnx_ir as ir
 from onnx import helper
 
 from ptqc import reference
+from ptqc.graph.nodes import constant
 from ptqc.lowered import Lowered
 from ptqc.operators import clip_bounds, data_inputs, keeps_codes
 
@@ -40,7 +41,8 @@ def with_float_layers(lowered: Lowered, nodes: Iterable[onnx.NodeProto]) -> Iter
 
 
 def _stands_between_codes(node: ir.Node) -> bool:
-    return _comes_from_codes(node.inputs[0]) and _becomes_codes(node.outputs[0])
+    is_constant = constant(node.inputs[1]) is not None  # what is dequantized, such as FP8, is not rounded again
+    return is_constant and _comes_from_codes(node.inputs[0]) and _becomes_codes(node.outputs[0])
 
 
 def _comes_from_codes(value: ir.Value | None) -> bool:

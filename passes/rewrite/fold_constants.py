@@ -26,6 +26,7 @@ from ptqc.graph.editing import (
     replace_node,
 )
 from ptqc.graph.nodes import constant, input_of, integer, nodes_of, rank
+from ptqc.graph.recorded import remembered, source_of
 from ptqc.notes import Note
 from ptqc.operators import Trait, named
 from ptqc.passes.base import Effect, Probed, Result
@@ -82,10 +83,14 @@ def _lift(model: ir.Model) -> None:
 
 
 def _state_types(model: ir.Model) -> None:
-    """Let CastLike, of whose second input only the type counts, be a Cast: of a constant it gives a constant."""
+    """Let CastLike, of whose second input only the type counts, be a Cast: of a constant it gives a constant.
+
+    One that hands on a recorded value stays: by its second input the delivered file computes the value.
+    """
+    found = remembered(model)
     for node in nodes_of(model, "CastLike"):
         like = node.inputs[1]
-        if like is not None and like.dtype is not None:
+        if like is not None and like.dtype is not None and source_of(node, found) is None:
             replace_node(node, "Cast", node.inputs[:1], {"to": like.dtype.value})
 
 

@@ -20,6 +20,7 @@ IN_FLOAT = {"session.disable_quant_qdq": "1"}
 NOT_WITH_EXACT_SUMS = ("CommonSubexpressionElimination",)
 LARGEST_SAFE = 64
 LENGTH = 4
+PICKING = "Gather"
 
 
 @cache
@@ -91,4 +92,9 @@ def _real_weights_apart(model: onnx.ModelProto) -> None:
 
 
 def _codes(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
-    return {tensor.name: tensor for tensor in model.graph.initializer if tensor.data_type == TensorProto.INT8}
+    """Int8 constants by name, without tables of which nodes or functions only pick rows: nothing multiplies these."""
+    functions = {function.domain for function in model.functions}
+    multiplying = (node for node in model.graph.node if node.op_type != PICKING and node.domain not in functions)
+    read = {name for node in multiplying for name in node.input}
+    stored = (tensor for tensor in model.graph.initializer if tensor.data_type == TensorProto.INT8)
+    return {tensor.name: tensor for tensor in stored if tensor.name in read}

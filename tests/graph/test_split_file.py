@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -59,9 +60,10 @@ def given() -> list[dict[str, np.ndarray]]:
 
 def test_an_artifact_of_two_files_is_one_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Budget, hashes, runs, verification and resolving; formats are those of one file, and the outputs are close."""
-    one = compiled(network(), given(), tmp_path / "one", budget="28kB", bits=(2, 3, 4), cache=tmp_path / "store")
+    options: dict[str, Any] = {"bits": (2, 3, 4), "cache": tmp_path / "store", "activations": "integer"}
+    one = compiled(network(), given(), tmp_path / "one", budget="28kB", **options)
     monkeypatch.setattr(external, "IN_MEMORY_LIMIT", 4000)
-    two = compiled(network(), given(), tmp_path / "two", budget="28kB", bits=(2, 3, 4), cache=tmp_path / "store")
+    two = compiled(network(), given(), tmp_path / "two", budget="28kB", **options)
     names = {"model.onnx", "model.data"}
     assert names <= two.manifest["files"].keys()
     assert two.manifest["file"]["bytes"] == sum((two.folder / name).stat().st_size for name in names) <= 28_000
