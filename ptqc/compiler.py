@@ -19,10 +19,11 @@ from ptqc.artifact.folder import Artifact
 from ptqc.budget import Budgets
 from ptqc.calibration.images import Preprocessing
 from ptqc.codegen.onnxruntime.intent import Intent
-from ptqc.codegen.onnxruntime.verify import verify
+from ptqc.codegen.onnxruntime.verify import Verified, verify
 from ptqc.codegen.targets import Chosen
 from ptqc.detection.detector import Detector
 from ptqc.errors import Infeasible, InternalError, TimeTooShort
+from ptqc.execute.onnxruntime import Feeds
 from ptqc.executors.base import Executor
 from ptqc.executors.threads import Threads
 from ptqc.graph.external import is_in_files
@@ -247,8 +248,7 @@ def _deliver(job: Job, request: CompileRequest, scoring: Scoring | None, folder:
     probes, file = list(held_back.few(VERIFIED_SAMPLES)), fitted.exported.proto
     with progress.stage("verify"):
         activation_loss = check_activations(job.decided, fitted.plan)
-        intent = Intent(job.model, fitted.plan, fitted.tuned)
-        verified = verify(fitted.exported, fitted.lowered, intent, probes, job.limit)
+        verified = _verified(job, fitted, probes)
     job = replace(job, notes=(*job.notes, *saturation_notes(fitted.exported, probes)))
     native = build_target(fitted, held_back, request.target, request.store, folder, progress)
     timed = time_delivered(job, request.clock, fitted, progress)
@@ -292,13 +292,22 @@ def _fit_budgets(job: Job, request: CompileRequest, scoring: Scoring | None) -> 
         whole = Fit(decided, lambda known: fit(known, job.options, job.limit, plan, stored), request.target is not None)
         job, fitted = fit_finite(job, decided, plan, whole.fit)
         if plan is None and job.budgets.latency is None and job.budgets.memory is None:
-            job, fitted = or_simpler(job, fitted, whole)
+            before, (job, taken) = fitted, or_simpler(job, fitted, whole)
+            if taken is not before:  # a fault of the compiler, which may be why it loses more, would go unseen
+                _verified(job, before, list(job.decided.held_back.few(VERIFIED_SAMPLES)))
+            fitted = taken
         return job, fitted, None
     criterion = criterion_of(job, budget, scoring)
     fitting = partial(fit_search, options=job.options, stored=stored)
     given = Fitting(fitting, plan, request.target, deadline, FITTING_SHARE)
     job, fitted, verdict = fit_within_loss(job, criterion, given)
     return job, fitted, tell_loss(budget, verdict, job.decided.loss_unit)
+
+
+def _verified(job: Job, fitted: Fitted, probes: Sequence[Feeds]) -> Verified:
+    """What the checks of a file find. Raises VerificationError."""
+    intent = Intent(job.model, fitted.plan, fitted.tuned)
+    return verify(fitted.exported, fitted.lowered, intent, probes, job.limit)
 
 
 def fit(

@@ -49,6 +49,8 @@ CHECKED_SAMPLES = 32
 # Samples in a batch, and bytes of the largest value of a batch: a run holds several such values, and losses more.
 BATCH, BATCH_BYTES = 8, 2**25
 RELATIVE_GAP, NODES = 1e-3, 20_000
+# The time, and what the loss is worth of it.
+PRICE = "price"
 NO_WEIGHTS = Weighed()
 
 
@@ -183,9 +185,8 @@ class Worth:
         losses = {site.name: min(given.site_losses.get(site.name, 0.0) / limit, 2.0) for site in given.sites}
         costs = [SiteCosts(site.name, site.tensors, losses[site.name]) for site in given.sites]
         program = joint_choice(costs, NO_WEIGHTS, self.network, times)
-        whole = self.network.predict(times, ())
-        goal = Goal(NANOSECONDS, {LOSS: 1.0}, {LOSS: WORTH * whole}, gap=RELATIVE_GAP, nodes=NODES)
-        found = solve(program, goal).selection
+        priced = program.with_sum(PRICE, {NANOSECONDS: 1.0, LOSS: WORTH * self.network.predict(times, ())})
+        found = solve(priced, Goal(PRICE, {LOSS: 1.0}, gap=RELATIVE_GAP, nodes=NODES)).selection
         kept = [site for site in given.sites if found[site.name] == CODES]
         return useful_sites(kept, given.kernels, set(self.layers))
 

@@ -5,7 +5,7 @@ x ∧ q is an event of two conditions; what candidates share and pay once is an 
 """
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 State = Hashable
 Costs = Mapping[str, float]
@@ -84,6 +84,16 @@ class JointChoice:
     def rows(self, resource: str) -> tuple[list[float], list[float]]:
         """What each option and each event costs of a resource."""
         return [o.costs.get(resource, 0.0) for o in self.options], [e.costs.get(resource, 0.0) for e in self.events]
+
+    def with_sum(self, resource: str, prices: Mapping[str, float]) -> "JointChoice":
+        """The same choices with one more resource: the sum of others, each at its price."""
+
+        def summed(costs: Costs) -> Costs:
+            return {**costs, resource: sum(price * costs.get(other, 0.0) for other, price in prices.items())}
+
+        options = tuple(replace(option, costs=summed(option.costs)) for option in self.options)
+        events = tuple(replace(event, costs=summed(event.costs)) for event in self.events)
+        return replace(self, options=options, events=events, fixed=summed(self.fixed))
 
     @staticmethod
     def _is(condition: Condition, selection: Selection, found: Mapping[str, bool]) -> bool:

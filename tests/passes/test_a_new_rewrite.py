@@ -101,7 +101,9 @@ def test_what_was_measured_before_it_was_edited_is_not_taken(model: Path, monkey
 
 def test_a_dump_holds_what_every_pass_made(model: Path, tmp_path: Path) -> None:
     data, dump = {"x": noise(16, 4)}, tmp_path / "a" / "dump"
-    ptqc.compile(model, calibration=data, output=tmp_path / "out", cache=tmp_path, dump_passes=dump)
+    ptqc.compile(
+        model, calibration=data, output=tmp_path / "out", cache=tmp_path, dump_passes=dump, activations="integer"
+    )
     dumped = {path.name.partition("_")[2]: path.read_text() for path in dump.iterdir()}
     assert {"fold-pad.txt", "calibrate.json", "solve-weights.json", "lower.txt", "plan.json"} <= set(dumped)
     assert set(json.loads(dumped["measure-sensitivity.json"])["weight_losses"]) == {"w", "v"}

@@ -17,7 +17,7 @@ from ptqc.codegen.onnxruntime import blocks, float_layers, float_pools, lookup
 from ptqc.codegen.onnxruntime.export import Exported, export
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.execute.profile import Profile, Subject, latencies, profile
-from ptqc.formats import ActivationParams
+from ptqc.formats import ActivationParams, coded
 from ptqc.formats.base import LOWEST_OPSET
 from ptqc.lowered import Lowered
 from ptqc.options import CompileOptions
@@ -91,14 +91,18 @@ def everything_of(decided: Decided) -> Plan:
 
 
 def any_plan(decided: Decided, options: CompileOptions, activations: Mapping[str, ActivationParams]) -> Plan:
-    """A plan that quantizes these sites, with some format for each weight: none is faster than another."""
+    """A plan that quantizes these sites, with some format for each weight: none is faster than another.
+
+    Codes that serve no kernel stay, as their conversions are timed.
+    """
     plan = replace(decided.roles, activations=activations)
     losses = decided.weight_losses
     formats = {
         w.name: min(forms(w, decided, plan, options), key=lambda form, w=w: losses[w.name, form])  # type: ignore[misc]
         for w in decided.weights
     }
-    return plan.with_formats(formats)
+    plan = plan.with_formats(formats)
+    return replace(plan, activations={**plan.activations, **coded(activations)})
 
 
 def in_float(decided: Decided, options: CompileOptions) -> Subject:
