@@ -14,9 +14,9 @@ from onnx import helper
 from ptqc import reference
 from ptqc.graph.nodes import constant
 from ptqc.lowered import Lowered
-from ptqc.operators import clip_bounds, data_inputs, keeps_codes
+from ptqc.operators import Trait, clip_bounds, data_inputs, keeps_codes, named
 
-ROUNDED = ("Conv", "ConvTranspose", "Gemm")
+ROUNDED = named(Trait.ROUNDED_WEIGHT)
 
 
 def inside(output: str) -> str:

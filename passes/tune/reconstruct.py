@@ -33,6 +33,7 @@ from ptqc.formats import Format, Scaled, scales
 from ptqc.graph.external import is_in_files
 from ptqc.graph.layers import Layer, Reading, draws
 from ptqc.graph.nodes import constant
+from ptqc.operators import Trait, named
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.decide.phases import Decided, Planned
 from ptqc.passes.tune.quantized_walk import Holding, compact, fine_values, peak_bytes, uncompressed
@@ -75,8 +76,9 @@ COLUMNS = 4
 # Bytes for each number of a weight of a model beyond memory.
 NUMBER_BYTES = 16
 # What these give follows from the sizes of their input.
-SHAPES = ("Shape", "Size")
-TOP_K, UNIQUE = "TopK", "Unique"
+SHAPES = named(Trait.MEASURES)
+TOP_K = "TopK"
+UNIQUE = "Unique"
 # How many layers the fastest draw may be ahead of the slowest: their float outputs are held.
 LEAD = 1
 

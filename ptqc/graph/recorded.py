@@ -18,33 +18,20 @@ from onnx import helper
 from ptqc.errors import ModelError
 from ptqc.graph.editing import bypass, remove_dead, replace_node
 from ptqc.graph.protos import reads
-from ptqc.operators import Trait, named
+from ptqc.operators import OPERATORS, Trait, named
 
 # Of the graph's metadata.
 KEY = "ptqc.graph.recorded"
-OPERATOR, CAST, SUFFIX = "CastLike", "Cast", "recorded"
+OPERATOR, SUFFIX = "CastLike", "recorded"
+CAST = "Cast"
 FIRST_OPSET = 15  # of CastLike
 DRAWING, MEASURING, WEIGHTED = named(Trait.RANDOM), named(Trait.MEASURES), named(Trait.WEIGHTED)
 CHOOSING = "Multinomial"  # for each row so many choices; nothing infers that
 DRAWN_TYPES: Mapping[str, int] = {CHOOSING: onnx.TensorProto.INT32}
 ONNX_DOMAINS = ("", "ai.onnx")
-ROUNDING = ("Ceil", "Floor", "Round")
+ROUNDING = named(Trait.ROUNDS)
 INTEGERS = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
-# Inputs, by place, that say how large an output is.
-SIZES: Mapping[str, tuple[int, ...]] = {
-    "ConstantOfShape": (0,),
-    "Expand": (1,),
-    "Loop": (0,),
-    "OneHot": (1,),
-    "Pad": (1,),
-    "Range": (0, 1, 2),
-    "Reshape": (1,),
-    "Resize": (2, 3),
-    "Slice": (1, 2),
-    "Split": (1,),
-    "Tile": (1,),
-}
-TABLES = ("Gather", "GatherND", "GatherElements")
+TABLES = named(Trait.LOOKS_UP)
 
 # By the name of an input, the operator that computes its value in the delivered file.
 Recorded = Mapping[str, str]
@@ -122,7 +109,7 @@ def _rounded_sizes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
     makers = {name: node for node in graph.node for name in node.output if name}
     tables = {tensor.name for tensor in graph.initializer}
     sizes: dict[str, onnx.NodeProto] = {}
-    waiting = [node.input[i] for node in graph.node for i in SIZES.get(node.op_type, ()) if i < len(node.input)]
+    waiting = [node.input[i] for node in graph.node for i in _sizes_of(node) if i < len(node.input)]
     seen = set[str]()
     while waiting:
         name = waiting.pop()
@@ -135,6 +122,12 @@ def _rounded_sizes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
         else:
             waiting += reads(node)
     return [node for node in graph.node if node.output and node.output[0] in sizes]
+
+
+def _sizes_of(node: onnx.NodeProto) -> tuple[int, ...]:
+    """Inputs, by place, that say what shape the output has."""
+    found = OPERATORS.get(node.op_type) if node.domain in ONNX_DOMAINS else None
+    return () if found is None else found.parameters
 
 
 def _rounds(node: onnx.NodeProto) -> bool:

@@ -72,7 +72,8 @@ def _fuses_with_sum(node: ir.Node) -> bool:
     (value,) = node.outputs
     readers = list(value.consumers())
     is_alone = len(readers) == 1 and not value.is_graph_output()
-    return node.op_type == "MatMul" and rank(value) == GEMM_AXES and is_alone and readers[0].op_type == "Add"
+    is_fused = node.op_type in named(Trait.FUSED_WITH_SUM)
+    return is_fused and rank(value) == GEMM_AXES and is_alone and readers[0].op_type == "Add"
 
 
 def find_sites(model: ir.Model, kernels: Sequence[Kernel]) -> list[Site]:

@@ -41,6 +41,11 @@ class Trait(Enum):
     LOGARITHM = auto()  # of small numbers, the relative error is what counts
     NOT_NEGATIVE = auto()  # has no value for negative numbers
     MEASURES = auto()  # looks at the shape of its input only
+    ROUNDS = auto()  # to whole numbers
+    LOOKS_UP = auto()  # takes values out of its first input, at places that its second input says
+    RECURRENT = auto()  # goes through a sequence with a state
+    FUSED_WITH_SUM = auto()  # ONNX Runtime makes one Gemm of it and of the sum behind it
+    ROUNDED_WEIGHT = auto()  # ONNX Runtime rounds its constant weight to 8 bits where all around it is codes
     RANDOM = auto()  # gives another output at every run
     BODIES = auto()  # runs graphs that it has as attributes
     CONVERTS = auto()  # between real values and codes

@@ -72,6 +72,7 @@ OPERATORS = (
     operator("Reciprocal", Trait.POINTWISE, steep=_input),
     operator("Pow", steep=_base_of_root),
     *alike(PLAIN, Trait.POINTWISE),
+    *alike(["Ceil", "Floor", "Round"], Trait.ROUNDS),
     *alike(["Abs", "Neg"], Trait.POINTWISE, Trait.HOMOGENEOUS),
     operator("PRelu", Trait.HOMOGENEOUS),
 )

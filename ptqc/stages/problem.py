@@ -29,7 +29,7 @@ USUAL = CompileOptions()
 
 def problem_of(decided: Decided, plan: Plan, options: CompileOptions) -> Problem:
     """Candidates with their bytes; what every plan has is weighed on two plans that are really written."""
-    model, length = decided.model, _name_length(decided.model, plan)
+    model, length = decided.model, name_length(decided.model, plan)
     candidates: list[Candidate] = []
     opset, once = model.opset_imports[""], dict[str, int]()
     for weight in decided.weights:
@@ -94,7 +94,7 @@ def lower(decided: Decided, plan: Plan, tuned: TunedNumbers) -> Lowered:
 
 def pack(decided: Decided, plan: Plan, lowered: Lowered, options: CompileOptions = USUAL) -> Exported:
     """The file of a plan's lowered graph, with the functions and operators that the options allow."""
-    length = _name_length(decided.model, plan)
+    length = name_length(decided.model, plan)
     return export(lowered, decided.model, length, inline=options.inline, in_blocks=options.in_blocks)
 
 
@@ -146,7 +146,7 @@ def _bias(model: ir.Model, layer: Layer) -> np.ndarray:
     return np.ones(layer.channels, np.float32) * 1e-3 if bias is None else bias.reshape(-1)
 
 
-def _name_length(model: ir.Model, plan: Plan) -> int:
+def name_length(model: ir.Model, plan: Plan) -> int:
     """Characters per name, the same for every choice of formats: from an upper estimate of the names in the file."""
     per_layer, per_site, per_cast, per_table = 7, 5, 2, 4
     tables = sum(weight.table is not None or not weight.layers for weight in plan.weights)

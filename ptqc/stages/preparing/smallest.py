@@ -25,6 +25,7 @@ from ptqc.passes.decide.solve_weights import direct, formats_of, in_rows, suited
 from ptqc.passes.lower import Lower
 from ptqc.plan import Plan
 from ptqc.solutions import Solution, TunedNumbers, with_tables
+from ptqc.stages.problem import name_length
 
 # Nodes of these may go: they become the saturation of a kernel, or move nothing.
 MAY_GO = {*named(Trait.CLIPS, Trait.COPIES), "Constant"}
@@ -91,7 +92,13 @@ def estimated_size(model: ir.Model, bits: Sequence[int]) -> int:
     plan = plan.with_formats({name: solution.form for name, solution in numbers.items()})
     # Of other parameters each, as equal constants are stored once.
     coded = replace(plan, activations={site.name: _any_codes(place) for place, site in enumerate(sites)})
-    return max(export(Lower().apply(Numbered(model, each, tuned)).made, model).size for each in (plan, coded))
+    return max(_written(Numbered(model, each, tuned)) for each in (plan, coded))
+
+
+def _written(numbered: Numbered) -> int:
+    """Bytes of a plan's file, with names as long as every plan of the model gets them."""
+    model, length = numbered.model, name_length(numbered.model, numbered.plan)
+    return export(Lower().apply(numbered).made, model, length).size
 
 
 def _any_codes(place: int) -> QuantParams:

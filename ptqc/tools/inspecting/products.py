@@ -7,8 +7,9 @@ import onnx_ir as ir
 
 from ptqc.graph.layers import Layer
 from ptqc.graph.nodes import input_of
+from ptqc.operators import Trait, named
 
-RECURRENT = ("GRU", "LSTM", "RNN")
+RECURRENT = named(Trait.RECURRENT)
 
 
 def products_of_a_run(model: ir.Model, layers: Sequence[Layer]) -> int | None:

@@ -111,7 +111,7 @@ def test_a_sample_far_larger_than_the_others_is_a_warning(tmp_path: Path) -> Non
     pictures = samples(3, 8, 8)
     pictures[20] *= 1e5
     (message,) = warnings_of(prepared(residual(), pictures, tmp_path))
-    assert message.startswith("sample 20 of 32 samples")
+    assert message.startswith("samples[20] of 32 samples")
 
 
 def test_few_samples_are_a_warning(tmp_path: Path) -> None:
