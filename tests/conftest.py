@@ -115,8 +115,8 @@ def digits_evaluation() -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.fixture(scope="session")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    """The residual network of `compiling.py` at 25 %, on integers; its store is the folder `cache` beside it."""
-    return compiled(residual(), samples(3, 8, 8), tmp_path_factory.mktemp("small"), "25%", activations="integer")
+    """The residual network of `compiling.py` at 25 %; its store is the folder `cache` beside it."""
+    return compiled(residual(), samples(3, 8, 8), tmp_path_factory.mktemp("small"), "25%")
 
 
 @pytest.fixture(scope="session")

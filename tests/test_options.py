@@ -32,9 +32,9 @@ def test_an_unknown_option_names_all_known_ones() -> None:
         ({"pipeline": "heavy"}, "pipeline is 'heavy'; known: light, advanced"),
         (
             {"loss": "l2"},
-            "loss is 'l2'; known: auto, kl, mse, packed-cache, state, probabilities, scores, detection, boxes",
+            "loss is 'l2'; known: auto, kl, mse, packed-cache, labels, state, probabilities, scores, detection, boxes",
         ),
-        ({"loss": {"y": "l2"}}, "loss of output 'y' is 'l2'; known: auto, kl, mse, packed-cache, state"),
+        ({"loss": {"y": "l2"}}, "loss of output 'y' is 'l2'; known: auto, kl, mse, packed-cache, labels, state"),
         ({"samples": 1}, "samples is 1; give at least 2"),
         ({"bits": ()}, r"bits is \(\); give widths from 2 to 8"),
         ({"bits": (1, 4)}, "give widths from 2 to 8"),

@@ -19,7 +19,7 @@ KERNELS = {
 
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> Fitted:
-    return measure_residual(tmp_path_factory.mktemp("residual"), bits=(4,), activations="integer").fit()
+    return measure_residual(tmp_path_factory.mktemp("residual"), bits=(4,)).fit()
 
 
 def expected(fitted: Fitted) -> dict[str, tuple[str, str]]:

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.processor
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
-    return measure_residual(tmp_path_factory.mktemp("residual"), activations="integer")
+    return measure_residual(tmp_path_factory.mktemp("residual"))
 
 
 @pytest.fixture(scope="module")
