@@ -40,7 +40,7 @@ from ptqc.work.progress import Progress
 MODEL, WHOLE, SAMPLES, JUDGING = "model.onnx", "whole.onnx", "samples", "judging"
 # Raised when what is measured, or how, changes, so that old entries are not taken for new ones. A format, a rewrite or
 # an integer kernel that is added or goes needs no raise: see `_known`.
-MEASUREMENT_VERSION = 30
+MEASUREMENT_VERSION = 31
 
 Before = TypeVar("Before", bound=Setting)
 After = TypeVar("After", bound=Setting)
