@@ -93,8 +93,8 @@ def _real_weights_apart(model: onnx.ModelProto) -> None:
 
 def _codes(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
     """Int8 constants by name, without tables of which nodes or functions only pick rows: nothing multiplies these."""
-    functions = {function.domain for function in model.functions}
-    multiplying = (node for node in model.graph.node if node.op_type != PICKING and node.domain not in functions)
-    read = {name for node in multiplying for name in node.input}
+    picking = {(one.domain, one.name) for one in model.functions if any(node.op_type == PICKING for node in one.node)}
+    picking |= {("", PICKING)}
+    read = {name for node in model.graph.node if (node.domain, node.op_type) not in picking for name in node.input}
     stored = (tensor for tensor in model.graph.initializer if tensor.data_type == TensorProto.INT8)
     return {tensor.name: tensor for tensor in stored if tensor.name in read}
