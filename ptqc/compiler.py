@@ -236,9 +236,10 @@ def _deliver(job: Job, request: CompileRequest, scoring: Scoring | None, folder:
     job = within_latency(job, request.clock, request.times, request.plan, progress)  # choose activations for the time
     job = within_memory(job, request.plan, progress)  # and for the memory
     job, fitted, kept = _fit_budgets(job, request, scoring)
-    slower = time_delivered(job, request.clock, fitted, progress)
-    if (again := chosen_again(job, slower, request.times, request.plan)) is not None:
+    timed = time_delivered(job, request.clock, fitted, progress)
+    if (again := chosen_again(job, timed, request.times, request.plan)) is not None:
         job, fitted, kept = _fit_budgets(within_memory(again, request.plan, progress), request, scoring)
+        timed = time_delivered(job, request.clock, fitted, progress)
     if job.budgets.strict:
         check_fit([*job.notes, *fitted.notes])
         if kept is not None:
@@ -251,7 +252,6 @@ def _deliver(job: Job, request: CompileRequest, scoring: Scoring | None, folder:
         verified = _verified(job, fitted, probes)
     job = replace(job, notes=(*job.notes, *saturation_notes(fitted.exported, probes)))
     native = build_target(fitted, held_back, request.target, request.store, folder, progress)
-    timed = time_delivered(job, request.clock, fitted, progress)
     if timed is not None and job.budgets.strict:
         timed.check()
     memory = memory_report(job, fitted)
