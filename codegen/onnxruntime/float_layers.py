@@ -41,8 +41,13 @@ def with_float_layers(lowered: Lowered, nodes: Iterable[onnx.NodeProto]) -> Iter
 
 
 def _stands_between_codes(node: ir.Node) -> bool:
-    is_constant = constant(node.inputs[1]) is not None  # what is dequantized, such as FP8, is not rounded again
-    return is_constant and _comes_from_codes(node.inputs[0]) and _becomes_codes(node.outputs[0])
+    return _is_constant(node.inputs[1]) and _comes_from_codes(node.inputs[0]) and _becomes_codes(node.outputs[0])
+
+
+def _is_constant(weight: ir.Value | None) -> bool:
+    """Whether a weight is stored in float32, or in a type that a Cast widens; what is dequantized is not rounded again."""
+    node = weight.producer() if weight is not None else None
+    return constant(node.inputs[0] if node is not None and node.op_type == "Cast" else weight) is not None
 
 
 def _comes_from_codes(value: ir.Value | None) -> bool:
