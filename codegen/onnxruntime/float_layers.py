@@ -45,7 +45,7 @@ def _stands_between_codes(node: ir.Node) -> bool:
 
 
 def _is_constant(weight: ir.Value | None) -> bool:
-    """Whether a weight is stored in float32, or in a type that a Cast widens; what is dequantized is not rounded again."""
+    """Whether a weight is stored in float32 or behind a Cast that widens it; what is dequantized is not rounded again."""
     node = weight.producer() if weight is not None else None
     return constant(node.inputs[0] if node is not None and node.op_type == "Cast" else weight) is not None
 

@@ -3,9 +3,9 @@
 A quantized activation costs no bytes to speak of; it buys integer kernels, and costs conversions where these end. So:
 minimize the time, plus what the loss is worth, subject to Σ (loss of each quantized site) ≤ limit. No time is measured,
 as the same model has to give the same file: times are those that are usual for operators of these sizes
-(`ptqc.solvers.usual_times`). Where activations lose next to nothing, and in native libraries, the arithmetic alone
-counts, as it does in large batches. The choice is then run whole, and where its true loss exceeds the limit (losses
-only roughly add up) the limit of the sum is tightened.
+(`ptqc.solvers.usual_times`). In native libraries, where conversions are parts of other kernels, the arithmetic alone
+counts. The choice is then run whole, and where its true loss exceeds the limit (losses only roughly add up) the limit
+of the sum is tightened.
 """
 
 import time
@@ -41,8 +41,6 @@ from ptqc.solvers.usual_times import OperatorSizes, arithmetic_times, usual_time
 
 # Spending the whole limit must save at least this share of the time: what costs much and saves little stays float.
 WORTH = 0.5
-# Share of the limit that is next to nothing: such losses are far below those of weights.
-NEXT_TO_NOTHING = 0.01
 ATTEMPTS = 5
 SMALLEST_LIMIT = 1e-30
 CHECKED_SAMPLES = 32
@@ -83,17 +81,13 @@ class ChooseActivations:
         limit = target = limit_of(given.loss_unit, self.limit)
         if self.activations == "auto":
             worth = Worth.of(given)
-            if not self.in_library:
-                sites = worth.sites(limit, worth.arithmetic)
-                found = checked.loss_of(source_params(sites, given.ranges))
-                if found <= NEXT_TO_NOTHING * target:
-                    return self._decided(given, sites, found)
+            times = worth.arithmetic if self.in_library else worth.times
         for done in range(ATTEMPTS):
             if done and not given.deadline.leaves((time.monotonic() - began) / done):
                 sites, found, notes = [], 0.0, [out_of_time(f"{done} choices of activations, all too bad")]
                 break
             if self.activations == "auto":
-                sites = worth.sites(limit, worth.arithmetic if self.in_library else worth.times)
+                sites = worth.sites(limit, times)
             found = checked.loss_of(source_params(sites, given.ranges))
             if self.activations == "integer" or found <= target:
                 break

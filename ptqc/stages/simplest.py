@@ -13,7 +13,7 @@ from ptqc.graph.external import is_in_files
 from ptqc.graph.nodes import constant, initial
 from ptqc.notes import Note
 from ptqc.options import CompileOptions
-from ptqc.passes.decide.choose_activations import NEXT_TO_NOTHING, WORTH, Worth, limit_of
+from ptqc.passes.decide.choose_activations import WORTH, Worth, limit_of
 from ptqc.passes.decide.phases import Decided
 from ptqc.plan import Plan
 from ptqc.solutions import Solution, TunedNumbers, with_tables
@@ -24,6 +24,8 @@ from ptqc.stages.job import Job
 from ptqc.stages.problem import packed, problem_of
 
 STEP = "never-worse"
+# Share of the limit that activations may lose whatever they save, such as those in bfloat16 that were asked for.
+NEXT_TO_NOTHING = 0.01
 
 
 @dataclass(frozen=True)

@@ -71,8 +71,10 @@ def test_columns_of_values_held_in_codes_are_those_of_the_real_values(case: Case
     columns = ColumnSample(case.layer, 3, seed=7)
     x, y = Compressed.of(case.x, params), Compressed.of(case.y, params)
     np.testing.assert_array_equal(columns.inputs(x, 1), columns.inputs(np.asarray(x), 1))
-    of_codes, of_reals = (columns.outputs(held, case.x.shape, 1) for held in (y, np.asarray(y)))
-    np.testing.assert_array_equal(of_codes, of_reals)
+    of_codes, of_reals = (np.asarray(columns.outputs(held, case.x.shape, 1)) for held in (y, np.asarray(y)))
+    # Values with a scale for each channel get scales of their own where they are moved: rounded once more.
+    step = np.max(y.scale) if isinstance(y, Compressed) and isinstance(y.scale, np.ndarray) else 0
+    np.testing.assert_allclose(of_codes, of_reals, rtol=0, atol=step)
 
 
 @settings(deadline=None, max_examples=40)

@@ -18,12 +18,12 @@ from ptqc.work.deadline import Deadline
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
-    return measure_residual(tmp_path_factory.mktemp("residual"), bits=(2, 3, 4, 5, 6, 7, 8))
+    return measure_residual(tmp_path_factory.mktemp("residual"), bits=(2, 3, 4, 5, 6, 7, 8), activations="integer")
 
 
 @pytest.fixture(scope="module")
 def measured_few(tmp_path_factory: pytest.TempPathFactory) -> Measured:
-    return measure_residual(tmp_path_factory.mktemp("few"), bits=(3, 4, 8))
+    return measure_residual(tmp_path_factory.mktemp("few"), bits=(3, 4, 8), activations="integer")
 
 
 def test_more_bytes_never_predict_more_loss(measured: Measured) -> None:

@@ -9,7 +9,7 @@ from graphs import noise
 
 from ptqc.errors import NotFinite
 
-RECIPROCAL = """g (float[N,4] x) => (float[N,2] y) {
+RECIPROCAL = """g (float[N,512] x) => (float[N,512] y) {
     h = MatMul(x, w)
     gate = Sigmoid(h)
     a = MatMul(gate, v)
@@ -19,17 +19,22 @@ RECIPROCAL = """g (float[N,4] x) => (float[N,2] y) {
 }"""
 
 
+WIDTH = 512  # wide enough for codes to save time
+IDENTITY = np.eye(WIDTH, dtype=np.float32)
+WEIGHTS = {"w": IDENTITY + noise(WIDTH, WIDTH, scale=0.004), "v": noise(WIDTH, WIDTH, scale=0.04)}
+
+
 @pytest.fixture
 def x() -> np.ndarray:
     """Samples of which one, not among those held back, has a gate that 8 bits round to 0."""
-    values = noise(40, 4, scale=0.1)
+    values = noise(40, WIDTH, scale=0.1)
     values[1] = -8
     return values
 
 
 def test_all_stay_float_with_a_warning(x: np.ndarray, tmp_path: Path) -> None:
-    model = proto(RECIPROCAL, w=np.eye(4, dtype=np.float32) + noise(4, 4, scale=0.1), v=noise(4, 2))
-    artifact = compiled(model, {"x": x}, tmp_path)
+    model = proto(RECIPROCAL, **WEIGHTS)
+    artifact = compiled(model, {"x": x}, tmp_path, activation_limit=1e6)
     (warning,) = [note for note in artifact.manifest["notes"] if "stay float" in note["message"]]
     assert warning["level"] == "warning"
     assert "Reciprocal 'other' is infinite" in warning["message"]
@@ -38,6 +43,6 @@ def test_all_stay_float_with_a_warning(x: np.ndarray, tmp_path: Path) -> None:
 
 
 def test_codes_that_are_asked_for_end_the_compile(x: np.ndarray, tmp_path: Path) -> None:
-    model = proto(RECIPROCAL, w=np.eye(4, dtype=np.float32) + noise(4, 4, scale=0.1), v=noise(4, 2))
+    model = proto(RECIPROCAL, **WEIGHTS)
     with pytest.raises(NotFinite, match="try --activations float"):
         compiled(model, {"x": x}, tmp_path, activations="integer")

@@ -15,7 +15,7 @@ from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.execute.walk import Slicer
 from ptqc.graph.sites import Site, source_params
 from ptqc.losses import UNITS, OutputLoss
-from ptqc.passes.decide.choose_activations import NEXT_TO_NOTHING, WORTH, ChooseActivations, Worth
+from ptqc.passes.decide.choose_activations import WORTH, ChooseActivations, Worth
 from ptqc.passes.decide.phases import Assessed, Decided
 from ptqc.passes.tune.quantized_walk import run_quantized
 from ptqc.work.deadline import Deadline
@@ -104,20 +104,15 @@ def test_what_takes_longer_on_codes_stays_float(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("activations", ["auto", "integer"])
-def test_small_operators_pay_only_where_next_to_nothing_is_lost(
-    context: Decided, activations: Literal["auto", "integer"]
-) -> None:
-    """Conversions of so small tensors take longer than multiplying codes saves, if not in large batches."""
+def test_small_operators_stay_float_in_onnxruntime(context: Decided, activations: Literal["auto", "integer"]) -> None:
+    """Conversions of so small tensors take longer than multiplying codes saves; in libraries they are no operators."""
     worth = Worth.of(replace(context, site_losses=dict.fromkeys(context.site_losses, 0.0)))
     assert worth.saved(context.sites, worth.times) < 0
     assert worth.sites(1.0, worth.times) == []
     assert set(worth.sites(1.0, worth.arithmetic)) == set(context.sites)
-    lost = ChooseActivations(activations).apply(context).made.activation_loss
-    limits = {True: lost / NEXT_TO_NOTHING * 1.1, False: lost / NEXT_TO_NOTHING / 1.1}
-    for is_nothing, limit in limits.items():
-        chosen = ChooseActivations(activations, limit).apply(context).made.activations
-        assert bool(chosen) == (is_nothing or activations == "integer")
-    in_library = ChooseActivations(activations, limits[False], in_library=True).apply(context).made
+    chosen = ChooseActivations(activations, limit=1.0).apply(context).made.activations
+    assert bool(chosen) == (activations == "integer")
+    in_library = ChooseActivations(activations, limit=1.0, in_library=True).apply(context).made
     assert len(in_library.activations) == len(context.sites)
 
 
