@@ -24,15 +24,15 @@ from ptqc import compiler
 from ptqc.api import compile as compile_model
 from ptqc.budget import Budget
 from ptqc.errors import Infeasible, UsageError
+from ptqc.ir.plan import Plan
 from ptqc.options import CompileOptions, Pipeline
-from ptqc.passes.decide.phases import Decided, Planned
-from ptqc.passes.tune.reconstruct import Reconstruct
-from ptqc.plan import Plan
-from ptqc.solvers.allocation import Candidate, Problem, allocate, best_choice
-from ptqc.stages import problem
-from ptqc.stages.measure import recall
-from ptqc.store.entries import Store
-from ptqc.work.progress import SILENT
+from ptqc.passes.allocate import problem
+from ptqc.passes.allocate.allocation import Candidate, Problem, allocate, best_choice
+from ptqc.passes.quantize.measure import recall
+from ptqc.passes.quantize.phases import Decided, Planned
+from ptqc.passes.reconstruct.reconstruct import Reconstruct
+from ptqc.utils.progress import SILENT
+from ptqc.utils.store.entries import Store
 
 # Of a budget: what reconstruction may add to a plan's file in digits of biases and levels.
 MARGIN = 0.002

@@ -27,14 +27,14 @@ from harness import Column, number
 from onnx import helper, numpy_helper
 from tasks import Task, chosen
 
+from ptqc.artifact.report.energy import bit_flips
 from ptqc.calibration.observers import RangeObserver
 from ptqc.calibration.ranges import affine_params, choose_range
-from ptqc.execute.onnxruntime import Runner
+from ptqc.execution.onnxruntime import Runner
 from ptqc.formats import Affine, Grid, Integer, QuantParams
-from ptqc.graph.nodes import initial
-from ptqc.graph.sites import source_params
-from ptqc.report.energy import bit_flips
-from ptqc.solvers import gptq
+from ptqc.ir.nodes import initial
+from ptqc.ir.sites import source_params
+from ptqc.passes.quantize import gptq
 
 TASKS = "mlperftiny_ic_resnet8,cifar10_resnet20"
 MULTIPLIERS = (2, 3, 4)

@@ -40,21 +40,24 @@ COLUMNS = (
 
 def raced(size: str, past: int, blocks: int, seconds: float) -> dict[str, Any]:
     """Milliseconds by form, a list over blocks, and bytes. Runs in a child."""
-    from ptqc.caches.known import FIXED
     from ptqc.codegen.cpu import isa, worker
-    from ptqc.codegen.kernels.families import kept
+    from ptqc.codegen.kernels.families import kv_attention
     from ptqc.codegen.program.layout import Layout
     from ptqc.codegen.program.listing import Listing
     from ptqc.codegen.program.program import Program, ProgramStep
     from ptqc.codegen.program.verify import Loaded
-    from ptqc.native.library import Library, aligned
+    from ptqc.kv_cache.known import FIXED
+    from ptqc.runtime.library import Library, aligned
 
     shape, random = random_llama.SHAPES[size], np.random.default_rng(0)
     chosen = isa.several("host")[0]
     real = [random.standard_normal((1, shape.shared, past, shape.head), np.float32) for _ in range(2)]
     queries = random.standard_normal((1, shape.heads, 1, shape.head), np.float32)
     shares = random.standard_normal((1, shape.heads, 1, past), np.float32)
-    rows = {"int8": lambda parts: kept.CodedRows(parts, 128), "int4": lambda parts: kept.PairedRows(parts, 8)}
+    rows = {
+        "int8": lambda parts: kv_attention.CodedRows(parts, 128),
+        "int4": lambda parts: kv_attention.PairedRows(parts, 8),
+    }
 
     def layout(array: np.ndarray) -> Layout:
         return Layout(array.shape[1:], str(array.dtype), plain=True)
@@ -67,9 +70,9 @@ def raced(size: str, past: int, blocks: int, seconds: float) -> dict[str, Any]:
             parts = FIXED[form].pack(cache) if form in FIXED else (cache,)
             given = {f"{form}_{which}_x": left, **{f"{form}_{which}_{i}": part for i, part in enumerate(parts)}}
             stored = tuple(layout(part) for part in parts)
-            places = kept.Places(rows[form](stored) if form in rows else kept.RealRows(stored), None)
+            places = kv_attention.Places(rows[form](stored) if form in rows else kv_attention.RealRows(stored), None)
             y = Layout((shape.heads, 1, outputs), FLOAT, plain=True)
-            write = kept.scores if which == "k" else kept.mixed
+            write = kv_attention.scores if which == "k" else kv_attention.mixed
             name = f"{form}_{which}"
             layouts |= {name: y, **{other: layout(array) for other, array in given.items()}}
             values |= given

@@ -18,22 +18,22 @@ from even_channels import decoder, rotated, rounded_weights, scaled
 from harness import ROOT, Column, markdown
 
 from ptqc.calibration.samples import Samples
-from ptqc.execute.onnxruntime import Runner
-from ptqc.execute.shapes import observed_shapes
-from ptqc.graph.channel_rules import ORDERS
-from ptqc.graph.channels import find_ties
-from ptqc.graph.layers import find_layers
-from ptqc.graph.sites import source_params
-from ptqc.passes.decide.choose_splits import ChooseSplits
-from ptqc.passes.decide.phases import Setting
-from ptqc.passes.pipeline import run_rewrites
-from ptqc.passes.rewrite.remedies import Remedy, rewrites
-from ptqc.passes.rewrite.reorder_channels import ReorderChannels, by_key
-from ptqc.passes.rewrite.split_outliers import Split
-from ptqc.solvers.channel_scales import unevenness
-from ptqc.stages.preparing.even_channels import OBSERVED, reach_of
-from ptqc.stages.preparing.prepare import Prepared
-from ptqc.stages.preparing.rounded_losses import RoundedLosses, ranges
+from ptqc.execution.onnxruntime import Runner
+from ptqc.execution.shapes import observed_shapes
+from ptqc.ir.channel_rules import ORDERS
+from ptqc.ir.channels import find_ties
+from ptqc.ir.layers import find_layers
+from ptqc.ir.sites import source_params
+from ptqc.passes.equalize.channel_scales import unevenness
+from ptqc.passes.equalize.equalize_channels import OBSERVED, reach_of
+from ptqc.passes.equalize.outliers import Remedy, rewrites
+from ptqc.passes.equalize.reorder_channels import ReorderChannels, by_key
+from ptqc.passes.equalize.rounded_losses import RoundedLosses, ranges
+from ptqc.passes.equalize.split_outliers import Split
+from ptqc.passes.quantize.choose_splits import ChooseSplits
+from ptqc.passes.quantize.phases import Setting
+from ptqc.passes.quantize.prepare import Prepared
+from ptqc.passes.runner import run_rewrites
 
 COLUMNS = [
     Column("channels", "version"),

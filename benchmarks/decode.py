@@ -112,9 +112,9 @@ def raced(
     """Milliseconds of the processor a token, a list over blocks. Runs in a child."""
     import onnxruntime as ort
 
-    from ptqc.caches.known import FIXED
-    from ptqc.caches.values import packed_feeds
-    from ptqc.native.library import aligned
+    from ptqc.kv_cache.known import FIXED
+    from ptqc.kv_cache.values import packed_feeds
+    from ptqc.runtime.library import aligned
 
     shape, place = random_llama.SHAPES[size], Path(folder)
     feeds = {name: aligned(array) for name, array in random_llama.step(shape, past, SAMPLES).items()}

@@ -21,7 +21,7 @@ from harness import RESULTS, Column, in_child, number, percent
 from PIL import Image
 from tasks import chosen
 
-from ptqc.detection.boxes import overlap
+from ptqc.evaluation.detection.boxes import overlap
 
 TASK = "yolox_nano_416"
 SIZE, FILL = 416, 114

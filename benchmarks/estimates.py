@@ -4,8 +4,8 @@ python benchmarks/estimates.py --tasks cifar10_resnet20,espcn_x3_224,mlperftiny_
 
 Each task is compiled for 13 % from an empty store while the times of all steps are recorded, in seconds of processor
 time of the process, which other work on the machine changes little. Of each stage of at least --shortest of these, the
-estimate is what `ptqc.work.progress.Left` makes of its steps from the moment on when a tenth of its time has passed and
-a tenth of its steps are done, which is when it is first told.
+estimate is what `ptqc.utils.progress.Left` makes of its steps from the moment on when a tenth of its time has passed
+and a tenth of its steps are done, which is when it is first told.
 """
 
 import tempfile
@@ -19,7 +19,7 @@ from harness import Column, Row, command_line_of_tasks, number, percent, tabulat
 from tasks import chosen
 
 import ptqc
-from ptqc.work.progress import Left
+from ptqc.utils.progress import Left
 
 COLUMNS = (
     Column("task", "task"),

@@ -17,23 +17,23 @@ import onnx
 import onnx_ir as ir
 from harness import ROOT, Column, markdown
 
-from ptqc.execute.shapes import observed_shapes
-from ptqc.graph.channels import find_ties
-from ptqc.graph.layers import Layer
-from ptqc.graph.nodes import initial
-from ptqc.graph.rotation_rules import ROTATIONS
-from ptqc.graph.scale_rules import SCALES
-from ptqc.graph.sites import source_params
-from ptqc.passes.decide.phases import Setting
-from ptqc.passes.pipeline import run_rewrites
-from ptqc.passes.rewrite.rotate import Rotate, rotatable, unit_gains
-from ptqc.passes.rewrite.scale_channels import ScaleChannels
-from ptqc.reading import read_model
-from ptqc.solvers.channel_scales import smoothing, unevenness
-from ptqc.stages.preparing.even_channels import OBSERVED, reach_of, weights_of
-from ptqc.stages.preparing.prepare import Prepared, gather, prepare
-from ptqc.stages.preparing.rounded_losses import RoundedLosses, coarse, ranges
-from ptqc.work.progress import SILENT
+from ptqc.execution.shapes import observed_shapes
+from ptqc.frontend import read_model
+from ptqc.ir.channels import find_ties
+from ptqc.ir.layers import Layer
+from ptqc.ir.nodes import initial
+from ptqc.ir.rotation_rules import ROTATIONS
+from ptqc.ir.scale_rules import SCALES
+from ptqc.ir.sites import source_params
+from ptqc.passes.equalize.channel_scales import smoothing, unevenness
+from ptqc.passes.equalize.equalize_channels import OBSERVED, reach_of, weights_of
+from ptqc.passes.equalize.rotate import Rotate, rotatable, unit_gains
+from ptqc.passes.equalize.rounded_losses import RoundedLosses, coarse, ranges
+from ptqc.passes.equalize.scale_channels import ScaleChannels
+from ptqc.passes.quantize.phases import Setting
+from ptqc.passes.quantize.prepare import Prepared, gather, prepare
+from ptqc.passes.runner import run_rewrites
+from ptqc.utils.progress import SILENT
 
 COUNT, LENGTH = 256, 32
 BITS = 8

@@ -11,17 +11,17 @@ import numpy as np
 from number_formats import NumberFormat, Rows
 from tasks import Task
 
-from ptqc.execute.onnxruntime import Runner
-from ptqc.graph.layers import Weight
-from ptqc.graph.nodes import initial
-from ptqc.passes.decide.calibrate import Calibrate
-from ptqc.passes.decide.phases import Observed, Setting
-from ptqc.passes.decide.solve_weights import direct, in_rows
-from ptqc.reading import read_model
-from ptqc.solvers.gptq import importance_of
-from ptqc.stages.preparing.prepare import gather, prepare
-from ptqc.stages.preparing.rounded_losses import RoundedLosses
-from ptqc.work.progress import SILENT
+from ptqc.execution.onnxruntime import Runner
+from ptqc.frontend import read_model
+from ptqc.ir.layers import Weight
+from ptqc.ir.nodes import initial
+from ptqc.passes.equalize.rounded_losses import RoundedLosses
+from ptqc.passes.quantize.calibrate import Calibrate
+from ptqc.passes.quantize.gptq import importance_of
+from ptqc.passes.quantize.phases import Observed, Setting
+from ptqc.passes.quantize.prepare import gather, prepare
+from ptqc.passes.quantize.solve_weights import direct, in_rows
+from ptqc.utils.progress import SILENT
 
 # Weights of a constant that are looked at: whole channels, evenly spread.
 LOOKED_AT = 2**13

@@ -20,9 +20,9 @@ from number_formats import ACTIVATIONS, BEYOND, PRODUCT, WHOLE, NumberFormat, Ro
 from tasks import chosen
 
 from ptqc.formats import Integer
-from ptqc.graph.layers import Weight
-from ptqc.solvers.choices import JointChoice, Option
-from ptqc.solvers.integer_program import Goal, solve
+from ptqc.ir.layers import Weight
+from ptqc.solver.choices import JointChoice, Option
+from ptqc.solver.integer_program import Goal, solve
 
 TASKS = "cifar10_resnet20,mobilenet_v1_075_224,squeezenet1_1,mlperftiny_vww_mbv1_025_96,minilm_l6_v2_emb,stories260K"
 # Weights that are rounded for losses of whole networks: of more, every second or third layer, and no larger table.

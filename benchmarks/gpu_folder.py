@@ -69,8 +69,8 @@ def _network(path: Path, room: Path) -> None:
     from ptqc.codegen.program.edge_inputs import edge_runs
     from ptqc.codegen.program.listing import Listing
     from ptqc.codegen.program.verify import Loaded, Runnable
-    from ptqc.execute.onnxruntime import Runner
-    from ptqc.store.npz import write_npz
+    from ptqc.execution.onnxruntime import Runner
+    from ptqc.utils.store.npz import write_npz
 
     artifact = load(path)
     shutil.copytree(artifact.folder / "cuda", room)
@@ -177,7 +177,7 @@ def _layers(folder: Path) -> None:
     """Small layers by products of warpgroups, with what NumPy computes: no network has any yet."""
     from ptqc.codegen.program.listing import Listing
     from ptqc.codegen.program.verify import Loaded, Runnable
-    from ptqc.store.npz import write_npz
+    from ptqc.utils.store.npz import write_npz
 
     made = [_grouped_layer(bits, side) for bits, side in ((8, 3), (4, 1), (3, 3))]
     program = _side_by_side(made, folder, ["sm_90a"])
@@ -192,7 +192,7 @@ def _layers(folder: Path) -> None:
 
 def _grouped_layer(bits: int, side: int) -> tuple[Any, Any, Any, tuple[np.ndarray, np.ndarray]]:
     """Three samples of 80 channels by windows of side × side, to 200 channels."""
-    from ptqc.codegen.cuda import costs, group_cores
+    from ptqc.codegen.cuda import costs, wgmma
     from ptqc.codegen.cuda.coded_layer import CodedLayer
     from ptqc.codegen.cuda.fragments import Coding
     from ptqc.codegen.kernels.requantization import Requantization
@@ -212,19 +212,19 @@ def _grouped_layer(bits: int, side: int) -> tuple[Any, Any, Any, tuple[np.ndarra
     x, y = Layout(given.shape[1:], "uint8"), Layout(wanted.shape[1:], "uint8")
     tiles = costs.ranked_groups(window, 200, coding)[0]
     layer = CodedLayer(x, y, window, weights, Requantization(bias, factor, 101))
-    return group_cores.write(tiles, coding, layer), x, y, (given, wanted)
+    return wgmma.write(tiles, coding, layer), x, y, (given, wanted)
 
 
 def _square(side: int, tiles: int) -> Iterator[tuple[Any, Any, Any, dict[str, Any]]]:
     """Codes of side × side times as many weights of 8 bits, in the tiles that are predicted to be fastest, and in
     others that a compile would try on a chip of which nothing is known."""
-    from ptqc.codegen.cuda import tensor_cores
+    from ptqc.codegen.cuda import mma
     from ptqc.codegen.cuda.tuning import tried
     from ptqc.codegen.cuda.variants import predicted_best
     from ptqc.codegen.program.program import ProgramStep
 
     layer = _square_layer(side, _weights(side))
-    built = predicted_best(tensor_cores.variants(layer))
+    built = predicted_best(mma.variants(layer))
     yield built, layer.x, layer.y, {"what": "product", "sizes": [side, side, side]}
     for variant in tried(ProgramStep(built, ("x",), "y", "y"), gpu="")[1:tiles]:
         told = {"what": "product", "sizes": [side, side, side], "tiles": variant.label}
@@ -233,36 +233,36 @@ def _square(side: int, tiles: int) -> Iterator[tuple[Any, Any, Any, dict[str, An
 
 def _grouped_squares(side: int) -> Iterator[tuple[Any, Any, Any, dict[str, Any]]]:
     """The same by products of warpgroups: for each size of the instruction what is predicted to be fastest."""
-    from ptqc.codegen.cuda import group_cores
+    from ptqc.codegen.cuda import wgmma
     from ptqc.codegen.cuda.tiles import ROWS
 
     layer = _square_layer(side, _weights(side))
-    best = {variant.tiles.cut.row_tiles * ROWS: variant for variant in reversed(group_cores.variants(layer))}
+    best = {variant.tiles.cut.row_tiles * ROWS: variant for variant in reversed(wgmma.variants(layer))}
     for columns, variant in sorted(best.items()):
         yield variant.built(), layer.x, layer.y, {"what": f"product by m64n{columns}k32", "sizes": [side, side, side]}
 
 
 def _sparse_square(side: int) -> tuple[Any, Any, Any, dict[str, Any]]:
     """The same where two of each four weights are zero, on sparse tensor cores whatever is predicted."""
-    from ptqc.codegen.cuda import sparse_cores
+    from ptqc.codegen.cuda import mma_sparse
     from ptqc.codegen.cuda.variants import predicted_best
     from ptqc.formats.sparse import PATTERNS
 
     kept = PATTERNS[np.random.default_rng(side).integers(0, len(PATTERNS), side * side // 4)]
     layer = _square_layer(side, _weights(side) * kept.reshape(side, side, 1, 1).astype(np.int8))
-    built = predicted_best(sparse_cores.variants(layer))
+    built = predicted_best(mma_sparse.variants(layer))
     return built, layer.x, layer.y, {"what": "sparse product", "sizes": [side, side, side]}
 
 
 def _float8_square(side: int) -> tuple[Any, Any, Any, dict[str, Any]]:
     """Numbers of FP8 with as many weights, and results in float32."""
-    from ptqc.codegen.cuda import float8_cores
+    from ptqc.codegen.cuda import mma_fp8
     from ptqc.codegen.kernels.float8 import Float8Numbers
     from ptqc.codegen.program.layout import Layout
 
     weights = np.random.default_rng(side).integers(0, 127, (side, side, 1, 1)).astype(np.uint8)
     layer, y, ones = _square_layer(side, weights), Layout((side, 1, side), "float32"), np.ones(side, np.float32)
-    built = float8_cores.write(layer.x, y, Float8Numbers(layer.window, weights, ones, ones), ())
+    built = mma_fp8.write(layer.x, y, Float8Numbers(layer.window, weights, ones, ones), ())
     return built, layer.x, y, {"what": "FP8 product", "sizes": [side, side, side]}
 
 

@@ -71,7 +71,7 @@ class Gpu:
         self.torch, self.name = torch, torch.cuda.get_device_name(0)
 
     def open(self, folder: Path) -> Any:
-        from ptqc.native.cuda_library import CudaLibrary
+        from ptqc.runtime.cuda_library import CudaLibrary
 
         return CudaLibrary.open(folder, graph=True)
 

@@ -27,13 +27,13 @@ import generate
 import tiny_llama
 
 from ptqc.budget import CacheBudget
-from ptqc.caches.form import CacheForm
-from ptqc.caches.known import NAMES
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import Samples, collect
-from ptqc.passes.caches.around import pack_caches
-from ptqc.stages.caches.choosing import chosen
-from ptqc.stages.caches.seen import SeenCaches
+from ptqc.kv_cache.form import CacheForm
+from ptqc.kv_cache.known import NAMES
+from ptqc.passes.kv_cache.choose import chosen
+from ptqc.passes.kv_cache.statistics import SeenCaches
+from ptqc.passes.kv_cache.wrap import pack_caches
 
 BUDGETS = (30, 25, 20, 16)  # percent
 DRAWN, SAMPLES = 4, 128

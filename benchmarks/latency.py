@@ -28,7 +28,7 @@ from harness import RESULTS, Column, Feeds, Run, in_child, number
 from install_peers import interpreter
 from tasks import Task, chosen, task_of
 
-from ptqc.store.npz import write_npz
+from ptqc.utils.store.npz import write_npz
 
 Entrant = tuple[str, str]  # file and engine
 Times = dict[Entrant, list[float]]  # milliseconds per run of each block
@@ -107,7 +107,7 @@ class Served:
 
 def open_native(path: str, threads: int, isa: str = "") -> Run:
     """The native library beside a compiled file, the best one or that for an instruction set."""
-    from ptqc.native.library import Library
+    from ptqc.runtime.library import Library
 
     library = Library.open(native_folder(path), threads, isa)
     return lambda feeds: list(library.run(feeds).values())

@@ -43,11 +43,11 @@ def measure(name: str, of: str, arguments: argparse.Namespace, cache: str) -> di
     """The row of a task; runs in a child."""
     import ptqc
     from ptqc.codegen.targets import choose
-    from ptqc.stages.latency.latency_budget import clock_of
-    from ptqc.stages.measure import recall
-    from ptqc.store.entries import Store
-    from ptqc.work.progress import SILENT
-    from ptqc.work.threads import one_blas_thread
+    from ptqc.passes.allocate.latency.latency_budget import clock_of
+    from ptqc.passes.quantize.measure import recall
+    from ptqc.utils.progress import SILENT
+    from ptqc.utils.store.entries import Store
+    from ptqc.utils.threads import one_blas_thread
 
     task, target = chosen(name)[0], None if of == "onnxruntime" else of
     options: dict[str, Any] = {"calibration": task.calibration(arguments.samples), "activation_limit": LIMIT}
@@ -78,8 +78,8 @@ def predictions(clock: Any, decided: Any, options: Any, choices: int) -> dict[st
     """Predicted and measured times of choices, as milliseconds of a float network that takes what it took at first."""
     import time
 
-    from ptqc.stages.latency.times import any_plan, network_of
-    from ptqc.work.progress import SILENT
+    from ptqc.passes.allocate.latency.times import any_plan, network_of
+    from ptqc.utils.progress import SILENT
 
     started = time.monotonic()
     times, network = clock.measure(decided, options, SILENT), network_of(decided)
@@ -106,7 +106,7 @@ def predictions(clock: Any, decided: Any, options: Any, choices: int) -> dict[st
 
 def random_sites(decided: Any, seed: int) -> Sequence[Any]:
     """Sites that serve layers, of a random share of all."""
-    from ptqc.graph.sites import useful_sites
+    from ptqc.ir.sites import useful_sites
 
     rng = np.random.default_rng(seed)
     share = rng.uniform(0.5, 1.0)

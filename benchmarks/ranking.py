@@ -21,14 +21,14 @@ from harness import Column, Feeds, Run, number, significant
 from tasks import chosen
 
 from ptqc.formats import Format
+from ptqc.ir.plan import Plan
+from ptqc.ir.quantized_weight import TunedNumbers
 from ptqc.losses import OutputLoss, Outputs
-from ptqc.passes.decide.calibrate import Calibrate
-from ptqc.passes.decide.measure_curvature import MeasureCurvature
-from ptqc.passes.decide.measure_sensitivity import MeasureSensitivity, mean_shift
-from ptqc.passes.decide.phases import Decided, Setting, Solved
-from ptqc.plan import Plan
-from ptqc.solutions import TunedNumbers
-from ptqc.stages import problem
+from ptqc.passes.allocate import problem
+from ptqc.passes.quantize.calibrate import Calibrate
+from ptqc.passes.quantize.measure_curvature import MeasureCurvature
+from ptqc.passes.quantize.measure_sensitivity import MeasureSensitivity, mean_shift
+from ptqc.passes.quantize.phases import Decided, Setting, Solved
 
 Losses = Mapping[tuple[str, Format], float]
 Phase = TypeVar("Phase", bound=Setting)

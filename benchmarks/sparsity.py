@@ -26,9 +26,9 @@ from tasks import Task, chosen
 from ptqc.formats import TwoOfFour
 from ptqc.formats.base import largest
 from ptqc.formats.sparse import PATTERNS
-from ptqc.graph.layers import Layer
-from ptqc.solvers.allocation import best_choice
-from ptqc.solvers.column_order import ColumnOrder
+from ptqc.ir.layers import Layer
+from ptqc.passes.allocate.allocation import best_choice
+from ptqc.passes.quantize.column_order import ColumnOrder
 
 COLUMNS = (
     Column("task", "task"),

@@ -16,10 +16,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar, runtime_checkable
 
 import ptqc.codegen
-from ptqc.arguments import one_of, unknown
 from ptqc.errors import TargetError, UsageError
 from ptqc.plugins import Plugin, PluginKind, by_name, usable
-from ptqc.work.progress import SILENT_STAGE, Stage
+from ptqc.utils.arguments import one_of, unknown
+from ptqc.utils.progress import SILENT_STAGE, Stage
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from ptqc.codegen.program.listing import Listing
     from ptqc.codegen.program.timing import TimedProgram
     from ptqc.codegen.program.verify import Values
-    from ptqc.execute.onnxruntime import Feeds
-    from ptqc.lowered import Lowered
-    from ptqc.native.library import Library
+    from ptqc.execution.onnxruntime import Feeds
+    from ptqc.ir.lowered import Lowered
+    from ptqc.runtime.library import Library
 
 Options = TypeVar("Options", contravariant=True)
 

@@ -15,8 +15,8 @@ from sphinx.application import Sphinx
 # The checkout's own ptqc, whether or not one is installed.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ptqc.command_line import parsers
-from ptqc.version import __version__
+from ptqc.cli.parser import parsers
+from ptqc.utils.version import __version__
 
 project = "ptqc"
 copyright = "the authors of ptqc"  # noqa: A001

@@ -21,7 +21,7 @@ import onnx_ir as ir
 from ptqc.calibration.inputs import InputSpec, input_specs
 from ptqc.calibration.roles import MASKS, PLACES
 from ptqc.errors import ModelError, PtqcError
-from ptqc.graph.caches import Cache, find_caches
+from ptqc.ir.caches import Cache, find_caches
 from ptqc.losses.words import says
 
 INTEGERS = (np.dtype(np.int32), np.dtype(np.int64))

@@ -9,9 +9,9 @@ from typing import Protocol, TypeVar
 import onnx_ir as ir
 
 from ptqc.errors import PassError
+from ptqc.ir.quantized_weight import TunedNumbers
 from ptqc.passes.base import Pass, Result
 from ptqc.passes.fingerprint import fingerprint
-from ptqc.solutions import TunedNumbers
 
 # Of a loss: it is summed up in another order.
 ROUNDING = 1e-9

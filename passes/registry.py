@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ptqc.arguments import unknown
 from ptqc.passes.base import Effect, Pass, Rewrite
-from ptqc.passes.schedule import EVENING, FITTING, MEASURING, default_rewrites
+from ptqc.passes.pipeline import EVENING, FITTING, MEASURING, default_rewrites
 from ptqc.plugins import Plugin, PluginKind, by_name
+from ptqc.utils.arguments import unknown
 
 
 def added_rewrites(names: Sequence[str]) -> tuple[Rewrite, ...]:

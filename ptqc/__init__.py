@@ -8,7 +8,7 @@ Heavy libraries are imported when a function that needs them is called.
 
 from typing import TYPE_CHECKING, Any
 
-from ptqc.version import __version__
+from ptqc.utils.version import __version__
 
 __all__ = [
     "Artifact",
@@ -34,25 +34,25 @@ if TYPE_CHECKING:
     from ptqc.artifact.bisect import bisect
     from ptqc.artifact.folder import Artifact, load
     from ptqc.artifact.verify import verify
-    from ptqc.detection.detector import Detector
-    from ptqc.reading.torch_module import from_torch
-    from ptqc.reducing import reduce
+    from ptqc.evaluation.detection.detector import Detector
+    from ptqc.frontend.torch_module import from_torch
     from ptqc.tools.benching import bench
     from ptqc.tools.comparing import compare
     from ptqc.tools.evaluating import evaluate
     from ptqc.tools.inspecting import inspect
+    from ptqc.tools.reduce import reduce
     from ptqc.tools.running import run
     from ptqc.tools.sweep import sweep
 
 _HOMES = {
     "Artifact": "ptqc.artifact.folder",
-    "Detector": "ptqc.detection.detector",
+    "Detector": "ptqc.evaluation.detection.detector",
     "load": "ptqc.artifact.folder",
     "compile": "ptqc.api",
     "resolve": "ptqc.api",
-    "from_torch": "ptqc.reading.torch_module",
+    "from_torch": "ptqc.frontend.torch_module",
     "inspect": "ptqc.tools.inspecting",
-    "reduce": "ptqc.reducing",
+    "reduce": "ptqc.tools.reduce",
     "run": "ptqc.tools.running",
     "sweep": "ptqc.tools.sweep",
     "bench": "ptqc.tools.benching",

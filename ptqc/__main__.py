@@ -1,5 +1,5 @@
 """`python -m ptqc` is `ptqc`."""
 
-from ptqc.cli import run
+from ptqc.cli.main import run
 
 run()

@@ -11,33 +11,34 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ptqc import options
-from ptqc.arguments import check_kind, path_of, shown
 from ptqc.artifact import folder as artifact
+from ptqc.artifact.build_target import check_samples, check_target
 from ptqc.artifact.folder import Artifact, check_output, reserved
+from ptqc.artifact.recorded_times import times_of
 from ptqc.budget import Budgets, Given
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.module_example import exported, is_module
 from ptqc.calibration.texts import Texts
 from ptqc.codegen.targets import TargetKeywords, choose
 from ptqc.compiler import CompileRequest, compile_model, resolve_job
-from ptqc.detection.detector import Detector
+from ptqc.early_checks import check_score
 from ptqc.errors import UsageError
-from ptqc.executors.registry import DEFAULT, executor_of
+from ptqc.evaluation.detection.detector import Detector
+from ptqc.evaluation.scoring import Evaluate, OwnScore
+from ptqc.frontend.in_memory import Model
+from ptqc.ir.plan import Plan
 from ptqc.options import CompileOptions, FloatLayers, Operators, Pipeline
+from ptqc.passes.allocate.job import Job
+from ptqc.passes.allocate.latency.latency_budget import clock_of, fitting_times
 from ptqc.passes.dump import NO_DUMP, Dump
+from ptqc.passes.extensions import check_extensions
+from ptqc.passes.quantize.measure import recall
 from ptqc.passes.registry import added_rewrites
-from ptqc.plan import Plan
-from ptqc.reading.given import Model
-from ptqc.stages.delivering.build_target import check_samples, check_target
-from ptqc.stages.extensions import check_extensions
-from ptqc.stages.job import Job
-from ptqc.stages.judging.scoring import Evaluate, OwnScore
-from ptqc.stages.latency.latency_budget import clock_of, fitting_times, times_of
-from ptqc.stages.measure import recall
-from ptqc.stages.preparing.early_checks import check_score
-from ptqc.store.shared import store_at
-from ptqc.work.logs import quiet_libraries
-from ptqc.work.progress import SILENT, Progress, check_progress
+from ptqc.utils.arguments import check_kind, path_of, shown
+from ptqc.utils.executors.registry import DEFAULT, executor_of
+from ptqc.utils.logs import quiet_libraries
+from ptqc.utils.progress import SILENT, Progress, check_progress
+from ptqc.utils.store.shared import store_at
 
 if TYPE_CHECKING:
     import torch

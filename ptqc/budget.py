@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import ClassVar
 
-from ptqc.arguments import shown
 from ptqc.errors import UsageError
+from ptqc.utils.arguments import shown
 
 One = str | float  # a float is a fraction of the model's size, an int (which is a float to type checkers) bytes
 Given = One | Sequence[One] | None

@@ -7,11 +7,11 @@ from enum import IntEnum
 from numbers import Integral, Real
 from typing import Any, Literal, TypedDict, get_args, get_type_hints
 
-from ptqc.arguments import one_of, shown, unknown
 from ptqc.calibration.ranges import Observer, check_method
 from ptqc.errors import UsageError
 from ptqc.formats import Format
 from ptqc.losses import AUTO, NAMES
+from ptqc.utils.arguments import one_of, shown, unknown
 
 Activations = Literal["auto", "integer", "float", "float8"]
 Loss = str | Mapping[str, str]

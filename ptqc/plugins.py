@@ -11,7 +11,7 @@ from importlib.metadata import EntryPoint
 from typing import Any, TypeVar
 
 from ptqc.errors import UsageError
-from ptqc.installed import entry_points
+from ptqc.utils.installed import entry_points
 
 Loaded = TypeVar("Loaded")
 

@@ -17,14 +17,14 @@ import ptqc
 from ptqc.artifact.folder import Artifact
 from ptqc.codegen.onnxruntime import size
 from ptqc.compiler import fit, measure
+from ptqc.frontend import read_model
+from ptqc.ir.plan import Plan
 from ptqc.options import CompileOptions
-from ptqc.passes.decide.phases import Decided
-from ptqc.plan import Plan
-from ptqc.reading import read_model
-from ptqc.stages.fit import Fitted
-from ptqc.stages.preparing.prepare import Prepared, gather, prepare
-from ptqc.store.entries import Store, file_digest
-from ptqc.work.progress import SILENT
+from ptqc.passes.allocate.fit import Fitted
+from ptqc.passes.quantize.phases import Decided
+from ptqc.passes.quantize.prepare import Prepared, gather, prepare
+from ptqc.utils.progress import SILENT
+from ptqc.utils.store.entries import Store, file_digest
 
 # A residual network: every layer, the addition and the pool have integer kernels.
 RESIDUAL = """g (float[N,3,8,8] x) => (float[N,10] y) {

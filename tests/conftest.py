@@ -16,8 +16,8 @@ from hypothesis import settings
 from threadpoolctl import threadpool_limits
 
 from ptqc.artifact.folder import Artifact
-from ptqc.execute import sandboxed, speed
-from ptqc.work import sandbox
+from ptqc.execution import sandboxed, speed
+from ptqc.utils import sandbox
 
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = ROOT / "models"

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ptqc.native.runtime import runtime_path
+from ptqc.runtime.runtime import runtime_path
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "cpp" / "main.cpp"
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, NoReturn
 
-from ptqc.work import sandbox
+from ptqc.utils import sandbox
 
 MESSAGE = 1 << 20
 # What workers of a kind import. They themselves are left out: they are run, not imported.
@@ -29,7 +29,7 @@ IMPORTS = {
         "ptqc.codegen.kernels.documents",
         "ptqc.codegen.kernels.lowering",
         "ptqc.codegen.program.timing",
-        "ptqc.native.runtime",
+        "ptqc.runtime.runtime",
     ),
     "cuda": ("ptqc.codegen.cuda.building",),
 }
@@ -46,7 +46,7 @@ FIXED = ("PATH", "CXX", "LD_LIBRARY_PATH", "LD_PRELOAD")
 
 
 class Forks:
-    """Runs what `ptqc.work.sandbox` would start."""
+    """Runs what `ptqc.utils.sandbox` would start."""
 
     def __init__(self) -> None:
         self._fixed = _fixed()

@@ -8,8 +8,8 @@ import onnx_ir as ir
 from graphs import noise
 
 from ptqc.calibration.ranges import affine_params
-from ptqc.execute.onnxruntime import Feeds, Runner, session_options
-from ptqc.execute.walk import Slicer
+from ptqc.execution.onnxruntime import Feeds, Runner, session_options
+from ptqc.execution.walk import Slicer
 from ptqc.formats import (
     BFLOAT16,
     UINT8,
@@ -21,15 +21,15 @@ from ptqc.formats import (
     QuantParams,
     Scaled,
 )
-from ptqc.graph.layers import Weight, find_layers, find_weights
-from ptqc.graph.sites import find_kernels, find_sites, useful_sites
-from ptqc.lowered import Lowered
-from ptqc.passes.decide.phases import Numbered
-from ptqc.passes.decide.solve_weights import direct
-from ptqc.passes.lower import Lower
-from ptqc.passes.tune.quantized_walk import run_quantized
-from ptqc.plan import Plan
-from ptqc.solutions import Solution, TunedNumbers, with_tables
+from ptqc.ir.layers import Weight, find_layers, find_weights
+from ptqc.ir.lowered import Lowered
+from ptqc.ir.plan import Plan
+from ptqc.ir.quantized_weight import Solution, TunedNumbers, with_tables
+from ptqc.ir.sites import find_kernels, find_sites, useful_sites
+from ptqc.passes.allocate.lower import Lower
+from ptqc.passes.quantize.phases import Numbered
+from ptqc.passes.quantize.solve_weights import direct
+from ptqc.passes.reconstruct.quantized_walk import run_quantized
 
 EIGHT = Integer(8)
 SEVEN = Integer(7)

@@ -17,7 +17,7 @@ sys.path.append(str(TESTS.parent / "benchmarks"))
 import without_avx512  # noqa: E402
 
 CHOSEN = ("-m", "pytest", "-m", "processor and not slow")
-CHECK = "from ptqc.execute.saturation import saturates; assert saturates(), 'ONNX Runtime does not keep to AVX2'"
+CHECK = "from ptqc.execution.saturation import saturates; assert saturates(), 'ONNX Runtime does not keep to AVX2'"
 
 
 def main(arguments: list[str]) -> int:

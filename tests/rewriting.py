@@ -6,7 +6,7 @@ import onnx_ir as ir
 from ptqc.notes import Note
 from ptqc.passes.base import Feeds, Probed, Rewrite
 from ptqc.passes.fingerprint import fingerprint
-from ptqc.passes.pipeline import run_rewrites
+from ptqc.passes.runner import run_rewrites
 
 
 def rewrite(model: ir.Model, step: Rewrite, **feeds: np.ndarray) -> list[Note]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ptqc.formats import Format, Scaled
-from ptqc.solvers import gptq
+from ptqc.passes.quantize import gptq
 
 
 def solve(

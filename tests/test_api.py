@@ -16,10 +16,10 @@ from compiling import compiled, proto, quick, samples, weight
 import ptqc
 from ptqc.codegen import targets
 from ptqc.errors import ModelError, PtqcError, UsageError
+from ptqc.frontend.in_memory import read_given
 from ptqc.options import CompileOptions, Keywords
-from ptqc.reading.given import read_given
-from ptqc.store.entries import file_digest
-from ptqc.work.logs import CHATTY, quiet_libraries
+from ptqc.utils.logs import CHATTY, quiet_libraries
+from ptqc.utils.store.entries import file_digest
 
 ROOT = Path(__file__).resolve().parent.parent
 GRAPH = "g (float[N,16] x) => (float[N,32] y) { y = Gemm(x, w) }"

@@ -13,8 +13,8 @@ import ptqc
 from ptqc.artifact.folder import GOLDEN
 from ptqc.artifact.golden import Golden
 from ptqc.errors import ModelError
-from ptqc.execute.onnxruntime import Runner
-from ptqc.reading import read_model
+from ptqc.execution.onnxruntime import Runner
+from ptqc.frontend import read_model
 
 FEATURES, CLASSES = 64, 10
 NAMES = [f"digit {i}" for i in range(CLASSES)]

@@ -147,6 +147,6 @@ def test_losses_from_gradients(of_array: Artifact, tmp_path: Path) -> None:
 
 
 def test_losses_from_gradients_without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ptqc.stages.preparing.early_checks.find_spec", lambda _: None)
+    monkeypatch.setattr("ptqc.early_checks.find_spec", lambda _: None)
     with pytest.raises(UsageError, match=r"'curvature', which needs PyTorch: pip install 'ptqc\[torch\]'"):
         compiled(product(), samples(16), tmp_path, sensitivity="curvature")

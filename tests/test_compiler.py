@@ -14,9 +14,9 @@ import pytest
 from compiling import compiled, proto, quick, residual, samples, store_of, told_bound, weight
 
 import ptqc
+from ptqc.artifact.documents import oldest_runtime
 from ptqc.artifact.folder import Artifact
 from ptqc.errors import Infeasible, UsageError
-from ptqc.stages.delivering.documents import oldest_runtime
 
 REPRODUCIBLE = [
     "golden.safetensors",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import ptqc
-from ptqc.command_line import COMMANDS, parsers
+from ptqc.cli.parser import COMMANDS, parsers
 
 pytest.importorskip("sphinx", reason="needs Sphinx: pip install 'ptqc[docs]'")
 

@@ -12,7 +12,7 @@ from compiling import quick
 import ptqc
 from ptqc.artifact.folder import Artifact
 from ptqc.artifact.golden import Golden
-from ptqc.cli import main
+from ptqc.cli.main import main
 from ptqc.errors import UsageError
 
 RELEASES = Path(__file__).parent / "fixtures" / "releases"

@@ -9,9 +9,9 @@ import pytest
 from compiling import compiled, proto, weight
 
 from ptqc.calibration.inputs import input_specs
-from ptqc.execute.onnxruntime import Runner
-from ptqc.reading import read_model
-from ptqc.reading.free_axes import name_free_axes
+from ptqc.execution.onnxruntime import Runner
+from ptqc.frontend import read_model
+from ptqc.frontend.free_axes import name_free_axes
 
 NET = """g (float[N,3,H,W] x, float[N,2] scale) => (float[N,K] y) {
     a = Conv<pads=[1,1,1,1]>(x, w)

@@ -11,10 +11,10 @@ from compiling import compiled, proto, residual, samples, weight
 from onnx import numpy_helper
 
 from ptqc.errors import ModelError
-from ptqc.execute.onnxruntime import Runner, open_session, session_options
-from ptqc.passes.pipeline import run_rewrites
-from ptqc.passes.schedule import default_rewrites
-from ptqc.reading import read_model
+from ptqc.execution.onnxruntime import Runner, open_session, session_options
+from ptqc.frontend import read_model
+from ptqc.passes.pipeline import default_rewrites
+from ptqc.passes.runner import run_rewrites
 
 WIDTH = 32
 BLOCK = f"""<ir_version: 8, opset_import: ["": 18, "com.microsoft": 1]>

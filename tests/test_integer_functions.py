@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels import RNG, Graph, codes_like, near_halves, params, x86
 
-from ptqc import integer
-from ptqc.execute.onnxruntime import softmax_in_float64
+from ptqc.execution.onnxruntime import softmax_in_float64
 from ptqc.formats import UINT8, QuantParams
+from ptqc.ir import integer_arithmetic as integer
 
 pytestmark = pytest.mark.processor
 

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 import ptqc
 from ptqc.artifact.folder import Artifact
 from ptqc.errors import ModelError
-from ptqc.execute.onnxruntime import Runner
+from ptqc.execution.onnxruntime import Runner
 
 
 def in_type(model: onnx.ModelProto, dtype: type[np.floating[Any]]) -> onnx.ModelProto:

@@ -8,10 +8,10 @@ import pytest
 from compiling import assert_same_interface, compiled, proto, samples, weight
 
 from ptqc.errors import Infeasible, ModelError
-from ptqc.execute.agreement import relative
-from ptqc.execute.onnxruntime import Runner
+from ptqc.execution.agreement import relative
+from ptqc.execution.onnxruntime import Runner
 from ptqc.passes.base import Result
-from ptqc.passes.decide.calibrate_inner import CalibrateInner
+from ptqc.passes.quantize.calibrate_inner import CalibrateInner
 
 BRANCHES = """g (float[N,48] x, bool c) => (float[N,48] y) {
     h = Neg(x)

@@ -12,9 +12,9 @@ from voices import sentences, voice
 import ptqc
 from ptqc.artifact.folder import Artifact
 from ptqc.errors import UsageError
-from ptqc.execute.agreement import relative
-from ptqc.execute.onnxruntime import Runner
-from ptqc.graph.recorded import with_inputs
+from ptqc.execution.agreement import relative
+from ptqc.execution.onnxruntime import Runner
+from ptqc.ir.recorded import with_inputs
 
 STEP = """g (float[N,4,8,8] x, float[1] sigma) => (float[N,4,8,8] y) {
     a = Conv<pads=[1,1,1,1]>(x, w1, b1)

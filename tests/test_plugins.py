@@ -14,17 +14,17 @@ import ptqc
 from ptqc import plugins
 from ptqc.calibration.observers import RangeObserver
 from ptqc.calibration.ranges import added_method, choose_range
-from ptqc.cli import main
+from ptqc.cli.main import main
+from ptqc.cli.parser import parsers
 from ptqc.codegen import targets
-from ptqc.command_line import parsers
 from ptqc.errors import UsageError
 from ptqc.formats import Format
 from ptqc.formats.families import added_family
-from ptqc.operators import OPERATORS
-from ptqc.operators.registry import added_operator
+from ptqc.ir.operators import OPERATORS
+from ptqc.ir.operators.registry import added_operator
 from ptqc.options import CompileOptions
+from ptqc.passes.extensions import check_extensions, examined, used
 from ptqc.plugins import Plugin, PluginKind, added, by_name, usable
-from ptqc.stages.extensions import check_extensions, examined, used
 from ptqc.tools.doctor import Judgement, examine
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "examples" / "plugin"))
@@ -52,7 +52,7 @@ RELU = OPERATORS["Relu"]
 EXAMPLES = {
     "ptqc.rewrites": {"drop-idle-clip": "ptqc_example.drop_idle_clip:DropIdleClip"},
     "ptqc.formats": {"e5m2": "ptqc_example.e5m2:E5M2"},
-    "ptqc.operators": {"HardSwish": "ptqc_example.hard_swish:HARD_SWISH"},
+    "ptqc.ir.operators": {"HardSwish": "ptqc_example.hard_swish:HARD_SWISH"},
     "ptqc.observers": {"three-sigma": "ptqc_example.three_sigma:three_sigma"},
     "ptqc.targets": {"listing": "ptqc_example.listing"},
 }
@@ -155,7 +155,7 @@ def test_a_format_that_cannot_be_used_stops_a_compile(
 def test_an_operator_that_cannot_be_used_is_refused(
     name: str, value: str, message: str, installed: dict[str, dict[str, str]]
 ) -> None:
-    installed["ptqc.operators"] = {name: f"{__name__}:{value}"}
+    installed["ptqc.ir.operators"] = {name: f"{__name__}:{value}"}
     with pytest.raises(UsageError, match=message):
         added_operator(by_name(PluginKind.OPERATOR)[name])
 

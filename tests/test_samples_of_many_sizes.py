@@ -11,8 +11,8 @@ from compiling import compiled, proto, quick, weight
 import ptqc
 from ptqc.artifact.folder import Artifact
 from ptqc.artifact.verify import verify
-from ptqc.execute.onnxruntime import Feeds, Runner
-from ptqc.store.npz import write_npz
+from ptqc.execution.onnxruntime import Feeds, Runner
+from ptqc.utils.store.npz import write_npz
 
 ATTENTION = """g (int64[N,L] ids) => (float[N,L,20] y) {
     e = Gather(table, ids)

@@ -11,7 +11,7 @@ from writing import encoder, sentences, tokenizer
 
 from ptqc.artifact.folder import load
 from ptqc.calibration.texts import Texts
-from ptqc.cli import main
+from ptqc.cli.main import main
 from ptqc.errors import CalibrationError
 
 

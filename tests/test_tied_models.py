@@ -10,8 +10,8 @@ from graphs import noise
 from onnx import numpy_helper
 
 from ptqc.errors import Infeasible
-from ptqc.execute.onnxruntime import Feeds
-from ptqc.graph import picked_rows
+from ptqc.execution.onnxruntime import Feeds
+from ptqc.ir import picked_rows
 
 WORDS, WIDTH = 300, 32
 MODEL = """g (int64[N,T] i) => (float[N,T,300] y) {

@@ -1,6 +1,6 @@
 """Ugly model files through the whole command: each is refused in one line or compiled, and no file is touched.
 
-What `tests/reading` refuses is not repeated here.
+What `tests/frontend` refuses is not repeated here.
 """
 
 import os
@@ -15,9 +15,9 @@ import pytest
 from compiling import compiled, proto, quick, weight
 from onnx import TensorProto, helper
 
-from ptqc import cli
-from ptqc.execute import onnxruntime
-from ptqc.execute.onnxruntime import Runner
+from ptqc.cli import main as cli
+from ptqc.execution import onnxruntime
+from ptqc.execution.onnxruntime import Runner
 
 HUGE = 1 << 40
 Build = Callable[[], onnx.ModelProto]

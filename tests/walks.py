@@ -4,7 +4,7 @@ import numpy as np
 import onnx_ir as ir
 from graphs import noise, parse
 
-from ptqc.execute.onnxruntime import Feeds
+from ptqc.execution.onnxruntime import Feeds
 
 RESIDUAL = """g (float[N, 4, 6, 6] x, float[N, 4] bias) => (float[N, 3] y, float[N, 4, 6, 6] s, float[N, 4, A] t) {
     c = Conv <pads = [1, 1, 1, 1]> (x, w)

@@ -7,7 +7,7 @@ import numpy as np
 from number_formats.base import SCALE_BITS, NumberFormat, Rows, Stored
 from ptqc.calibration.observers import RangeObserver
 from ptqc.formats import BFLOAT16, Codebook, Scaled, to_bfloat16
-from ptqc.passes.decide.calibrate import observed_params
+from ptqc.passes.quantize.calibrate import observed_params
 
 CODE_BITS = 8
 PARAMETER_BITS = 32 + CODE_BITS  # scale and zero point

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ptqc.passes.decide.measure_sensitivity import TOLD
-from ptqc.passes.decide.moment_blocks import SMALL_BLOCK_BYTES, grouped
-from ptqc.solvers.moments import bytes_of
+from ptqc.passes.quantize.measure_sensitivity import TOLD
+from ptqc.passes.quantize.moment_blocks import SMALL_BLOCK_BYTES, grouped
+from ptqc.passes.quantize.moments import bytes_of
 from scaling.simulation import Block, Job, Unit
 from scaling.tracing import SOLVING, Trace, UnitTimes
 

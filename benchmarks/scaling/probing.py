@@ -6,12 +6,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from ptqc.formats import Integer, Scaled
-from ptqc.graph.layers import Layer
-from ptqc.passes.decide.solve_weights import formats_of
-from ptqc.passes.decide.weight_problem import WeightProblem
-from ptqc.solvers import gptq
-from ptqc.solvers.moments import WIDEST_GRAM, bytes_of
-from ptqc.work.threads import one_blas_thread
+from ptqc.ir.layers import Layer
+from ptqc.passes.quantize import gptq
+from ptqc.passes.quantize.moments import WIDEST_GRAM, bytes_of
+from ptqc.passes.quantize.solve_weights import formats_of
+from ptqc.passes.quantize.weight_problem import WeightProblem
+from ptqc.utils.threads import one_blas_thread
 from scaling.tracing import UnitTimes
 
 # Outputs that a weight is tried with; its time grows by as much with each.

@@ -20,15 +20,15 @@ import onnx
 
 from ptqc.budget import Budgets
 from ptqc.compiler import CompileRequest, compile_model
-from ptqc.executors.base import Executor, Result, UnitOfWork
-from ptqc.executors.registry import executor_of
 from ptqc.options import CompileOptions
-from ptqc.passes.decide.weight_problem import Found, WeightProblem
-from ptqc.solvers.moments import bytes_of
-from ptqc.store.entries import Store
-from ptqc.store.shared import store_at
-from ptqc.work.logs import quiet_libraries
-from ptqc.work.progress import Lines, Stage
+from ptqc.passes.quantize.moments import bytes_of
+from ptqc.passes.quantize.weight_problem import Found, WeightProblem
+from ptqc.utils.executors.base import Executor, Result, UnitOfWork
+from ptqc.utils.executors.registry import executor_of
+from ptqc.utils.logs import quiet_libraries
+from ptqc.utils.progress import Lines, Stage
+from ptqc.utils.store.entries import Store
+from ptqc.utils.store.shared import store_at
 
 SOLVING = "solve weights"
 
@@ -243,8 +243,8 @@ def trace_compile(
 ) -> None:
     """Compile into a folder, where the store is too, and write what it took; that of one that failed, too.
 
-    calibration: tokens (samples, length). executor, workers: see `ptqc.executors`. until: the last stage; empty: all.
-    given: fields of `ptqc.options.CompileOptions`.
+    calibration: tokens (samples, length). executor, workers: see `ptqc.utils.executors`. until: the last stage; empty:
+    all. given: fields of `ptqc.options.CompileOptions`.
     """
     store = store_at(place / "cache")
     inner = executor_of(executor, workers, store)

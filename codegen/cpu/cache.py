@@ -10,7 +10,7 @@ from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.package import module as module_of
 from ptqc.codegen.program.program import Program
 from ptqc.codegen.program.weights import Weights
-from ptqc.store.entries import Store
+from ptqc.utils.store.entries import Store
 
 LIBRARY = "library.so"
 

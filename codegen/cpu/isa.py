@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from ptqc.codegen.kernels.isa import BfloatInstructions, Isa, Packs
 from ptqc.errors import UsageError
-from ptqc.native.machine import machine, processor_features
+from ptqc.utils.machine import machine, processor_features
 
 _AVX2 = ("avx2", "fma", "bmi1", "bmi2", "f16c", "movbe")
 _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vnni")

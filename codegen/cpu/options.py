@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
-from ptqc.arguments import one_of, shown
 from ptqc.errors import UsageError
+from ptqc.utils.arguments import one_of, shown
 
 Tuning = Literal["quick", "full"]
 InstructionSet = Literal["host", "portable", "avx2", "avx-vnni", "avx512-vnni", "avx512-vbmi", "avx512-bf16", "aarch64"]

@@ -11,8 +11,8 @@ from ptqc.codegen.cpu.isa import KNOWN
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.linking import COMPILED, export
 from ptqc.errors import TargetError
-from ptqc.native.machine import machine
-from ptqc.work.scratch import scratch
+from ptqc.utils.machine import machine
+from ptqc.utils.scratch import scratch
 
 THREADS = Path(__file__).with_name("threads.cpp")
 

@@ -1,5 +1,5 @@
 """Running what the target cpu built: needs numpy and TVM's runtime only."""
 
-from ptqc.native.library import Library
+from ptqc.runtime.library import Library
 
 load = Library.open

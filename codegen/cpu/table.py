@@ -9,7 +9,7 @@ from typing import Any, Self, cast, get_args
 from ptqc.codegen.cpu.options import NOT_TUNED, Tuning
 from ptqc.codegen.kernels.tiling import Cut
 from ptqc.errors import UsageError
-from ptqc.native.interface import TUNING
+from ptqc.runtime.interface import TUNING
 
 DELIVERED = "cpu"  # the folder of an artifact that has the target's files is named as the target
 

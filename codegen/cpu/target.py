@@ -23,12 +23,12 @@ from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.program.batching import Batching, batched
 from ptqc.codegen.targets import Target, TargetOutput
 from ptqc.errors import TargetError
-from ptqc.execute.onnxruntime import Feeds
-from ptqc.lowered import Lowered
-from ptqc.native.interface import INTERFACE, KERNELS, TUNING, WEIGHTS, library_file
-from ptqc.native.runtime import INSTALL
-from ptqc.work.progress import SILENT_STAGE, Stage
-from ptqc.work.scratch import scratch
+from ptqc.execution.onnxruntime import Feeds
+from ptqc.ir.lowered import Lowered
+from ptqc.runtime.interface import INTERFACE, KERNELS, TUNING, WEIGHTS, library_file
+from ptqc.runtime.runtime import INSTALL
+from ptqc.utils.progress import SILENT_STAGE, Stage
+from ptqc.utils.scratch import scratch
 
 
 def is_present() -> bool:

@@ -16,9 +16,9 @@ from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.program.batching import Batching
 from ptqc.codegen.program.timing import TimedProgram
 from ptqc.errors import TargetError
-from ptqc.execute.onnxruntime import Feeds
-from ptqc.lowered import Lowered
-from ptqc.native.runtime import PACKAGE
+from ptqc.execution.onnxruntime import Feeds
+from ptqc.ir.lowered import Lowered
+from ptqc.runtime.runtime import PACKAGE
 
 
 @dataclass(frozen=True)

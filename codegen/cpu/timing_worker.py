@@ -17,8 +17,8 @@ from ptqc.codegen.kernels.job_files import JOB, REPORT, VALUES
 from ptqc.codegen.program.listing import Listing
 from ptqc.codegen.program.timing import time_libraries
 from ptqc.codegen.program.verify import Loaded
-from ptqc.native.library import Library
-from ptqc.plan import write_json
+from ptqc.ir.plan import write_json
+from ptqc.runtime.library import Library
 
 
 def _work(folder: Path) -> None:

@@ -26,10 +26,10 @@ from ptqc.codegen.program.constants import Stored
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Program, ProgramStep
 from ptqc.errors import UsageError
-from ptqc.native.machine import processor_name
-from ptqc.native.runtime import PACKAGE
-from ptqc.store.entries import Store
-from ptqc.work.stopwatch import seconds_of
+from ptqc.runtime.runtime import PACKAGE
+from ptqc.utils.machine import processor_name
+from ptqc.utils.stopwatch import seconds_of
+from ptqc.utils.store.entries import Store
 
 # Cuts of a kernel that are tried: of "quick" those that should be the fastest.
 TRIED: Mapping[Tuning, int | None] = {"quick": 8, "full": None}

@@ -22,11 +22,11 @@ from ptqc.codegen.program.listing import Listing
 from ptqc.codegen.program.program import Program
 from ptqc.codegen.program.weights import Weights
 from ptqc.errors import UsageError
-from ptqc.lowered import Lowered
-from ptqc.native.interface import INTERFACE, KERNELS, TUNING, WEIGHTS, library_file
-from ptqc.native.library import Library
-from ptqc.native.runtime import PACKAGE
-from ptqc.store.entries import Store
+from ptqc.ir.lowered import Lowered
+from ptqc.runtime.interface import INTERFACE, KERNELS, TUNING, WEIGHTS, library_file
+from ptqc.runtime.library import Library
+from ptqc.runtime.runtime import PACKAGE
+from ptqc.utils.store.entries import Store
 
 
 @dataclass(frozen=True)

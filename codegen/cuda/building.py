@@ -27,11 +27,11 @@ from ptqc.codegen.program.listing import Listing
 from ptqc.codegen.program.program import Program
 from ptqc.codegen.program.verify import Loaded
 from ptqc.codegen.program.weights import Weights
-from ptqc.lowered import Lowered
-from ptqc.native.interface import INTERFACE, KERNELS, TUNING, WEIGHTS, library_file
-from ptqc.native.runtime import PACKAGE
-from ptqc.plan import write_json
-from ptqc.store.entries import Store
+from ptqc.ir.lowered import Lowered
+from ptqc.ir.plan import write_json
+from ptqc.runtime.interface import INTERFACE, KERNELS, TUNING, WEIGHTS, library_file
+from ptqc.runtime.runtime import PACKAGE
+from ptqc.utils.store.entries import Store
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from ptqc.codegen.cuda.machine_code import KernelCode
 from ptqc.codegen.cuda.toolkit import Image, Toolkit
 from ptqc.codegen.kernels.built_before import content_key, obtain
 from ptqc.codegen.kernels.linking import usual_compiler
-from ptqc.store.entries import Store
+from ptqc.utils.store.entries import Store
 
 LIBRARY, IMAGE, TEXT, REPORT = "library.so", "kernels.fatbin", "kernels.ptx", "machine_code.json"
 

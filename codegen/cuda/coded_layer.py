@@ -5,9 +5,9 @@ from functools import cached_property
 
 import numpy as np
 
+from ptqc.codegen.cuda.codebook import PairCoding
 from ptqc.codegen.cuda.fragments import Coding
 from ptqc.codegen.cuda.isa import BY_ELEMENT
-from ptqc.codegen.cuda.pairs import PairCoding
 from ptqc.codegen.cuda.results import CodedResults
 from ptqc.codegen.kernels.epilogue import NOTHING, Epilogue
 from ptqc.codegen.kernels.requantization import Requantization

@@ -13,11 +13,11 @@ from functools import lru_cache
 from itertools import product
 from math import exp, log, prod
 
-from ptqc.codegen.cuda.chips import CHIPS, INTEGER_RATE, LATENCY, LAUNCH, Chip
+from ptqc.codegen.cuda.codebook import PairCoding
 from ptqc.codegen.cuda.fragments import REGISTERS, Coding
-from ptqc.codegen.cuda.group_tiles import MATRIX_ROWS, GroupTiles
-from ptqc.codegen.cuda.pairs import PairCoding
+from ptqc.codegen.cuda.gpu_specs import CHIPS, INTEGER_RATE, LATENCY, LAUNCH, Chip
 from ptqc.codegen.cuda.tiles import BLOCKS, CHUNK, PART, PARTS, ROWS, SUMS, WARP_COLUMNS, TileCut, Tiles
+from ptqc.codegen.cuda.wgmma_tiles import MATRIX_ROWS, GroupTiles
 from ptqc.codegen.program.window import Window
 
 SAMPLES = (1, 64)

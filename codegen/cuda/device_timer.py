@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ptqc.codegen.cuda import building
-from ptqc.codegen.cuda.chips import CHIPS, gpu_of
+from ptqc.codegen.cuda.gpu_specs import CHIPS, gpu_of
 from ptqc.codegen.cuda.job_files import TRIAL_WORKER
 from ptqc.codegen.cuda.toolkit import Toolkit
 from ptqc.codegen.cuda.trials import Axes, KernelTrial, TimedVariant, TimingEffort, TrialJob, TrialTimes
@@ -20,10 +20,10 @@ from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Program, ProgramStep
 from ptqc.errors import TargetError
-from ptqc.native.cuda_device import ADDRESSES, CudaDevice
-from ptqc.native.runtime import PACKAGE
-from ptqc.work import sandbox
-from ptqc.work.scratch import scratch
+from ptqc.runtime.cuda_device import ADDRESSES, CudaDevice
+from ptqc.runtime.runtime import PACKAGE
+from ptqc.utils import sandbox
+from ptqc.utils.scratch import scratch
 
 # Seconds that a process may take to start, to load kernels and to end.
 GRACE = 120.0

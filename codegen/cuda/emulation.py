@@ -15,9 +15,9 @@ from ptqc.codegen.program.emulated import Emulated
 from ptqc.codegen.program.listing import Listing
 from ptqc.codegen.program.verify import TensorComparison, Values
 from ptqc.errors import TargetError, VerificationError
-from ptqc.execute.onnxruntime import Feeds
-from ptqc.store.npz import write_npz
-from ptqc.work.scratch import scratch
+from ptqc.execution.onnxruntime import Feeds
+from ptqc.utils.scratch import scratch
+from ptqc.utils.store.npz import write_npz
 
 WORKER, OUTPUTS = "ptqc.codegen.cuda.emulation_worker", "outputs-{:03}.npz"
 

@@ -23,9 +23,9 @@ from ptqc.codegen.program.listing import Listing
 from ptqc.codegen.program.partial import PartialRun
 from ptqc.codegen.program.verify import Loaded, TensorComparison, Values, outcomes
 from ptqc.errors import TargetError
-from ptqc.native.cuda_library import NAME
-from ptqc.native.interface import KERNELS
-from ptqc.store.npz import write_npz
+from ptqc.runtime.cuda_library import NAME
+from ptqc.runtime.interface import KERNELS
+from ptqc.utils.store.npz import write_npz
 
 
 def _work(job: Path) -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ptqc.codegen.cuda import depthwise, float8_cores, group_cores, sparse_cores, tensor_cores
+from ptqc.codegen.cuda import depthwise, mma, mma_fp8, mma_sparse, wgmma
 from ptqc.codegen.cuda.coded_layer import CodedLayer
 from ptqc.codegen.cuda.float8_codes import code
 from ptqc.codegen.cuda.isa import BY_ELEMENT
@@ -31,8 +31,8 @@ def integer(
     """A layer on tensor cores, or a depthwise one by inner products of four bytes; None for any other."""
     layer = CodedLayer(x, y, window, weights, requantization, epilogue)
     if groups == 1 and _is_aligned(x, window, CHUNK):
-        proven = [*tensor_cores.variants(layer), *sparse_cores.variants(layer)]
-        return predicted_best(proven, group_cores.variants(layer))
+        proven = [*mma.variants(layer), *mma_sparse.variants(layer)]
+        return predicted_best(proven, wgmma.variants(layer))
     is_depthwise = groups == window.channels == len(weights)
     return depthwise.integer(layer) if is_depthwise and _is_aligned(x, window, DOT) else None
 
@@ -43,4 +43,4 @@ def _is_aligned(x: Layout, window: Window, size: int) -> bool:
     return not x.outside and all(each % size == 0 for each in (window.channels, x.plane[0], first, x.stride))
 
 
-CUDA = replace(BY_ELEMENT, layer=integer, float8=Float8Kernels(code, float8_cores.write, CHUNK))
+CUDA = replace(BY_ELEMENT, layer=integer, float8=Float8Kernels(code, mma_fp8.write, CHUNK))

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ptqc.codegen.cuda.building import program_of
-from ptqc.codegen.cuda.chips import CHIPS
 from ptqc.codegen.cuda.device_timer import DeviceTimer
+from ptqc.codegen.cuda.gpu_specs import CHIPS
 from ptqc.codegen.cuda.job_files import DONE
 from ptqc.codegen.cuda.loops import ThreadLoops
 from ptqc.codegen.cuda.times_table import GpuTimes, MeasuredKernel
@@ -22,9 +22,9 @@ from ptqc.codegen.kernels.job_files import REPORT
 from ptqc.codegen.kernels.loops import written_with
 from ptqc.codegen.program.program import Program, ProgramStep
 from ptqc.errors import TargetError
-from ptqc.native.cuda_device import CudaDevice
-from ptqc.store.entries import Store
-from ptqc.work.following import tell
+from ptqc.runtime.cuda_device import CudaDevice
+from ptqc.utils.following import tell
+from ptqc.utils.store.entries import Store
 
 # Kernels in a library, each in several variants.
 TOGETHER = 4

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
-from ptqc.arguments import one_of, shown
 from ptqc.errors import UsageError
+from ptqc.utils.arguments import one_of, shown
 
 Gpu = Literal["sm_80", "sm_86", "sm_89", "sm_90a"]
 ALL = ",".join(get_args(Gpu))

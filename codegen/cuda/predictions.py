@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ptqc.codegen.cuda.chips import CHIPS, INTEGER_RATE, LATENCY, LAUNCH, Chip
+from ptqc.codegen.cuda.gpu_specs import CHIPS, INTEGER_RATE, LATENCY, LAUNCH, Chip
 from ptqc.codegen.program.constants import loaded_bytes
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Program, ProgramStep

@@ -13,13 +13,13 @@ from typing import Any, ClassVar
 
 from tvm.tirx.script import builder as T  # noqa: N812
 
-from ptqc.codegen.cuda.copies import BlockMemory, Steps, Thread
+from ptqc.codegen.cuda.async_copy import BlockMemory, Steps, Thread
+from ptqc.codegen.cuda.codebook import PairCoding
 from ptqc.codegen.cuda.fragments import Coding
-from ptqc.codegen.cuda.pairs import PairCoding
 from ptqc.codegen.cuda.results import Results, ptx
 from ptqc.codegen.cuda.tiles import BLOCKS, LANES, SUMS, WARP_COLUMNS, Tiles
 from ptqc.codegen.kernels.families import build
-from ptqc.codegen.kernels.narrowing import PACKED
+from ptqc.codegen.kernels.requantize import PACKED
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.constants import Stored
 from ptqc.codegen.program.layout import Layout

@@ -11,8 +11,8 @@ from ptqc.codegen.cuda.trials import TimingEffort
 from ptqc.codegen.kernels.assignment import Assignment
 from ptqc.codegen.program.listing import Listing
 from ptqc.codegen.program.timing import TimedProgram
-from ptqc.native.cuda_device import CudaDevice
-from ptqc.store.entries import Store
+from ptqc.runtime.cuda_device import CudaDevice
+from ptqc.utils.store.entries import Store
 
 NANOSECONDS = 1e3
 

@@ -12,8 +12,8 @@ from ptqc.codegen.kernels.epilogue import Epilogue, Place
 from ptqc.codegen.kernels.families.functions import accuracy_with, family_with
 from ptqc.codegen.kernels.families.real_stages import RealStage, composed, constants_of, functions_of, others_of
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.narrowing import PACKED
 from ptqc.codegen.kernels.requantization import Requantization
+from ptqc.codegen.kernels.requantize import PACKED
 from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS, Accuracy
 from ptqc.codegen.program.layout import Layout
 

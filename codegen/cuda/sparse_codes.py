@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ptqc.codegen.cuda.fragments import LANES, Coding
-from ptqc.codegen.cuda.left_weights import CHANNEL_TILES, GROUPS
+from ptqc.codegen.cuda.swap_ab import CHANNEL_TILES, GROUPS
 from ptqc.codegen.cuda.tiles import PART, Tiles
 
 FOUR, KEPT = 4, 2

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from ptqc.codegen.cuda.chips import CHIPS, gpu_of
+from ptqc.codegen.cuda.gpu_specs import CHIPS, gpu_of
 from ptqc.codegen.cuda.job_files import TARGET, TIMING_WORKER
 from ptqc.codegen.cuda.jobs import CudaChoices
 from ptqc.codegen.cuda.options import CudaOptions
@@ -15,9 +15,9 @@ from ptqc.codegen.kernels.timers import timed
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.program.batching import Batching
 from ptqc.codegen.program.timing import TimedProgram
-from ptqc.execute.onnxruntime import Feeds
-from ptqc.lowered import Lowered
-from ptqc.native.cuda_device import CudaDevice
+from ptqc.execution.onnxruntime import Feeds
+from ptqc.ir.lowered import Lowered
+from ptqc.runtime.cuda_device import CudaDevice
 
 # A budget is of one sample.
 EFFORT = TimingEffort(samples=(1,))

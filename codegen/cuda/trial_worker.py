@@ -20,9 +20,9 @@ import numpy as np
 from ptqc.codegen.cuda.trials import KernelTrial, TimingEffort, TrialJob, TrialTimes
 from ptqc.codegen.kernels.job_files import REPORT
 from ptqc.errors import GpuMemoryError, PtqcError, TargetError
-from ptqc.native.cuda_clock import GpuClock, launches
-from ptqc.native.cuda_driver import refusal_of
-from ptqc.native.cuda_library import CudaLibrary
+from ptqc.runtime.cuda_clock import GpuClock, launches
+from ptqc.runtime.cuda_driver import refusal_of
+from ptqc.runtime.cuda_library import CudaLibrary
 
 WARM_UP, FEWEST = 2, 5
 # Of inputs: codes that are numbers as FP8, too.

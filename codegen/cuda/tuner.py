@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from ptqc.codegen.cuda.chips import gpu_of
+from ptqc.codegen.cuda.gpu_specs import gpu_of
 from ptqc.codegen.cuda.job_files import DONE, TARGET, TUNING_WORKER
 from ptqc.codegen.cuda.jobs import EFFORT, CudaChoices
 from ptqc.codegen.cuda.options import AUTO, OFF, QUICK, CudaOptions
@@ -14,13 +14,13 @@ from ptqc.codegen.cuda.times_table import GpuTimes
 from ptqc.codegen.kernels.job_files import JOB, REPORT
 from ptqc.codegen.kernels.jobs import program_job, run_job
 from ptqc.errors import NoKernel, TargetError, UsageError
-from ptqc.execute.onnxruntime import Feeds
-from ptqc.lowered import Lowered
-from ptqc.native import cuda_device
-from ptqc.native.cuda_device import CudaDevice
-from ptqc.work.following import following
-from ptqc.work.progress import SILENT_STAGE, Stage
-from ptqc.work.scratch import scratch
+from ptqc.execution.onnxruntime import Feeds
+from ptqc.ir.lowered import Lowered
+from ptqc.runtime import cuda_device
+from ptqc.runtime.cuda_device import CudaDevice
+from ptqc.utils.following import following
+from ptqc.utils.progress import SILENT_STAGE, Stage
+from ptqc.utils.scratch import scratch
 
 
 @dataclass(frozen=True)

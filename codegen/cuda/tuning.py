@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import log
 
-from ptqc.codegen.cuda.chips import CHIPS
 from ptqc.codegen.cuda.costs import SAMPLES
+from ptqc.codegen.cuda.gpu_specs import CHIPS
 from ptqc.codegen.cuda.times_table import GpuTimes
 from ptqc.codegen.cuda.variants import Variant
 from ptqc.codegen.program.program import Program, ProgramStep

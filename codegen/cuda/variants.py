@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ptqc.codegen.cuda import costs
+from ptqc.codegen.cuda.codebook import PairCoding
 from ptqc.codegen.cuda.fragments import Coding
-from ptqc.codegen.cuda.pairs import PairCoding
 from ptqc.codegen.cuda.tiles import Tiles
 from ptqc.codegen.program.built import Alternatives, Built
 

@@ -19,7 +19,7 @@ from ptqc.codegen.program.listing import Listing
 from ptqc.codegen.program.partial import Cropping, PartialRun
 from ptqc.codegen.program.verify import Compared, Loaded
 from ptqc.errors import VerificationError
-from ptqc.text import differences_end_to_end
+from ptqc.utils.text import differences_end_to_end
 
 # Products and sums: of all runs of a network that runs whole, and of one call of a kernel of a larger one.
 MOST_OPERATIONS, MOST_OF_CALL = 700_000_000, 200_000_000

@@ -12,8 +12,8 @@ from ptqc.codegen.kernels.job_files import ERROR, JOB, LOWERED
 from ptqc.codegen.program.batching import Batching, Seen
 from ptqc.errors import PtqcError
 from ptqc.formats import Format
-from ptqc.lowered import Lowered
-from ptqc.plan import write_json
+from ptqc.ir.lowered import Lowered
+from ptqc.ir.plan import write_json
 
 
 def telling(work: Callable[[Path], None], folder: Path) -> None:

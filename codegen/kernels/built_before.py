@@ -8,8 +8,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ptqc.native.runtime import PACKAGE
-from ptqc.store.entries import Store
+from ptqc.runtime.runtime import PACKAGE
+from ptqc.utils.store.entries import Store
 
 
 def obtain(store: Store | None, key: Mapping[str, str], files: Mapping[str, Path], build: Callable[[], None]) -> None:

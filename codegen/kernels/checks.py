@@ -17,13 +17,13 @@ from ptqc.codegen.program.recurrent import is_recurrent, refusal_by_form
 from ptqc.codegen.program.settling import settled
 from ptqc.codegen.program.window import slides
 from ptqc.errors import ModelError, NoKernel, TargetError
-from ptqc.execute.onnxruntime import Feeds
-from ptqc.graph.nodes import constant, output_name
-from ptqc.graph.recorded import with_draws_fed
-from ptqc.lowered import Lowered
-from ptqc.operators import is_float
-from ptqc.work import sandbox
-from ptqc.work.scratch import scratch
+from ptqc.execution.onnxruntime import Feeds
+from ptqc.ir.lowered import Lowered
+from ptqc.ir.nodes import constant, output_name
+from ptqc.ir.operators import is_float
+from ptqc.ir.recorded import with_draws_fed
+from ptqc.utils import sandbox
+from ptqc.utils.scratch import scratch
 
 LOOK_UP_TIME_LIMIT = 120.0
 # Of the inputs of a sample, beyond axis 0.

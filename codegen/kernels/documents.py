@@ -13,8 +13,8 @@ from ptqc.codegen.kernels.job_files import JOB, VALUES
 from ptqc.codegen.program import constants, memory, verify
 from ptqc.codegen.program.constants import InOrder, Nibbles, Stored
 from ptqc.codegen.program.program import Program, ProgramStep
-from ptqc.lowered import Lowered
-from ptqc.native.lengths import written
+from ptqc.ir.lowered import Lowered
+from ptqc.runtime.lengths import written
 
 
 def interface(program: Program) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import ROUNDED, Layout
 from ptqc.codegen.program.window import Window
-from ptqc.integer import Reals
+from ptqc.ir.integer_arithmetic import Reals
 
 
 class Draft(ABC):
@@ -309,7 +309,7 @@ class TableLookup(Draft):
 
 @dataclass(frozen=True, eq=False)
 class IntegerAdd(Draft):
-    """A sum of two values of codes of one shape; numbers: as in `ptqc.integer.add`."""
+    """A sum of two values of codes of one shape; numbers: as in `ptqc.ir.integer_arithmetic.add`."""
 
     isa: Isa
     numbers: Reals

@@ -17,11 +17,11 @@ from ptqc.codegen.program.layout import BFLOAT16, Layout
 from ptqc.codegen.program.probing import fit
 from ptqc.codegen.program.program import Program, ProgramStep
 from ptqc.formats import to_bfloat16
-from ptqc.graph.nodes import required
-from ptqc.lowered import Lowered
-from ptqc.native.lengths import Length, Limit, Shape, Size, Varying, narrowest
-from ptqc.operators import clip_bounds, data_inputs, keeps_codes
-from ptqc.operators.step import params_of
+from ptqc.ir.lowered import Lowered
+from ptqc.ir.nodes import required
+from ptqc.ir.operators import clip_bounds, data_inputs, keeps_codes
+from ptqc.ir.operators.step import params_of
+from ptqc.runtime.lengths import Length, Limit, Shape, Size, Varying, narrowest
 
 
 @dataclass

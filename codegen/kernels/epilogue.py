@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
-from ptqc.codegen.kernels import lookup, mathematics, narrowing
+from ptqc.codegen.kernels import lookup, mathematics, requantize
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.kernel import span, vector
-from ptqc.codegen.kernels.narrowing import LARGEST, LARGEST_CODE, PACKED
+from ptqc.codegen.kernels.requantize import LARGEST, LARGEST_CODE, PACKED
 from ptqc.codegen.program.layout import Layout
 
 # Sample, row, column and first channel of a vector of codes.
@@ -38,7 +38,8 @@ class Lookup:
 
 @dataclass(frozen=True, eq=False)
 class Sum:
-    """Codes become those of a sum with others; numbers: ratios of both and what they leave (`ptqc.integer.add`).
+    """Codes become those of a sum with others; numbers: ratios of both and what they leave, see
+    `ptqc.ir.integer_arithmetic.add`.
 
     own: which of the two operands these codes are. other: the layout of the other one, once that is known.
     """
@@ -79,7 +80,7 @@ class Sum:
             other = _real(others[0][sample, span(self.other.at(*place), isa.lanes)], isa.lanes)
             operands = (other, codes) if self.own else (codes, other)
             sums.append(T.Bind(mathematics.weighted(constant, *operands, isa.lanes, in_c=isa.kind != "llvm")))
-        narrowing.narrow(isa, sums, T.float32(0), made, fitting=self.fits)
+        requantize.narrow(isa, sums, T.float32(0), made, fitting=self.fits)
 
 
 Stage = Lookup | Sum
@@ -132,10 +133,10 @@ class Epilogue:
         """
         first = self.stages[0] if self.stages else None
         if not isinstance(first, Sum):
-            narrowing.narrow(isa, values, zero_point, made, fitting=fitting)
+            requantize.narrow(isa, values, zero_point, made, fitting=fitting)
             self.apply(isa, made, places, constants, others)
             return
-        own = [narrowing.rounded(isa, value, zero_point) for value in values]
+        own = [requantize.rounded(isa, value, zero_point) for value in values]
         first.add(isa, own, made, places, constants[0], others[:1])
         Epilogue(self.stages[1:]).apply(isa, made, places, constants[1:], others[1:])
 

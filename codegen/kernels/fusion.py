@@ -28,7 +28,7 @@ from ptqc.codegen.kernels.drafts import (
 )
 from ptqc.codegen.kernels.epilogue import Lookup, Stage, Sum
 from ptqc.codegen.program.layout import Frame, Layout
-from ptqc.native.lengths import varies
+from ptqc.runtime.lengths import varies
 
 
 @dataclass(frozen=True)

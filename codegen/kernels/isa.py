@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ptqc.codegen.program.built import Built
-from ptqc.native.interface import Build
+from ptqc.runtime.interface import Build
 
 if TYPE_CHECKING:
     from ptqc.codegen.kernels.float8 import Float8Kernels

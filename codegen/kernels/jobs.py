@@ -18,12 +18,12 @@ from ptqc.codegen.program.batching import Batching, Seen
 from ptqc.codegen.program.edge_inputs import edge_runs, extents, other_runs
 from ptqc.codegen.program.fixed_inputs import fixed_inputs
 from ptqc.errors import InternalError, TargetError
-from ptqc.execute.onnxruntime import Feeds, Runner
-from ptqc.graph.external import whole_message
-from ptqc.lowered import Lowered
-from ptqc.operators.step import codes_of
-from ptqc.store.npz import write_npz
-from ptqc.work import sandbox
+from ptqc.execution.onnxruntime import Feeds, Runner
+from ptqc.ir.external import whole_message
+from ptqc.ir.lowered import Lowered
+from ptqc.ir.operators.step import codes_of
+from ptqc.utils import sandbox
+from ptqc.utils.store.npz import write_npz
 
 TIME_LIMIT = 1800.0
 

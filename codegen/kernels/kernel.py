@@ -9,7 +9,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.program.layout import Layout
-from ptqc.native.lengths import Varying, given
+from ptqc.runtime.lengths import Varying, given
 
 
 @dataclass(frozen=True)

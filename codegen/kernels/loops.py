@@ -9,7 +9,7 @@ from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.kernels.kernel import expressed, in_int64
 from ptqc.codegen.program.layout import Layout
-from ptqc.native.lengths import typical
+from ptqc.runtime.lengths import typical
 
 # A loop with less than about 4 µs of work gains nothing from a second thread, whose inputs lie in the other one's
 # cache. The unit is an element that is moved; so many products of bytes take as long.

@@ -5,9 +5,12 @@ from contextlib import contextmanager
 
 import onnx_ir as ir
 
-from ptqc import reference
 from ptqc.codegen.kernels.emission import Emission, is_float8
-from ptqc.codegen.kernels.emitters import (
+from ptqc.codegen.kernels.families.functions import BINARY, UNARY
+from ptqc.codegen.kernels.families.reductions import REDUCTIONS
+from ptqc.codegen.kernels.families.typed import INTEGERS
+from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.kernels.op_lowerings import (
     codes,
     elementwise,
     float8,
@@ -19,10 +22,6 @@ from ptqc.codegen.kernels.emitters import (
     recurrent,
     resizing,
 )
-from ptqc.codegen.kernels.families.functions import BINARY, UNARY
-from ptqc.codegen.kernels.families.reductions import REDUCTIONS
-from ptqc.codegen.kernels.families.typed import INTEGERS
-from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.program.axes import Axes
 from ptqc.codegen.program.batching import Batching, Seen
 from ptqc.codegen.program.built import Declined
@@ -31,11 +30,12 @@ from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Program
 from ptqc.codegen.program.recurrent import CELLS
 from ptqc.errors import NoKernel
-from ptqc.graph.nodes import only_consumer, output_name
-from ptqc.lowered import Lowered
-from ptqc.native.lengths import UnknownSizeError
-from ptqc.operators import clip_bounds
-from ptqc.operators.step import LoweredStep, codes_of, has_float_output
+from ptqc.ir import reference
+from ptqc.ir.lowered import Lowered
+from ptqc.ir.nodes import only_consumer, output_name
+from ptqc.ir.operators import clip_bounds
+from ptqc.ir.operators.step import LoweredStep, codes_of, has_float_output
+from ptqc.runtime.lengths import UnknownSizeError
 
 DTYPES = ("float32", "float64", "float16", "bool", *INTEGERS)
 

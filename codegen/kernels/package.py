@@ -16,7 +16,7 @@ from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.memory import Memory, plan
 from ptqc.codegen.program.program import Program
 from ptqc.codegen.program.weights import Weights
-from ptqc.native.lengths import Size, varies
+from ptqc.runtime.lengths import Size, varies
 
 BYTE = 8
 

@@ -8,7 +8,7 @@ from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.kernel import expressed, fill, pieces, span
-from ptqc.native.lengths import Size, varies
+from ptqc.runtime.lengths import Size, varies
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ptqc.codegen.kernels.int16_accumulation import PAIR, UNLIMITED, Sums, overflows
 from ptqc.codegen.kernels.isa import DOT, Isa
-from ptqc.codegen.kernels.sums import PAIR, UNLIMITED, Sums, overflows
 from ptqc.codegen.program.constants import IndexSource, Order
 from ptqc.codegen.program.window import Window
-from ptqc.native.lengths import typical, varies
+from ptqc.runtime.lengths import typical, varies
 
 LARGEST_TILE, LARGEST_PANEL = 14, 4
 # Pixels of further tiles that are worth a trial, and pieces that an order of the loops has to leave for threads.

@@ -11,10 +11,10 @@ from ptqc.codegen.kernels.jobs import JobChoices, program_job, run_job
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.program.batching import Batching, batched
 from ptqc.codegen.program.timing import TimedProgram
-from ptqc.execute.onnxruntime import Feeds
-from ptqc.lowered import Lowered
-from ptqc.store.npz import write_npz
-from ptqc.work.scratch import scratch
+from ptqc.execution.onnxruntime import Feeds
+from ptqc.ir.lowered import Lowered
+from ptqc.utils.scratch import scratch
+from ptqc.utils.store.npz import write_npz
 
 
 def timed(

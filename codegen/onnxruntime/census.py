@@ -7,12 +7,12 @@ from pathlib import Path
 
 import onnx
 
-from ptqc.execute.onnxruntime import open_proto, session_options
-from ptqc.execute.skeleton import WITHOUT
-from ptqc.graph.references import has_references
-from ptqc.graph.split_file import is_split
-from ptqc.operators import OPERATORS
-from ptqc.work.scratch import scratch
+from ptqc.execution.onnxruntime import open_proto, session_options
+from ptqc.execution.skeleton import WITHOUT
+from ptqc.ir.operators import OPERATORS
+from ptqc.ir.references import has_references
+from ptqc.ir.split_file import is_split
+from ptqc.utils.scratch import scratch
 
 MARK = ";"
 # What is too large for one message ONNX Runtime writes to two files, as well.

@@ -8,14 +8,14 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from ptqc.biases import found_bias
 from ptqc.codegen.onnxruntime.functions import DOMAIN, UnpackFunction, UnpackKind
 from ptqc.codegen.onnxruntime.rows import Pick
 from ptqc.formats import Coded, Format
 from ptqc.formats.planes import MULTIPLE, pack_bits, pack_close, planes_of, unpack
 from ptqc.formats.scales import narrow, roots
-from ptqc.graph.picked_rows import is_by_row
-from ptqc.solutions import Solution
+from ptqc.ir.bias_arithmetic import found_bias
+from ptqc.ir.picked_rows import is_by_row
+from ptqc.ir.quantized_weight import Solution
 
 # Weights of at least so many numbers lie in close planes, whose functions are larger and need less memory.
 LARGE = 2**17

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.onnxruntime.functions import UnpackFunction, UnpackKind
-from ptqc.execute.saturation import EXACT_SUMS, IN_FLOAT
+from ptqc.execution.saturation import EXACT_SUMS, IN_FLOAT
 
 
 def settings(exported: Exported) -> Mapping[str, str]:

@@ -14,23 +14,24 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
-from ptqc.codegen.onnxruntime import blocks, constants, functions, names
-from ptqc.codegen.onnxruntime.blocks import BlockProduct, block_products, picked_in_blocks, picks_in_blocks
+from ptqc.codegen.onnxruntime import constants, functions, names
+from ptqc.codegen.onnxruntime import matmul_nbits as blocks
 from ptqc.codegen.onnxruntime.float_layers import with_float_layers
 from ptqc.codegen.onnxruntime.float_pools import with_float_pools
 from ptqc.codegen.onnxruntime.inline import inlined
 from ptqc.codegen.onnxruntime.lookup import with_lookups
+from ptqc.codegen.onnxruntime.matmul_nbits import BlockProduct, block_products, picked_in_blocks, picks_in_blocks
 from ptqc.codegen.onnxruntime.rows import Pick, picks
 from ptqc.codegen.onnxruntime.unfused import with_products_apart
 from ptqc.formats.base import LOWEST_OPSET
-from ptqc.graph import protos, recorded, zipmaps
-from ptqc.graph.external import is_in_files
-from ptqc.graph.protos import subgraphs
-from ptqc.graph.spilled import SpilledTensors, content, tensor
-from ptqc.graph.split_file import is_in_two, message_of, size_of, write_split
-from ptqc.lowered import Lowered
-from ptqc.operators import Trait, named
-from ptqc.solutions import Solution
+from ptqc.ir import protos, recorded, zipmaps
+from ptqc.ir.external import is_in_files
+from ptqc.ir.lowered import Lowered
+from ptqc.ir.operators import Trait, named
+from ptqc.ir.protos import subgraphs
+from ptqc.ir.quantized_weight import Solution
+from ptqc.ir.spilled import SpilledTensors, content, tensor
+from ptqc.ir.split_file import is_in_two, message_of, size_of, write_split
 
 PRODUCER = "ptqc"
 FILE = "model.onnx"

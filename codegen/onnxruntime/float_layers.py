@@ -11,10 +11,10 @@ import onnx
 import onnx_ir as ir
 from onnx import helper
 
-from ptqc import reference
-from ptqc.graph.nodes import constant
-from ptqc.lowered import Lowered
-from ptqc.operators import Trait, clip_bounds, data_inputs, keeps_codes, named
+from ptqc.ir import reference
+from ptqc.ir.lowered import Lowered
+from ptqc.ir.nodes import constant
+from ptqc.ir.operators import Trait, clip_bounds, data_inputs, keeps_codes, named
 
 ROUNDED = named(Trait.ROUNDED_WEIGHT)
 
@@ -45,7 +45,7 @@ def _stands_between_codes(node: ir.Node) -> bool:
 
 
 def _is_constant(weight: ir.Value | None) -> bool:
-    """Whether a weight is stored in float32 or behind a Cast that widens it; what is dequantized is not rounded again."""
+    """Whether a weight is stored in float, widened by a Cast or not; what is dequantized is not rounded again."""
     node = weight.producer() if weight is not None else None
     return constant(node.inputs[0] if node is not None and node.op_type == "Cast" else weight) is not None
 

@@ -14,11 +14,11 @@ import onnx
 import onnx_ir as ir
 from onnx import helper
 
-from ptqc import reference
-from ptqc.graph.protos import reads
-from ptqc.lowered import Lowered
-from ptqc.operators import Trait, data_inputs, named
-from ptqc.operators.step import codes_of
+from ptqc.ir import reference
+from ptqc.ir.lowered import Lowered
+from ptqc.ir.operators import Trait, data_inputs, named
+from ptqc.ir.operators.step import codes_of
+from ptqc.ir.protos import reads
 
 CONVERSIONS, SOFTMAXES = named(Trait.CONVERTS), named(Trait.SOFTMAX)
 REAL = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)

@@ -13,8 +13,8 @@ from onnx import helper, numpy_helper
 from ptqc.codegen.onnxruntime.constants import Share
 from ptqc.codegen.onnxruntime.functions import DOMAIN
 from ptqc.codegen.onnxruntime.names import short_names
-from ptqc.graph.protos import subgraphs
-from ptqc.graph.spilled import tensor
+from ptqc.ir.protos import subgraphs
+from ptqc.ir.spilled import tensor
 
 
 def inlined(model: onnx.ModelProto) -> onnx.ModelProto:

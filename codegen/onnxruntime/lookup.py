@@ -12,14 +12,14 @@ import onnx
 import onnx_ir as ir
 from onnx import helper
 
-from ptqc import reference
 from ptqc.codegen.onnxruntime.constants import Share
-from ptqc.graph.nodes import constant
-from ptqc.graph.protos import reads
-from ptqc.integer import EVERY_CODE
-from ptqc.lowered import Lowered
-from ptqc.operators import known
-from ptqc.operators.step import LoweredStep
+from ptqc.ir import reference
+from ptqc.ir.integer_arithmetic import EVERY_CODE
+from ptqc.ir.lowered import Lowered
+from ptqc.ir.nodes import constant
+from ptqc.ir.operators import known
+from ptqc.ir.operators.step import LoweredStep
+from ptqc.ir.protos import reads
 
 PARTS = ("index", "flat", "found", "shape")
 

@@ -1,14 +1,14 @@
 """Bytes of a file's constants once ONNX Runtime has loaded it: packed weights are unpacked then.
 
-Products whose weights stay packed keep more of each block than is stored (`ptqc.codegen.onnxruntime.blocks`).
+Products whose weights stay packed keep more of each block than is stored (`ptqc.codegen.onnxruntime.matmul_nbits`).
 """
 
 import onnx
 
-from ptqc.codegen.onnxruntime.blocks import kept_bytes
 from ptqc.codegen.onnxruntime.census import optimized
-from ptqc.graph.protos import subgraphs
-from ptqc.graph.references import bytes_of, refers
+from ptqc.codegen.onnxruntime.matmul_nbits import kept_bytes
+from ptqc.ir.protos import subgraphs
+from ptqc.ir.references import bytes_of, refers
 
 
 def loaded_bytes(proto: onnx.ModelProto) -> int:

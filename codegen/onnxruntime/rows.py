@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.graph.nodes import initial, producer, rank, required
-from ptqc.graph.picked_rows import pickers, stays_packed
-from ptqc.lowered import Lowered
-from ptqc.solutions import Solution
+from ptqc.ir.lowered import Lowered
+from ptqc.ir.nodes import initial, producer, rank, required
+from ptqc.ir.picked_rows import pickers, stays_packed
+from ptqc.ir.quantized_weight import Solution
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,15 @@ import numpy as np
 import onnx
 
 from ptqc.codegen.onnxruntime import constants
-from ptqc.codegen.onnxruntime.blocks import BlockProduct, picked_in_blocks, product_bytes, rows_bytes
 from ptqc.codegen.onnxruntime.functions import DOMAIN, UnpackFunction
 from ptqc.codegen.onnxruntime.inline import expanded
+from ptqc.codegen.onnxruntime.matmul_nbits import BlockProduct, picked_in_blocks, product_bytes, rows_bytes
 from ptqc.codegen.onnxruntime.rows import Pick
 from ptqc.formats import Format
 from ptqc.formats.base import LOWEST_OPSET
-from ptqc.graph.model_file import field_bytes
-from ptqc.graph.spilled import tensor
-from ptqc.solutions import Solution
+from ptqc.ir.model_file import field_bytes
+from ptqc.ir.quantized_weight import Solution
+from ptqc.ir.spilled import tensor
 
 # What the outer length prefixes can differ by between two plans of one model.
 BOUND = 16

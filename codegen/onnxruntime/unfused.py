@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import onnx
 
-from ptqc.lowered import Lowered
+from ptqc.ir.lowered import Lowered
 
 # With as many axes as the product itself, an operand is not a bias in the eyes of ONNX Runtime.
 LEAST_PRODUCT_AXES = 3

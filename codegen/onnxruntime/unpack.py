@@ -8,8 +8,8 @@ import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as common
 
-from ptqc.execute.onnxruntime import Runner, session_options
-from ptqc.lowered import Lowered
+from ptqc.execution.onnxruntime import Runner, session_options
+from ptqc.ir.lowered import Lowered
 
 
 def unpack(proto: onnx.ModelProto) -> Lowered:

@@ -17,23 +17,23 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from ptqc.caches.marks import forms_given
-from ptqc.caches.values import unpacked_feeds
-from ptqc.codegen.onnxruntime import parity, weight_check
-from ptqc.codegen.onnxruntime.blocks import without_rounding
+from ptqc.codegen.onnxruntime import verify_integer_kernels, weight_check
 from ptqc.codegen.onnxruntime.census import Census, take
 from ptqc.codegen.onnxruntime.export import Exported
-from ptqc.codegen.onnxruntime.intent import Intent
+from ptqc.codegen.onnxruntime.matmul_nbits import without_rounding
+from ptqc.codegen.onnxruntime.verify_semantics import Intent
 from ptqc.errors import VerificationError
-from ptqc.execute.agreement import Difference, alike, allowed
-from ptqc.execute.onnxruntime import Feeds, Runner, is_lean, open_packed, session_options, tensors_of
-from ptqc.execute.skeleton import without_tensors
+from ptqc.execution.agreement import Difference, alike, allowed
+from ptqc.execution.onnxruntime import Feeds, Runner, is_lean, open_packed, session_options, tensors_of
+from ptqc.execution.skeleton import without_tensors
 from ptqc.formats import FloatActivation
-from ptqc.graph import protos, zipmaps
-from ptqc.graph.references import has_references
-from ptqc.integer import quantize
-from ptqc.lowered import Lowered
-from ptqc.plan import Plan
+from ptqc.ir import protos, zipmaps
+from ptqc.ir.integer_arithmetic import quantize
+from ptqc.ir.lowered import Lowered
+from ptqc.ir.plan import Plan
+from ptqc.ir.references import has_references
+from ptqc.kv_cache.marks import forms_given
+from ptqc.kv_cache.values import unpacked_feeds
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def verify(
     _same_decisions(lowered, intent.plan)
     census, seconds = _census(exported, lowered, intent.plan, lean=is_lean(exported.proto, intent.model))
     weights = weight_check.check(exported, lowered, intent)
-    kernels, codes = parity.compare(exported.proto, lowered, samples[:1], exported.renamed)
+    kernels, codes = verify_integer_kernels.compare(exported.proto, lowered, samples[:1], exported.renamed)
     rough = frozenset(settled for product in exported.blocks.values() for settled in _settled(product.output, intent))
     operators = _as_planned(exported, lowered, replace(intent, rough=rough), samples[0])
     difference = _agreement(_exact(exported), lowered, intent.model, samples)

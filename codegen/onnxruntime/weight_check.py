@@ -7,17 +7,17 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from ptqc.codegen.onnxruntime import blocks
-from ptqc.codegen.onnxruntime.blocks import BlockProduct
+from ptqc.codegen.onnxruntime import matmul_nbits
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.onnxruntime.functions import BITS_INPUTS
-from ptqc.codegen.onnxruntime.intent import Intent
+from ptqc.codegen.onnxruntime.matmul_nbits import BlockProduct
 from ptqc.codegen.onnxruntime.rows import Pick
+from ptqc.codegen.onnxruntime.verify_semantics import Intent
 from ptqc.errors import VerificationError
-from ptqc.execute.onnxruntime import Runner, session_options
+from ptqc.execution.onnxruntime import Runner, session_options
 from ptqc.formats import Format, Integer, VectorCodebook
-from ptqc.graph.references import array_of
-from ptqc.lowered import Lowered
+from ptqc.ir.lowered import Lowered
+from ptqc.ir.references import array_of
 
 # Weights of more elements together are rebuilt one after the other.
 TOGETHER = 2**23
@@ -81,7 +81,7 @@ def _form(
     None where one function unpacks several.
     """
     maker = makers.get(name)
-    if maker is not None and maker.op_type in (blocks.OPERATOR, blocks.PICKER):
+    if maker is not None and maker.op_type in (matmul_nbits.OPERATOR, matmul_nbits.PICKER):
         return Integer(next(a.i for a in maker.attribute if a.name == "bits"))
     if maker is None:
         return Format.parse(types[name])
@@ -128,7 +128,7 @@ def _values(
     part.graph.name = "weights"
     part.graph.node.extend(reversed(nodes))
     part.graph.initializer.extend(tensor for name, tensor in tensors.items() if name in read)
-    part = blocks.without_rounding(part, made)
+    part = matmul_nbits.without_rounding(part, made)
     part.graph.input.extend(_described(name, array) for name, array in given.items())
     part.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made)
     found = Runner(part, options=session_options(optimize=False)).run(dict(given)) if made else {}

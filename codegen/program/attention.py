@@ -6,8 +6,8 @@ causal attention looks at no later word. With caches, keys and values of earlier
 
 import onnx_ir as ir
 
-from ptqc.graph.nodes import input_of, integer, number, rank
-from ptqc.operators.layers import MICROSOFT
+from ptqc.ir.nodes import input_of, integer, number, rank
+from ptqc.ir.operators.layers import MICROSOFT
 
 WORDS = 3  # the rank of (batch, words, heads · width)
 PARTS, BIAS, MASK, ADDED, CACHES, SHARED = (0, 1, 2), 3, 4, 5, (6, 7), (8, 9)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ptqc.codegen.program.built import Declined
-from ptqc.native.lengths import Shape
+from ptqc.runtime.lengths import Shape
 
 
 @dataclass(frozen=True)

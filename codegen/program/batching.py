@@ -22,11 +22,11 @@ from ptqc.codegen.program.edge_inputs import edges, extents
 from ptqc.codegen.program.probing import Probe, has_batch, longest_first, open_axes, varied
 from ptqc.codegen.program.window import slides
 from ptqc.errors import NoKernel
-from ptqc.execute.onnxruntime import Feeds, Runner, session_options
-from ptqc.graph.nodes import has_open_batch
-from ptqc.graph.sites import IN_FLOAT
-from ptqc.native.lengths import Length, Shape, at, names_of, read, written
-from ptqc.operators import Operator, Trait, keeps_codes, known
+from ptqc.execution.onnxruntime import Feeds, Runner, session_options
+from ptqc.ir.nodes import has_open_batch
+from ptqc.ir.operators import Operator, Trait, keeps_codes, known
+from ptqc.ir.sites import IN_FLOAT
+from ptqc.runtime.lengths import Length, Shape, at, names_of, read, written
 
 Made = TypeVar("Made")
 

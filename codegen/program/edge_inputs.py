@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ptqc.execute.onnxruntime import Feeds, Runner
+from ptqc.execution.onnxruntime import Feeds, Runner
 
 EDGES = ("lowest", "highest", "zero", "random")
 

@@ -7,7 +7,7 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
-from ptqc.execute.onnxruntime import Feeds, Runner
+from ptqc.execution.onnxruntime import Feeds, Runner
 
 
 def standalone(

@@ -11,8 +11,8 @@ import onnx_ir as ir
 
 from ptqc.codegen.program import attention, grouped, recurrent, rotary
 from ptqc.codegen.program.folding import SIZES
-from ptqc.graph.external import whole_message
-from ptqc.graph.nodes import constant, output_name
+from ptqc.ir.external import whole_message
+from ptqc.ir.nodes import constant, output_name
 
 # The domain of nodes that a definition is put in place of, while that goes on.
 OURS = "ptqc.definitions"

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.execute.onnxruntime import Feeds
-from ptqc.operators import known
+from ptqc.execution.onnxruntime import Feeds
+from ptqc.ir.operators import known
 
 # A vector of more numbers is no list of axes or sizes.
 LONGEST = 64

@@ -10,8 +10,8 @@ import onnx_ir as ir
 from ptqc.codegen.program.batching import Seen
 from ptqc.codegen.program.evaluation import compute
 from ptqc.codegen.program.probing import fit
-from ptqc.graph.nodes import constant, integer, required
-from ptqc.operators import Trait, named
+from ptqc.ir.nodes import constant, integer, required
+from ptqc.ir.operators import Trait, named
 
 # Operators that look at the shape of their input only.
 SIZES = named(Trait.MEASURES)

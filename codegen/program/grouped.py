@@ -9,8 +9,8 @@ keys and values may be one tensor.
 import onnx_ir as ir
 
 from ptqc.codegen.program.attention import BEHIND, OUTPUTS, PRESENTS, outputs_of
-from ptqc.graph.nodes import input_of, integer, number, rank
-from ptqc.operators.layers import MICROSOFT
+from ptqc.ir.nodes import input_of, integer, number, rank
+from ptqc.ir.operators.layers import MICROSOFT
 
 WORDS = 3  # the rank of (batch, words, heads · width)
 QUERIES, KEYS, VALUES, PAST, LENGTHS, TABLES, PLACES, ADDED = 0, 1, 2, (3, 4), 5, (7, 8), 9, 10

@@ -14,7 +14,7 @@ from typing import Any, Self
 import ml_dtypes
 import numpy as np
 
-from ptqc.native.lengths import Shape, at, varies
+from ptqc.runtime.lengths import Shape, at, varies
 
 # A type of elements, and the function that rounds to it.
 BFLOAT16, ROUNDED = "bfloat16", "rounded"
@@ -36,7 +36,7 @@ class Layout:
     elements of float32 values that need no more digits. outside: it is an input or output.
 
     plain: the last axis is the fastest, as outside. frame: of a plane that is part of a larger one. Sizes may vary with
-    the lengths of a call (`ptqc.native.lengths`); what takes arrays wants a layout that is `sized`.
+    the lengths of a call (`ptqc.runtime.lengths`); what takes arrays wants a layout that is `sized`.
     """
 
     shape: Shape

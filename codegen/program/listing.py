@@ -10,7 +10,7 @@ from ptqc.codegen.program.accuracy import USUAL, Accuracy
 from ptqc.codegen.program.layout import Frame, Layout
 from ptqc.codegen.program.older import stated
 from ptqc.codegen.program.program import Program, ProgramStep
-from ptqc.native.lengths import Limit, bound, read, varies, written
+from ptqc.runtime.lengths import Limit, bound, read, varies, written
 
 
 @dataclass(frozen=True)

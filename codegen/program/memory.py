@@ -11,7 +11,7 @@ import numpy as np
 
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Program
-from ptqc.native.lengths import Size, Varying, at, typical
+from ptqc.runtime.lengths import Size, Varying, at, typical
 
 
 @dataclass(frozen=True)

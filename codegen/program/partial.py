@@ -14,7 +14,7 @@ import numpy as np
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.listing import Call
 from ptqc.codegen.program.verify import Loaded, Made, TensorComparison, Values, judged_calls
-from ptqc.native.library import aligned
+from ptqc.runtime.library import aligned
 
 SEED = 0
 

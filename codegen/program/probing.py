@@ -14,9 +14,9 @@ import onnx_ir as ir
 
 from ptqc.codegen.program.edge_inputs import resized
 from ptqc.errors import NoKernel
-from ptqc.execute.onnxruntime import Feeds
-from ptqc.graph.nodes import has_open_first_axis
-from ptqc.native.lengths import Length, Size, Varying, at, names_of, size_of
+from ptqc.execution.onnxruntime import Feeds
+from ptqc.ir.nodes import has_open_first_axis
+from ptqc.runtime.lengths import Length, Size, Varying, at, names_of, size_of
 
 Lengths = Mapping[str, int]
 Sizes = Mapping[str, tuple[int, ...]]

@@ -7,7 +7,7 @@ import numpy as np
 
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
-from ptqc.native.lengths import Length, Limit, Shape
+from ptqc.runtime.lengths import Length, Limit, Shape
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.graph.nodes import constant, input_of, integer, static, text
+from ptqc.ir.nodes import constant, input_of, integer, static, text
 
 # Steps of all directions that are written out: each is some ten kernels.
 MOST_STEPS = 64

@@ -6,7 +6,7 @@ turned, which has no elements where all of a head is.
 
 import onnx_ir as ir
 
-from ptqc.graph.nodes import input_of, integer, rank
+from ptqc.ir.nodes import input_of, integer, rank
 
 HEADS, WORDS = 4, 3  # ranks of (batch, heads, words, width) and (batch, words, heads · width)
 PLACES = 3

@@ -12,8 +12,8 @@ from ptqc.codegen.program.batching import Batching, Seen
 from ptqc.codegen.program.fixed_inputs import fixed_inputs
 from ptqc.codegen.program.folding import fold
 from ptqc.codegen.program.recurrent import is_recurrent
-from ptqc.execute.onnxruntime import Feeds
-from ptqc.graph.branches import inline_known_branches
+from ptqc.execution.onnxruntime import Feeds
+from ptqc.ir.branches import inline_known_branches
 
 
 def settled(model: ir.Model, samples: Sequence[Feeds], batching: Batching, *, unrolls: bool = False) -> ir.Model:

@@ -17,7 +17,7 @@ from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.listing import Call, Listing
 from ptqc.errors import VerificationError
 from ptqc.formats import to_bfloat16
-from ptqc.native.library import aligned
+from ptqc.runtime.library import aligned
 
 # How far real values may differ, as a share of the largest magnitude of their tensor.
 FLOAT_TOLERANCE = 1e-5
@@ -26,7 +26,7 @@ Values = Mapping[str, np.ndarray]
 
 
 class Runnable(Protocol):
-    """A library at work, as `ptqc.native` has them. constants: of all kernels, in the order of their calls."""
+    """A library at work, as `ptqc.runtime` has them. constants: of all kernels, in the order of their calls."""
 
     constants: Any
 

@@ -4,7 +4,7 @@ import hashlib
 
 import numpy as np
 
-from ptqc.native.library import ALIGNMENT
+from ptqc.runtime.library import ALIGNMENT
 
 
 class Weights:

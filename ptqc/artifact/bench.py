@@ -13,11 +13,11 @@ from ptqc.codegen.program.listing import Call, Listing
 from ptqc.codegen.program.memory import size
 from ptqc.codegen.program.timing import prepared_calls
 from ptqc.codegen.program.verify import Loaded
-from ptqc.native.interface import KERNELS
-from ptqc.native.lengths import at
-from ptqc.text import shorten, table, visible
-from ptqc.work.logs import quiet_libraries
-from ptqc.work.stopwatch import seconds_of
+from ptqc.runtime.interface import KERNELS
+from ptqc.runtime.lengths import at
+from ptqc.utils.logs import quiet_libraries
+from ptqc.utils.stopwatch import seconds_of
+from ptqc.utils.text import shorten, table, visible
 
 ROUNDS = 20
 NAME = 48

@@ -24,15 +24,15 @@ from ptqc.codegen.program.listing import Listing
 from ptqc.codegen.program.verify import Loaded, Runnable, TensorComparison, outcomes
 from ptqc.codegen.targets import emulate
 from ptqc.errors import TargetError
-from ptqc.execute.onnxruntime import Feeds, Runner
-from ptqc.graph import zipmaps
-from ptqc.graph.recorded import remember, with_inputs
-from ptqc.native.cuda_driver import check
-from ptqc.native.cuda_library import NAME as GPU
-from ptqc.native.interface import KERNELS
-from ptqc.text import differences_end_to_end
-from ptqc.work.logs import quiet_libraries
-from ptqc.work.scratch import scratch
+from ptqc.execution.onnxruntime import Feeds, Runner
+from ptqc.ir import zipmaps
+from ptqc.ir.recorded import remember, with_inputs
+from ptqc.runtime.cuda_driver import check
+from ptqc.runtime.cuda_library import NAME as GPU
+from ptqc.runtime.interface import KERNELS
+from ptqc.utils.logs import quiet_libraries
+from ptqc.utils.scratch import scratch
+from ptqc.utils.text import differences_end_to_end
 
 SAMPLES = 8
 EMULATED = "cuda, in the emulator of PTX"

@@ -19,20 +19,20 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import numpy as np
 
-from ptqc.arguments import path_of
 from ptqc.errors import Interrupted, TargetError, UsageError
 from ptqc.notes import UNFIT, Level
-from ptqc.store.entries import file_digest
-from ptqc.work.locks import Claim, InUse
+from ptqc.utils.arguments import path_of
+from ptqc.utils.locks import Claim, InUse
+from ptqc.utils.store.entries import file_digest
 
 if TYPE_CHECKING:
     import onnxruntime as ort
 
     from ptqc.calibration.images import Preprocessing
-    from ptqc.detection.detector import Detector
-    from ptqc.execute.feeds import CheckedSession
-    from ptqc.native.cuda_library import CudaLibrary
-    from ptqc.native.library import Library
+    from ptqc.evaluation.detection.detector import Detector
+    from ptqc.execution.feeds import CheckedSession
+    from ptqc.runtime.cuda_library import CudaLibrary
+    from ptqc.runtime.library import Library
 
 
 class Session(Protocol):
@@ -94,7 +94,7 @@ class Artifact:
 
     @cached_property
     def plan(self) -> Mapping[str, Any]:
-        """The decisions (see `ptqc.plan`)."""
+        """The decisions (see `ptqc.ir.plan`)."""
         return dict(self._read(PLAN))
 
     @cached_property
@@ -130,7 +130,7 @@ class Artifact:
     @property
     def detector(self) -> "Detector | None":
         """How the model writes what it finds, as the compile was told; None where it was told nothing."""
-        from ptqc.detection.detector import Detector
+        from ptqc.evaluation.detection.detector import Detector
 
         found = self.manifest.get("detector")
         return None if found is None else Detector.from_json(found)
@@ -167,7 +167,7 @@ class Artifact:
         """
         import onnxruntime as ort
 
-        from ptqc.execute.saturation import saturates
+        from ptqc.execution.saturation import saturates
 
         if options is None and saturates():
             options = ort.SessionOptions()
@@ -178,7 +178,7 @@ class Artifact:
 
     @cached_property
     def _session(self) -> "CheckedSession":
-        from ptqc.execute.feeds import CheckedSession
+        from ptqc.execution.feeds import CheckedSession
 
         return CheckedSession(self.session(), str(self.path))
 
@@ -204,7 +204,7 @@ class Artifact:
         """The best native library for this machine; thread-safe. threads: per calling thread, 0 for all cores.
 
         isa: an instruction set of the artifact's, in place of the best one. device: a GPU ("cuda:0") that is to run the
-        artifact's CUDA library; graph: by CUDA graphs, see `ptqc.native.cuda_library.CudaLibrary`. Raises TargetError
+        artifact's CUDA library; graph: by CUDA graphs, see `ptqc.runtime.cuda_library.CudaLibrary`. Raises TargetError
         when the artifact has no library, or none that can run on this machine.
         """
         from ptqc.codegen.targets import load as load_library
@@ -220,7 +220,7 @@ class Artifact:
         return load_library(self.runnable, self.folder / self.runnable, threads, isa)
 
     def _on_gpu(self, device: str, graph: bool) -> "CudaLibrary":
-        from ptqc.native.cuda_library import NAME, CudaLibrary
+        from ptqc.runtime.cuda_library import NAME, CudaLibrary
 
         if (number := re.fullmatch(r"cuda(?::(\d+))?", device)) is None:
             raise UsageError(f"device is {device!r}; expected cuda, or cuda:N for the N-th GPU")
@@ -240,7 +240,7 @@ class Artifact:
         """Outputs by name: of the native library where the artifact has one, else of ONNX Runtime.
 
         device: a GPU ("cuda:0") that runs the CUDA library instead, on arrays or on tensors that lie there (see
-        `ptqc.native.cuda_library.CudaLibrary.run`). Each is what the model gives: an array, or a list of maps from
+        `ptqc.runtime.cuda_library.CudaLibrary.run`). Each is what the model gives: an array, or a list of maps from
         class labels to scores where it ends in a ZipMap and arrays were given. Raises UsageError for inputs of other
         names, types, ranks or sizes than the model has, and where it does not run on their values.
         """
@@ -271,7 +271,7 @@ class Artifact:
 
     def summary(self) -> str:
         """What came out, in a few lines."""
-        from ptqc.report.summary import summarize
+        from ptqc.artifact.report.summary import summarize
 
         return summarize(self.manifest, self.times)
 
@@ -391,7 +391,7 @@ def publish(
 
     Raises Interrupted when the disk does not take it.
     """
-    from ptqc.plan import write_json
+    from ptqc.ir.plan import write_json
 
     check_output(folder, force)
     folder = folder.resolve()

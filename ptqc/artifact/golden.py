@@ -13,8 +13,8 @@ import onnx
 import onnx_ir as ir
 
 from ptqc.errors import UsageError
-from ptqc.execute.agreement import relative_to_float
-from ptqc.execute.onnxruntime import Feeds, Runner, open_packed, session_options, tensors_of
+from ptqc.execution.agreement import relative_to_float
+from ptqc.execution.onnxruntime import Feeds, Runner, open_packed, session_options, tensors_of
 
 # What arrays of numbers and arrays of strings are called in the file.
 INPUTS, OUTPUTS = ("input", "text"), ("output", "output_text")

@@ -7,8 +7,8 @@ from typing import Any
 
 from ptqc.artifact.folder import MANIFEST, MODEL, Artifact
 from ptqc.errors import UsageError
-from ptqc.lowered import own_name
-from ptqc.store.entries import file_digest
+from ptqc.ir.lowered import own_name
+from ptqc.utils.store.entries import file_digest
 
 
 @dataclass(frozen=True)

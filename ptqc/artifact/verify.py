@@ -18,31 +18,31 @@ from ptqc.artifact.bisect import kept as kernels_of
 from ptqc.artifact.folder import GOLDEN, MODEL, Artifact, load
 from ptqc.artifact.golden import Golden
 from ptqc.artifact.names import OwnNames
-from ptqc.codegen.onnxruntime import parity
+from ptqc.codegen.onnxruntime import verify_integer_kernels
 from ptqc.codegen.onnxruntime.unpack import unpack
 from ptqc.codegen.targets import check_emulated
 from ptqc.errors import UsageError, VerificationError
-from ptqc.execute import sandboxed
-from ptqc.execute.agreement import alike, allowed, relative
-from ptqc.execute.onnxruntime import Feeds, Runner, computes_in_float, tensors_of
-from ptqc.execute.saturation import saturates
-from ptqc.execute.skeleton import is_loaded_whole
-from ptqc.graph.external import fits_in_memory, refer_to_files, take_in
-from ptqc.graph.recorded import with_inputs
-from ptqc.graph.references import has_references
-from ptqc.graph.zipmaps import as_tensors
-from ptqc.native.cuda_library import NAME
-from ptqc.native.interface import KERNELS
-from ptqc.passes.caches.known import with_caches
-from ptqc.passes.pipeline import in_float32
-from ptqc.reading import read_model
-from ptqc.reading.file import parse, read_bytes
-from ptqc.reading.first_run import try_once
-from ptqc.reading.functions import check_functions
-from ptqc.reading.tensors import check_tensors, external_files
-from ptqc.reading.values import check_no_cycles, check_values
-from ptqc.text import entries
-from ptqc.work.logs import quiet_libraries
+from ptqc.execution import sandboxed
+from ptqc.execution.agreement import alike, allowed, relative
+from ptqc.execution.onnxruntime import Feeds, Runner, computes_in_float, tensors_of
+from ptqc.execution.saturation import saturates
+from ptqc.execution.skeleton import is_loaded_whole
+from ptqc.frontend import read_model
+from ptqc.frontend.file import parse, read_bytes
+from ptqc.frontend.first_run import try_once
+from ptqc.frontend.functions import check_functions
+from ptqc.frontend.tensors import check_tensors, external_files
+from ptqc.frontend.values import check_no_cycles, check_values
+from ptqc.ir.external import fits_in_memory, refer_to_files, take_in
+from ptqc.ir.recorded import with_inputs
+from ptqc.ir.references import has_references
+from ptqc.ir.zipmaps import as_tensors
+from ptqc.passes.kv_cache.known import with_caches
+from ptqc.passes.runner import in_float32
+from ptqc.runtime.cuda_library import NAME
+from ptqc.runtime.interface import KERNELS
+from ptqc.utils.logs import quiet_libraries
+from ptqc.utils.text import entries
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,9 @@ def _try_once(artifact: Artifact, proto: onnx.ModelProto, kept: Golden, *, lean:
 def _kernels(artifact: Artifact, proto: onnx.ModelProto | None, kept: Golden) -> str:
     """proto: the file; None where it has no integer kernels."""
     own = OwnNames.of(artifact).in_file
-    kernels, numbers = (0, 0) if proto is None else parity.compare(proto, unpack(proto), kept.inputs, own=own)
+    kernels, numbers = (
+        (0, 0) if proto is None else verify_integer_kernels.compare(proto, unpack(proto), kept.inputs, own=own)
+    )
     expected = artifact.manifest["verification"]["kernels_compared"]
     if kernels < expected:  # an earlier version compared fewer of them
         raise VerificationError(

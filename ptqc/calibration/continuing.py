@@ -15,8 +15,8 @@ import onnx_ir as ir
 
 from ptqc.calibration.inputs import Dim, InputSpec, input_specs
 from ptqc.calibration.roles import InputRole, roles
-from ptqc.execute.onnxruntime import Feeds, Runner
-from ptqc.graph.caches import find_caches
+from ptqc.execution.onnxruntime import Feeds, Runner
+from ptqc.ir.caches import find_caches
 
 # Of a cache (texts, heads, places, channels) the axis that grows.
 PLACES = 2

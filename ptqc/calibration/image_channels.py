@@ -5,8 +5,8 @@ Exporters of vision transformers name every axis of the input, that of the chann
 
 import onnx_ir as ir
 
-from ptqc.graph.nodes import integer, required, static
-from ptqc.operators import Trait, named
+from ptqc.ir.nodes import integer, required, static
+from ptqc.ir.operators import Trait, named
 
 IMAGE_AXES = 4
 CHANNELS = 1  # the axis of the channels, which convolutions want in front of height and width

@@ -11,9 +11,9 @@ from ptqc.calibration.image_channels import CHANNELS, IMAGE_AXES, channels_of
 from ptqc.calibration.masks import is_mask
 from ptqc.calibration.tables import rows_of_tables
 from ptqc.errors import CalibrationError
-from ptqc.execute.onnxruntime import Feeds
-from ptqc.graph.recorded import remembered
-from ptqc.operators import Trait, named
+from ptqc.execution.onnxruntime import Feeds
+from ptqc.ir.operators import Trait, named
+from ptqc.ir.recorded import remembered
 
 Dim = int | str | None
 

@@ -7,9 +7,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.calibration.samples import Samples, joined
-from ptqc.execute.agreement import relative
-from ptqc.execute.onnxruntime import Feeds, Runner
-from ptqc.graph.nodes import has_open_first_axis
+from ptqc.execution.agreement import relative
+from ptqc.execution.onnxruntime import Feeds, Runner
+from ptqc.ir.nodes import has_open_first_axis
 
 # Sums are ordered differently in a batch. Relative to an output's size, or the share of integers that differ.
 ROUNDING = 1e-3

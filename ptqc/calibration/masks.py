@@ -2,7 +2,7 @@
 
 import onnx_ir as ir
 
-from ptqc.operators import EVERY, Trait, known, named
+from ptqc.ir.operators import EVERY, Trait, known, named
 
 SOFTMAXES = named(Trait.SOFTMAX)
 STOPPING = named(Trait.LAYER, Trait.MEASURES)

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.arguments import shown
 from ptqc.calibration.inputs import as_array
 from ptqc.calibration.sources import LABELS, are_classes, npz_members
 from ptqc.errors import CalibrationError, UsageError
-from ptqc.reading.torch_module import from_torch
+from ptqc.frontend.torch_module import from_torch
+from ptqc.utils.arguments import shown
 
 
 def is_module(model: object) -> bool:

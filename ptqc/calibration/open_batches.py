@@ -13,8 +13,8 @@ import onnx_ir as ir
 
 from ptqc.calibration.joining import is_joined
 from ptqc.errors import ModelError
-from ptqc.execute.onnxruntime import Feeds, Runner
-from ptqc.graph.nodes import has_open_first_axis
+from ptqc.execution.onnxruntime import Feeds, Runner
+from ptqc.ir.nodes import has_open_first_axis
 
 
 class OpenBatches:

@@ -9,8 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.calibration.pictures import MEAN, STD
-from ptqc.graph.nodes import constant, number, only_consumer
-from ptqc.operators import Trait, named
+from ptqc.ir.nodes import constant, number, only_consumer
+from ptqc.ir.operators import Trait, named
 
 Array = np.ndarray
 BYTES = 255.0

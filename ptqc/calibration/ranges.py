@@ -11,10 +11,10 @@ from typing import Literal
 
 import numpy as np
 
-from ptqc.arguments import unknown
 from ptqc.calibration.observers import RangeObserver
 from ptqc.formats.scales import powers_beside
 from ptqc.plugins import Plugin, PluginKind, by_name
+from ptqc.utils.arguments import unknown
 
 Method = Literal["minmax", "percentile", "entropy", "mse"]
 # auto: of TRIED the first; where a tensor matters, the one that loses least at the outputs.

@@ -11,8 +11,8 @@ import onnx_ir as ir
 
 from ptqc.calibration.inputs import InputSpec
 from ptqc.calibration.samples import Samples
-from ptqc.execute.onnxruntime import Feeds, Runner
-from ptqc.graph.recorded import DRAWING, released, remembered, sources
+from ptqc.execution.onnxruntime import Feeds, Runner
+from ptqc.ir.recorded import DRAWING, released, remembered, sources
 
 SEED = "seed"
 

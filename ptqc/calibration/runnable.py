@@ -9,8 +9,8 @@ from ptqc.calibration.inputs import InputSpec, input_specs
 from ptqc.calibration.samples import Samples
 from ptqc.calibration.synthetic import FREE_SIDE, OTHER_SIDES, SHORT, Sizes, draw, short_sizes, spatial_axes
 from ptqc.errors import CalibrationError, ModelError, PtqcError
-from ptqc.execute.onnxruntime import Feeds, Runner, reason_of
-from ptqc.work.memory import lacks_memory
+from ptqc.execution.onnxruntime import Feeds, Runner, reason_of
+from ptqc.utils.memory import lacks_memory
 
 # Sizes that are tried before anything is measured, the smallest and the largest among them.
 TRIED_SIZES = 16

@@ -24,9 +24,9 @@ from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import InputSpec, conform, input_specs, sample_name
 from ptqc.calibration.sources import SampleSource, open_source, spread
 from ptqc.errors import CalibrationError, Interrupted, PtqcError
-from ptqc.execute.onnxruntime import Feeds
+from ptqc.execution.onnxruntime import Feeds
 from ptqc.notes import Level, Note
-from ptqc.work.lazy import Lazy
+from ptqc.utils.lazy import Lazy
 
 __all__ = ["EVERY_SAMPLE", "InputSpec", "Samples", "checked", "collect", "input_specs", "joined"]
 

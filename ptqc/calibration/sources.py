@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ptqc.arguments import path_of
 from ptqc.calibration.images import IMAGE_SUFFIXES, Preprocessing
 from ptqc.calibration.inputs import InputSpec, as_array, sample_name, shape_text
 from ptqc.errors import CalibrationError
-from ptqc.execute.onnxruntime import Feeds
-from ptqc.work.imports import imported, is_named
+from ptqc.execution.onnxruntime import Feeds
+from ptqc.utils.arguments import path_of
+from ptqc.utils.imports import imported, is_named
 
 ARRAY_SUFFIXES = frozenset({".npy", ".npz"})
 # Behind an input's name: an array with the length of each sample along axis 0, where the input's own array has samples

@@ -22,7 +22,7 @@ from ptqc.calibration.pictures import picture
 from ptqc.calibration.pixel_range import RAW, PixelRange
 from ptqc.calibration.roles import InputRole, roles
 from ptqc.errors import CalibrationError
-from ptqc.execute.onnxruntime import Feeds
+from ptqc.execution.onnxruntime import Feeds
 
 CHANNELS = (1, 3)
 FREE_SIDE = 224  # of a picture whose sizes the model leaves open: a multiple of every usual stride

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from ptqc.graph.nodes import constant, integer, required
-from ptqc.operators import Trait, named
+from ptqc.ir.nodes import constant, integer, required
+from ptqc.ir.operators import Trait, named
 
 # Operators that change nothing about which rows are meant.
 MOVES = named(Trait.RESHAPES, Trait.COPIES)

@@ -8,13 +8,13 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from ptqc.arguments import one_of, path_of, shown
 from ptqc.calibration.images import IMAGE_SUFFIXES
 from ptqc.calibration.inputs import InputSpec, shape_text
 from ptqc.calibration.roles import InputRole, roles
 from ptqc.calibration.sources import ARRAY_SUFFIXES, SampleReader, SampleSource, files_below, spread
 from ptqc.errors import CalibrationError, UsageError
-from ptqc.execute.onnxruntime import Feeds
+from ptqc.execution.onnxruntime import Feeds
+from ptqc.utils.arguments import one_of, path_of, shown
 
 Unit = Literal["lines", "paragraphs", "files"]
 Overlong = Literal["cut", "split"]

@@ -6,9 +6,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from ptqc.caches.known import from_json
-from ptqc.caches.values import real_of
 from ptqc.errors import UsageError
+from ptqc.kv_cache.known import from_json
+from ptqc.kv_cache.values import real_of
 from ptqc.losses.base import OutputFacts, OutputKind
 from ptqc.losses.state import State
 

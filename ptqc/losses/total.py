@@ -15,7 +15,7 @@ from ptqc.losses.base import RELATIVE, OutputKind, Pair, Unit
 from ptqc.losses.finite_rows import finite_rows, has_flaws
 from ptqc.losses.recognition import Kinds, Outputs
 from ptqc.losses.state import SHARE, State
-from ptqc.work.lazy import Lazy
+from ptqc.utils.lazy import Lazy
 
 # Loss of outputs that are NaN or infinite: more than any that is kept, and still a number that can be added up.
 HOPELESS = 1e3

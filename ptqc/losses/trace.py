@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.graph.nodes import constant, input_of, integer, integers
-from ptqc.operators import EVERY, Trait, named
+from ptqc.ir.nodes import constant, input_of, integer, integers
+from ptqc.ir.operators import EVERY, Trait, named
 
 Shapes = Mapping[str, tuple[int, ...]]
 

@@ -7,7 +7,6 @@ from typing import Any
 import onnx_ir as ir
 import onnxruntime as ort
 
-from ptqc.arguments import path_of
 from ptqc.artifact.bench import Bench
 from ptqc.artifact.bench import bench as bench_library
 from ptqc.artifact.folder import GOLDEN, Artifact, load
@@ -16,12 +15,13 @@ from ptqc.artifact.names import OwnNames
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.synthetic import ADVICE, draw
 from ptqc.errors import CalibrationError, UsageError
-from ptqc.execute.onnxruntime import Feeds
-from ptqc.execute.profile import Subject, profile
-from ptqc.reading.given import Model
-from ptqc.text import shorten, table, visible
+from ptqc.execution.onnxruntime import Feeds
+from ptqc.execution.profile import Subject, profile
+from ptqc.frontend.in_memory import Model
 from ptqc.tools.comparing.contenders import file_contender, memory_contender
-from ptqc.work.logs import quiet_libraries
+from ptqc.utils.arguments import path_of
+from ptqc.utils.logs import quiet_libraries
+from ptqc.utils.text import shorten, table, visible
 
 SECONDS = 2.0
 NAME = 48

@@ -16,15 +16,15 @@ from packaging.requirements import Requirement
 
 from ptqc.codegen import targets
 from ptqc.errors import PtqcError, TargetError
-from ptqc.execute import saturation
-from ptqc.native.machine import processor_features, processor_name
-from ptqc.solvers.choices import JointChoice, Option
-from ptqc.solvers.integer_program import Goal, solve
-from ptqc.stages.extensions import ALWAYS, examined
-from ptqc.store.shared import store_at
-from ptqc.version import __version__
-from ptqc.work.memory import available_bytes
-from ptqc.work.parallel import processors
+from ptqc.execution import saturation
+from ptqc.passes.extensions import ALWAYS, examined
+from ptqc.solver.choices import JointChoice, Option
+from ptqc.solver.integer_program import Goal, solve
+from ptqc.utils.machine import processor_features, processor_name
+from ptqc.utils.memory import available_bytes
+from ptqc.utils.parallel import processors
+from ptqc.utils.store.shared import store_at
+from ptqc.utils.version import __version__
 
 DISTRIBUTION = "ptqc"
 # Instruction sets that decide how fast integer kernels are, as the system lists them.

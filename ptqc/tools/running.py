@@ -10,19 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from ptqc.arguments import path_of
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs, sample_name
 from ptqc.calibration.samples import EVERY_SAMPLE, CheckedSample, checked
 from ptqc.calibration.sources import SampleSource, open_source
 from ptqc.errors import UsageError
-from ptqc.execute.onnxruntime import Feeds, tensors_of
-from ptqc.reading.given import Model
-from ptqc.store.npz import write_npz
-from ptqc.text import number, visible
+from ptqc.execution.onnxruntime import Feeds, tensors_of
+from ptqc.frontend.in_memory import Model
 from ptqc.tools.comparing.contenders import Contender, as_compiled, contenders, running
-from ptqc.work.logs import quiet_libraries
-from ptqc.work.progress import SILENT, Progress
+from ptqc.utils.arguments import path_of
+from ptqc.utils.logs import quiet_libraries
+from ptqc.utils.progress import SILENT, Progress
+from ptqc.utils.store.npz import write_npz
+from ptqc.utils.text import number, visible
 
 
 @dataclass(frozen=True)

@@ -16,32 +16,32 @@ import onnx
 
 from ptqc.artifact import folder as artifact
 from ptqc.artifact.folder import Artifact
+from ptqc.artifact.report import render
+from ptqc.artifact.report.sweep import sweep_text
 from ptqc.budget import Budget, parse
 from ptqc.budget import Given as GivenBudget
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.errors import UsageError
-from ptqc.execute.onnxruntime import Feeds
-from ptqc.execute.profile import Subject, latencies
+from ptqc.evaluation.judge import judge
+from ptqc.evaluation.speed import one_sample
+from ptqc.execution.onnxruntime import Feeds
+from ptqc.execution.profile import Subject, latencies
+from ptqc.ir.plan import Plan, write_json
 from ptqc.options import CompileOptions
-from ptqc.passes.decide.phases import Decided
+from ptqc.passes.allocate.allocation import best_choice, smallest_choice
+from ptqc.passes.allocate.fit import PlanSearch
+from ptqc.passes.allocate.float_layers import rounding_of
+from ptqc.passes.allocate.problem import packed, problem_of
 from ptqc.passes.effects import applied, check_tuned
-from ptqc.passes.tune.reconstruct import ColumnLimits, Reconstruct, reconstruct_each
-from ptqc.plan import Plan, write_json
-from ptqc.report import render
-from ptqc.report.sweep import sweep_text
-from ptqc.solvers.allocation import best_choice, smallest_choice
-from ptqc.stages.fit import PlanSearch
-from ptqc.stages.float_layers import rounding_of
-from ptqc.stages.judging.judge import judge
-from ptqc.stages.judging.speed import one_sample
-from ptqc.stages.measure import recall
-from ptqc.stages.preparing.prepare import Origin
-from ptqc.stages.problem import packed, problem_of
-from ptqc.store.shared import store_at
-from ptqc.work.deadline import Deadline
-from ptqc.work.logs import quiet_libraries
-from ptqc.work.progress import SILENT, Progress, Stage
-from ptqc.work.threads import one_blas_thread
+from ptqc.passes.quantize.measure import recall
+from ptqc.passes.quantize.phases import Decided
+from ptqc.passes.quantize.prepare import Origin
+from ptqc.passes.reconstruct.reconstruct import ColumnLimits, Reconstruct, reconstruct_each
+from ptqc.utils.deadline import Deadline
+from ptqc.utils.logs import quiet_libraries
+from ptqc.utils.progress import SILENT, Progress, Stage
+from ptqc.utils.store.shared import store_at
+from ptqc.utils.threads import one_blas_thread
 
 POINTS = 10
 MOST_POINTS = 100

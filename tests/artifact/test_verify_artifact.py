@@ -21,10 +21,10 @@ from ptqc.artifact import golden, verify
 from ptqc.artifact.bisect import EMULATED, Bisection
 from ptqc.artifact.folder import GOLDEN, MANIFEST, MODEL, Artifact
 from ptqc.artifact.golden import Golden
-from ptqc.cli import main
+from ptqc.cli.main import main
 from ptqc.errors import UsageError, VerificationError
-from ptqc.execute.onnxruntime import Runner
-from ptqc.native.interface import KERNELS
+from ptqc.execution.onnxruntime import Runner
+from ptqc.runtime.interface import KERNELS
 
 pytestmark = pytest.mark.processor
 
@@ -80,7 +80,7 @@ def test_changed_weights_behind_a_new_hash_are_found(copy: Path, capsys: pytest.
 
 
 def test_a_kernel_that_computes_something_else_is_found(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ptqc import integer
+    from ptqc.ir import integer_arithmetic as integer
 
     right = integer.requantize
     monkeypatch.setattr(integer, "requantize", lambda x, factor, y: right(x, factor * np.float32(1.01), y))

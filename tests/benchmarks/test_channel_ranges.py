@@ -10,7 +10,7 @@ from channel_plot import ABOVE, HEIGHT, LEFT, NARROW, WIDE, WIDTH, Axis, Bars, d
 from channel_ranges import Version, change, pictures, tensors, uneven, versions
 from even_channels import decoder
 
-from ptqc.stages.preparing.prepare import Prepared
+from ptqc.passes.quantize.prepare import Prepared
 
 TITLES = ["as they are", "reordered", "split", "scaled", "rotated"]
 

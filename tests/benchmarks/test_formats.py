@@ -11,7 +11,7 @@ from format_networks import FormatNetwork, opened
 from number_formats import PRODUCT, WHOLE, Rows
 from tasks import Task
 
-from ptqc.graph.nodes import initial
+from ptqc.ir.nodes import initial
 
 NETWORK = """g (float[N,16] x) => (float[N,4] y) {
     h = Gemm(x, w1, b1)

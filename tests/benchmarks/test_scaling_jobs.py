@@ -25,7 +25,7 @@ from scaling.probing import probed
 from scaling.simulation import Cluster, simulate
 from scaling.tracing import SOLVING, StageTimes, Trace, UnitTimes, trace_compile
 
-from ptqc.solvers.moments import WIDEST_GRAM
+from ptqc.passes.quantize.moments import WIDEST_GRAM
 
 COSTS = Costs(
     solve={0: (0.0, 1e-8), 64: (0.5, 2e-3), 4096: (20.0, 0.0)},

@@ -5,7 +5,7 @@ import multiprocessing
 import pytest
 import steady
 
-from ptqc.execute.speed import Speed
+from ptqc.execution.speed import Speed
 
 
 def told(ratio: float, low: float, high: float) -> Speed:

@@ -12,7 +12,7 @@ from ptqc.calibration.continuing import continued
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import collect
 from ptqc.calibration.synthetic import draw
-from ptqc.execute.onnxruntime import Feeds, Runner
+from ptqc.execution.onnxruntime import Feeds, Runner
 
 TOKENS, ROWS, CHANNELS = 32, 40, 4
 # One layer of attention: a token adds its key to those that are cached, and looks at all that the mask lets it see.

@@ -9,7 +9,7 @@ from graphs import parse
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.joining import takes_batches
 from ptqc.calibration.samples import collect
-from ptqc.execute.onnxruntime import Runner
+from ptqc.execution.onnxruntime import Runner
 
 LAYER = np.random.default_rng(0).standard_normal((8, 4), np.float32)
 ROWS = np.random.default_rng(1).standard_normal((6, 8), np.float32)

@@ -10,7 +10,7 @@ from graphs import noise
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.recording import recorded_specs, with_recorded
 from ptqc.calibration.samples import Samples, collect
-from ptqc.graph import recorded
+from ptqc.ir import recorded
 
 GRAPH = """g (float[N,T] x) => (float[N,T] y) {
     d = RandomNormalLike<mean=3.0>(x)

@@ -14,7 +14,7 @@ from ptqc.calibration.runnable import check_runs, runnable_short_sizes
 from ptqc.calibration.samples import Samples, collect
 from ptqc.calibration.synthetic import FREE_SIDE
 from ptqc.errors import CalibrationError
-from ptqc.execute.onnxruntime import Runner
+from ptqc.execution.onnxruntime import Runner
 from ptqc.notes import Level
 
 # Of sizes that are no multiple of 2, the parts that are joined differ in size.

@@ -11,7 +11,7 @@ from ptqc.calibration.inputs import conform, input_specs
 from ptqc.calibration.pixel_range import PixelRange
 from ptqc.calibration.synthetic import FREE_LENGTH, draw, short_sizes
 from ptqc.errors import CalibrationError
-from ptqc.execute.onnxruntime import Runner
+from ptqc.execution.onnxruntime import Runner
 
 UNIT = PixelRange.between(-1, 1)
 EMBEDDED = """g (int64[N,T] tokens, int32[N,4] places) => (float[N,T,8] y, float[N,4,8] z) {

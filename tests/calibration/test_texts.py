@@ -13,9 +13,9 @@ from writing import ROWS, WORDS, encoder, sentences, tokenizer
 from ptqc.calibration.inputs import InputSpec, conform, input_specs
 from ptqc.calibration.sources import open_source
 from ptqc.calibration.texts import LENGTH, Texts
-from ptqc.commands import TEXTS
+from ptqc.cli.commands import TEXTS
 from ptqc.errors import CalibrationError, PtqcError, UsageError
-from ptqc.execute.onnxruntime import Feeds
+from ptqc.execution.onnxruntime import Feeds
 
 BERT = input_specs(ir.from_proto(encoder()))
 TOKENS = InputSpec("tokens", np.dtype(np.int64), ("N", "T"), ROWS)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ptqc.store.npz import write_npz
+from ptqc.utils.store.npz import write_npz
 
 # Compiling takes most of the time; what is checked are accesses and operations, which no optimization adds.
 FLAGS = ["-g", "-O0", "-ffp-contract=off", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]

@@ -10,7 +10,7 @@ from compiling import compiled, proto, residual, samples, weight
 import ptqc
 import ptqc.codegen
 from ptqc.artifact.folder import load
-from ptqc.cli import main
+from ptqc.cli.main import main
 from ptqc.codegen import targets
 from ptqc.codegen.targets import target_named
 from ptqc.errors import TargetError, UsageError

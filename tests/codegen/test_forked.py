@@ -14,7 +14,7 @@ if sys.platform != "linux":
     pytest.skip("tests fork on Linux alone", allow_module_level=True)
 
 from ptqc.codegen.kernels.job_files import PROCESS
-from ptqc.work import sandbox
+from ptqc.utils import sandbox
 
 KNOWN = "ptqc.codegen.kernels.supported"
 

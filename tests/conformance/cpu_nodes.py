@@ -29,7 +29,7 @@ from ptqc.codegen.kernels.job_files import JOB, LOWERED
 from ptqc.codegen.program.batching import Batching, Seen
 from ptqc.errors import PtqcError, TargetError
 from ptqc.formats import Format
-from ptqc.lowered import Lowered
+from ptqc.ir.lowered import Lowered
 
 TAKEN = "taken"
 # What differs from node to node in a reason.

@@ -27,8 +27,8 @@ from compiling import quick
 
 import ptqc
 from ptqc.errors import PtqcError
-from ptqc.execute.onnxruntime import Feeds, Runner
-from ptqc.reading.operators import MAX_OPSET, MIN_OPSET
+from ptqc.execution.onnxruntime import Feeds, Runner
+from ptqc.frontend.operators import MAX_OPSET, MIN_OPSET
 
 SAMPLES = 4
 SECONDS = 120.0

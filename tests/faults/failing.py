@@ -19,10 +19,10 @@ import numpy as np
 import onnx
 from compiling import alone, digests, proto, quick, weight
 
-from ptqc import cli
-from ptqc.store.entries import Store
-from ptqc.store.housekeeping import clear, contents
-from ptqc.work import sandbox
+from ptqc.cli import main as cli
+from ptqc.utils import sandbox
+from ptqc.utils.store.entries import Store
+from ptqc.utils.store.housekeeping import clear, contents
 
 GRAPH = "g (float[N,8] x) => (float[N,8] y) { h = Gemm(x, w) r = Relu(h) y = Gemm(r, v) }"
 DISK = ctypes.CDLL(None)

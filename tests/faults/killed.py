@@ -41,7 +41,7 @@ def main() -> None:
     """Compile a small network under the killer."""
     number, model, output, cache = int(sys.argv[1]), *map(Path, sys.argv[2:])
     import ptqc
-    from ptqc.execute import speed
+    from ptqc.execution import speed
 
     speed.SECONDS = 0.02
     samples = np.random.default_rng(7).standard_normal((8, 8)).astype(np.float32)

@@ -21,10 +21,11 @@ from compiling import alone, quick
 from mutations import DECODER, SEEDS, mutant
 from random_decoders import drawn
 
-from ptqc import api, cli
-from ptqc.caches.known import NAMES
-from ptqc.store.npz import write_npz
-from ptqc.work.memory import peak_memory_mb
+from ptqc import api
+from ptqc.cli import main as cli
+from ptqc.kv_cache.known import NAMES
+from ptqc.utils.memory import peak_memory_mb
+from ptqc.utils.store.npz import write_npz
 
 CRASH, LITTER, FAULT = -1, -2, -3
 ADDRESS_SPACE = 8 * 2**30

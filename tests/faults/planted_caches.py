@@ -7,11 +7,11 @@ import numpy as np
 import onnx_ir as ir
 from planting import Changed, Fault, given
 
-from ptqc.caches import nibbles
-from ptqc.caches.block_float import BlockFloat
-from ptqc.caches.nodes import NodeDraft
-from ptqc.caches.scaled import ScaledRows
-from ptqc.passes.caches import around
+from ptqc.kv_cache import nibbles
+from ptqc.kv_cache.block_float import BlockFloat
+from ptqc.kv_cache.nodes import NodeDraft
+from ptqc.kv_cache.scaled import ScaledRows
+from ptqc.passes.kv_cache import wrap
 
 # What the check of packed caches says.
 KEPT, PACKED, READ, BITS = "does not hand on", "with an error of", "do not unpack", "to other bits"
@@ -90,7 +90,7 @@ FAULTS: dict[str, Fault] = {
     "scales of another head read": Fault(ScaledRows, "unpacking", unpacked_from(other_scales), "int8", READ),
     "exponents of another head read": Fault(BlockFloat, "unpacking", unpacked_from(other_scales), "bfp4", READ),
     "the next place read": Fault(ScaledRows, "unpacking", unpacked_from(other_places), "int4", READ),
-    "what is new before the past": Fault(around, "_pack_output", in_front, "int8", KEPT),
+    "what is new before the past": Fault(wrap, "_pack_output", in_front, "int8", KEPT),
     "halves of bytes swapped": Fault(nibbles, "parting", halves_swapped, "int4", READ),
     "halves of bytes swapped in NumPy": Fault(nibbles, "joined", given(lambda x: x % 16 * 16 + x // 16), "int4", BITS),
     "sign lost": Fault(NodeDraft, "op", with_other("Sub", "Add"), "int8", READ),

@@ -8,13 +8,13 @@ import numpy as np
 from planting import ASKED, TUNED, Changed, Fault, given
 
 from ptqc import compiler
+from ptqc.artifact import documents
 from ptqc.formats import coded
-from ptqc.passes.decide import measurements
-from ptqc.passes.decide.phases import Decided, Setting
-from ptqc.plan import Plan
-from ptqc.solutions import Solution, TunedNumbers
-from ptqc.stages import fit
-from ptqc.stages.delivering import documents
+from ptqc.ir.plan import Plan
+from ptqc.ir.quantized_weight import Solution, TunedNumbers
+from ptqc.passes.allocate import fit
+from ptqc.passes.quantize import measurements
+from ptqc.passes.quantize.phases import Decided, Setting
 
 
 def ranges_swapped(right: Any) -> Any:

@@ -10,10 +10,10 @@ from planting import ASKED, DIFFER, TUNED, Changed, Fault, always, given
 
 from ptqc.formats import UINT8, QuantParams
 from ptqc.formats.float8 import Float8Rounding
-from ptqc.lowered import Lowered
-from ptqc.passes import lower
+from ptqc.ir.lowered import Lowered
+from ptqc.passes.allocate import lower
 from ptqc.passes.base import Result
-from ptqc.passes.decide.phases import Numbered
+from ptqc.passes.quantize.phases import Numbered
 
 
 def zero_point_moved(right: Any) -> Any:

@@ -7,8 +7,8 @@ import numpy as np
 import onnx_ir as ir
 from planting import Changed, Fault, always, given
 
-from ptqc.graph.nodes import constant
-from ptqc.passes.rewrite import (
+from ptqc.ir.nodes import constant
+from ptqc.passes.canonicalize import (
     conv_transpose,
     explicit_padding,
     flatten,
@@ -22,7 +22,7 @@ from ptqc.passes.rewrite import (
     linear_layers,
     remove_dead,
 )
-from ptqc.passes.rewrite.tools import channel_scaling, opset_changes
+from ptqc.passes.canonicalize.tools import channel_scaling, opset_changes
 
 
 def swapped_halves(values: Any) -> Any:

@@ -14,9 +14,9 @@ from compiling import digests, proto, quick, samples, weight
 
 import ptqc
 from ptqc.errors import CalibrationError, UsageError
-from ptqc.passes.decide.choose_splits import ChooseSplits
-from ptqc.passes.tune.reconstruct import Reconstruct
-from ptqc.store import entries as store
+from ptqc.passes.quantize.choose_splits import ChooseSplits
+from ptqc.passes.reconstruct.reconstruct import Reconstruct
+from ptqc.utils.store import entries as store
 
 GRAPH = "g (float[N,8] x) => (float[N,8] y) { h = Gemm(x, w) r = Relu(h) y = Gemm(r, v) }"
 COUNT, SAMPLE = 200, 6

@@ -18,20 +18,20 @@ GRAPH = "g (float[N,8] x) => (float[N,8] y) { h = Gemm(x, w) r = Relu(h) y = Gem
 PROGRAM = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from ptqc import cli
-from ptqc.work import interrupts
+from ptqc.cli import main
+from ptqc.utils import interrupts
 right = interrupts.listen
 def listen():
     right()
     print("listening", flush=True)
 interrupts.listen = listen
 {planted}
-cli.run()
+main.run()
 """
 # Most of a small compile is imports and measuring latency.
 QUICK = """
 from compiling import alone
-from ptqc.execute import speed
+from ptqc.execution import speed
 alone()
 speed.SECONDS = 0.02
 """

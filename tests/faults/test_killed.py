@@ -10,8 +10,8 @@ import pytest
 from compiling import digests, proto, weight
 
 import ptqc
-from ptqc.store.entries import Store
-from ptqc.store.housekeeping import clear, contents
+from ptqc.utils.store.entries import Store
+from ptqc.utils.store.housekeeping import clear, contents
 
 PROGRAM = Path(__file__).with_name("killed.py")
 

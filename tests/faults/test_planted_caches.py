@@ -6,13 +6,13 @@ import pytest
 from graphs import noise, parse
 from planted_caches import FAULTS
 
-from ptqc.caches.form import CacheForm
-from ptqc.caches.known import NAMES
 from ptqc.errors import VerificationError
-from ptqc.execute.onnxruntime import Feeds
-from ptqc.passes.caches.around import pack_caches
-from ptqc.passes.caches.known import form_named
-from ptqc.stages.caches.checked import check_packing
+from ptqc.execution.onnxruntime import Feeds
+from ptqc.kv_cache.form import CacheForm
+from ptqc.kv_cache.known import NAMES
+from ptqc.passes.kv_cache.known import form_named
+from ptqc.passes.kv_cache.verify import check_packing
+from ptqc.passes.kv_cache.wrap import pack_caches
 
 HEADS, DEPTH = 2, 8
 CACHE, GROWN = (f"float[N, {HEADS}, {places}, {DEPTH}]" for places in "PA")

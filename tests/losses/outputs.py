@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 from graphs import noise, parse
 
-from ptqc.execute.onnxruntime import Feeds, Runner
+from ptqc.execution.onnxruntime import Feeds, Runner
 from ptqc.losses import OutputKind, OutputLoss, recognize
 
 COUNT = 12

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from outputs import fitted, loss
 
-from ptqc.caches.scaled import ScaledRows
 from ptqc.errors import Unsupported
+from ptqc.kv_cache.scaled import ScaledRows
 from ptqc.losses import OutputKind, OutputLoss
 from ptqc.losses.base import NAT, Group
 from ptqc.losses.boxes import Boxes

@@ -9,7 +9,7 @@ from compiling import compiled, proto, weight
 from graphs import noise
 from outputs import fitted, inputs, kinds, loss
 
-from ptqc.execute.onnxruntime import run
+from ptqc.execution.onnxruntime import run
 from ptqc.losses.labels import RATE, Labels
 from ptqc.losses.maps import Map
 

@@ -8,7 +8,7 @@ import pytest
 from compiling import compiled
 from onnx import numpy_helper
 
-from ptqc.execute.onnxruntime import Runner
+from ptqc.execution.onnxruntime import Runner
 
 torch = pytest.importorskip("torch", reason="recipes need torch (pip install 'ptqc[models]')")
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 import random_llama
 
-from ptqc.execute.onnxruntime import Runner
+from ptqc.execution.onnxruntime import Runner
 
 TINY = random_llama.Shape(2, 64, 4, 2, 96, 100)
 

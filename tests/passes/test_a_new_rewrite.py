@@ -14,10 +14,10 @@ from graphs import noise, parse
 
 import ptqc
 from ptqc import plugins
-from ptqc.cli import main
+from ptqc.cli.main import main
 from ptqc.errors import PassError, UsageError
-from ptqc.graph.editing import bypass
-from ptqc.graph.nodes import nodes_of
+from ptqc.ir.editing import bypass
+from ptqc.ir.nodes import nodes_of
 from ptqc.passes.base import Effect, Probed, Result
 from ptqc.passes.registry import added_rewrites
 from ptqc.plugins import PluginKind

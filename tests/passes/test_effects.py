@@ -6,11 +6,11 @@ import pytest
 from graphs import noise, parse
 
 from ptqc.errors import PassError
+from ptqc.ir.plan import Plan
+from ptqc.ir.quantized_weight import TunedNumbers
 from ptqc.passes.base import Effect, Result
-from ptqc.passes.decide.phases import Numbered
 from ptqc.passes.effects import applied, check_tuned
-from ptqc.plan import Plan
-from ptqc.solutions import TunedNumbers
+from ptqc.passes.quantize.phases import Numbered
 
 LINEAR = "g (float[N, 4] x) => (float[N, 3] y) { y = MatMul(x, w) }"
 

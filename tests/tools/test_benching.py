@@ -9,7 +9,7 @@ from compiling import compiled, proto, residual, samples, weight
 
 import ptqc
 from ptqc.artifact.folder import Artifact
-from ptqc.cli import main
+from ptqc.cli.main import main
 from ptqc.errors import CalibrationError, UsageError
 from ptqc.tools import benching
 from ptqc.tools.benching import FileBench

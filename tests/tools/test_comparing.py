@@ -11,9 +11,9 @@ from compiling import compiled, product, proto, quick, residual, samples, weight
 
 import ptqc
 from ptqc.artifact.folder import Artifact
-from ptqc.cli import main
+from ptqc.cli.main import main
 from ptqc.errors import ModelError, UsageError
-from ptqc.stages.judging.judge import BEST_SQNR
+from ptqc.evaluation.judge import BEST_SQNR
 from ptqc.tools import comparing
 from ptqc.tools.comparing import ModelComparison
 

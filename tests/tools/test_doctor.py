@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ptqc.cli import main
+from ptqc.cli.main import main
 from ptqc.codegen import targets
 from ptqc.errors import TargetError
 from ptqc.tools import doctor

@@ -12,7 +12,7 @@ from compiling import compiled, product, proto, samples, weight
 
 import ptqc
 from ptqc.artifact.folder import Artifact
-from ptqc.cli import main
+from ptqc.cli.main import main
 from ptqc.errors import CalibrationError, UsageError
 
 

@@ -11,9 +11,9 @@ from compiling import compiled, digests, quick, residual, samples
 
 import ptqc
 from ptqc.artifact.folder import Artifact
-from ptqc.cli import main
+from ptqc.cli.main import main
 from ptqc.errors import Infeasible, UsageError
-from ptqc.execute import profile
+from ptqc.execution import profile
 from ptqc.tools import sweep as sweeping
 from ptqc.tools.sweep import Swept
 

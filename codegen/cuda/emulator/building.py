@@ -55,7 +55,7 @@ def build_kernels(ptx: str, library: Path) -> list[str]:
 @cache
 def _fast() -> tuple[str, ...]:
     """Instructions for products and sums rounded once, where this machine has them."""
-    from ptqc.native.machine import processor_features
+    from ptqc.utils.machine import processor_features
 
     return ("-mavx2", "-mfma", "-mf16c") if {"avx2", "fma", "f16c"} <= processor_features() else ()
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from ptqc.codegen.cuda.emulator.building import build_kernels, build_stand_ins, refusal
 from ptqc.errors import TargetError
-from ptqc.native.cuda_library import NAME, CudaLibrary
-from ptqc.native.interface import library_file
-from ptqc.work.scratch import scratch
+from ptqc.runtime.cuda_library import NAME, CudaLibrary
+from ptqc.runtime.interface import library_file
+from ptqc.utils.scratch import scratch
 
 # The PTX that all machine code of a library was made of.
 PTX = "kernels.ptx.gz"

@@ -10,7 +10,7 @@ from ptqc.codegen.program.accuracy import USUAL, Accuracy
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.constants import Arranged, BfloatCodes, InOrder, Nibbles, ScaledPanels, Stored
 from ptqc.codegen.program.layout import Layout
-from ptqc.native.lengths import Size, names_of, typical
+from ptqc.runtime.lengths import Size, names_of, typical
 
 
 def build(

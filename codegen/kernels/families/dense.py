@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
-from ptqc.codegen.kernels import bfloats, narrowing
+from ptqc.codegen.kernels import bfloats, requantize
 from ptqc.codegen.kernels.epilogue import NOTHING, Epilogue, Place
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.families.functions import accuracy_with, family_with
@@ -33,14 +33,14 @@ from ptqc.codegen.kernels.families.real_stages import (
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.kernel import expressed, fill, pieces, rounded_up, span, vector
 from ptqc.codegen.kernels.loops import PRODUCTS, nest, registers
-from ptqc.codegen.kernels.narrowing import PACKED
 from ptqc.codegen.kernels.requantization import Requantization
+from ptqc.codegen.kernels.requantize import PACKED
 from ptqc.codegen.kernels.tiling import Cut, Dense
 from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS
 from ptqc.codegen.program.built import Alternatives, Built
 from ptqc.codegen.program.constants import VALUES, Arranged, BfloatCodes, Nibbles, ScaledPanels, Stored, values_of
 from ptqc.codegen.program.layout import BFLOAT16, Layout
-from ptqc.native.lengths import typical, varies
+from ptqc.runtime.lengths import typical, varies
 
 # Vectors of products that stay in registers one chain after the other; sums of longer chains are all open at once.
 SHORT_CHAIN = 4
@@ -97,7 +97,7 @@ def integer(
     loops, risky = _chained(loops, codes)
     loops = replace(loops, in_nibbles=_stay_packed(loops, codes))
     assert not loops.in_nibbles or loops.cut.vectors % 2 == 0, "two vectors of weights share their bytes"
-    isa, fitting = loops.isa, narrowing.fits(weights, requantization.bias, requantization.factor)
+    isa, fitting = loops.isa, requantize.fits(weights, requantization.bias, requantization.factor)
     arranged = Arranged(codes, loops.order)
     constants: list[Stored] = [
         Nibbles(arranged, loops.unit * isa.lanes) if loops.in_nibbles else arranged,

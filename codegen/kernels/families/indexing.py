@@ -13,7 +13,7 @@ from ptqc.codegen.kernels.kernel import expressed
 from ptqc.codegen.kernels.loops import elements, registers, rows
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
-from ptqc.native.lengths import Size, varies
+from ptqc.runtime.lengths import Size, varies
 
 
 def within(place: Any, size: Size) -> Any:

@@ -14,7 +14,7 @@ from ptqc.codegen.kernels.loops import in_vectors, nest, registers, rows
 from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
-from ptqc.native.lengths import varies
+from ptqc.runtime.lengths import varies
 
 LARGEST_TILE = 4
 

@@ -17,7 +17,7 @@ from ptqc.codegen.program.accuracy import EXACT
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.constants import Stored
 from ptqc.codegen.program.layout import Layout
-from ptqc.native.lengths import Size, varies
+from ptqc.runtime.lengths import Size, varies
 
 Place = Sequence[Any]
 CHANNELS_LAST = (1, 2, 0)

@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
-from ptqc.codegen.kernels import narrowing
+from ptqc.codegen.kernels import requantize
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.kernel import fill, span
 from ptqc.codegen.kernels.loops import registers, rows
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
-from ptqc.native.lengths import varies
+from ptqc.runtime.lengths import varies
 
 AXES, MOST_CHANNELS = 3, 4
 
@@ -37,9 +37,9 @@ def quantize(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) -> B
             planes = []
             for channel in range(channels):
                 place = (channel * height + row) * width + start
-                values = [_steps(given, sample, place + i * isa.lanes, numbers, isa) for i in range(narrowing.PACKED)]
+                values = [_steps(given, sample, place + i * isa.lanes, numbers, isa) for i in range(requantize.PACKED)]
                 codes = registers(step, "uint8")
-                narrowing.narrow(isa, values, numbers[1], codes, fitting=False)
+                requantize.narrow(isa, values, numbers[1], codes, fitting=False)
                 planes.append(codes[span(0, step)])
             for part in range(channels):
                 place = y.at(row, start, 0) + part * step

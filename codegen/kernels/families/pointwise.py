@@ -21,8 +21,8 @@ from ptqc.codegen.kernels.loops import elements, in_vectors, nest, rows
 from ptqc.codegen.program.accuracy import EXACT
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
-from ptqc.integer import Reals
-from ptqc.native.lengths import varies
+from ptqc.ir.integer_arithmetic import Reals
+from ptqc.runtime.lengths import varies
 
 Value = Callable[..., Any]
 # Vectors that one turn of a loop over elements takes, where their number is that of a call.
@@ -171,7 +171,7 @@ def _within(layout: Layout, place: Sequence[Any]) -> list[Any]:
 
 
 def add(operands: Sequence[Operand], y: Layout, isa: Isa, numbers: Reals) -> Built:
-    """Codes of a sum a + b; numbers: ratio of a, ratio of b, and what both leave (`ptqc.integer.add`)."""
+    """Codes of a sum a + b; numbers: ratio of a, ratio of b, and what both leave (`ptqc.ir.integer_arithmetic.add`)."""
 
     def value(lanes: int, constants: Sequence[Any], left: Any, right: Any) -> Any:
         operands = _real(left, lanes), _real(right, lanes)
@@ -182,7 +182,7 @@ def add(operands: Sequence[Operand], y: Layout, isa: Isa, numbers: Reals) -> Bui
 
 
 def mul(operands: Sequence[Operand], y: Layout, isa: Isa, zeros: tuple[int, int, int], factor: float) -> Built:
-    """Codes of a product; zeros of a, b and y, factor s_a · s_b / s_y (`ptqc.integer.mul`)."""
+    """Codes of a product; zeros of a, b and y, factor s_a · s_b / s_y (`ptqc.ir.integer_arithmetic.mul`)."""
 
     def value(lanes: int, constants: Sequence[Any], left: Any, right: Any) -> Any:
         whole = vector("int32", lanes)

@@ -33,7 +33,7 @@ def average(x: Layout, y: Layout, window: Window, isa: Isa, counts: np.ndarray) 
 
 
 def mean_codes(x: Layout, y: Layout, isa: Isa, zeros: tuple[int, int], factor: float) -> Built:
-    """Codes of the mean of each plane (`ptqc.integer.global_average_pool`); zeros of x and y."""
+    """Codes of the mean of each plane (`ptqc.ir.integer_arithmetic.global_average_pool`); zeros of x and y."""
     lanes = min(isa.lanes, x.shape[0])
     wide = vector("int32", lanes)
 

@@ -18,7 +18,7 @@ from ptqc.codegen.kernels.loops import in_vectors, registers, rows
 from ptqc.codegen.program.accuracy import SUM_OF_INPUTS, USUAL, Accuracy
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
-from ptqc.native.lengths import Size
+from ptqc.runtime.lengths import Size
 
 Element = Callable[[Any, int], Any]  # of index and count: that many elements from the index on
 CODES = 256
@@ -144,7 +144,7 @@ def softmax_codes(
     *,
     in_float64: bool,
 ) -> Built:
-    """Codes of softmax along an axis (`ptqc.integer.softmax`)."""
+    """Codes of softmax along an axis (`ptqc.ir.integer_arithmetic.softmax`)."""
     runs = Rows.along(x.shape, axis, axis, isa)
 
     def body(batch: Any, given: Any, powers: Any, numbers: Any, out: Any) -> None:

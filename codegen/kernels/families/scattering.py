@@ -16,7 +16,7 @@ from ptqc.codegen.kernels.kernel import expressed
 from ptqc.codegen.kernels.loops import rows
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
-from ptqc.native.lengths import Size
+from ptqc.runtime.lengths import Size
 
 # By what the attribute `reduction` may be, what becomes of an element and its update.
 JOINS: Mapping[str, Callable[[Any, Any], Any]] = {

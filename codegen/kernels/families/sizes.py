@@ -13,7 +13,7 @@ from ptqc.codegen.kernels.loops import elements, rows
 from ptqc.codegen.program.accuracy import EXACT
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
-from ptqc.native.lengths import Size
+from ptqc.runtime.lengths import Size
 
 
 def computed(sizes: Sequence[tuple[Size, ...]], lengths: Sequence[str]) -> tuple[str, Any]:

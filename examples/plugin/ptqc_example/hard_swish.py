@@ -5,7 +5,7 @@ ptqc leaves it in float, where ONNX Runtime is faster.
 
 import numpy as np
 
-from ptqc.operators.functions import looked_up
+from ptqc.ir.operators.functions import looked_up
 
 
 def hard_swish(x: np.ndarray) -> np.ndarray:

@@ -10,7 +10,6 @@ import onnx_ir as ir
 
 from ptqc.artifact.folder import GOLDEN, Artifact
 from ptqc.artifact.golden import Golden
-from ptqc.caches.values import unpacked_feeds
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.open_batches import OpenBatches
@@ -18,19 +17,20 @@ from ptqc.calibration.recording import recorder
 from ptqc.calibration.samples import collect
 from ptqc.calibration.synthetic import draw
 from ptqc.errors import UsageError
-from ptqc.execute.bounded import outputs_in_files
-from ptqc.execute.onnxruntime import Feeds, tensors_of
-from ptqc.execute.speed import Speed, race, speed_of
+from ptqc.evaluation.judge import BEST_SQNR, Judged, judge_pairs
+from ptqc.execution.bounded import outputs_in_files
+from ptqc.execution.onnxruntime import Feeds, tensors_of
+from ptqc.execution.speed import Speed, race, speed_of
+from ptqc.frontend.in_memory import Model
+from ptqc.kv_cache.values import unpacked_feeds
 from ptqc.losses import recognize
-from ptqc.reading.given import Model
-from ptqc.stages.judging.judge import BEST_SQNR, Judged, judge_pairs
-from ptqc.text import number, percent, shorten, table
 from ptqc.tools.comparing.contenders import Contender, as_compiled, contenders, of_one_interface, running
-from ptqc.work.logs import quiet_libraries
-from ptqc.work.parallel import processors
-from ptqc.work.progress import SILENT, Progress
-from ptqc.work.scratch import scratch
-from ptqc.work.stopwatch import processor_ns, wall_ns
+from ptqc.utils.logs import quiet_libraries
+from ptqc.utils.parallel import processors
+from ptqc.utils.progress import SILENT, Progress
+from ptqc.utils.scratch import scratch
+from ptqc.utils.stopwatch import processor_ns, wall_ns
+from ptqc.utils.text import number, percent, shorten, table
 
 SAMPLES = 16
 DRAWN = "drawn samples, on which outputs say little: give real ones with --calibration DATA"

@@ -10,24 +10,24 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from ptqc.arguments import path_of
 from ptqc.artifact.folder import Artifact, load
-from ptqc.caches.form import CacheForm
-from ptqc.caches.known import forms_told
-from ptqc.caches.values import packed_feeds, unpacked_feeds
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.recording import recorder
 from ptqc.errors import ModelError, PtqcError, TargetError, UsageError
-from ptqc.execute.onnxruntime import Feeds, Runner, session_options
-from ptqc.graph import recorded, zipmaps
-from ptqc.graph.caches import find_caches
-from ptqc.graph.external import hold_external
-from ptqc.native.interface import WEIGHTS, library_file
-from ptqc.reading.file import parse, read_bytes
-from ptqc.reading.given import Model, file_of
-from ptqc.reading.tensors import check_tensors, external_files
-from ptqc.work.scratch import Scratch
+from ptqc.execution.onnxruntime import Feeds, Runner, session_options
+from ptqc.frontend.file import parse, read_bytes
+from ptqc.frontend.in_memory import Model, file_of
+from ptqc.frontend.tensors import check_tensors, external_files
+from ptqc.ir import recorded, zipmaps
+from ptqc.ir.caches import find_caches
+from ptqc.ir.external import hold_external
+from ptqc.kv_cache.form import CacheForm
+from ptqc.kv_cache.known import forms_told
+from ptqc.kv_cache.values import packed_feeds, unpacked_feeds
+from ptqc.runtime.interface import WEIGHTS, library_file
+from ptqc.utils.arguments import path_of
+from ptqc.utils.scratch import Scratch
 
 RUNTIME = f"ONNX Runtime {ort.__version__}"
 
@@ -77,7 +77,7 @@ def as_compiled(stated: Preprocessing | None, found: Sequence[Contender]) -> Pre
 def contenders(given: Model, threads: int, *, recording: bool = False) -> Iterator[Contender]:
     """A model in a file or in memory, or of an artifact its file and its library. threads: of a run, 0 for all.
 
-    recording: let models read from inputs what they draw, so that all get the same (see `ptqc.graph.recorded`).
+    recording: let models read from inputs what they draw, so that all get the same (see `ptqc.ir.recorded`).
     Raises ModelError for what is no model, and UsageError for a folder that is no artifact.
     """
     if threads < 0:

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from ptqc.arguments import path_of, shown
 from ptqc.calibration.images import IMAGE_SUFFIXES, Preprocessing
 from ptqc.calibration.inputs import InputSpec, as_array
 from ptqc.calibration.samples import EVERY_SAMPLE, CheckedSample, checked
@@ -30,12 +29,13 @@ from ptqc.calibration.sources import (
     spread,
 )
 from ptqc.calibration.texts import TABLE, Texts
-from ptqc.detection.detector import ClassNumbers
-from ptqc.detection.pictures import labelled_pictures
 from ptqc.errors import CalibrationError, UsageError
-from ptqc.execute.onnxruntime import Feeds
-from ptqc.stages.judging.labels import from_csv, is_input
+from ptqc.evaluation.detection.detector import ClassNumbers
+from ptqc.evaluation.detection.pictures import labelled_pictures
+from ptqc.evaluation.labels import from_csv, is_input
+from ptqc.execution.onnxruntime import Feeds
 from ptqc.tools.evaluating.metric import Metric
+from ptqc.utils.arguments import path_of, shown
 
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)
 

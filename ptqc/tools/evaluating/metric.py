@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ptqc.arguments import shown
 from ptqc.calibration.roles import InputRole
 from ptqc.errors import CalibrationError
-from ptqc.execute.onnxruntime import Feeds
+from ptqc.execution.onnxruntime import Feeds
+from ptqc.utils.arguments import shown
 
 Outputs = Mapping[str, Any]
 # Kinds of NumPy's types: texts, objects, bytes.

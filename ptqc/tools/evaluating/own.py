@@ -5,11 +5,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ptqc.arguments import meant, shown
 from ptqc.errors import CalibrationError, PtqcError, UsageError
 from ptqc.tools.evaluating.metric import Case, Metric
 from ptqc.tools.evaluating.metrics import METRICS
-from ptqc.work.imports import imported, is_named
+from ptqc.utils.arguments import meant, shown
+from ptqc.utils.imports import imported, is_named
 
 Function = Callable[[Any, Any], float]
 ADVICE = "give a function of outputs (arrays by name) and label that returns a number, or a Metric"

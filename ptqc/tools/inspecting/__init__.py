@@ -8,27 +8,27 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
+from ptqc.artifact.unquantized import float_operators
 from ptqc.errors import ModelError, PtqcError
 from ptqc.formats import UINT8, Integer, QuantParams
-from ptqc.graph.external import is_in_files
-from ptqc.graph.layers import find_inner_layers, find_layers, find_weights
-from ptqc.graph.recorded import released
-from ptqc.graph.sites import find_kernels, find_sites, useful_sites
+from ptqc.frontend import ModelSource
+from ptqc.frontend.file import parse, read_bytes
+from ptqc.frontend.in_memory import NAME, Model, read_given
+from ptqc.ir.external import is_in_files
+from ptqc.ir.layers import find_inner_layers, find_layers, find_weights
+from ptqc.ir.plan import Plan
+from ptqc.ir.recorded import released
+from ptqc.ir.sites import find_kernels, find_sites, useful_sites
 from ptqc.options import PORTABLE_BITS, CompileOptions
-from ptqc.passes.decide.solve_weights import formats_of
-from ptqc.passes.pipeline import run_rewrites
-from ptqc.passes.schedule import default_rewrites
-from ptqc.plan import Plan
-from ptqc.reading import ModelSource
-from ptqc.reading.file import parse, read_bytes
-from ptqc.reading.given import NAME, Model, read_given
-from ptqc.stages.judging.unquantized import float_operators
-from ptqc.stages.preparing.smallest import estimated_size, lower_bound
+from ptqc.passes.allocate.smallest import estimated_size, lower_bound
+from ptqc.passes.pipeline import default_rewrites
+from ptqc.passes.quantize.solve_weights import formats_of
+from ptqc.passes.runner import run_rewrites
 from ptqc.tools.inspecting.content import content
 from ptqc.tools.inspecting.effort import effort
 from ptqc.tools.inspecting.facts import Compilable, Inspection, StaysFloat, Tensor
 from ptqc.tools.inspecting.products import products_of_a_run
-from ptqc.work.scratch import scratch
+from ptqc.utils.scratch import scratch
 
 __all__ = ["Inspection", "inspect"]
 

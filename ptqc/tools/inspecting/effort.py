@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ptqc.formats import Scaled
-from ptqc.graph.layers import Weight
-from ptqc.passes.decide.measure_sensitivity import COMPUTE
-from ptqc.passes.decide.moment_blocks import SMALL_BLOCK_BYTES
-from ptqc.passes.decide.solve_weights import products, solving_bytes
-from ptqc.passes.tune.reconstruct import WALK_BYTES, WALK_COMPUTE
-from ptqc.work.parallel import ROOM
+from ptqc.ir.layers import Weight
+from ptqc.passes.quantize.measure_sensitivity import COMPUTE
+from ptqc.passes.quantize.moment_blocks import SMALL_BLOCK_BYTES
+from ptqc.passes.quantize.solve_weights import products, solving_bytes
+from ptqc.passes.reconstruct.reconstruct import WALK_BYTES, WALK_COMPUTE
+from ptqc.utils.parallel import ROOM
 
 # Seconds in any case and for each weight, and products per second; fitted to compiles of 0.07 to 5 million weights.
 START, EACH, SOLVED, RAN = 4.0, 0.5, 1e10, 4e10

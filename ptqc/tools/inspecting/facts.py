@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ptqc.text import magnitude, shorten, visible
+from ptqc.utils.text import magnitude, shorten, visible
 
 LABEL, WIDTH, NAME, LISTED = 12, 100, 60, 8
 

@@ -5,9 +5,9 @@ from math import prod
 
 import onnx_ir as ir
 
-from ptqc.graph.layers import Layer
-from ptqc.graph.nodes import input_of
-from ptqc.operators import Trait, named
+from ptqc.ir.layers import Layer
+from ptqc.ir.nodes import input_of
+from ptqc.ir.operators import Trait, named
 
 RECURRENT = named(Trait.RECURRENT)
 

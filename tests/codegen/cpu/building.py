@@ -14,7 +14,7 @@ from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Program, ProgramStep
 from ptqc.codegen.targets import TargetOutput
-from ptqc.native.library import Library
+from ptqc.runtime.library import Library
 
 
 def present(*more: Isa) -> list[Isa]:

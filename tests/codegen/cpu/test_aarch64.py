@@ -15,7 +15,7 @@ from networks import FEEDS, residual
 
 from ptqc.codegen.cpu import isa, package, target
 from ptqc.errors import TargetError
-from ptqc.native.machine import machine
+from ptqc.utils.machine import machine
 
 MACHINE_AARCH64 = 183  # ELF's e_machine
 LINKER = """#!/bin/sh

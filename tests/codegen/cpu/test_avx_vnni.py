@@ -16,7 +16,7 @@ from networks import FEEDS, residual
 from test_dense import GEOMETRIES, integer_case
 
 from ptqc.codegen.cpu import isa, target
-from ptqc.native.machine import machine
+from ptqc.utils.machine import machine
 
 pytestmark = pytest.mark.skipif(machine() != "x86_64", reason="is about x86-64")
 

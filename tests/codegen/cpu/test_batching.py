@@ -18,8 +18,8 @@ from ptqc.codegen.cpu.target import build
 from ptqc.codegen.onnxruntime.export import export
 from ptqc.codegen.program.program import Program
 from ptqc.errors import UsageError
-from ptqc.execute.onnxruntime import Feeds, Runner
-from ptqc.native.library import Library
+from ptqc.execution.onnxruntime import Feeds, Runner
+from ptqc.runtime.library import Library
 
 CONSTANTS = {
     "token": noise(1, 1, 12, seed=1),

@@ -12,7 +12,7 @@ from compiling import residual as model
 import ptqc
 from ptqc.artifact.bench import bench
 from ptqc.artifact.folder import Artifact
-from ptqc.cli import main
+from ptqc.cli.main import main
 
 
 def test_every_kernel_is_timed(artifact: Artifact) -> None:

@@ -27,7 +27,7 @@ from ptqc.codegen.program.layout import BFLOAT16, ROUNDED, Layout
 from ptqc.codegen.program.window import Window
 from ptqc.errors import NoKernel
 from ptqc.formats import FLOAT16, to_bfloat16
-from ptqc.integer import im2col
+from ptqc.ir.integer_arithmetic import im2col
 
 HERE = present(isa.AVX512_BF16)
 SETS = pytest.mark.parametrize("chosen", best_and_slowly_least(HERE))

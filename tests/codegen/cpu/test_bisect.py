@@ -15,11 +15,11 @@ from networks import FEEDS, residual
 
 import ptqc
 from ptqc.artifact.folder import Artifact
-from ptqc.cli import main
+from ptqc.cli.main import main
 from ptqc.codegen.cpu import isa, worker
 from ptqc.codegen.cpu.jobs import Choices
-from ptqc.codegen.kernels.emitters import codes, layers
 from ptqc.codegen.kernels.jobs import write_job
+from ptqc.codegen.kernels.op_lowerings import codes, layers
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.program import verify
 from ptqc.codegen.program.batching import Batching

@@ -16,7 +16,7 @@ from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Program, ProgramStep
 from ptqc.codegen.program.weights import Weights
-from ptqc.store.entries import Store
+from ptqc.utils.store.entries import Store
 
 LAYOUT = Layout((3,), "uint8", outside=True)
 

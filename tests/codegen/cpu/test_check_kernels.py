@@ -10,7 +10,7 @@ from ptqc.codegen.cpu.target import is_present
 from ptqc.codegen.kernels import checks
 from ptqc.codegen.kernels.checks import check_kernels
 from ptqc.errors import NoKernel, TargetError
-from ptqc.work import sandbox
+from ptqc.utils import sandbox
 
 
 def known(monkeypatch: pytest.MonkeyPatch, *operators: str) -> None:

@@ -13,19 +13,19 @@ pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 
 from building import Case, best_and_slowly_least, present, run
 
-from ptqc import integer
 from ptqc.codegen.cpu.isa import AVX2
 from ptqc.codegen.kernels import tiling
-from ptqc.codegen.kernels.emitters.layers import _with_zero_point
 from ptqc.codegen.kernels.families import columns, dense, depthwise
+from ptqc.codegen.kernels.int16_accumulation import PAIR, Sums, overflows
 from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.kernels.op_lowerings.layers import _with_zero_point
 from ptqc.codegen.kernels.requantization import Requantization
-from ptqc.codegen.kernels.sums import PAIR, Sums, overflows
 from ptqc.codegen.kernels.tiling import Dense
 from ptqc.codegen.program.constants import Nibbles
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.window import Window
 from ptqc.formats import UINT8, QuantParams
+from ptqc.ir import integer_arithmetic as integer
 
 INSTRUCTION_SETS = pytest.mark.parametrize("chosen", present(), ids=lambda chosen: chosen.name)
 BEST_OF_THEM = pytest.mark.parametrize("chosen", best_and_slowly_least(present()))

@@ -17,23 +17,23 @@ from graphs import noise, parse
 from lowering import quantized
 from random_decoders import drawn
 
-from ptqc.caches.form import CacheForm
-from ptqc.caches.known import FIXED
-from ptqc.caches.values import packed_feeds
 from ptqc.codegen.cpu import isa, worker
 from ptqc.codegen.cpu.jobs import Choices
 from ptqc.codegen.cpu.target import build
-from ptqc.codegen.kernels.families import kept
-from ptqc.codegen.kernels.families.kept import CodedRows, KeptRows, PairedRows, Places, RealRows
+from ptqc.codegen.kernels.families import kv_attention
+from ptqc.codegen.kernels.families.kv_attention import CodedRows, KeptRows, PairedRows, Places, RealRows
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.jobs import write_job
 from ptqc.codegen.onnxruntime.export import Exported, export
 from ptqc.codegen.program.batching import Batching
 from ptqc.codegen.program.layout import Layout
 from ptqc.errors import VerificationError
-from ptqc.execute.onnxruntime import Feeds, Runner
-from ptqc.lowered import Lowered
-from ptqc.passes.caches.around import pack_caches
+from ptqc.execution.onnxruntime import Feeds, Runner
+from ptqc.ir.lowered import Lowered
+from ptqc.kv_cache.form import CacheForm
+from ptqc.kv_cache.known import FIXED
+from ptqc.kv_cache.values import packed_feeds
+from ptqc.passes.kv_cache.wrap import pack_caches
 
 pytestmark = pytest.mark.processor
 TEXTS, HEADS = 2, 3
@@ -104,8 +104,8 @@ def cases(form: str, places: int, channels: int, rows: int, chosen: Isa) -> tupl
         behind = RealRows((layout(new),)) if news else None
         given, layouts = [*parts, *([new] if news else [])], Places(rows_of(form, parts), behind)
         for left, right, write in (
-            (noise(TEXTS, HEADS, rows, channels), np.swapaxes(every, 2, 3), kept.scores),
-            (noise(TEXTS, HEADS, rows, places + news), every, kept.mixed),
+            (noise(TEXTS, HEADS, rows, channels), np.swapaxes(every, 2, 3), kv_attention.scores),
+            (noise(TEXTS, HEADS, rows, places + news), every, kv_attention.mixed),
         ):
             y = left.astype(np.float64) @ right
             out = Layout(y.shape[1:], "float32", plain=True)
@@ -172,7 +172,7 @@ FAULTS = {
     "scales of other rows": (CodedRows, "row", of_even_rows),
     "halves of bytes swapped": (PairedRows, "row", halves_swapped),
     "middle off by one": (CodedRows, "row", off_by_one),
-    "places out of order": (kept, "_neighbours", lambda right: lambda a, b, lanes: right(b, a, lanes)),
+    "places out of order": (kv_attention, "_neighbours", lambda right: lambda a, b, lanes: right(b, a, lanes)),
 }
 
 

@@ -18,7 +18,7 @@ from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.onnxruntime.export import export
 from ptqc.codegen.program.program import Program
 from ptqc.errors import NoKernel, UsageError
-from ptqc.execute.onnxruntime import Feeds, Runner
+from ptqc.execution.onnxruntime import Feeds, Runner
 
 CONSTANTS = {
     "apart": np.array([1, 3]),

@@ -12,7 +12,6 @@ pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 from building import Case, present, run
 from tvm.tirx.script import builder as T  # noqa: N812
 
-from ptqc import integer
 from ptqc.codegen.cpu import isa
 from ptqc.codegen.kernels import lookup
 from ptqc.codegen.kernels.families import build, functions, pointwise, pool
@@ -22,6 +21,7 @@ from ptqc.codegen.kernels.kernel import span
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.window import Window
 from ptqc.formats import UINT8, QuantParams
+from ptqc.ir import integer_arithmetic as integer
 
 INSTRUCTION_SETS = pytest.mark.parametrize("chosen", present(), ids=lambda chosen: chosen.name)
 CODES = np.arange(256, dtype=np.uint8)

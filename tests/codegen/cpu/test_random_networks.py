@@ -18,10 +18,10 @@ from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.program.program import Program
 from ptqc.errors import TargetError
 from ptqc.formats import Codebook, Format, Integer, Sparse, SparseCodebook, TwoOfFour, VectorCodebook
-from ptqc.graph.layers import Weight, find_layers, find_weights
-from ptqc.graph.nodes import constant
-from ptqc.passes.pipeline import run_rewrites
-from ptqc.passes.schedule import default_rewrites
+from ptqc.ir.layers import Weight, find_layers, find_weights
+from ptqc.ir.nodes import constant
+from ptqc.passes.pipeline import default_rewrites
+from ptqc.passes.runner import run_rewrites
 
 TOGETHER, FEW = 25, 8  # networks in one library
 REFUSED = 1  # of these

@@ -21,8 +21,8 @@ from ptqc.codegen.cpu import isa
 from ptqc.codegen.kernels.families import dense
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.program.program import Program
-from ptqc.passes.pipeline import run_rewrites
-from ptqc.passes.rewrite.remedies import Remedy, rewrites
+from ptqc.passes.equalize.outliers import Remedy, rewrites
+from ptqc.passes.runner import run_rewrites
 
 ROWS, CHANNELS, INNER = 7, 20, 37
 HERE = present(isa.AVX512_VBMI)

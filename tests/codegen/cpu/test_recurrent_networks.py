@@ -13,7 +13,7 @@ from lowering import quantized
 
 from ptqc.codegen.cpu.target import build
 from ptqc.codegen.onnxruntime.export import export
-from ptqc.execute.onnxruntime import Feeds, Runner
+from ptqc.execution.onnxruntime import Feeds, Runner
 
 STEPS, WIDTH, HIDDEN, WIDE = 5, 8, 6, 37
 GRAPH = f"""g (float[N, S, {WIDTH}] x, float[N, {HIDDEN}] state, int64 rate)

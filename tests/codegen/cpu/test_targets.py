@@ -9,13 +9,13 @@ import pytest
 from compiling import compiled, proto, residual, samples, weight
 
 import ptqc
+from ptqc.artifact.build_target import check_target
 from ptqc.artifact.folder import Artifact
-from ptqc.cli import main
+from ptqc.cli.main import main
 from ptqc.codegen.cpu import isa, target
 from ptqc.codegen.cpu.options import CpuOptions
 from ptqc.codegen.targets import choose
 from ptqc.errors import TargetError, UsageError
-from ptqc.stages.delivering.build_target import check_target
 
 pytest.importorskip("tvm_ffi", reason="native libraries need apache-tvm: pip install 'ptqc[tvm]'")
 

@@ -17,7 +17,8 @@ from compiling import compiled, proto, samples, weight
 from networks import FEEDS, residual
 from test_dense import Geometry, integer_case, real_case
 
-from ptqc.cli import main
+from ptqc.artifact.build_target import check_target
+from ptqc.cli.main import main
 from ptqc.codegen.cpu import isa, tuning, worker
 from ptqc.codegen.cpu.jobs import Choices
 from ptqc.codegen.cpu.options import CpuOptions
@@ -32,8 +33,7 @@ from ptqc.codegen.program.program import Program, ProgramStep
 from ptqc.codegen.program.window import Window
 from ptqc.codegen.targets import choose
 from ptqc.errors import TargetError, UsageError
-from ptqc.stages.delivering.build_target import check_target
-from ptqc.store.entries import Store
+from ptqc.utils.store.entries import Store
 
 LAYOUTS = {"x": Layout((8, 1, 200), "uint8"), "y": Layout((64, 1, 200), "uint8")}
 

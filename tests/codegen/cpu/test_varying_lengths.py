@@ -16,7 +16,7 @@ from ptqc.codegen.cpu.target import build
 from ptqc.codegen.onnxruntime.export import export
 from ptqc.codegen.targets import TargetOutput
 from ptqc.errors import NoKernel, UsageError
-from ptqc.execute.onnxruntime import Feeds, Runner
+from ptqc.execution.onnxruntime import Feeds, Runner
 
 WIDTH, HEADS, DEPTH, ROWS = 32, 4, 8, 24
 CONSTANTS = {

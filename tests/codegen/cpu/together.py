@@ -23,7 +23,7 @@ from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.listing import Listing
 from ptqc.codegen.program.program import Program, ProgramStep
 from ptqc.errors import VerificationError
-from ptqc.execute.onnxruntime import Feeds
+from ptqc.execution.onnxruntime import Feeds
 
 
 @dataclass

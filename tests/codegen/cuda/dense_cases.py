@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from single_kernels import Case
 
-from ptqc.codegen.cuda import tensor_cores
+from ptqc.codegen.cuda import mma
+from ptqc.codegen.cuda.codebook import PairCoding
 from ptqc.codegen.cuda.coded_layer import CodedLayer
 from ptqc.codegen.cuda.fragments import Coding
-from ptqc.codegen.cuda.pairs import PairCoding
 from ptqc.codegen.cuda.tiles import TileCut, Tiles
 from ptqc.codegen.kernels.requantization import Requantization
 from ptqc.codegen.program.built import Built
@@ -142,7 +142,7 @@ def case(kind: str, cut: TileCut, seed: int, window: Window) -> Case:
     pairs = PairCoding.of(weights) if kind.startswith("places") else None
     coding = pairs or Coding.of(weights, weights[0].size)
     tiles = Tiles(window, OUTPUTS, cut, coding.bits)
-    return found.case(tensor_cores.write(tiles, coding, found.layer(window, weights)))
+    return found.case(mma.write(tiles, coding, found.layer(window, weights)))
 
 
 def cases(kind: str) -> Iterator[tuple[str, Case]]:

@@ -12,7 +12,7 @@ import numpy as np
 from dense_cases import CUTS, POINTS, SAMPLES, WINDOW, layer
 from single_kernels import Case
 
-from ptqc.codegen.cuda import float8_cores
+from ptqc.codegen.cuda import mma_fp8
 from ptqc.codegen.cuda.layers import CUDA
 from ptqc.codegen.cuda.tiles import TileCut, Tiles
 from ptqc.codegen.kernels.families import pointwise
@@ -99,7 +99,7 @@ def product(window: Window, cut: TileCut, outputs: int, seed: int, *, wide: bool
         wanted = np.maximum(wanted, 0) if stage == "relu" else wanted * vector[:, None, None]
     given, made = Layout(x.shape[1:], "uint8"), Layout(wanted.shape[1:], "float32")
     tiles = Tiles(window, outputs, cut, is_float8=True)
-    built = float8_cores.cut(tiles, given, made, Float8Numbers(window, weights, factor, bias), behind)
+    built = mma_fp8.cut(tiles, given, made, Float8Numbers(window, weights, factor, bias), behind)
     return Case(built, given, made, x, wanted, TOLERANCE)
 
 

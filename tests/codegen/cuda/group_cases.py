@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from dense_cases import OUTPUTS, POINTS, WINDOW, Drawn, drawn
 from single_kernels import Case
 
-from ptqc.codegen.cuda import group_cores
+from ptqc.codegen.cuda import wgmma
+from ptqc.codegen.cuda.codebook import PairCoding
 from ptqc.codegen.cuda.fragments import Coding
-from ptqc.codegen.cuda.group_tiles import GroupTiles
-from ptqc.codegen.cuda.pairs import PairCoding
 from ptqc.codegen.cuda.tiles import TileCut
+from ptqc.codegen.cuda.wgmma_tiles import GroupTiles
 from ptqc.codegen.program.window import Window
 
 CUTS = {
@@ -108,7 +108,7 @@ def case(kind: str, cut: TileCut, seed: int, window: Window, outputs: int, *, en
     pairs = PairCoding.of(weights) if kind.startswith("places") else None
     coding = pairs or Coding.of(weights, weights[0].size)
     tiles = GroupTiles(window, outputs, cut, coding.bits)
-    return found.case(group_cores.write(tiles, coding, found.layer(window, weights)))
+    return found.case(wgmma.write(tiles, coding, found.layer(window, weights)))
 
 
 def cases(kind: str) -> Iterator[tuple[str, Case]]:

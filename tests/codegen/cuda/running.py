@@ -17,7 +17,7 @@ import numpy as np
 
 from ptqc.codegen.cuda.emulator.opening import load_stand_ins, open_delivered
 from ptqc.errors import GpuMemoryError
-from ptqc.native.cuda_library import CudaLibrary
+from ptqc.runtime.cuda_library import CudaLibrary
 
 X = [np.random.default_rng(seed).standard_normal((2, 3, 8, 8)).astype(np.float32) for seed in range(3)]
 

@@ -8,7 +8,7 @@ from dense_cases import POINTS, WINDOW, Drawn
 from fours import two_of_four
 from single_kernels import Case
 
-from ptqc.codegen.cuda import sparse_cores
+from ptqc.codegen.cuda import mma_sparse
 from ptqc.codegen.cuda.sparse_codes import SparseCodes
 from ptqc.codegen.cuda.tiles import TileCut, Tiles
 from ptqc.codegen.program.window import Window
@@ -65,7 +65,7 @@ def case(levels: np.ndarray, cut: TileCut, seed: int, window: Window, outputs: i
     assert codes is not None
     coding = codes.coding()
     tiles = Tiles(window, outputs, cut, coding.bits, is_sparse=True)
-    return found.case(sparse_cores.write(tiles, coding, codes, found.layer(window, weights)))
+    return found.case(mma_sparse.write(tiles, coding, codes, found.layer(window, weights)))
 
 
 def cases(kind: str) -> Iterator[tuple[str, Case]]:

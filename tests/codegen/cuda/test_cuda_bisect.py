@@ -16,7 +16,7 @@ from compiling import quick
 import ptqc
 from ptqc.artifact import bisect
 from ptqc.artifact.folder import Artifact
-from ptqc.cli import main
+from ptqc.cli.main import main
 from ptqc.codegen.cuda import verification
 from ptqc.codegen.cuda.emulator import building
 from ptqc.codegen.cuda.emulator.opening import image_of, read_ptx
@@ -25,7 +25,7 @@ from ptqc.codegen.program.emulated import Emulated
 from ptqc.codegen.program.listing import Listing
 from ptqc.codegen.program.verify import Values
 from ptqc.errors import TargetError, VerificationError
-from ptqc.native import cuda_driver
+from ptqc.runtime import cuda_driver
 
 ABSENT = building.refusal() or ("" if Toolkit.find() else "nvcc is not installed: pip install 'ptqc[cuda]'")
 pytestmark = pytest.mark.skipif(bool(ABSENT), reason=ABSENT)

@@ -18,7 +18,7 @@ from ptqc.codegen.cuda.emulator import building
 from ptqc.codegen.cuda.emulator.opening import image_of, read_ptx
 from ptqc.codegen.cuda.toolkit import Toolkit
 from ptqc.errors import TargetError, UsageError
-from ptqc.native import cuda_driver
+from ptqc.runtime import cuda_driver
 
 ABSENT = building.refusal() or ("" if Toolkit.find() else "nvcc is not installed: pip install 'ptqc[cuda]'")
 pytestmark = pytest.mark.skipif(bool(ABSENT), reason=ABSENT)

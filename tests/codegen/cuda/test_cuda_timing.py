@@ -18,7 +18,7 @@ from ptqc.codegen.cuda.target import CudaTarget
 from ptqc.codegen.kernels.timers import timed
 from ptqc.codegen.targets import TargetOutput
 from ptqc.errors import Infeasible, UsageError
-from ptqc.native import cuda_device
+from ptqc.runtime import cuda_device
 
 LAYERS = """g (float[N, 64, 16, 16] x) => (float[N, 64, 16, 16] y) {
     a = Conv <pads = [1, 1, 1, 1]> (x, w, b)

@@ -41,9 +41,9 @@ from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Program, ProgramStep
 from ptqc.codegen.program.window import Window
 from ptqc.errors import TargetError, UsageError
-from ptqc.native import cuda_device
-from ptqc.native.cuda_device import CudaDevice
-from ptqc.store.entries import Store
+from ptqc.runtime import cuda_device
+from ptqc.runtime.cuda_device import CudaDevice
+from ptqc.utils.store.entries import Store
 
 L4 = CudaDevice("L4", (8, 9), "580.65")
 B200 = CudaDevice("B200", (10, 0), "580.65")

@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("tvm.tirx", reason="the cuda target needs Apache TVM")
 
-from ptqc.codegen.cuda.chips import CHIPS
+from ptqc.codegen.cuda.gpu_specs import CHIPS
 from ptqc.codegen.cuda.predictions import predicted
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout

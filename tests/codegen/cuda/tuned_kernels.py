@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ptqc.codegen.cuda.trials import TimingEffort
-from ptqc.native.cuda_device import CudaDevice
+from ptqc.runtime.cuda_device import CudaDevice
 
 
 def main(folder: Path, what: str) -> None:
@@ -34,7 +34,7 @@ def main(folder: Path, what: str) -> None:
     from ptqc.codegen.program.layout import Layout
     from ptqc.codegen.program.program import Program, ProgramStep
     from ptqc.codegen.program.window import Window
-    from ptqc.store.entries import Store
+    from ptqc.utils.store.entries import Store
 
     device = CudaDevice("no GPU: the emulator of ptqc", (8, 0), "none", is_emulator=True)
     window, weights = Window(16, (4, 4)), np.random.default_rng(0).integers(-127, 128, (8, 16, 1, 1)).astype(np.int8)

@@ -5,7 +5,7 @@ import pytest
 from compiling import measure_residual
 
 from ptqc.codegen.onnxruntime.census import take
-from ptqc.stages.fit import Fitted
+from ptqc.passes.allocate.fit import Fitted
 
 KERNELS = {
     "a": "QLinearConv",

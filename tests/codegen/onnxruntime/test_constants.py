@@ -4,8 +4,8 @@ from onnx import numpy_helper
 from ptqc.codegen.onnxruntime import constants
 from ptqc.codegen.onnxruntime.functions import DOMAIN, UnpackFunction, UnpackKind
 from ptqc.formats import Integer, Palette
-from ptqc.graph.spilled import tensor
-from ptqc.solutions import Solution
+from ptqc.ir.quantized_weight import Solution
+from ptqc.ir.spilled import tensor
 
 
 class Shared:

@@ -21,14 +21,14 @@ from lowering import (
 )
 from onnx import helper
 
-from ptqc import reference
 from ptqc.codegen.onnxruntime.export import Exported, export
 from ptqc.codegen.onnxruntime.functions import DOMAIN
-from ptqc.execute.onnxruntime import Feeds, Runner
+from ptqc.execution.onnxruntime import Feeds, Runner
 from ptqc.formats import FLOAT16, FLOAT32, Format, Integer
-from ptqc.passes.decide.phases import Numbered
-from ptqc.passes.lower import Lower
-from ptqc.solutions import TunedNumbers
+from ptqc.ir import reference
+from ptqc.ir.quantized_weight import TunedNumbers
+from ptqc.passes.allocate.lower import Lower
+from ptqc.passes.quantize.phases import Numbered
 
 pytestmark = pytest.mark.processor
 

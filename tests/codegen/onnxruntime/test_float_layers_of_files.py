@@ -9,8 +9,8 @@ import pytest
 from compiling import Measured, measured_model, proto, samples, weight
 
 from ptqc.codegen.onnxruntime import census, export
-from ptqc.codegen.onnxruntime.intent import Intent
 from ptqc.codegen.onnxruntime.verify import verify
+from ptqc.codegen.onnxruntime.verify_semantics import Intent
 
 # A weight in two roles is no layer's, so that its layers stay in float between those on integers.
 PRODUCTS = """g (float[N,24] x) => (float[N,8] y) {

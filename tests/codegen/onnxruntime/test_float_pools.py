@@ -11,12 +11,12 @@ from compiling import Measured, compiled, measured_model, proto, samples, weight
 import ptqc
 from ptqc.codegen.onnxruntime import float_pools
 from ptqc.codegen.onnxruntime.export import Exported, export
-from ptqc.codegen.onnxruntime.intent import Intent
 from ptqc.codegen.onnxruntime.verify import Verified, verify
+from ptqc.codegen.onnxruntime.verify_semantics import Intent
 from ptqc.errors import VerificationError
-from ptqc.execute.onnxruntime import Runner
-from ptqc.lowered import Lowered
-from ptqc.stages.fit import Fitted
+from ptqc.execution.onnxruntime import Runner
+from ptqc.ir.lowered import Lowered
+from ptqc.passes.allocate.fit import Fitted
 
 # Pools behind a float operator, one after the other; one behind a convolution; and one of an input.
 NETWORK = """g (float[N,8,9,9] x) => (float[N,4] y) {

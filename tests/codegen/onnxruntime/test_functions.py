@@ -9,7 +9,6 @@ from graphs import noise
 from kernels import ELEMENT, Graph, run_optimized
 from onnx import helper
 
-from ptqc import integer
 from ptqc.codegen.onnxruntime import constants
 from ptqc.codegen.onnxruntime.functions import DOMAIN, UnpackFunction, UnpackKind
 from ptqc.formats import (
@@ -27,7 +26,8 @@ from ptqc.formats import (
     VectorCodebook,
 )
 from ptqc.formats.sparse import PATTERNS
-from ptqc.solutions import Solution
+from ptqc.ir import integer_arithmetic as integer
+from ptqc.ir.quantized_weight import Solution
 
 FORMS = [Integer(bits) for bits in range(2, 9)] + [Codebook(bits) for bits in range(2, 5)]
 PAIRS = [VectorCodebook(bits) for bits in range(3, 9)]

@@ -27,7 +27,7 @@ import ptqc
 from ptqc.artifact.folder import Artifact
 from ptqc.codegen.onnxruntime.export import export
 from ptqc.codegen.onnxruntime.functions import DOMAIN
-from ptqc.execute.onnxruntime import Feeds, Runner
+from ptqc.execution.onnxruntime import Feeds, Runner
 from ptqc.formats import FLOAT16, Codebook, Format, Integer, VectorCodebook
 
 

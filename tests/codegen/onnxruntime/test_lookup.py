@@ -11,17 +11,17 @@ from compiling import Measured, compiled, measured_model, proto, samples, weight
 from graphs import parse
 
 import ptqc
-from ptqc import integer
 from ptqc.codegen.onnxruntime.export import Exported, export
-from ptqc.codegen.onnxruntime.intent import Intent
 from ptqc.codegen.onnxruntime.lookup import lookups
 from ptqc.codegen.onnxruntime.unpack import unpack
 from ptqc.codegen.onnxruntime.verify import Verified, verify
+from ptqc.codegen.onnxruntime.verify_semantics import Intent
 from ptqc.errors import VerificationError
-from ptqc.execute.onnxruntime import Runner
-from ptqc.operators import EVERY, OPERATORS, registry
-from ptqc.operators.step import LoweredStep
-from ptqc.stages.fit import Fitted
+from ptqc.execution.onnxruntime import Runner
+from ptqc.ir import integer_arithmetic as integer
+from ptqc.ir.operators import EVERY, OPERATORS, registry
+from ptqc.ir.operators.step import LoweredStep
+from ptqc.passes.allocate.fit import Fitted
 
 # A table behind a convolution, one that a Relu follows, and one of which a float operator reads the input, too.
 NETWORK = """g (float[N,3,6,6] x) => (float[N,8] y, float[N,8,6,6] z) {

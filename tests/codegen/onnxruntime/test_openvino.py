@@ -13,8 +13,8 @@ from graphs import noise, parse
 from lowering import CONSTANTS, PALETTE, RESIDUAL, TABLE_CONSTANTS, TABLES, WORDS, Quantized, quantized, samples
 
 from ptqc.codegen.onnxruntime.export import export
-from ptqc.execute.agreement import relative
-from ptqc.execute.onnxruntime import Feeds, Runner
+from ptqc.execution.agreement import relative
+from ptqc.execution.onnxruntime import Feeds, Runner
 from ptqc.formats import FLOAT16, Codebook, Format, Integer, Sparse, TwoOfFour, VectorCodebook
 
 openvino = pytest.importorskip("openvino", reason="needs OpenVINO: pip install openvino")

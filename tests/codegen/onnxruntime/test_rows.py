@@ -10,12 +10,12 @@ from onnx import numpy_helper
 from ptqc.codegen.onnxruntime import size, weight_check
 from ptqc.codegen.onnxruntime.export import Exported, export
 from ptqc.codegen.onnxruntime.functions import UnpackKind
-from ptqc.codegen.onnxruntime.intent import Intent
 from ptqc.codegen.onnxruntime.memory import loaded_bytes
+from ptqc.codegen.onnxruntime.verify_semantics import Intent
 from ptqc.errors import VerificationError
-from ptqc.execute.onnxruntime import Feeds, Runner
+from ptqc.execution.onnxruntime import Feeds, Runner
 from ptqc.formats import FLOAT16, Codebook, Format, Integer
-from ptqc.graph import picked_rows
+from ptqc.ir import picked_rows
 
 ROWS, WIDTH = 500, 48
 FUNCTIONS = 10_000  # bytes of what two of them keep

@@ -12,18 +12,18 @@ from graphs import noise, parse
 from lowering import quantized
 from onnx import numpy_helper
 
-from ptqc.biases import accumulator_scale, bias_codes, bits_for
 from ptqc.codegen.onnxruntime import constants, size
 from ptqc.codegen.onnxruntime.export import export
 from ptqc.formats import Format, Integer, VectorCodebook
-from ptqc.graph import picked_rows
-from ptqc.graph.model_file import field_bytes
-from ptqc.graph.nodes import constant
-from ptqc.graph.spilled import tensor
-from ptqc.passes.decide.phases import Numbered
-from ptqc.passes.lower import Lower
-from ptqc.plan import Plan
-from ptqc.solutions import TunedNumbers
+from ptqc.ir import picked_rows
+from ptqc.ir.bias_arithmetic import accumulator_scale, bias_codes, bits_for
+from ptqc.ir.model_file import field_bytes
+from ptqc.ir.nodes import constant
+from ptqc.ir.plan import Plan
+from ptqc.ir.quantized_weight import TunedNumbers
+from ptqc.ir.spilled import tensor
+from ptqc.passes.allocate.lower import Lower
+from ptqc.passes.quantize.phases import Numbered
 
 NAME_LENGTH = 2
 

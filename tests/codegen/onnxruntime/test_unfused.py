@@ -10,7 +10,7 @@ import pytest
 from compiling import compiled, proto, samples, weight
 
 from ptqc.artifact.folder import Artifact
-from ptqc.execute.onnxruntime import Runner, session_options
+from ptqc.execution.onnxruntime import Runner, session_options
 
 LINEAR = """g (float[%s,10,32] x) => (float[%s,10,64] y) {
     h = MatMul(x, w1)

@@ -13,11 +13,11 @@ from compiling import proto as parsed
 from onnx import numpy_helper
 
 from ptqc.codegen.onnxruntime.export import Exported, export
-from ptqc.codegen.onnxruntime.intent import Intent
 from ptqc.codegen.onnxruntime.verify import Verified, verify
+from ptqc.codegen.onnxruntime.verify_semantics import Intent
 from ptqc.errors import VerificationError
-from ptqc.lowered import Lowered
-from ptqc.stages.fit import Fitted
+from ptqc.ir.lowered import Lowered
+from ptqc.passes.allocate.fit import Fitted
 
 pytestmark = pytest.mark.processor
 

@@ -6,7 +6,7 @@ from graphs import noise
 from onnx import numpy_helper
 
 from ptqc.codegen.program.expansion import expanded
-from ptqc.execute.onnxruntime import Feeds, run
+from ptqc.execution.onnxruntime import Feeds, run
 
 WIDTH = 16
 PARTS = f"float[N, S, {WIDTH}] q, float[N, T, {WIDTH}] k, float[N, T, {WIDTH}] v"

@@ -7,7 +7,7 @@ import pytest
 from graphs import noise
 
 from ptqc.codegen.program.expansion import expanded
-from ptqc.execute.onnxruntime import Feeds, run
+from ptqc.execution.onnxruntime import Feeds, run
 
 HEADS, SHARED, SIZE, MOST = 4, 2, 16, 32  # ONNX Runtime turns heads of multiples of 16 alone
 ROTARY = ", do_rotary = 1"

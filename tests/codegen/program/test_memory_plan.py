@@ -10,7 +10,7 @@ from ptqc.codegen.program import memory
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Program, ProgramStep
-from ptqc.native.lengths import of_length
+from ptqc.runtime.lengths import of_length
 
 NOTHING = Built("none", "none_0", None, ())
 

@@ -9,8 +9,8 @@ from ptqc.codegen.program.batching import Seen
 from ptqc.codegen.program.folding import fold
 from ptqc.codegen.program.probing import fit, longest_first, open_axes
 from ptqc.errors import NoKernel
-from ptqc.execute.onnxruntime import Feeds
-from ptqc.native.lengths import of_length, written
+from ptqc.execution.onnxruntime import Feeds
+from ptqc.runtime.lengths import of_length, written
 
 CACHED = """g (float[N, T, 4] x, float[N, A] mask, float[N, P, 4] past) => (float[N, T, A] y, float[N, A, 4] kept) {
     kept = Concat <axis = 1> (past, x) t = Transpose <perm = [0, 2, 1]> (kept) s = MatMul(x, t)

@@ -6,7 +6,7 @@ from graphs import noise, parse
 
 from ptqc.codegen.program.expansion import expanded
 from ptqc.codegen.program.recurrent import CELLS, MOST_STEPS, refusal
-from ptqc.execute.onnxruntime import Feeds, run
+from ptqc.execution.onnxruntime import Feeds, run
 
 STEPS, BATCH, WIDTH, HIDDEN, OPSET = 4, 3, 5, 6, 22
 DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}

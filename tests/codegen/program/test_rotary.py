@@ -3,7 +3,7 @@ import pytest
 from graphs import noise, parse
 
 from ptqc.codegen.program.expansion import expanded
-from ptqc.execute.onnxruntime import Feeds, run
+from ptqc.execution.onnxruntime import Feeds, run
 
 OPSET = 23
 SHAPES = {"heads apart": ("float[N, 4, 5, 8] x", "", noise(2, 4, 5, 8)), "words": (

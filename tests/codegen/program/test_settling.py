@@ -4,7 +4,7 @@ from graphs import noise, parse
 
 from ptqc.codegen.program.batching import Batching
 from ptqc.codegen.program.settling import settled
-from ptqc.execute.onnxruntime import run
+from ptqc.execution.onnxruntime import run
 
 # What exporters make of x.squeeze(2): the axis goes if it has one element.
 SQUEEZED = """g (float[N, 3, K] x, bool turns) => (float[A, B, C] y) {

@@ -15,15 +15,15 @@ import ptqc
 from ptqc.artifact.folder import Artifact
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.texts import Texts
-from ptqc.cli import main
-from ptqc.detection.detector import Detector
+from ptqc.cli.main import main
 from ptqc.errors import CalibrationError, PtqcError, UsageError
-from ptqc.execute.onnxruntime import Feeds, Runner
-from ptqc.store.npz import write_npz
+from ptqc.evaluation.detection.detector import Detector
+from ptqc.execution.onnxruntime import Feeds, Runner
 from ptqc.tools.evaluating import Evaluation
 from ptqc.tools.evaluating.metric import Case
 from ptqc.tools.evaluating.metrics.top_k import TopK
 from ptqc.tools.evaluating.own import OwnMetric
+from ptqc.utils.store.npz import write_npz
 
 COUNT = 40
 DECODER = """g (int64[N,T] ids) => (float[N,T,20] y) {

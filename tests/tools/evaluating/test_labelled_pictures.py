@@ -9,9 +9,9 @@ from PIL import Image
 
 from ptqc.calibration.images import Fit, Preprocessing
 from ptqc.calibration.inputs import InputSpec
-from ptqc.detection.pictures import labelled_pictures
-from ptqc.detection.precision import Truth
 from ptqc.errors import CalibrationError
+from ptqc.evaluation.detection.pictures import labelled_pictures
+from ptqc.evaluation.detection.precision import Truth
 
 INPUT = InputSpec("x", np.dtype(np.float32), (1, 3, 32, 32))
 BOX = [8.0, 4.0, 16.0, 12.0]  # left, top, right, bottom in a picture of 40 x 20

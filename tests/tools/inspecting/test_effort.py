@@ -7,8 +7,8 @@ import pytest
 from graphs import noise, parse
 
 from ptqc.formats import Integer
-from ptqc.graph.layers import Weight, find_layers, find_weights
-from ptqc.passes.decide.moment_blocks import SMALL_BLOCK_BYTES
+from ptqc.ir.layers import Weight, find_layers, find_weights
+from ptqc.passes.quantize.moment_blocks import SMALL_BLOCK_BYTES
 from ptqc.tools.inspecting.effort import FILED, PROGRAM, effort
 
 FORMS = [Integer(4)]

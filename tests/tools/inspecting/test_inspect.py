@@ -10,7 +10,7 @@ from compiling import proto, residual, weight
 from onnx import TensorProto, helper
 
 import ptqc
-from ptqc import cli
+from ptqc.cli import main as cli
 from ptqc.errors import ModelError
 from ptqc.tools.inspecting import inspect
 from ptqc.tools.inspecting.facts import Inspection, Tensor

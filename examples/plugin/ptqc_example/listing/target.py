@@ -8,9 +8,9 @@ import onnx_ir as ir
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.targets import NoOptions, Target, TargetOutput
 from ptqc.errors import TargetError
-from ptqc.lowered import Lowered
+from ptqc.ir.lowered import Lowered
 from ptqc.passes.base import Feeds
-from ptqc.work.progress import SILENT_STAGE, Stage
+from ptqc.utils.progress import SILENT_STAGE, Stage
 
 
 class Listing:

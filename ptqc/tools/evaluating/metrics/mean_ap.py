@@ -1,4 +1,4 @@
-"""Mean average precision of detectors, in %, as COCO defines it (`ptqc.detection.precision`)."""
+"""Mean average precision of detectors, in %, as COCO defines it (`ptqc.evaluation.detection.precision`)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ptqc.detection.detector import Detector
-from ptqc.detection.precision import MeanPrecision, Truth, matched
 from ptqc.errors import UsageError
+from ptqc.evaluation.detection.detector import Detector
+from ptqc.evaluation.detection.precision import MeanPrecision, Truth, matched
 from ptqc.tools.evaluating.metric import Case, Metric
 
 LOWEST = "50"

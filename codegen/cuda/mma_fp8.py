@@ -1,0 +1,58 @@
+"""Convolutions and products of FP8 on tensor cores: tiles, copies and fragments are those of `tensor_cores.py`."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ptqc.codegen.cuda import costs
+from ptqc.codegen.cuda.float8_codes import add_products
+from ptqc.codegen.cuda.fragments import BYTE, Coding
+from ptqc.codegen.cuda.isa import BY_ELEMENT
+from ptqc.codegen.cuda.mma import Product, stored
+from ptqc.codegen.cuda.results import RealResults
+from ptqc.codegen.cuda.tiles import Tiles
+from ptqc.codegen.cuda.variants import Variant, predicted_best
+from ptqc.codegen.kernels.families.real_stages import RealStage
+from ptqc.codegen.kernels.float8 import Float8Numbers
+from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS
+from ptqc.codegen.program.built import Built
+from ptqc.codegen.program.layout import Layout
+
+CODING = Coding(BYTE)
+# Chips of compute capability 8.9 were measured to keep 13 digits of what they sum, of 16 products at a time (Xie et al.
+# 2025, MMA-Sim, arXiv 2511.10909). As 32 products at a time are summed there, results are off by less than 2⁻¹² of the
+# largest in layers of random numbers, whatever their depth; see the tests.
+SUMS = replace(SUM_OF_PRODUCTS, of_chip=2.0**-10)
+
+
+def write(x: Layout, y: Layout, numbers: Float8Numbers, stages: Sequence[RealStage]) -> Built:
+    """See `ptqc.codegen.kernels.float8.Float8LayerWriter`."""
+    return predicted_best(variants(x, y, numbers, stages))
+
+
+def variants(x: Layout, y: Layout, numbers: Float8Numbers, stages: Sequence[RealStage]) -> Iterator[Variant]:
+    """All ways to compute it."""
+    for tiles in costs.ranked(numbers.window, len(numbers.weights), CODING, is_float8=True):
+        yield Variant(Float8Product.family, tiles, CODING, partial(cut, tiles, x, y, numbers, stages))
+
+
+def cut(tiles: Tiles, x: Layout, y: Layout, numbers: Float8Numbers, stages: Sequence[RealStage]) -> Built:
+    """One of them."""
+    codes = numbers.weights
+    results = RealResults(y, BY_ELEMENT, len(codes), numbers.factor, numbers.bias, tuple(stages), SUMS)
+    return Float8Product(tiles, CODING, x, results).build(stored(codes.view(np.int8), tiles, CODING))
+
+
+@dataclass(frozen=True)
+class Float8Product(Product):
+    """One kernel."""
+
+    family: ClassVar[str] = "float8_mma"
+    sum_type: ClassVar[str] = "float32"
+    unroll: ClassVar[bool | None] = False  # for 8.9 all steps would be, and registers spilled
+
+    def _add_products(self, sums: Sequence[Any], inputs: Sequence[Any], weights: Sequence[Any]) -> None:
+        add_products(sums, inputs, weights)

@@ -1,0 +1,234 @@
+"""Convolutions and matrix products, on codes and in float32."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from ptqc.codegen.kernels.drafts import Draft, Finished, IntegerLayer, IntegerProduct, RealLayer
+from ptqc.codegen.kernels.emission import Emission
+from ptqc.codegen.kernels.epilogue import NOTHING, Epilogue
+from ptqc.codegen.kernels.families import columns, dense, depthwise, matmul
+from ptqc.codegen.kernels.families.real_stages import RealStage, functions_of
+from ptqc.codegen.kernels.int16_accumulation import Sums
+from ptqc.codegen.kernels.op_lowerings import kv_attention
+from ptqc.codegen.kernels.op_lowerings.sliding import slide
+from ptqc.codegen.kernels.requantization import Requantization
+from ptqc.codegen.kernels.tiling import SECOND_CACHE, Dense
+from ptqc.codegen.program.built import Built, Declined
+from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.window import Window
+from ptqc.ir.integer_arithmetic import multiplier
+from ptqc.ir.nodes import input_of, integer, number
+from ptqc.ir.operators.step import LoweredStep, has_float_output, input_params, layer_constants, output_params
+
+BFLOAT_BYTES, FLOAT_BYTES = 2, 4
+MATRIX, BATCHED_MATRICES = 2, 3  # axes
+
+
+def integer_conv(emission: Emission, step: LoweredStep) -> None:
+    """A convolution of codes that gives codes."""
+    weights, scale, bias = layer_constants(step)
+    x, y = input_params(step), output_params(step)
+    source, window = slide(emission, step.node, step.inputs[0], weights.shape[2:], x.zero_point)
+    groups = integer(step.node, "group", 1)
+    layout = Layout(emission.shape(step.node.outputs[0]), "uint8")
+    requantization = Requantization(
+        _with_zero_point(weights, bias, x.zero_point), multiplier(x, scale, y), y.zero_point
+    )
+    given = emission.layouts[source]
+    kernel: Draft
+    is_depthwise = _is_depthwise(weights.shape, groups) and emission.isa.layer is None
+    if is_depthwise and columns.takes(window, emission.isa):
+        isa = columns.narrowed(emission.isa, window.channels)
+        by_column = columns.ColumnLoops(window, isa, Sums.of(isa, weights))
+        kernel = _layer(columns.integer, by_column, weights, requantization)
+    elif is_depthwise:
+        kernel = Finished(depthwise.integer(given, layout, window, emission.isa, weights, requantization))
+    else:
+        planes = weights.reshape(*weights.shape[:2], *window.kernel)
+        loops = Dense(window, len(weights), groups, emission.isa, 1, Sums.of(emission.isa, weights))
+        kernel = _layer(_dense, loops, planes, requantization)
+    emission.add(kernel, [source], step.output, layout)
+
+
+def _dense(
+    x: Layout,
+    y: Layout,
+    loops: Dense,
+    weights: np.ndarray,
+    requantization: Requantization,
+    epilogue: Epilogue = NOTHING,
+) -> Built:
+    """A layer as the target writes it, where it has its own way."""
+    own = loops.isa.layer
+    made = own and own(x, y, loops.window, loops.groups, weights, requantization, epilogue)
+    return made or dense.integer(x, y, loops, weights, requantization, epilogue)
+
+
+def _layer(
+    write: Callable[..., Built],
+    loops: Dense | columns.ColumnLoops,
+    weights: np.ndarray,
+    requantization: Requantization,
+) -> IntegerLayer:
+    """A layer between codes that may still take in what follows it."""
+
+    def layer(x: Layout, y: Layout, epilogue: Epilogue) -> Built:
+        return write(x, y, loops, weights, requantization, epilogue)
+
+    return IntegerLayer(loops.window.kernel, layer)
+
+
+def integer_product(emission: Emission, step: LoweredStep) -> None:
+    """A product of codes with a matrix; step.output is codes, or the node's own output where it stays float."""
+    weights, scale, bias = layer_constants(step)
+    if integer(step.node, "transB", 0) == 0:
+        weights = weights.T
+    x, real = input_params(step), has_float_output(step)
+    y = None if real else output_params(step)
+    factor = np.float32(x.scale) * scale if y is None else multiplier(x, scale, y)
+    source = emission.plain(step.inputs[0])
+    layout = rows(emission, step.node, "float32" if real else "uint8")
+    given = emission.layouts[source]
+    sums = Sums.of(emission.isa, weights)
+    loops = Dense(vectors(given), len(weights), 1, emission.isa, 1, sums, is_streamed=_are_many(emission))
+    bias = _with_zero_point(weights, bias, x.zero_point)
+    planes = weights.reshape(*weights.shape, 1, 1)
+    requantization = Requantization(bias, np.broadcast_to(factor, (len(weights),)), 0 if y is None else y.zero_point)
+    kernel: Draft
+    if y is not None:
+        kernel = _layer(_dense, loops, planes, requantization)
+    elif emission.isa.layer is not None:
+        kernel = Finished(_dense(given, layout, loops, planes, requantization))
+    else:
+
+        def staged(x: Layout, y: Layout, stages: Sequence[RealStage]) -> Built:
+            return dense.integer(x, y, loops, planes, requantization, stages=stages)
+
+        kernel = IntegerProduct(loops.window.kernel, staged, is_dense=True)
+    emission.add(kernel, [source], step.output, layout)
+
+
+def _are_many(emission: Emission) -> bool:
+    """Whether the weights of all layers together are too many to stay near a core from run to run."""
+    names = emission.lowered.formats
+    return sum(emission.constants[name].size for name in names if name in emission.constants) > SECOND_CACHE
+
+
+def conv(emission: Emission, node: ir.Node) -> None:
+    """A convolution in float32."""
+    weights = emission.number(node.inputs[1])
+    bias = emission.number(node.inputs[2]) if input_of(node, 2) is not None else np.zeros(len(weights), np.float32)
+    groups, coded = integer(node, "group", 1), _coded(emission, node)
+    pairs = _in_pairs(emission, node, weights.shape[1]) if coded is not None else None
+    name = pairs or emission.real(node.inputs[0], stored=_is_depthwise(weights.shape, groups))
+    source, window = slide(emission, node, name, weights.shape[2:], 0.0)
+    layout = Layout(emission.shape(node.outputs[0]), "float32")
+
+    is_depthwise = _is_depthwise(weights.shape, groups)
+
+    def layer(x: Layout, y: Layout, stages: Sequence[RealStage]) -> Built:
+        if is_depthwise:
+            return depthwise.real(x, y, window, emission.isa, weights, bias, functions_of(stages))
+        loops = Dense(window, len(weights), groups, emission.isa, BFLOAT_BYTES if pairs else FLOAT_BYTES)
+        if coded is not None and pairs:
+            return dense.bfloat(x, y, loops, coded, bias, stages)
+        return dense.real(x, y, loops, coded or weights, bias, stages)
+
+    emission.add(RealLayer(window.kernel, layer, not is_depthwise), [source], str(node.outputs[0].name), layout)
+
+
+def product(emission: Emission, node: ir.Node) -> None:
+    """Gemm or MatMul in float32."""
+    if not emission.is_constant(node.inputs[1]) or emission.number(node.inputs[1]).ndim != MATRIX:
+        _product_of_activations(emission, node)
+        return
+    weights = emission.number(node.inputs[1])
+    source = emission.real(node.inputs[0])
+    if not emission.layouts[source].outside:
+        source = emission.plain(source)
+    if integer(node, "transA", 0):
+        raise Declined("only products of rows with one constant matrix have a kernel")
+    weights = weights if integer(node, "transB", 0) else weights.T
+    bias = bias_of_rows(emission, node, len(weights))
+    given, layout = emission.layouts[source], rows(emission, node, "float32")
+    loops = Dense(vectors(given), len(weights), 1, emission.isa, FLOAT_BYTES)
+    scaled = np.asarray(weights * np.float32(number(node, "alpha", 1.0)))
+    planes = scaled.reshape(*scaled.shape, 1, 1)
+
+    def layer(x: Layout, y: Layout, stages: Sequence[RealStage]) -> Built:
+        return dense.real(x, y, loops, planes, bias, stages)
+
+    emission.add(RealLayer(loops.window.kernel, layer, is_dense=True), [source], str(node.outputs[0].name), layout)
+
+
+def bias_of_rows(emission: Emission, node: ir.Node, outputs: int) -> np.ndarray:
+    """What a product adds to every row, float32."""
+    if input_of(node, 2) is None:
+        return np.zeros(outputs, np.float32)
+    constant = emission.number(node.inputs[2])
+    if constant.size > max(constant.shape[-1:], default=1):
+        raise Declined("its bias differs from row to row")
+    return np.asarray(np.broadcast_to(constant.reshape(-1), (outputs,)) * number(node, "beta", 1.0), np.float32)
+
+
+def _product_of_activations(emission: Emission, node: ir.Node) -> None:
+    if node.op_type != "MatMul":
+        raise Declined("of two tensors that vary, only a MatMul has a kernel")
+    if kv_attention.product(emission, node):
+        return
+    first, second, output = *node.inputs, node.outputs[0]
+    ranks = {len(emission.sizes(value)) for value in (first, second, output)}
+    if emission.outer(first, second, output, touched=len(ranks) > 1 or max(ranks) < BATCHED_MATRICES):
+        names = [emission.plain(emission.read(value)) for value in (first, second)]
+        layout = rows(emission, node, "float32")
+        a, b = (emission.layouts[name] for name in names)
+        emission.add(matmul.real(a, b, layout, emission.isa), names, str(output.name), layout)
+        return
+    (one, a), (other, b) = emission.whole(first), emission.whole(second)
+    left, right = matmul.matrices(a, b)
+    shape = (*np.broadcast_shapes(left.shape[:-2], right.shape[:-2]), left.shape[-2], right.shape[-1])
+    kernel = matmul.real(left, right, Layout(shape, "float32", plain=True), emission.isa)
+    emission.add_whole(kernel, [one, other], [a, b], output)
+
+
+def rows(emission: Emission, node: ir.Node, dtype: str) -> Layout:
+    """The layout of a product: rows, one after the other."""
+    return Layout(emission.shape(node.outputs[0]), dtype, plain=True)
+
+
+def vectors(given: Layout) -> Window:
+    """Rows of a plain value as the pixels of a plane with its channels last."""
+    channels = given.shape[-1]
+    return Window(channels, (1, given.elements // channels))
+
+
+def _in_pairs(emission: Emission, node: ir.Node, inputs: int) -> str | None:
+    """A layer's input in bfloat16, if pairs of such numbers are multiplied at once and none is cut by groups."""
+    return emission.in_bfloat16(node.inputs[0]) if emission.isa.bfloats and inputs % 2 == 0 else None
+
+
+def _coded(emission: Emission, node: ir.Node) -> dense.CodedWeights | None:
+    """The int8 codes of a layer's weight, if that is how it lies in the file."""
+    maker = node.inputs[1].producer() if node.inputs[1] is not None else None
+    codes = maker.inputs[0] if maker is not None and maker.op_type == "DequantizeLinear" else None
+    form = emission.lowered.formats.get(str(codes.name)) if codes is not None else None
+    if maker is None or codes is None or form is None or not form.has_codes or integer(maker, "axis", 1):
+        return None
+    array, scale = emission.number(codes), emission.number(maker.inputs[1])
+    rank = array.ndim - 2
+    planes = array.reshape(*array.shape[:2], *(1,) * (2 - rank), *array.shape[2:])
+    return dense.CodedWeights(planes, np.broadcast_to(scale, (len(array),)))
+
+
+def _with_zero_point(weights: np.ndarray, bias: np.ndarray | None, zero_point: int) -> np.ndarray:
+    """Bias of Σ x·w that stands for Σ (x − zero_point)·w, in wrapping int32 arithmetic."""
+    sums = weights.reshape(len(weights), -1).astype(np.int64).sum(1) * zero_point
+    total = -sums if bias is None else bias.astype(np.int64) - sums
+    return np.asarray(total.astype(np.int32))
+
+
+def _is_depthwise(shape: Sequence[int], groups: int) -> bool:
+    """shape: of the weight; one input and one output of each group."""
+    return groups == shape[0] > 1 == shape[1]

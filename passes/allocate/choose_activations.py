@@ -1,0 +1,194 @@
+"""Which activations are quantized: those whose integer kernels save more time than their loss is worth.
+
+A quantized activation costs no bytes to speak of; it buys integer kernels, and costs conversions where these end. So:
+minimize the time, plus what the loss is worth, subject to Σ (loss of each quantized site) ≤ limit. No time is measured,
+as the same model has to give the same file: times are those that are usual for operators of these sizes
+(`ptqc.passes.allocate.usual_times`). In native libraries, where conversions are parts of other kernels, the arithmetic
+alone counts. The choice is then run whole, and where its true loss exceeds the limit (losses only roughly add up) the
+limit of the sum is tightened.
+"""
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from ptqc.execution.bounded import outputs_in_files
+from ptqc.execution.onnxruntime import Feeds, Runner
+from ptqc.execution.shapes import observed_shapes
+from ptqc.execution.suffix import Suffixes
+from ptqc.execution.walk import Slicer, Walk
+from ptqc.formats import ActivationParams
+from ptqc.ir.external import is_in_files
+from ptqc.ir.layers import Layer
+from ptqc.ir.sites import Site, source_params, useful_sites
+from ptqc.losses import UNITS, OutputLoss
+from ptqc.notes import Note, out_of_time
+from ptqc.options import Activations
+from ptqc.passes.allocate.allocation import LOSS
+from ptqc.passes.allocate.cost_model import Network, Times
+from ptqc.passes.allocate.joint import CODES, NANOSECONDS, SiteCosts, Weighed, joint_choice
+from ptqc.passes.allocate.usual_times import OperatorSizes, arithmetic_times, usual_times
+from ptqc.passes.base import Effect, Result
+from ptqc.passes.quantize.calibrate import ELEMENT_COST, FLOAT_BYTES
+from ptqc.passes.quantize.phases import Assessed, Decided
+from ptqc.passes.reconstruct.quantized_walk import run_quantized
+from ptqc.solver.integer_program import Goal, solve
+
+# Spending the whole limit must save at least this share of the time: what costs much and saves little stays float.
+WORTH = 0.5
+ATTEMPTS = 5
+SMALLEST_LIMIT = 1e-30
+CHECKED_SAMPLES = 32
+# Samples in a batch, and bytes of the largest value of a batch: a run holds several such values, and losses more.
+BATCH, BATCH_BYTES = 8, 2**25
+RELATIVE_GAP, NODES = 1e-3, 20_000
+# The time, and what the loss is worth of it.
+PRICE = "price"
+NO_WEIGHTS = Weighed()
+
+
+def limit_of(unit: str, given: float) -> float:
+    """Loss that activations may cost; given: 0 for the default."""
+    return given or UNITS[unit].tolerance
+
+
+@dataclass(frozen=True)
+class ChooseActivations:
+    """Choose the activations that become 8-bit codes.
+
+    activations: auto (within the limit), integer (all that can be), float and float8 (none). limit: 0 takes the
+    default. in_library: whether the model runs in a native library, where conversions are parts of other kernels.
+    """
+
+    activations: Activations = "auto"
+    limit: float = 0.0
+    in_library: bool = False
+    name: ClassVar[str] = "choose-activations"
+    effect: ClassVar[Effect] = Effect.DECIDE
+
+    def apply(self, given: Assessed) -> Result[Decided]:
+        """The decision with the activations that become codes, and what they lose together."""
+        if self.activations in ("float", "float8") or not given.sites:
+            note = Note(self.name, "", "all activations stay float")
+            return Result(Decided.after(given), True, (note,))
+        sites, checked = list(given.sites), Checked(given)
+        notes, began = list[Note](), time.monotonic()
+        limit = target = limit_of(given.loss_unit, self.limit)
+        if self.activations == "auto":
+            worth = Worth.of(given)
+            times = worth.arithmetic if self.in_library else worth.times
+        for done in range(ATTEMPTS):
+            if done and not given.deadline.leaves((time.monotonic() - began) / done):
+                sites, found, notes = [], 0.0, [out_of_time(f"{done} choices of activations, all too bad")]
+                break
+            if self.activations == "auto":
+                sites = worth.sites(limit, times)
+            found = checked.loss_of(source_params(sites, given.ranges))
+            if self.activations == "integer" or found <= target:
+                break
+            spent = sum(given.site_losses.get(site.name, 0.0) for site in sites)
+            limit = max(min(limit, spent) * min(0.7, target / found), SMALLEST_LIMIT)
+        else:  # the losses one by one say too little about the loss of all
+            sites, found = [], 0.0
+        if not sites and not notes:
+            notes = [Note(self.name, "", f"all activations stay float: {worth.of_all}")]
+        return self._decided(given, sites, found, notes)
+
+    @staticmethod
+    def _decided(given: Assessed, sites: Sequence[Site], loss: float, notes: Sequence[Note] = ()) -> Result[Decided]:
+        chosen = {site.name: given.ranges[site.name] for site in sites}
+        return Result(Decided.after(given, activations=chosen, activation_loss=loss), True, tuple(notes))
+
+
+class Checked:
+    """Held-back samples on which a choice of activations is run whole, with float weights."""
+
+    def __init__(self, given: Assessed) -> None:
+        self._slicer = Slicer(given.model)
+        self._batches = given.held_back[:CHECKED_SAMPLES].batched(_batch(given))
+        self._reference = outputs_in_files(Suffixes(Walk(self._slicer, self._batches)).behind(-1).run({}))
+        self._loss = OutputLoss.of(given.kinds, self._reference)
+
+    def loss_of(self, params: Mapping[str, ActivationParams]) -> float:
+        """Mean loss with the tensors in `params` rounded."""
+        if not params:
+            return 0.0  # the reference is one whole run, from whose last bits a walk may differ
+        outputs = run_quantized(self._slicer, self._batches, params)
+        return self._loss.mean(self._reference, outputs)
+
+
+def _batch(given: Assessed) -> int:
+    """How many samples of the largest size are run together."""
+    width = {layer.name: layer.width for layer in given.layers}
+    largest = max((macs // width.get(name, ELEMENT_COST) for name, macs in given.macs.items()), default=0)
+    return int(np.clip(BATCH_BYTES // max(FLOAT_BYTES * largest, 1), 1, BATCH))
+
+
+@dataclass(frozen=True)
+class Worth:
+    """What the sites of a model are worth: their losses, and the time that they save.
+
+    network, layers, sizes: what the time follows from.
+    """
+
+    given: Assessed
+    network: Network
+    layers: Mapping[str, Layer]
+    sizes: OperatorSizes
+
+    @classmethod
+    def of(cls, given: Assessed) -> "Worth":
+        """OperatorSizes are those of the largest sample."""
+        network = Network.of(given.model, replace(given.roles, activations=given.ranges))
+        tensors = {edge.tensor for edge in network.edges} | {one.node for one in network.operators if one.tensors}
+        shapes = shapes_of(given.model, given.tuning.largest[0], tensors)
+        return cls(given, network, {layer.name: layer for layer in given.layers}, OperatorSizes(given.macs, shapes))
+
+    @cached_property
+    def times(self) -> Times:
+        """See `usual_times`."""
+        return usual_times(self.network, self.layers, self.sizes)
+
+    @cached_property
+    def arithmetic(self) -> Times:
+        """See `arithmetic_times`."""
+        return arithmetic_times(self.network, self.layers, self.sizes)
+
+    def saved(self, sites: Collection[Site], times: Times) -> float:
+        """The share of the time that codes of these sites save; negative where they take longer."""
+        quantized = self.given.tensors_of({site.name for site in sites})
+        whole = self.network.predict(times, ())
+        return 1 - self.network.predict(times, quantized) / whole if whole else 0.0
+
+    @property
+    def of_all(self) -> str:
+        """What 8 bits for all sites would lose and save, in words."""
+        loss, saved = sum(self.given.site_losses.values()), self.saved(self.given.sites, self.times)
+        time = f"save {saved:.0%} of the time" if saved > 0 else f"take {-saved:.0%} more time"
+        return f"8 bits for all of them would lose about {loss:.2g} {self.given.loss_unit} and {time}"
+
+    def sites(self, limit: float, times: Times) -> list[Site]:
+        """The sites whose codes are worth most by these times, of those whose losses sum to at most the limit."""
+        given = self.given
+        # What is over the limit alone is cut off at twice the limit: the solver refuses huge coefficients.
+        losses = {site.name: min(given.site_losses.get(site.name, 0.0) / limit, 2.0) for site in given.sites}
+        costs = [SiteCosts(site.name, site.tensors, losses[site.name]) for site in given.sites]
+        program = joint_choice(costs, NO_WEIGHTS, self.network, times)
+        priced = program.with_sum(PRICE, {NANOSECONDS: 1.0, LOSS: WORTH * self.network.predict(times, ())})
+        found = solve(priced, Goal(PRICE, {LOSS: 1.0}, gap=RELATIVE_GAP, nodes=NODES)).selection
+        kept = [site for site in given.sites if found[site.name] == CODES]
+        return useful_sites(kept, given.kernels, set(self.layers))
+
+
+def shapes_of(model: ir.Model, feeds: Feeds, tensors: Collection[str]) -> dict[str, tuple[int, ...]]:
+    """The shapes of some tensors, as a run of one sample has them."""
+    if is_in_files(model):
+        return observed_shapes(model, feeds)
+    names = sorted(tensors - feeds.keys())
+    made = Runner(model, names).run(feeds) if names else {}
+    return {name: np.shape(array) for name, array in {**feeds, **made}.items() if hasattr(array, "shape")}

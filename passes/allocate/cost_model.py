@@ -1,0 +1,176 @@
+"""Predicted latency of a choice of quantized activations, from times of operators and of conversions between them.
+
+t = Σ_o (on codes: integer_o, else float_o) + Σ_t quantize_t [made in float] + dequantize_t [read in float]
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import onnx_ir as ir
+
+from ptqc.budget import Latency
+from ptqc.errors import UsageError
+from ptqc.ir.operators import data_inputs, keeps_codes
+from ptqc.ir.plan import Plan
+from ptqc.ir.sites import Kernel
+
+COLUMNS = ("floats", "integers", "quantize", "dequantize")
+
+
+@dataclass(frozen=True)
+class Times:
+    """Nanoseconds in one run of one sample on one thread.
+
+    floats, integers: of operators by `Operator.node`, computing in float and on codes. quantize, dequantize: from real
+    values to codes and back, by tensor. What is not named takes no time of its own. target: whose library these are of;
+    "": of ONNX Runtime. is_measured: else they are predicted. in_blocks: whether products in float were those of ONNX
+    Runtime's own operators, which keep their weights packed.
+    """
+
+    runtime: str
+    floats: Mapping[str, float]
+    integers: Mapping[str, float]
+    quantize: Mapping[str, float]
+    dequantize: Mapping[str, float]
+    target: str = field(default="", kw_only=True)
+    is_measured: bool = field(default=True, kw_only=True)
+    in_blocks: bool = field(default=False, kw_only=True)
+
+    def scaled(self, factor: float) -> "Times":
+        """All of them times a factor."""
+        columns = ((name, getattr(self, name)) for name in COLUMNS)
+        scaled: Any = {name: {key: ns * factor for key, ns in column.items()} for name, column in columns}
+        return replace(self, **scaled)
+
+    def to_json(self) -> dict[str, Any]:
+        """The document for the artifact."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "Times":
+        """Inverse of `to_json`. Raises UsageError for anything else."""
+        try:
+            read = {name: {str(key): float(ns) for key, ns in document[name].items()} for name in COLUMNS}
+            target, is_measured = str(document.get("target", "")), bool(document.get("is_measured", True))
+            in_blocks = bool(document.get("in_blocks", False))
+            runtime = str(document["runtime"])
+            return cls(runtime=runtime, target=target, is_measured=is_measured, in_blocks=in_blocks, **read)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UsageError(f"the times of operators cannot be read: {type(error).__name__}: {error}") from error
+
+
+@dataclass(frozen=True)
+class TimedOperator:
+    """A node, with the Relu or Clip that it absorbs.
+
+    node: name of its first output. tensors: it runs on codes where all of these are quantized; none: never. moves:
+    whether it only moves codes.
+    """
+
+    node: str
+    op_type: str
+    tensors: tuple[str, ...]
+    moves: bool = False
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A tensor that may be quantized.
+
+    maker: the operator that writes its codes where it runs on codes. readers: operators that then read them.
+    real: whether something reads its real values whatever is chosen.
+    """
+
+    tensor: str
+    maker: str | None
+    readers: tuple[str, ...]
+    real: bool
+
+
+@dataclass(frozen=True)
+class Network:
+    """What the latency of a choice depends on."""
+
+    operators: tuple[TimedOperator, ...]
+    edges: tuple[Edge, ...]
+
+    @classmethod
+    def of(cls, model: ir.Model, everything: Plan) -> "Network":
+        """The operators of a float model in normal form. everything: a plan that quantizes every site."""
+        owner = owners(everything.kernels)
+        operators = tuple(_operator(node, everything) for node in model.graph if str(node.outputs[0].name) not in owner)
+        by_node = {operator.node: operator for operator in operators}
+        values = [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]
+        edges = tuple(_edge(value, by_node, owner) for value in values if value.name in everything.params)
+        return cls(operators, edges)
+
+    def on_codes(self, quantized: Collection[str]) -> set[str]:
+        """The operators that run on codes when these tensors are quantized."""
+        return {o.node for o in self.operators if o.tensors and all(tensor in quantized for tensor in o.tensors)}
+
+    def operator_times(self, times: Times, quantized: Collection[str]) -> dict[str, float]:
+        """Nanoseconds of each operator itself."""
+        codes = self.on_codes(quantized)
+        return {o.node: (times.integers if o.node in codes else times.floats).get(o.node, 0.0) for o in self.operators}
+
+    def conversion_times(self, times: Times, quantized: Collection[str]) -> dict[str, float]:
+        """Nanoseconds of the conversions of each tensor that has any."""
+        codes = self.on_codes(quantized)
+        found: dict[str, float] = {}
+        for edge in self.edges:
+            if edge.tensor not in quantized:
+                continue
+            made = edge.maker not in codes
+            read = edge.real or any(reader not in codes for reader in edge.readers)
+            if made or read:
+                taken = (times.quantize, made), (times.dequantize, read)
+                found[edge.tensor] = sum(column.get(edge.tensor, 0.0) for column, there in taken if there)
+        return found
+
+    def predict(self, times: Times, quantized: Collection[str]) -> float:
+        """Nanoseconds of a whole run."""
+        parts = self.operator_times(times, quantized), self.conversion_times(times, quantized)
+        return sum(sum(part.values()) for part in parts)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A limit on the latency with what it is predicted from."""
+
+    budget: Latency
+    network: Network
+    times: Times
+
+
+def owners(kernels: Collection[Kernel]) -> dict[str, str]:
+    """Output of an absorbed Relu or Clip -> the node that absorbs it."""
+    return {kernel.output: kernel.node for kernel in kernels if kernel.output != kernel.node}
+
+
+def _operator(node: ir.Node, everything: Plan) -> TimedOperator:
+    name = str(node.outputs[0].name)
+    kernel, tensors = everything.integer.get(name), tuple[str, ...]()
+    moves = kernel is None and keeps_codes(node)
+    if kernel is not None:
+        tensors = (*kernel.inputs, *(() if kernel.float_output else (kernel.output,)))
+    elif moves:
+        moved = tuple(str(value.name) for value in (*data_inputs(node), *node.outputs))
+        tensors = moved if all(tensor in everything.params for tensor in moved) else ()
+    return TimedOperator(name, node.op_type, tensors, moves)
+
+
+def _edge(value: ir.Value, operators: Mapping[str, TimedOperator], owner: Mapping[str, str]) -> Edge:
+    name = str(value.name)
+    producer = value.producer()
+    maker = operators.get(_owner(producer, owner)) if producer is not None else None
+    found = [operators.get(_owner(reader, owner)) for reader in value.consumers()]
+    readers = tuple(dict.fromkeys(reader.node for reader in found if reader is not None and reader.tensors))
+    # What reads it from within a subgraph is no operator here, and reads real values.
+    real = value.is_graph_output() or any(reader is None or not reader.tensors for reader in found)
+    return Edge(name, maker.node if maker is not None and maker.tensors else None, readers, real)
+
+
+def _owner(node: ir.Node, owner: Mapping[str, str]) -> str:
+    name = str(node.outputs[0].name)
+    return owner.get(name, name)

@@ -1,0 +1,307 @@
+"""What fitting a plan to a limit is made of: the search for a plan, its reconstructions, and the best of its files."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from ptqc.codegen.onnxruntime.export import Exported
+from ptqc.errors import Infeasible, InternalError, UsageError
+from ptqc.ir.lowered import Lowered
+from ptqc.ir.plan import Plan
+from ptqc.ir.quantized_weight import TunedNumbers
+from ptqc.notes import Note, out_of_time
+from ptqc.options import CompileOptions, Pipeline
+from ptqc.passes.allocate.allocation import Allocation, Problem, allocate, best_choice, smallest_choice, smallest_within
+from ptqc.passes.allocate.held_back_loss import HeldBackLoss
+from ptqc.passes.allocate.problem import packed, problem_of, weighed
+from ptqc.passes.allocate.stored_numbers import StoredNumbers
+from ptqc.passes.effects import applied, check_tuned
+from ptqc.passes.quantize.phases import Decided, Planned, Tunable
+from ptqc.passes.reconstruct.features import TuneFeatures
+from ptqc.passes.reconstruct.reconstruct import Reconstruct, reconstruct_all
+from ptqc.solver.integer_program import PROVEN
+
+ATTEMPTS = 8
+# Of the predicted loss: what is less than this share is worth another reconstruction.
+CLEARLY_LESS = 0.95
+# How many times a plan is reconstructed; the result with the least held-back loss is taken.
+TRIES: Mapping[Pipeline, int] = {"light": 2, "advanced": 6}
+DRAWS_AT_ONCE = 2
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The numbers of a plan, its lowered graph, and its file."""
+
+    tuned: TunedNumbers
+    lowered: Lowered
+    exported: Exported
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self.exported.size
+
+
+@dataclass(frozen=True)
+class Allocated:
+    """A plan, the allocation that it follows from, and the problem that was solved for it."""
+
+    plan: Plan
+    allocation: Allocation
+    problem: Problem
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The delivered file and everything that led to it."""
+
+    allocated: Allocated
+    packed: Packed
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the file."""
+        return self.allocated.plan
+
+    @property
+    def allocation(self) -> Allocation:
+        """What the solver chose."""
+        return self.allocated.allocation
+
+    @property
+    def problem(self) -> Problem:
+        """What the solver was told."""
+        return self.allocated.problem
+
+    @property
+    def tuned(self) -> TunedNumbers:
+        """The numbers of the file."""
+        return self.packed.tuned
+
+    @property
+    def lowered(self) -> Lowered:
+        """The graph of the file."""
+        return self.packed.lowered
+
+    @property
+    def exported(self) -> Exported:
+        """The file."""
+        return self.packed.exported
+
+    @property
+    def told(self) -> int:
+        """Bytes of the plan by what the solver was told."""
+        return self.problem.size(self.plan.formats)
+
+
+class Search(Protocol):
+    """Where plans come from, one after the other, until the file of one is taken."""
+
+    @property
+    def limit(self) -> int | None:
+        """Bytes that a file should have at most."""
+
+    def allocate(self) -> Allocated:
+        """The next plan. Raises Infeasible."""
+
+    def takes(self, found: Allocated, written: int) -> bool:
+        """Whether a plan with a file of so many bytes ends the search."""
+
+    def goes_on(self, found: Allocated, written: int) -> bool:
+        """Whether a plan that was taken has a file so much smaller than expected that a better one may fit, too."""
+
+
+@dataclass(frozen=True)
+class OnePlan:
+    """A search that has one plan, and takes it whatever its file has."""
+
+    allocated: Allocated
+    limit: int | None = None
+
+    def allocate(self) -> Allocated:
+        """The plan."""
+        return self.allocated
+
+    def takes(self, found: Allocated, written: int) -> bool:  # noqa: ARG002
+        """Always."""
+        return True
+
+    def goes_on(self, found: Allocated, written: int) -> bool:  # noqa: ARG002
+        """Never."""
+        return False
+
+
+def smallest_plan(decided: Decided, options: CompileOptions, loss: float) -> Allocated:
+    """The smallest plan whose weights are predicted to lose at most `loss`; the best one where none loses so little."""
+    problem = problem_of(decided, decided.undecided, options)
+    allocation = smallest_within(problem, loss)
+    return Allocated(decided.undecided.with_formats(allocation.choice), allocation, problem)
+
+
+def best_within(problem: Problem, limit: int | None) -> Allocation:
+    """The best plan of at most `limit` bytes; no more than the best of all needs, as the rest lowers no loss.
+
+    Raises Infeasible.
+    """
+    most = problem.size(best_choice(problem))
+    return allocate(problem, most if limit is None else min(limit, most))
+
+
+class PlanSearch:
+    """Plans within a limit, one after the other: what a written file has too much, the next plan has to save.
+
+    A file may also have fewer bytes than its plan with the numbers of the table, where a layer needs no bias. Where a
+    better plan would fit if its file had as many fewer, that one comes next.
+    limit: bytes; None: the best plan whatever its size. given: a plan that is taken as it is. problem: that of the
+    activations that were decided, where it is known.
+    """
+
+    def __init__(
+        self,
+        decided: Decided,
+        options: CompileOptions,
+        limit: int | None,
+        given: Plan | None = None,
+        problem: Problem | None = None,
+    ) -> None:
+        self._decided, self._options, self._limit, self._given = decided, options, limit, given
+        self._undecided = decided.undecided if given is None else replace(given, formats={})
+        self._problem = problem or problem_of(decided, self._undecided, options)
+        self._attempts, self._is_last = ATTEMPTS, given is not None
+        self._saved = 0  # bytes that the last file had less than with the numbers of the table
+
+    @property
+    def limit(self) -> int | None:
+        """Bytes that a file should have at most."""
+        return self._limit
+
+    def allocate(self) -> Allocated:
+        """The next plan: the best whose file, with the numbers of the table, keeps the limit. Raises Infeasible."""
+        if self._given is not None:
+            return self._as_given(self._given)
+        while self._attempts:
+            self._attempts -= 1
+            try:
+                allocation = best_within(self._problem, self._limit)
+            except Infeasible:
+                self._is_last = True
+                return self._smallest(self._limit or self._problem.size(best_choice(self._problem)))
+            found = Allocated(self._undecided.with_formats(allocation.choice), allocation, self._problem)
+            if self._keeps(found, weighed(self._decided, self._options, found.plan) - self._saved):
+                return found
+        raise InternalError(
+            f"no plan was found whose written file keeps {self._limit:,} bytes after {ATTEMPTS} attempts"
+        )
+
+    def takes(self, found: Allocated, written: int) -> bool:
+        """Whether a plan with a file of so many bytes ends the search. Raises UsageError where a given one is over."""
+        if self._given is not None and self._limit is not None and written > self._limit:
+            raise UsageError(f"the file of the given plan has {written:,} bytes, over the budget of {self._limit:,}")
+        return self._is_last or self._keeps(found, written)
+
+    def goes_on(self, found: Allocated, written: int) -> bool:
+        """Whether what the file saves buys a plan that is predicted to lose clearly less."""
+        saved = found.allocation.bytes - written
+        if self._limit is None or self._is_last or saved <= 0 or not self._attempts:
+            return False
+        problem = replace(self._problem, fixed=self._problem.fixed - saved)
+        if best_within(problem, self._limit).loss > CLEARLY_LESS * found.allocation.loss:
+            return False
+        self._problem, self._saved = problem, saved
+        return True
+
+    def _keeps(self, found: Allocated, written: int) -> bool:
+        if self._limit is None or written <= self._limit:
+            return True
+        # What this plan has beyond what the solver was told, every plan is taken to have.
+        self._problem = replace(self._problem, fixed=self._problem.fixed + written - found.allocation.bytes)
+        return False
+
+    def _smallest(self, limit: int) -> Allocated:
+        """The smallest plan where its written file keeps the limit after all: the solver's bytes are an upper estimate.
+
+        Raises Infeasible with the bytes that it really has.
+        """
+        allocation = allocate(self._problem, self._problem.size(smallest_choice(self._problem)))
+        plan = self._undecided.with_formats(allocation.choice)
+        tuned = applied(Reconstruct(), Planned(self._decided, plan)).made
+        _, exported = packed(self._decided, plan, tuned, self._options)
+        written = exported.size
+        problem = replace(self._problem, fixed=self._problem.fixed + written - allocation.bytes)
+        if written > limit:
+            allocate(problem, limit)
+        return Allocated(plan, replace(allocation, bytes=written, limit=limit), problem)
+
+    def _as_given(self, plan: Plan) -> Allocated:
+        """Raises UsageError where it takes a format that was not measured or that the weight's kernel refuses."""
+        for name, candidates in self._problem.by_weight().items():
+            forms = [candidate.form for candidate in candidates]
+            if (given := plan.formats[name]) not in forms:
+                known = ", ".join(map(str, forms))
+                raise UsageError(
+                    f"the plan stores weight {name!r} as {given}; its kernel and the measurements allow {known}"
+                )
+        loss = sum(c.loss for c in self._problem.chosen(plan.formats))
+        total = self._problem.size(plan.formats)
+        allocation = Allocation(dict(plan.formats), loss, 0.0, total, self._limit or total, "given")
+        return Allocated(plan, allocation, self._problem)
+
+
+def reconstruct(
+    decided: Decided, options: CompileOptions, plan: Plan, stored: StoredNumbers | None
+) -> tuple[list[TunedNumbers], list[Note]]:
+    """Numbers of a plan from several draws of the data: below 4 bits their losses differ by half and more.
+
+    stored: where they may be already; kept there is what no time limit made less of.
+    """
+    draws, tuned, began = range(TRIES[options.pipeline]), list[TunedNumbers](), time.monotonic()
+    if stored is not None and (known := stored.find(plan, len(draws))) is not None:
+        return known, []
+    for done, first in enumerate(draws[::DRAWS_AT_ONCE]):
+        if done and not decided.deadline.leaves((time.monotonic() - began) / done):
+            break
+        together = DRAWS_AT_ONCE if decided.deadline.leaves(0) else 1
+        tuned += reconstruct_all(Planned(decided, plan), draws[first : first + together])
+    for numbers in tuned:
+        check_tuned(Reconstruct.name, numbers)
+    notes = [] if len(tuned) == len(draws) else [out_of_time(f"{len(tuned)} of {len(draws)} reconstructions")]
+    if kept := max(numbers.kept for numbers in tuned):
+        notes.append(out_of_time(f"the reconstruction of {len(plan.layers) - kept} of {len(plan.layers)} layers"))
+    if stored is not None and not decided.deadline.is_limited:
+        stored.put(plan, tuned)
+    return tuned, notes
+
+
+def best_of(decided: Decided, files: Sequence[Packed], limit: int | None) -> Packed:
+    """The one of least held-back loss among those that keep the limit; the smallest one where none does."""
+    within = [each for each in files if limit is None or each.size <= limit]
+    if not within:
+        return min(files, key=lambda each: each.size)
+    if len(within) == 1:
+        return within[0]
+    loss = HeldBackLoss(decided.model, decided.held_back, decided.kinds)
+    return min(within, key=lambda each: loss(each.exported.proto))
+
+
+def better_of(decided: Decided, first: Fitted, second: Fitted, limit: int | None) -> Fitted:
+    """The one whose file loses less, of two that a search took; the second one is predicted to lose less.
+
+    Where that is the first after all, the bound that was proven is that of the second.
+    """
+    if second.packed is best_of(decided, [first.packed, second.packed], limit):
+        return second
+    bound = min(first.allocation.bound, second.allocation.bound)
+    status = "optimal" if first.allocation.loss - bound <= PROVEN * first.allocation.loss else "gap"
+    allocated = replace(first.allocated, allocation=replace(first.allocation, bound=bound, status=status))
+    return replace(first, allocated=allocated)
+
+
+def tune(decided: Decided, plan: Plan, tuned: TunedNumbers) -> tuple[TunedNumbers, tuple[Note, ...]]:
+    """Numbers behind the gradient steps, and what there is to say of these."""
+    # A scale that has to stay a power of two cannot move by a little.
+    steps = TuneFeatures(scale_rate=0.0) if decided.powers else TuneFeatures()
+    result = applied(steps, Tunable(decided, plan, tuned))
+    return result.made, result.notes

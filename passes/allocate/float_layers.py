@@ -1,0 +1,38 @@
+"""What layers in float read: numbers of fewer digits where that is asked for, or where the native library gains."""
+
+from dataclasses import replace
+
+from ptqc.codegen.targets import Chosen
+from ptqc.formats import BFLOAT16, FLOAT8_ACTIVATION
+from ptqc.ir.plan import Plan
+from ptqc.options import CompileOptions
+from ptqc.passes.allocate.choose_float_roundings import ChooseFloatRoundings
+from ptqc.passes.allocate.job import Job
+from ptqc.passes.effects import applied
+
+# Of the limit on the loss from activations, beside activations of 8 bits.
+BFLOAT16_SHARE = 0.25
+
+
+def with_float_layers(job: Job, chosen: Chosen | None, given: Plan | None) -> Job:
+    """The compile with the activations chosen that have fewer digits. given: fixed decisions, which have them."""
+    is_rounded = job.options.in_float8 or _in_bfloat16(job, chosen)
+    if given is not None or not is_rounded:
+        return job
+    return replace(job, decided=applied(rounding_of(job.options), job.decided).made)
+
+
+def rounding_of(options: CompileOptions) -> ChooseFloatRoundings:
+    """The pass that chooses these activations, where some are to be rounded."""
+    if options.in_float8:
+        return ChooseFloatRoundings(FLOAT8_ACTIVATION, options.activation_limit)
+    return ChooseFloatRoundings(BFLOAT16, options.activation_limit, BFLOAT16_SHARE)
+
+
+def _in_bfloat16(job: Job, chosen: Chosen | None) -> bool:
+    """`auto` is bfloat16 where a library multiplies it faster, but for a latency, which is predicted for float32."""
+    if job.options.float_layers != "auto":
+        return job.options.float_layers == "bfloat16"
+    if chosen is None or job.budgets.latency is not None:
+        return False
+    return chosen.target.gains_by_bfloat16(chosen.options)

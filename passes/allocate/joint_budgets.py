@@ -1,0 +1,53 @@
+"""What budgets that choose activations share: what weights cost beside them, and the size that a choice leaves."""
+
+from dataclasses import replace
+
+from ptqc.notes import Note
+from ptqc.passes.allocate.allocation import smallest_choice
+from ptqc.passes.allocate.job import Job
+from ptqc.passes.allocate.joint import Weighed
+from ptqc.passes.allocate.meet_latency import MeetLatency
+from ptqc.passes.allocate.meet_memory import MeetMemory
+from ptqc.passes.allocate.problem import problem_of
+from ptqc.passes.effects import applied
+from ptqc.passes.quantize.phases import Decided
+
+CORRECTIONS = 2
+# Share of the size by which an estimate of it may be wrong.
+NEGLIGIBLE = 5e-4
+
+
+def weighed_of(job: Job) -> Weighed:
+    """What weights cost beside kernels in float, and on codes wherever there is a kernel."""
+    decided, options = job.decided, job.options
+    in_float, on_codes = (
+        problem_of(decided, replace(decided.roles, activations=activations), options)
+        for activations in ({}, decided.ranges)
+    )
+    layers = {weight.name: tuple(layer.name for layer in weight.layers) for weight in decided.weights}
+    return Weighed(in_float, on_codes, layers, job.limit)
+
+
+def within_size(job: Job, step: MeetLatency | MeetMemory) -> tuple[Decided, list[Note]]:
+    """The activations that a step chooses, with formats of weights that keep the size.
+
+    What sites add to the file is taken as an even share of what all of them add; for those that were chosen it is
+    then known, and the choice is made again with what that leaves of the size.
+    """
+    limit, weighed = job.limit, step.weighed
+    result = applied(step, job.decided)
+    if limit is None or result.made is job.decided:
+        return result.made, list(result.notes)
+    for _ in range(CORRECTIONS):
+        missed = round(_smallest(job, result.made) - step.smallest(result.made))
+        if abs(missed - (limit - (step.weighed.limit or limit))) <= NEGLIGIBLE * limit:
+            break
+        step = replace(step, weighed=replace(weighed, limit=limit - missed))
+        result = applied(step, job.decided)
+    return result.made, list(result.notes)
+
+
+def _smallest(job: Job, decided: Decided) -> int:
+    """Bytes of the smallest file with the activations that were chosen."""
+    problem = problem_of(decided, decided.undecided, job.options)
+    return problem.size(smallest_choice(problem))

@@ -1,0 +1,60 @@
+"""What passes share that choose sites and formats of weights in one program (`ptqc.passes.allocate.joint`)."""
+
+from collections.abc import Collection, Mapping
+
+from ptqc.ir.sites import Site, useful_sites
+from ptqc.notes import Level, Note
+from ptqc.passes.allocate.allocation import BYTES, LOSS
+from ptqc.passes.allocate.choose_activations import limit_of
+from ptqc.passes.allocate.cost_model import Network, Times
+from ptqc.passes.allocate.joint import CODES, FLOAT, SiteCosts, Weighed, joint_choice
+from ptqc.passes.quantize.phases import Assessed, Decided
+from ptqc.solver.choices import JointChoice, Selection
+from ptqc.solver.integer_program import Goal, solve
+
+# Where two choices differ by less than this share of the largest loss that decides, the faster and smaller one wins.
+TIE_WEIGHT = 1e-6
+RELATIVE_GAP = 1e-3
+
+
+def program_of(given: Assessed, weighed: Weighed, network: Network, times: Times) -> JointChoice:
+    """Weights and sites with their losses, times and bytes."""
+    more = weighed.on_codes.fixed - weighed.in_float.fixed
+    sites = [
+        SiteCosts(site.name, site.tensors, given.site_losses.get(site.name, 0.0), more / len(given.sites))
+        for site in given.sites
+    ]
+    return joint_choice(sites, weighed, network, times)
+
+
+def least_loss(limits: Mapping[str, float], then: Collection[str]) -> Goal:
+    """The goal of the least loss within limits. then: the resources of which less is better between equals."""
+    ties = {resource: TIE_WEIGHT / max(limits[resource], 1.0) for resource in then}
+    return Goal(LOSS, limits, ties, RELATIVE_GAP)
+
+
+def sites_of(given: Assessed, selection: Selection) -> list[Site]:
+    """The sites that are on codes, but for those that serve no layer."""
+    kept = [site for site in given.sites if selection[site.name] == CODES]
+    return useful_sites(kept, given.kernels, {layer.name for layer in given.layers})
+
+
+def note_on_loss(step: str, given: Assessed, lost: float, activation_limit: float, budget: object) -> Note:
+    """What the 8-bit activations lose that a budget asks for: a warning where it is more than they may without it."""
+    limit = limit_of(given.loss_unit, activation_limit)
+    message = f"8-bit activations lose {lost:.3g} {given.loss_unit} to reach {budget}"
+    if lost > limit:
+        return Note(step, "", f"{message}; without that budget at most {limit:g}", Level.WARNING)
+    return Note(step, "", message)
+
+
+def pinned(given: Decided, program: JointChoice) -> JointChoice:
+    """The program with the activations that were chosen, which leaves the formats of weights."""
+    states = {site.name: CODES if site.name in given.activations else FLOAT for site in given.sites}
+    options = tuple(o for o in program.options if states.get(o.choice, o.state) == o.state)
+    return JointChoice(options, program.events, program.fixed)
+
+
+def smallest(given: Decided, program: JointChoice) -> float:
+    """About the bytes of the smallest file with the activations that were chosen: as the program has them."""
+    return solve(pinned(given, program), Goal(BYTES)).value

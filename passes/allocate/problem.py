@@ -1,0 +1,156 @@
+"""What the bytes of a plan are, and with them the problem that allocation solves."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from ptqc.codegen.onnxruntime import constants, names, size
+from ptqc.codegen.onnxruntime.export import Exported, export
+from ptqc.codegen.onnxruntime.matmul_nbits import block_size
+from ptqc.formats import FLOAT8, Format, coded
+from ptqc.ir.bias_arithmetic import accumulator_scale, bias_codes, bits_for, usable_scale
+from ptqc.ir.external import fits_in_memory
+from ptqc.ir.layers import Layer, Weight
+from ptqc.ir.lowered import Lowered
+from ptqc.ir.nodes import constant, rank
+from ptqc.ir.picked_rows import pickers, stays_packed
+from ptqc.ir.plan import Plan
+from ptqc.ir.quantized_weight import Solution, TunedNumbers, with_tables
+from ptqc.options import CompileOptions
+from ptqc.passes.allocate.allocation import Candidate, Problem, best_choice, smallest_choice
+from ptqc.passes.allocate.lower import Lower
+from ptqc.passes.effects import applied
+from ptqc.passes.quantize.phases import Decided, Numbered
+
+USUAL = CompileOptions()
+
+
+def problem_of(decided: Decided, plan: Plan, options: CompileOptions) -> Problem:
+    """Candidates with their bytes; what every plan has is weighed on two plans that are really written."""
+    model, length = decided.model, name_length(decided.model, plan)
+    candidates: list[Candidate] = []
+    opset, once = model.opset_imports[""], dict[str, int]()
+    for weight in decided.weights:
+        for form in forms(weight, decided, plan, options):
+            solution = decided.solutions[weight.name, form]
+            uses = [_use(model, layer, weight, solution, plan, options) for layer in weight.layers]
+            uses += _uses_of_table(model, weight, solution, options)
+            stored = size.stored(solution, uses, length, inline=options.inline, tied=weight.table is not None)
+            parts = stored.parts(opset)
+            once |= parts
+            loss = decided.weight_losses[weight.name, form]
+            memory = size.loaded(solution, uses, stored.own, weight.size)
+            candidates.append(Candidate(weight.name, form, stored.own, loss, tuple(parts), memory))
+    empty = Problem(tuple(candidates), 0, once)
+    smallest = smallest_choice(empty)
+    extremes = [smallest, *(best for best in (best_choice(empty),) if fits_in_memory(empty.size(best)))]
+    fixed = max(weighed(decided, options, plan.with_formats(choice)) - empty.size(choice) for choice in extremes)
+    return replace(empty, fixed=fixed, memory=decided.weight_memory)
+
+
+def forms(weight: Weight, decided: Decided, plan: Plan, options: CompileOptions) -> Sequence[Format]:
+    """The formats a weight may take: on an integer kernel codes that cannot saturate, else everything.
+
+    Where an operator may keep it packed in memory, those that it takes, if it takes any; those that are stored as FP8
+    where that is asked for, if a layer reads it.
+    """
+    found = sorted(form for name, form in decided.solutions if name == weight.name)
+    if options.in_float8 and weight.layers and FLOAT8 in found:
+        return [FLOAT8]
+    if not any(layer.name in plan.integer for layer in weight.layers):
+        return forms_in_float(weight, found, options)
+    widest = options.widest_on_integers
+    return [form for form in found if form.code_bits is not None and form.code_bits <= widest]
+
+
+def forms_in_float(weight: Weight, forms: Sequence[Format], options: CompileOptions) -> Sequence[Format]:
+    """Of these formats, those that a weight may take whose layers all compute in float."""
+    products = weight.layers if options.in_blocks else ()
+    in_blocks = [form for form in forms if products and all(_goes_in_blocks(weight, one, form) for one in products)]
+    return in_blocks or forms
+
+
+def table_numbers(decided: Decided, choice: Mapping[str, Format]) -> TunedNumbers:
+    """The table's own numbers, without bias correction: enough to weigh a plan."""
+    weights = with_tables({name: decided.solutions[name, form] for name, form in choice.items()}, decided.weights)
+    biases = {layer.name: _bias(decided.model, layer) if layer.may_have_bias else None for layer in decided.layers}
+    return TunedNumbers(weights, biases)
+
+
+def packed(
+    decided: Decided, plan: Plan, tuned: TunedNumbers, options: CompileOptions = USUAL
+) -> tuple[Lowered, Exported]:
+    """The lowered graph of a plan with its numbers, and its file; see `pack`."""
+    lowered = lower(decided, plan, tuned)
+    return lowered, pack(decided, plan, lowered, options)
+
+
+def lower(decided: Decided, plan: Plan, tuned: TunedNumbers) -> Lowered:
+    """The lowered graph of a plan with its numbers."""
+    return applied(Lower(), Numbered(decided.model, plan, tuned)).made
+
+
+def pack(decided: Decided, plan: Plan, lowered: Lowered, options: CompileOptions = USUAL) -> Exported:
+    """The file of a plan's lowered graph, with the functions and operators that the options allow."""
+    length = name_length(decided.model, plan)
+    return export(lowered, decided.model, length, inline=options.inline, in_blocks=options.in_blocks)
+
+
+def weighed(decided: Decided, options: CompileOptions, plan: Plan) -> int:
+    """Bytes of a plan's file with the table's numbers."""
+    numbers = table_numbers(decided, plan.formats)
+    return packed(decided, plan, numbers, options)[1].size
+
+
+def _use(
+    model: ir.Model, layer: Layer, weight: Weight, solution: Solution, plan: Plan, options: CompileOptions
+) -> size.Use:
+    is_free = options.in_blocks and layer.name not in plan.integer
+    if is_free and _goes_in_blocks(weight, layer, solution.form):
+        return size.Use(in_blocks=True)
+    if layer.name not in plan.integer or not layer.may_have_bias:
+        return size.Use(layer.name in plan.integer, None)
+    x, y = plan.params[layer.input], plan.params.get(layer.settled)
+    bias = _bias(model, layer)
+    scale = usable_scale(solution.scale, bias, x)
+    products = accumulator_scale(x, scale)
+    return size.Use(True, constants.Bias(bias_codes(bias, products, bits_for(solution.form, bias, y)), products))
+
+
+def _uses_of_table(model: ir.Model, weight: Weight, solution: Solution, options: CompileOptions) -> list[size.Use]:
+    """What picks rows of a table that stays packed, or the one that unpacks it."""
+    if weight.layers and weight.table is None:
+        return []
+    shape = solution.codes.shape if weight.table is None else solution.by_channel().codes.shape
+    found = pickers(model.graph.initializers[weight.table or weight.name])
+    if not stays_packed(solution.form, shape) or not found:
+        return [size.Use(is_table=True)]
+    in_blocks = options.in_blocks and block_size(solution.form, shape[1]) is not None
+    return [size.Use(in_blocks=in_blocks, is_table=True, rank=rank(node.inputs[1])) for node in found]
+
+
+def _goes_in_blocks(weight: Weight, layer: Layer, form: Format) -> bool:
+    """Whether a product in float keeps a weight of this format packed in memory, where the options allow it.
+
+    A tied one does where its table stays packed, too.
+    """
+    is_free = weight.table is None or stays_packed(form, (layer.channels, layer.width))
+    return is_free and not layer.is_convolution and block_size(form, layer.width) is not None
+
+
+def _bias(model: ir.Model, layer: Layer) -> np.ndarray:
+    bias = constant(model.graph.initializers[layer.bias]) if layer.bias else None
+    # Bias correction gives every layer a bias; its digits do not matter for the size, their presence does.
+    return np.ones(layer.channels, np.float32) * 1e-3 if bias is None else bias.reshape(-1)
+
+
+def name_length(model: ir.Model, plan: Plan) -> int:
+    """Characters per name, the same for every choice of formats: from an upper estimate of the names in the file."""
+    per_layer, per_site, per_cast, per_table = 7, 5, 2, 4
+    tables = sum(weight.table is not None or not weight.layers for weight in plan.weights)
+    values = sum(len(node.outputs) for node in model.graph) + len(model.graph.inputs) + len(model.graph.initializers)
+    added = per_layer * len(plan.layers) + per_site * len(coded(plan.activations)) + per_table * tables
+    added += per_cast * len(plan.cast)
+    return names.name_length(values + added)

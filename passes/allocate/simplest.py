@@ -1,0 +1,102 @@
+"""Never worse than the simple thing: activations in float, and weights rounded to nearest in no more bytes.
+
+Both files run on the held-back samples. 8-bit activations may lose more than the simple file does as far as the time
+that they save is worth it, at the rate at which they were chosen.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ptqc.errors import Infeasible, NotFinite
+from ptqc.formats import Integer, Scaled
+from ptqc.ir.external import is_in_files
+from ptqc.ir.nodes import constant, initial
+from ptqc.ir.plan import Plan
+from ptqc.ir.quantized_weight import Solution, TunedNumbers, with_tables
+from ptqc.notes import Note
+from ptqc.options import CompileOptions
+from ptqc.passes.allocate.choose_activations import WORTH, Worth, limit_of
+from ptqc.passes.allocate.fit import Fitted, Packed, PlanSearch
+from ptqc.passes.allocate.float_activations import in_float
+from ptqc.passes.allocate.held_back_loss import HeldBackLoss
+from ptqc.passes.allocate.job import Job
+from ptqc.passes.allocate.problem import packed, problem_of
+from ptqc.passes.quantize.phases import Decided
+
+STEP = "never-worse"
+# Share of the limit that activations may lose whatever they save, such as those in bfloat16 that were asked for.
+NEXT_TO_NOTHING = 0.01
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How plans are fitted. decided: with the deadline for it. in_library: see `ChooseActivations`."""
+
+    decided: Decided
+    fit: Callable[[Decided], Fitted]
+    in_library: bool
+
+
+def or_simpler(job: Job, fitted: Fitted, fitting: Fit) -> tuple[Job, Fitted]:
+    """What was fitted; where rounding to nearest loses less, the better of that and of a plan without codes."""
+    if job.options.activations not in ("auto", "float") or is_in_files(job.model):
+        return job, fitted
+    plain = in_float(fitting.decided)
+    try:
+        simple = rounded_to_nearest(plain, job.options, job.limit)
+    except (Infeasible, NotFinite):
+        return job, fitted
+    loss = HeldBackLoss(job.model, job.decided.held_back, job.decided.kinds)
+    ours, others = loss(fitted.exported.proto), loss(simple.exported.proto)
+    if ours - others <= _worth_losing(job, fitting):
+        return job, fitted
+    unit, before = job.decided.loss_unit, ours
+    best = simple
+    if job.decided.activations:
+        found = fitting.fit(plain)
+        ours = loss(found.exported.proto)
+        best = found if ours <= others else simple
+    what = "activations in float" if best is not simple else "weights rounded to nearest"
+    told = f"taken: {what}, which lose {min(ours, others):.3g} {unit} on held-back samples, not {before:.3g}"
+    return replace(job, decided=in_float(job.decided), notes=(*job.notes, Note(STEP, "", told))), best
+
+
+def rounded_to_nearest(decided: Decided, options: CompileOptions, limit: int | None) -> Fitted:
+    """The best plan of uniform codes within the bytes, with all numbers rounded to nearest. Raises Infeasible."""
+    problem = problem_of(decided, decided.undecided, options)
+    uniform = {c.weight for c in problem.candidates if isinstance(c.form, Integer)}
+    kept = tuple(c for c in problem.candidates if isinstance(c.form, Integer) or c.weight not in uniform)
+    search = PlanSearch(decided, options, limit, problem=replace(problem, candidates=kept))
+    while True:
+        allocated = search.allocate()
+        numbers = _nearest(decided, allocated.plan)
+        lowered, exported = packed(decided, allocated.plan, numbers, options)
+        if search.takes(allocated, exported.size):
+            return Fitted(allocated, Packed(numbers, lowered, exported))
+
+
+def _nearest(decided: Decided, plan: Plan) -> TunedNumbers:
+    solutions = dict[str, Solution]()
+    for weight in plan.weights:
+        form = plan.formats[weight.name]
+        solutions[weight.name] = decided.solutions[weight.name, form]
+        if isinstance(form, Scaled):
+            values, axis = initial(decided.model, weight.name), weight.channel_axis
+            solutions[weight.name] = Solution(form, *form.rounded(values, axis, powers=decided.powers), axis)
+    graph = decided.model.graph
+    biases = {
+        layer.name: None if layer.bias is None else constant(graph.initializers[layer.bias]) for layer in plan.layers
+    }
+    flat = {name: None if bias is None else bias.reshape(-1) for name, bias in biases.items()}
+    return TunedNumbers(with_tables(solutions, plan.weights), flat)
+
+
+def _worth_losing(job: Job, fitting: Fit) -> float:
+    """The loss that the time which codes save is worth."""
+    decided = job.decided
+    if not decided.activations:
+        return 0.0
+    worth, limit = Worth.of(decided), limit_of(decided.loss_unit, job.options.activation_limit)
+    sites = [site for site in decided.sites if site.name in decided.activations]
+    times = worth.arithmetic if fitting.in_library else worth.times
+    return limit * max(worth.saved(sites, times) / WORTH, NEXT_TO_NOTHING)

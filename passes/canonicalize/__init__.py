@@ -1,0 +1,1 @@
+"""Rewrites that keep the function, into the form that later passes expect."""

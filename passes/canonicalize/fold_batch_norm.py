@@ -1,0 +1,118 @@
+"""Batch normalization folded into the layer before it, or after it, or made a depthwise 1x1 convolution.
+
+y = a * x + c per channel, with a = scale / sqrt(variance + epsilon) and c = bias - a * mean. BatchNormalization has no
+integer kernel in ONNX Runtime; a convolution has.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from ptqc.ir.editing import add_constant, bypass, replace_node
+from ptqc.ir.nodes import (
+    constant,
+    input_of,
+    integer,
+    integers,
+    nodes_of,
+    number,
+    only_consumer,
+    producer,
+    rank,
+    text,
+)
+from ptqc.notes import Level, Note
+from ptqc.passes.base import Effect, Probed, Result
+from ptqc.passes.canonicalize.tools.channel_scaling import (
+    LAYERS,
+    channels_of,
+    layer_problem,
+    scale_inputs,
+    scale_outputs,
+)
+
+Affine = tuple[np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True)
+class FoldBatchNorm:
+    """Fold each BatchNormalization where that is exact; the others become depthwise convolutions."""
+
+    name: ClassVar[str] = "fold-batch-norm"
+    effect: ClassVar[Effect] = Effect.REWRITE
+
+    def apply(self, given: Probed) -> Result[Probed]:
+        """One note for each batch normalization."""
+        model = given.model
+        notes = []
+        for node in nodes_of(model, "BatchNormalization"):
+            subject = node.outputs[0].name or ""
+            affine = _affine(node)
+            if affine is None:
+                reason = "its parameters are not constant, or it is in training mode"
+                notes.append(Note(self.name, subject, reason, Level.SKIPPED))
+            else:
+                message, level = _fold(model, node, affine)
+                notes.append(Note(self.name, subject, message, level))
+        return given.rewritten(notes)
+
+
+def _affine(node: ir.Node) -> Affine | None:
+    """(a, c) in float64."""
+    parameters = [constant(value) for value in node.inputs[1:5]]
+    if integer(node, "training_mode", 0) or any(output.uses() for output in node.outputs[1:]):
+        return None
+    if any(array is None for array in parameters):
+        return None
+    scale, bias, mean, variance = (np.asarray(array, np.float64) for array in parameters)
+    factor = scale / np.sqrt(variance + number(node, "epsilon", 1e-5))
+    return factor, bias - factor * mean
+
+
+def _fold(model: ir.Model, node: ir.Node, affine: Affine) -> tuple[str, Level]:
+    before = _layer_before(node, affine)
+    if before is not None and bypass(node, before.outputs[0]):
+        scale_outputs(model, before, *affine)
+        return f"folded into the {before.op_type} before it", Level.INFO
+    after = _conv_after(node, affine)
+    source = node.inputs[0]
+    if after is not None and source is not None and bypass(node, source):
+        scale_inputs(model, after, *affine)
+        return "folded into the Conv after it", Level.INFO
+    axis_count = rank(source) or rank(node.outputs[0])
+    if axis_count is None or axis_count < 3:
+        return f"stays: a depthwise convolution needs rank 3 or more, this has {axis_count}", Level.SKIPPED
+    _as_depthwise(model, node, affine, axis_count)
+    return "no layer to fold into: now a depthwise 1x1 Conv", Level.INFO
+
+
+def _layer_before(node: ir.Node, affine: Affine) -> ir.Node | None:
+    layer = producer(node.inputs[0], *LAYERS)
+    if layer is None or layer.graph is not node.graph or only_consumer(layer.outputs[0]) is not node:
+        return None
+    return layer if layer_problem(layer) is None and channels_of(layer) == affine[0].size else None
+
+
+def _conv_after(node: ir.Node, affine: Affine) -> ir.Node | None:
+    conv = only_consumer(node.outputs[0])
+    if conv is None or conv.op_type != "Conv" or conv.domain != "" or conv.graph is not node.graph:
+        return None
+    if conv.inputs[0] is not node.outputs[0] or layer_problem(conv) is not None:
+        return None
+    weight = constant(conv.inputs[1])
+    if weight is None or weight.shape[1] * integer(conv, "group", 1) != affine[0].size:
+        return None
+    pads_nothing = not any(integers(conv, "pads", ())) and text(conv, "auto_pad", "NOTSET") in ("NOTSET", "VALID")
+    return conv if pads_nothing or not affine[1].any() else None
+
+
+def _as_depthwise(model: ir.Model, node: ir.Node, affine: Affine, axis_count: int) -> None:
+    scale, shift = (array.astype(np.float32) for array in affine)
+    name = node.outputs[0].name
+    ones = [1] * (axis_count - 2)
+    weight = add_constant(model, scale.reshape(-1, 1, *ones), f"{name}_weight")
+    bias = add_constant(model, shift, f"{name}_bias")
+    attributes = {"group": scale.size, "kernel_shape": ones}
+    replace_node(node, "Conv", [input_of(node, 0), weight, bias], attributes)

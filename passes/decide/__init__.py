@@ -1,1 +1,0 @@
-"""Passes that measure and decide; the model stays as it is."""

@@ -1,0 +1,1 @@
+"""Outlier channels made small before rounding: scaled, rotated, reordered, or split off."""

@@ -1,0 +1,1 @@
+"""Caches of keys and values packed, as asked for or chosen within a budget, and checked on samples."""

@@ -1,0 +1,120 @@
+"""Which form each cache has: what is asked for, or what loses least within a budget of bytes.
+
+The integer program adds up what forms lose one by one. Its plan is measured beside those of one form for all caches,
+and the best is taken.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ptqc.budget import CacheBudget
+from ptqc.errors import Infeasible, UsageError
+from ptqc.ir.caches import find_caches
+from ptqc.kv_cache.form import CacheForm
+from ptqc.kv_cache.known import FLOAT, NAMES
+from ptqc.options import KvCache
+from ptqc.passes.kv_cache.statistics import SeenCaches
+from ptqc.passes.kv_cache.wrap import check_packable, refusal
+from ptqc.solver.choices import JointChoice, Option
+from ptqc.solver.integer_program import Goal, NoSelection, solve
+
+LOSS, BYTES = "loss", "bytes"
+Forms = dict[str, CacheForm | None]  # by the name of the input; None: float
+Places = dict[str, int]  # of each cache's form among those offered
+
+
+@dataclass(frozen=True)
+class ChosenForms:
+    """losses: of each cache alone, where they decided."""
+
+    forms: Forms
+    losses: Mapping[str, float]
+
+
+def asked_names(model: ir.Model, asked: KvCache, budget: CacheBudget | None) -> dict[str, str]:
+    """The form that each cache has to have, by the name of the input; a budget chooses for those that are missing.
+
+    Raises UsageError.
+    """
+    names = [cache.name for cache in find_caches(model)]
+    if not names and (asked != FLOAT or budget is not None):
+        raise UsageError(
+            "kv_cache: the model has no cache of keys and values: inputs of 4 axes such as past_key_values.0.key, with "
+            "outputs such as present.0.key"
+        )
+    if not isinstance(asked, str):
+        if unknown := asked.keys() - set(names):
+            raise UsageError(f"kv_cache: {sorted(unknown)[0]!r} is no cache of the model; it has {', '.join(names)}")
+        return dict(asked) if budget is not None else {**dict.fromkeys(names, FLOAT), **asked}
+    if budget is None:
+        return dict.fromkeys(names, asked)
+    if asked != FLOAT:
+        raise UsageError(
+            f"kv_cache is {asked!r} for all caches, and the budget {budget} would choose for each: give one of "
+            "the two, or kv_cache by input"
+        )
+    return {}
+
+
+def chosen(seen: SeenCaches, names: Mapping[str, str], budget: CacheBudget | None) -> ChosenForms:
+    """The forms of all caches. names: see `asked_names`. Raises UsageError, or Infeasible for too small a budget."""
+    offered = {name: list(_offered(seen, name, names.get(name))) for name in seen.caches}
+    if budget is None:
+        return ChosenForms({name: forms[0] for name, forms in offered.items()}, {})
+    if not seen.judged:
+        raise UsageError(
+            f"the budget {budget} is spent by what caches lose, and in no calibration sample anything is cached: "
+            "record feeds of later steps (see examples/generate.py), or give kv_cache"
+        )
+    options = [
+        Option(name, place, {LOSS: _loss(seen, name, form), BYTES: float(seen.bytes(name, form))})
+        for name, forms in offered.items()
+        for place, form in enumerate(forms)
+    ]
+    program, limit = JointChoice(tuple(options)), budget.limit(sum(seen.bytes(name, None) for name in seen.caches))
+    selections = [_selection(program, seen, budget, limit), *_uniform(program, offered, limit)]
+    plans = [{name: offered[name][selection[name]] for name in offered} for selection in selections]
+    losses = [seen.loss({name: form for name, form in plan.items() if form is not None}) for plan in plans]
+    best = losses.index(min(losses))
+    taken = [option for option in options if selections[best][option.choice] == option.state]
+    return ChosenForms(plans[best], {option.choice: option.costs[LOSS] for option in taken})
+
+
+def _offered(seen: SeenCaches, cache: str, asked: str | None) -> Iterator[CacheForm | None]:
+    """The forms that a cache can have; what is asked for alone, where something is. Raises UsageError."""
+    for name in (FLOAT, *NAMES) if asked is None else (asked,):
+        form = seen.form(cache, name)
+        if form is not None and asked is not None:
+            check_packable(seen.model, seen.caches[cache], form)
+        if form is None or refusal(seen.model, seen.caches[cache], form) is None:
+            yield form
+
+
+def _loss(seen: SeenCaches, cache: str, form: CacheForm | None) -> float:
+    return 0.0 if form is None else seen.loss({cache: form})
+
+
+def _uniform(program: JointChoice, offered: Mapping[str, Sequence[CacheForm | None]], limit: int) -> Iterator[Places]:
+    """Every form for all caches that are free, where a limit allows it: losses of many do not add up exactly."""
+    for wanted in NAMES:
+        places = {
+            name: next((i for i, form in enumerate(forms) if form is not None and form.name == wanted), 0)
+            for name, forms in offered.items()
+        }
+        if program.costs(places)[BYTES] <= limit:
+            yield places
+
+
+def _selection(program: JointChoice, seen: SeenCaches, budget: CacheBudget, limit: int) -> Places:
+    """The forms that lose least by the sum of what each loses. limit: bytes that the budget allows."""
+    try:
+        return dict(solve(program, Goal(LOSS, {BYTES: limit})).selection)  # type: ignore[arg-type]
+    except NoSelection:
+        smallest = sum(min(int(option.costs[BYTES]) for option in group) for group in program.choices.values())
+        raise Infeasible(
+            f"the budget {budget} cannot be met: it allows the caches {limit:,} bytes at {seen.places} places, and the "
+            f"narrowest forms take {smallest:,}",
+            smallest,
+        ) from None

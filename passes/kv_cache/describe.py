@@ -1,0 +1,92 @@
+"""How a decoder's caches are kept, as manifest, summary, report and notes tell it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ptqc.budget import CacheBudget
+from ptqc.kv_cache.known import FLOAT, NAMES, to_json
+from ptqc.notes import Level, Note
+from ptqc.passes.kv_cache.choose import ChosenForms
+from ptqc.passes.kv_cache.statistics import SeenCaches
+from ptqc.utils.text import number
+
+STEP = "kv-cache"
+
+
+@dataclass(frozen=True)
+class ToldCache:
+    """One cache.
+
+    form: its name, or float. order: of channels that are sorted. inputs: that hold it. bytes, float_bytes: at the
+    longest text, as it is and in float32. loss: of it alone, where that decided.
+    """
+
+    name: str
+    form: str
+    order: tuple[int, ...]
+    inputs: tuple[str, ...]
+    bytes: int
+    float_bytes: int
+    loss: float | None
+
+
+@dataclass(frozen=True)
+class ToldCaches:
+    """All caches. places: of the longest text. loss: of all together in one step, in a unit; None: nothing shows it."""
+
+    caches: tuple[ToldCache, ...]
+    places: int
+    budget: str | None
+    limit_bytes: int | None
+    loss: float | None
+    unit: str
+
+    @classmethod
+    def of(cls, seen: SeenCaches, found: ChosenForms, budget: CacheBudget | None, loss: float | None) -> "ToldCaches":
+        """What was chosen, with bytes as samples show them."""
+        caches = tuple(_of(seen, found, name) for name in found.forms)
+        limit = None if budget is None else budget.limit(sum(cache.float_bytes for cache in caches))
+        return cls(caches, seen.places, None if budget is None else str(budget), limit, loss, seen.unit)
+
+    @property
+    def packed(self) -> list[ToldCache]:
+        """Those that are not float."""
+        return [cache for cache in self.caches if cache.form != FLOAT]
+
+    def to_json(self) -> dict[str, Any]:
+        """The document for manifests."""
+        after, before = _bytes(self.caches)
+        return {
+            **asdict(self),
+            "caches": [{**asdict(cache), "order": list(cache.order)} for cache in self.caches],
+            "bytes": after,
+            "float_bytes": before,
+        }
+
+    def notes(self) -> Iterator[Note]:
+        """How many bytes packed caches take, and what that loses, as samples show."""
+        packed, (after, before) = self.packed, _bytes(self.packed)
+        counts = {name: sum(cache.form == name for cache in packed) for name in NAMES}
+        kinds = ", ".join(f"{count} as {name}" for name, count in counts.items() if count)
+        told = f"{len(packed)} caches are packed ({kinds}): they take {after:,} bytes for {self.places} tokens"
+        yield Note(STEP, "", f"{told}, not {before:,}")
+        if self.loss is None:
+            told = "in no sample anything is cached, so nothing shows what packed caches lose"
+            yield Note(STEP, "", f"{told}: record feeds of a later step", Level.WARNING)
+        else:
+            told = f"that loses {number(self.loss)} {self.unit} in one step, on samples with something cached"
+            yield Note(STEP, "", f"{told}; all else is compared with the model whose caches are packed")
+
+
+def _of(seen: SeenCaches, found: ChosenForms, name: str) -> ToldCache:
+    form = found.forms[name]
+    document: dict[str, Any] = {"form": FLOAT, "order": []} if form is None else to_json(form)
+    kept, before = seen.bytes(name, form), seen.bytes(name, None)
+    inputs, loss = seen.inputs(name, form), found.losses.get(name)
+    return ToldCache(name, document["form"], tuple(document["order"]), inputs, kept, before, loss)
+
+
+def _bytes(caches: Sequence[ToldCache]) -> tuple[int, int]:
+    """As they are, and in float32."""
+    return sum(cache.bytes for cache in caches), sum(cache.float_bytes for cache in caches)

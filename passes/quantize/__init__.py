@@ -1,0 +1,1 @@
+"""Calibration, candidates for every weight, and what each costs: measured once, whatever the budgets."""

@@ -1,0 +1,246 @@
+"""Observe the calibration set once: the range of every site, the second moments of every layer's input.
+
+State is of fixed size per tensor and layer; samples stream through in batches. Of large models, the second moments of
+the first block of weights are observed, and the means of all (see `moment_blocks.py`). Models beyond memory whose
+activations stay in float are observed while their weights are solved (see `moment_stream.py`).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import ClassVar
+
+from ptqc.calibration.observers import SAMPLED, RangeObserver
+from ptqc.calibration.ranges import TRIED, Observer, affine_params, choose_range, power_params
+from ptqc.calibration.samples import Samples, input_specs
+from ptqc.execution.onnxruntime import Feeds, Runner
+from ptqc.execution.shapes import observed_shapes
+from ptqc.formats import UINT8, QuantParams
+from ptqc.ir.external import is_in_files
+from ptqc.ir.layers import Layer, draws
+from ptqc.ir.nodes import constant
+from ptqc.ir.sites import Site, useful_sites
+from ptqc.notes import Level, Note, out_of_time
+from ptqc.passes.base import Effect, Result
+from ptqc.passes.quantize.moment_blocks import LEAST_PART, LaterMoments, blocks_of
+from ptqc.passes.quantize.moment_stream import MomentStream
+from ptqc.passes.quantize.moments import ColumnSample, Moments, positions_per_sample
+from ptqc.passes.quantize.observing import (
+    LARGEST_WEIGHT,
+    accumulate,
+    batches,
+    check_size,
+    rows_left_out,
+    rows_of,
+    thinned,
+)
+from ptqc.passes.quantize.phases import Observed, Setting
+from ptqc.utils.deadline import Pace
+from ptqc.utils.parallel import in_order
+
+# How many values of a tensor enter its histogram, over all samples.
+OBSERVED = 32 * SAMPLED
+HURRIED = "minmax"  # where there is no time to search for a range
+# What one element of an element-wise operator costs, in multiply-accumulates of a layer (memory traffic decides).
+ELEMENT_COST = 8
+FLOAT_BYTES = 4
+LEFT_OUT = (
+    "that layers read are NaN or infinite in the float model and were left out, as padding that nobody reads is: check "
+    "the model and the samples if it is something else"
+)
+BLANK = "is empty or zero in every calibration sample, so that it stays float: give samples in which it is not"
+
+
+@dataclass(frozen=True)
+class Calibrate:
+    """Observe activations: their ranges, and the second moments of what each weight multiplies.
+
+    observer: how a range is chosen from what was seen: minmax, percentile, entropy, mse, or auto.
+    """
+
+    observer: Observer = "auto"
+    name: ClassVar[str] = "calibrate"
+    effect: ClassVar[Effect] = Effect.DECIDE
+
+    def apply(self, given: Setting) -> Result[Observed]:
+        """The ranges of sites, the moments of layers, and their arithmetic.
+
+        Raises ModelError for weights and inputs of layers that are too large to be squared.
+        """
+        model = given.model
+        for layer in given.layers:
+            check_size("weight", layer.weight, constant(model.graph.initializers[layer.weight]), LARGEST_WEIGHT)
+        observers = {site.name: RangeObserver() for site in given.sites}
+        taps = _taps(given)
+        sizes = _Sizes.of(given.tuning, given.held_back)
+        work = _Work.of(given)
+        columns = _columns(given, sizes, work.shapes)
+        if is_in_files(model) and not given.sites:
+            return Result(_streamed(given, columns, work), True)
+        runner, inputs, pace = Runner(model, taps), input_specs(model), Pace(given.deadline, sizes.samples)
+        tuning, held = dict[str, Moments](), dict[str, Moments]()
+        blocks = blocks_of(given)
+        later = frozenset(name for block in blocks[1:] for name in block)
+        with given.progress.stage("calibrate", sizes.samples) as stage:
+            for split, moments in ((given.tuning, tuning), (given.held_back, held)):
+                for start, feeds, values in batches(runner, split, taps, work.sample_bytes, inputs):
+                    part, rows = pace.part(), rows_of(split, feeds)
+                    if start and part < LEAST_PART:
+                        pace.did(len(split) - start, 0.0)
+                        break
+                    _observe(observers, given, values, sizes.share(feeds, OBSERVED))
+                    accumulate(moments, given.fitted_layers, thinned(columns, part), values, start, later)
+                    stage.advance(steps=rows)
+                    pace.did(rows, max(part, LEAST_PART))
+        notes = [out_of_time("calibration on fewer samples or columns")] if pace.is_short else []
+        ranges, others, hurried = self._choose_ranges(given, observers)
+        notes += hurried
+        seen = [site for site in given.sites if not observers[site.name].is_blank]
+        sites = useful_sites(seen, given.kernels, {layer.name for layer in given.layers})
+        blank = [site for site in given.sites if observers[site.name].is_blank]
+        notes += [Note(self.name, site.name, BLANK, Level.WARNING) for site in blank]
+        for name, (left, rows) in rows_left_out(given.layers, tuning, held).items():
+            notes.append(Note(self.name, name, f"{left:,} of {rows:,} rows {LEFT_OUT}", Level.WARNING))
+        found = Observed.after(
+            given,
+            sites=tuple(sites),
+            ranges={site.name: ranges[site.name] for site in sites},
+            other_ranges=others,
+            moments=tuning,
+            held_moments=held,
+            macs=work.macs,
+            is_thinned=pace.is_short,
+            later=LaterMoments(given, blocks, columns, taps, work.sample_bytes) if later else None,
+        )
+        return Result(found, True, tuple(notes))
+
+    def _choose_ranges(
+        self, given: Setting, observers: Mapping[str, RangeObserver]
+    ) -> tuple[dict[str, QuantParams], dict[str, tuple[QuantParams, ...]], list[Note]]:
+        """The range of each site, others that may lose less, and what there was no time for."""
+        pace = Pace(given.deadline, len(given.sites))
+        chosen, others = dict[str, QuantParams](), dict[str, tuple[QuantParams, ...]]()
+
+        def ranges(site: Site) -> list[QuantParams]:
+            methods: tuple[str, ...] = TRIED if self.observer == "auto" else (self.observer,)
+            if pace.part() < 1:
+                methods = (HURRIED,)
+            found = [observed_params(observers[site.name], method, powers=given.powers) for method in methods]
+            pace.did(1, float(methods != (HURRIED,)))
+            return found
+
+        with given.progress.stage("choose ranges", len(given.sites)) as stage:
+            for site, found in zip(given.sites, in_order(ranges, given.sites), strict=True):
+                first, *rest = dict.fromkeys(found)
+                chosen[site.name], others[site.name] = first, tuple(rest)
+                stage.advance(site.name)
+        short = [out_of_time("few ranges of activations other than from least to largest")] if pace.is_short else []
+        return chosen, others, short
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """How many samples there are, their rows, and the elements of their inputs."""
+
+    samples: int
+    rows: int
+    elements: int
+
+    @classmethod
+    def of(cls, *splits: Samples) -> "_Sizes":
+        """The moments of all splits together."""
+        return cls(sum(map(len, splits)), sum(split.rows for split in splits), sum(s.elements for s in splits))
+
+    def share(self, feeds: Feeds, whole: int) -> int:
+        """The part of a number for all samples that falls to one batch, by its size."""
+        elements = sum(array.size for array in feeds.values())
+        return elements * self.rows * whole // max(self.samples * self.elements, 1)
+
+    def usual(self, total: int, sample: Samples) -> int:
+        """How many positions the mean row has, given that a row of `sample` has `total`."""
+        return max(1, total * self.elements * sample.rows // max(self.rows * sample.elements, 1))
+
+
+def observed_params(observer: RangeObserver, method: str = TRIED[0], *, powers: bool = False) -> QuantParams:
+    """Parameters of 8 bits for what was observed, by a method; by the one that is tried first.
+
+    powers: whether the scale is to be a power of two.
+    """
+    low, high = choose_range(observer, method, UINT8.bits)
+    scale, zero_point = (
+        power_params(observer, low, high, UINT8.bits) if powers else affine_params(low, high, UINT8.bits)
+    )
+    return QuantParams(UINT8, float(scale), int(zero_point))
+
+
+def _taps(given: Setting) -> list[str]:
+    names = [source for site in given.sites for source in site.sources]
+    names += [layer.input for layer in given.layers]
+    return list(dict.fromkeys(names))
+
+
+def _columns(given: Setting, sizes: _Sizes, largest: Mapping[str, tuple[int, ...]]) -> dict[str, ColumnSample]:
+    """The columns that are looked at, by layer. largest: shapes of the inputs of layers for the largest sample."""
+    found, sample, numbers = {}, given.tuning.largest, draws(given.layers)
+    for layer in given.layers:
+        seed = given.seed * 100_003 + numbers[layer.name]
+        columns = ColumnSample(layer, positions_per_sample(layer, len(given.tuning)), seed)
+        total = columns.total(largest[layer.input])
+        found[layer.name] = replace(columns, usual=sizes.usual(total, sample))
+    return found
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What the largest sample costs: shapes of its observed values, their bytes, and multiply-accumulates by kernel."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    sample_bytes: int
+    macs: dict[str, int]
+
+    @classmethod
+    def of(cls, given: Setting) -> "_Work":
+        """Measured on the largest sample."""
+        taps = _taps(given)
+        sizes = _tapped(given, taps)
+        layers = {layer.name: layer for layer in given.layers}
+        macs = {}
+        for kernel in given.kernels:
+            layer = layers.get(kernel.node)
+            macs[kernel.node] = prod(sizes[kernel.node][0]) * (ELEMENT_COST if layer is None else layer.width)
+        shapes = {name: shape for name, (shape, _) in sizes.items()}
+        return cls(shapes, sum(sizes[name][1] for name in taps), macs)
+
+    def bytes_of(self, layers: Iterable[Layer]) -> int:
+        """Bytes of what some layers read of the sample."""
+        return sum(FLOAT_BYTES * prod(self.shapes[name]) for name in {layer.input for layer in layers})
+
+
+def _tapped(given: Setting, taps: Sequence[str]) -> Mapping[str, tuple[tuple[int, ...], int]]:
+    """Shapes and bytes of taps and kernels; of a model beyond memory not all values are there at a time."""
+    if is_in_files(given.model):
+        shapes = observed_shapes(given.model, given.tuning.largest[0])
+        return {name: (shape, FLOAT_BYTES * prod(shape)) for name, shape in shapes.items()}
+    every = list(dict.fromkeys([*taps, *(kernel.node for kernel in given.kernels)]))
+    inputs = input_specs(given.model)
+    _, _, values = next(batches(Runner(given.model, every), given.tuning.largest, every, 0, inputs))
+    return {name: (array.shape, array.nbytes) for name, array in values.items()}
+
+
+def _streamed(given: Setting, columns: Mapping[str, ColumnSample], work: _Work) -> Observed:
+    """What is known before the first block of weights is observed: nothing of activations, as they stay in float."""
+    blocks = blocks_of(given)
+    own = [[layer for layer in given.fitted_layers if layer.weight in block] for block in blocks]
+    stream = MomentStream(given, blocks, columns, max(map(work.bytes_of, own), default=0))
+    return Observed.after(given, macs=work.macs, later=stream)
+
+
+def _observe(observers: dict[str, RangeObserver], given: Setting, values: Feeds, most: int) -> None:
+    """Show a batch to the observers, at most so many values of each tensor to its histogram."""
+
+    def update(site: Site) -> None:
+        for source in site.sources:
+            observers[site.name].update(values[source], min(most, SAMPLED))
+
+    for _ in in_order(update, given.sites):
+        pass

@@ -1,0 +1,246 @@
+"""Everything that is measured once per model and calibration set, and then serves every budget."""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+
+from ptqc.calibration.samples import Samples
+from ptqc.errors import UsageError
+from ptqc.execution import skeleton
+from ptqc.formats import Float8, Format, Integer
+from ptqc.ir.caches import find_caches
+from ptqc.ir.external import fits_in_memory, hold_external, is_in_files, weight_bytes
+from ptqc.ir.operators import OPERATORS
+from ptqc.notes import Level, Note, is_cut_short
+from ptqc.options import CompileOptions, Phase
+from ptqc.passes.base import Pass
+from ptqc.passes.dump import NO_DUMP, Dump
+from ptqc.passes.effects import applied
+from ptqc.passes.equalize.outliers import from_json, to_json
+from ptqc.passes.extensions import used
+from ptqc.passes.pipeline import default_rewrites
+from ptqc.passes.quantize import measurements
+from ptqc.passes.quantize.phases import Decided, Setting
+from ptqc.passes.quantize.prepare import Origin, Prepared
+from ptqc.passes.quantize.solve_weights import CandidateCache
+from ptqc.passes.quantize.stored_weights import StoredWeights
+from ptqc.utils.deadline import NEVER, Deadline
+from ptqc.utils.executors.base import Executor
+from ptqc.utils.executors.threads import Threads
+from ptqc.utils.progress import Progress
+from ptqc.utils.store.entries import Entry, Store, digest
+from ptqc.utils.version import __version__
+
+MODEL, WHOLE, SAMPLES, JUDGING = "model.onnx", "whole.onnx", "samples", "judging"
+# Raised when what is measured, or how, changes, so that old entries are not taken for new ones. A format, a rewrite or
+# an integer kernel that is added or goes needs no raise: see `_known`.
+MEASUREMENT_VERSION = 31
+
+Before = TypeVar("Before", bound=Setting)
+After = TypeVar("After", bound=Setting)
+# The passes that decide, from a setting on. The cache keeps solved weights.
+Decide = Callable[[Setting, CompileOptions, CandidateCache, "Run"], Decided]
+
+
+def measured(
+    prepared: Prepared, options: CompileOptions, store: Store, progress: Progress, decide: Decide, run: "Run"
+) -> tuple[Decided, list[Note], str]:
+    """What was decided, the notes on it, and the name of its store entry; from the store where it is there already.
+
+    decide: runs the passes where it is not. run: each of them. What was cut short is not taken for the whole by a later
+    compile: it is stored under a key of its own.
+    """
+    only = sorted(families_of(prepared.model, options))
+    families = {"families": only} if only else {}
+    key = {**key_of("measure", prepared, options.until(Phase.MEASURE)), **families}
+    if find_caches(prepared.model):
+        key = {**key, "caches": "keep their digits"}
+    if options.in_blocks and is_in_files(prepared.model):  # few weights are measured that these leave one format
+        key = {**key, "operators": options.operators}
+    if run.in_library:
+        key = {**key, "runs": "in a library"}
+    if prepared.judging is not None:
+        key = {**key, "judging": prepared.judging.digest}
+    solving = {**key_of("solve-weights", prepared, options.until(Phase.SOLVE)), **families}
+    cache = StoredWeights(store, solving, prepared.model)
+    entry = store.get(key)
+    if entry is not None and (candidates := cache.open(entry.document["candidates"])) is not None:
+        setting = _setting(prepared, options, progress)
+        return (
+            measurements.unpack(setting, entry.document["measurements"], candidates),
+            _notes(entry),
+            entry.folder.name,
+        )
+    decided, notes = decide(_setting(prepared, options, progress), options, cache, run), run.notes
+    stored: dict[str, Any] = {
+        "measurements": measurements.pack(decided),
+        "candidates": [cache.names[weight.name] for weight in decided.weights if weight.name in cache.names],
+        "origin": asdict(prepared.origin),
+        "options": options.to_json(),
+        "batchable": prepared.samples.batchable,
+        "is_even": prepared.is_even,
+        "splits": to_json(prepared.remedies),
+        "caches": prepared.caches,
+        "notes": [[note.step, note.subject, note.message, note.level] for note in (*prepared.notes, *notes)],
+        "own_notes": len(notes),
+    }
+    if is_cut_short(notes):
+        key = {**key, "cut_short": digest(stored)}
+    name = store.put(key, stored, {}, lambda folder: _write_files(folder, prepared))
+    # Without what only measuring needs, as from the store.
+    setting = _setting(prepared, options, progress)
+    return measurements.unpack(setting, stored["measurements"], [decided.candidates]), notes, name
+
+
+class Run:
+    """Runs passes within a deadline; what each made is dumped, its notes are kept.
+
+    executor: of their units of work. in_library: whether a native library is what runs, in which starting an operator
+    takes no time. floor: share of the weights that have to be measured, however little time there is.
+    """
+
+    def __init__(
+        self,
+        deadline: Deadline = NEVER,
+        dump: Dump = NO_DUMP,
+        executor: Executor | None = None,
+        *,
+        in_library: bool = False,
+        floor: float = 0.0,
+    ) -> None:
+        self.deadline, self.dump, self.notes = deadline, dump, list[Note]()
+        self.in_library, self.floor = in_library, floor
+        self.executor = executor or Threads()
+
+    def __call__(self, step: Pass[Before, After], given: Before, share: float) -> After:
+        """What a pass makes of what is known. share: what it may take of the time that is left."""
+        result = applied(step, replace(given, deadline=self.deadline.share(share)))
+        self.notes.extend(result.notes)
+        self.dump.document(step.name, measurements.overview(result.made))
+        return result.made
+
+
+def recall(store: Store, name: str, progress: Progress) -> tuple[Prepared, Decided, CompileOptions, list[Note]]:
+    """What an earlier compile measured, by entry name. Raises UsageError when the store does not hold it."""
+    entry = store.open(name)
+    if entry is None:
+        raise _gone(store)
+    stored = entry.document
+    samples = Samples.open(entry.folder / SAMPLES)
+    model = _load(entry.folder, MODEL)
+    whole = _load(entry.folder, WHOLE) if (entry.folder / WHOLE).is_file() else None
+    options = CompileOptions.of({**stored["options"], "bits": tuple(stored["options"]["bits"])})
+    notes = _notes(entry, everything=True)
+    own = len(notes) - stored["own_notes"]
+    origin, is_even = Origin(**stored["origin"]), stored.get("is_even", True)
+    judging = Samples.open(entry.folder / JUDGING) if (entry.folder / JUDGING).is_dir() else None
+    samples = replace(samples, batchable=stored["batchable"])
+    splits = from_json(stored.get("splits", []))
+    caches = stored.get("caches")
+    prepared = Prepared(model, samples, origin, tuple(notes[:own]), is_even, judging, splits, whole, caches=caches)
+    candidates = StoredWeights(store, {}, model).open(stored["candidates"])
+    if candidates is None:
+        raise _gone(store)
+    decided = measurements.unpack(_setting(prepared, options, progress), stored["measurements"], candidates)
+    return prepared, decided, options, notes[own:]
+
+
+def _gone(store: Store) -> UsageError:
+    return UsageError(
+        f"the measurements of this artifact are not in the store {store.folder} (any more). "
+        "Run `ptqc compile` with the model and its calibration data again, or name the store with --cache"
+    )
+
+
+def _setting(prepared: Prepared, options: CompileOptions, progress: Progress) -> Setting:
+    """Of a model beyond memory, activations that are to stay in float are not looked at: that would take long."""
+    model = prepared.model
+    powers = options.scales == "pow2"
+    found = Setting.of(model, prepared.tuning, prepared.held_back, seed=options.seed, powers=powers, progress=progress)
+    is_left = options.activations == "float" and is_in_files(model)
+    return replace(found, sites=()) if is_left else found
+
+
+def key_of(step: str, prepared: Prepared, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a step's findings follow from. options: those that it reads."""
+    plugins = used(options)
+    return {
+        "step": step,
+        "version": [__version__, MEASUREMENT_VERSION],
+        "libraries": {"onnxruntime": ort.__version__, "numpy": np.__version__, "onnx_ir": ir.__version__},
+        "model": prepared.origin.digest,
+        **({"splits": to_json(prepared.remedies)} if prepared.remedies else {}),
+        **({"caches": _forms(prepared.caches)} if prepared.caches is not None else {}),
+        "evened": prepared.evened,
+        "calibration": prepared.samples.digest,
+        "known": _known(),
+        # What ptqc's own rewrites make of a model follows from its version; those of others may have been edited.
+        **({"rewritten": _digest(prepared.model)} if options["rewrites"] else {}),
+        **({"plugins": plugins} if plugins else {}),
+        "options": options,
+    }
+
+
+def families_of(model: ir.Model, options: CompileOptions) -> frozenset[str]:
+    """The families of formats that weights are solved in; empty: all but those that have to be asked for.
+
+    What the options say counts first. Of a model beyond memory, solving takes most of the time: where operators take
+    weights of one family only, others would be solved for nothing.
+    """
+    if options.in_float8:
+        return frozenset({Float8.family})
+    in_blocks = (Integer.family,) if options.in_blocks and is_in_files(model) else ()
+    return frozenset(options.formats or in_blocks)
+
+
+def _forms(caches: Mapping[str, Any]) -> list[Any]:
+    """Of what is told of caches, what the model follows from."""
+    return [[cache["name"], cache["form"], cache["order"]] for cache in caches["caches"]]
+
+
+def _digest(model: ir.Model) -> str:
+    """Of the nodes and constants of a model."""
+    found, graph = hashlib.sha256(), skeleton.message(model).graph
+    for part in (*graph.node, *graph.initializer):
+        found.update(part.SerializeToString(deterministic=True))
+    return found.hexdigest()
+
+
+def _known() -> Mapping[str, Sequence[str]]:
+    """Names of what there is to choose from, and of what makes the normal form."""
+    return {
+        "formats": [str(form) for family in Format.families for form in family.members()],
+        "rewrites": [rewrite.name for rewrite in default_rewrites()],
+        "kernels": [operator.name for operator in OPERATORS.values() if operator.kernels or operator.moves],
+    }
+
+
+def _notes(entry: Entry, *, everything: bool = False) -> list[Note]:
+    notes = [Note(step, subject, text, Level(level)) for step, subject, text, level in entry.document["notes"]]
+    return notes if everything else notes[len(notes) - entry.document["own_notes"] :]
+
+
+def _write_files(folder: Path, prepared: Prepared) -> None:
+    _save(prepared.model, folder, MODEL)
+    if prepared.whole is not None:
+        _save(prepared.whole, folder, WHOLE)
+    prepared.samples.save(folder / SAMPLES)
+    if prepared.judging is not None:
+        prepared.judging.save(folder / JUDGING)
+
+
+def _save(model: ir.Model, folder: Path, name: str) -> None:
+    external = None if fits_in_memory(weight_bytes(model)) else Path(name).with_suffix(".data").name
+    ir.save(model, folder / name, external_data=external)
+
+
+def _load(folder: Path, name: str) -> ir.Model:
+    model = ir.load(folder / name)
+    hold_external(model, folder, mapped=True)
+    return model

@@ -1,0 +1,252 @@
+"""From what the user gave to a model in normal form and two splits of checked samples."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ptqc.calibration.continuing import continued
+from ptqc.calibration.images import Preprocessing
+from ptqc.calibration.inputs import input_specs
+from ptqc.calibration.joining import takes_batches
+from ptqc.calibration.observers import RangeObserver
+from ptqc.calibration.open_batches import OpenBatches
+from ptqc.calibration.plausibility import outlier_warning, preprocessing_warning
+from ptqc.calibration.recording import with_recorded
+from ptqc.calibration.runnable import check_runs, runnable_short_sizes, runnable_side
+from ptqc.calibration.samples import Samples, collect
+from ptqc.calibration.synthetic import draw
+from ptqc.calibration.texts import Texts
+from ptqc.errors import CalibrationError
+from ptqc.execution.onnxruntime import Feeds, Runner
+from ptqc.execution.suffix import Piece
+from ptqc.execution.walk import Slicer
+from ptqc.frontend import FILE, ModelSource
+from ptqc.frontend.first_run import try_once
+from ptqc.ir.external import is_in_files
+from ptqc.ir.nodes import constant
+from ptqc.ir.recorded import released
+from ptqc.losses import check_finite
+from ptqc.notes import Level, Note
+from ptqc.passes.base import Rewrite
+from ptqc.passes.dump import NO_DUMP, Dump
+from ptqc.passes.equalize.outliers import Remedy
+from ptqc.passes.pipeline import default_rewrites
+from ptqc.passes.quantize.synthesize import synthesize
+from ptqc.passes.quantize.unseen import leave_unseen_in_float
+from ptqc.passes.runner import run_rewrites
+from ptqc.utils.progress import Progress
+
+SYNTHETIC = "synthetic"
+CONTINUED = "every other text goes on from a cache: the keys and values that the float model gives for its beginning"
+# One sample in HELD_BACK is kept for accepting decisions, and not used for making them.
+HELD_BACK = 4
+PROBES = 2
+PLAUSIBLE_SAMPLES = 16
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A model in normal form with its samples; `origin` describes the file it came from.
+
+    is_even: whether the first sample in HELD_BACK is held back each time, as earlier compiles did; else another one
+    each time, so that kinds of samples that take turns are in both splits.
+    judging: other samples, which choose nothing: a budget of loss is judged on them.
+    remedies: what is split off in `model`, and which rows have scales; whole: the model without that, where there is.
+    evened: digest of the constants where channels were scaled or rotated, as held-back samples decided; else empty.
+    caches: how those of a decoder are kept, for the manifest; None where nothing was asked of them.
+    """
+
+    model: ir.Model
+    samples: Samples
+    origin: "Origin"
+    notes: tuple[Note, ...]
+    is_even: bool = False
+    judging: Samples | None = None
+    remedies: tuple[Remedy, ...] = ()
+    whole: ir.Model | None = None
+    evened: str = ""
+    caches: Mapping[str, Any] | None = None
+
+    @property
+    def unsplit(self) -> ir.Model:
+        """The model in normal form, before anything was split off."""
+        return self.model if self.whole is None else self.whole
+
+    @property
+    def tuning(self) -> Samples:
+        """Samples that decisions are fitted on."""
+        held = set(self._held())
+        return self.samples.select([i for i in range(len(self.samples)) if i not in held])
+
+    @property
+    def held_back(self) -> Samples:
+        """Samples that decisions are accepted on."""
+        return self.samples.select(self._held())
+
+    def _held(self) -> list[int]:
+        count = len(self.samples)
+        turns = [0 if self.is_even else _turn(block) for block in range(-(-count // HELD_BACK))]
+        return [min(HELD_BACK * block + turn, count - 1) for block, turn in enumerate(turns)]
+
+
+def _turn(number: int) -> int:
+    """The sum of its digits to the base HELD_BACK, without carry: a sequence with no period (Thue and Morse's)."""
+    total = 0
+    while number:
+        number, digit = divmod(number, HELD_BACK)
+        total += digit
+    return total % HELD_BACK
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The model file as given: name, bytes (with external data), SHA-256, and elements of all float constants.
+
+    given: "file", or the type of a model in memory, whose serialized bytes count.
+    """
+
+    name: str
+    size: int
+    digest: str
+    weights: int
+    given: str = FILE
+
+
+def gather(
+    source: ModelSource,
+    calibration: object,
+    folder: Path,
+    limit: int,
+    preprocessing: Preprocessing | None,
+    progress: Progress,
+    seed: int = 0,
+) -> Samples:
+    """Check and spool the calibration samples, or draw them where `calibration` is SYNTHETIC.
+
+    seed: of the drawn ones. Raises CalibrationError.
+    """
+    inputs, whole = input_specs(source.model), source.model
+    source = dataclasses.replace(source, model=released(whole))
+    notes: tuple[Note, ...] = ()
+    is_drawn = isinstance(calibration, str) and calibration == SYNTHETIC
+    if is_drawn:
+        try_once(source, next(draw(source.model, 1, seed, {})))
+        side = runnable_side(source.model, seed)
+        short = runnable_short_sizes(source.model, seed, side)
+        synthetic = synthesize(source.model, limit, seed, progress, source.cast_double, side, short)
+        calibration, notes = synthetic.feeds, synthetic.notes
+    batches = None if is_drawn else OpenBatches(source.model, partial(try_once, source))
+    with progress.stage("read calibration data", None) as stage:
+        samples = collect(
+            calibration, inputs, folder, limit, preprocessing, lambda _done, _total: stage.advance(), batches
+        )
+    samples = dataclasses.replace(samples, notes=(*notes, *samples.notes))
+    if len(samples) < 2:
+        raise CalibrationError("one calibration sample was given; give at least 2, and preferably 100 or more")
+    if batches is not None and not batches.has_run:
+        try_once(source, samples[0])
+    if is_drawn or isinstance(calibration, Texts):
+        samples = _with_caches(source.model, samples, folder)
+    return with_recorded(whole, samples, folder / "recorded", seed)
+
+
+def _with_caches(model: ir.Model, samples: Samples, folder: Path) -> Samples:
+    """The samples, of which every other one goes on from a cache where the model is a decoder that takes one."""
+    feeds = continued(model, samples)
+    if feeds is None:
+        return samples
+    found = collect(feeds, input_specs(model), folder / "continued", len(samples))
+    return dataclasses.replace(found, notes=(*samples.notes, Note("calibration", "", CONTINUED)))
+
+
+def prepare(
+    source: ModelSource,
+    samples: Samples,
+    progress: Progress,
+    dump: Dump = NO_DUMP,
+    added: Sequence[Rewrite] = (),
+) -> Prepared:
+    """Rewrite the model to normal form, checked on the first samples after every pass.
+
+    added: rewrites of other packages, by `CompileOptions.rewrites`.
+    Raises CalibrationError for samples that the model does not run on.
+    """
+    check_runs(source.model, samples)
+    model = source.model.clone()
+    passes, probes = default_rewrites(source.cast_double, added), [samples[i] for i in range(PROBES)]
+    with progress.stage("normal form", len(passes)) as stage:
+        notes = run_rewrites(model, passes, probes, stage.advance, dump)
+    runner = Runner(model)
+    check_finite(model, [runner.run(feeds) for feeds in probes])
+    samples_ = dataclasses.replace(samples, batchable=takes_batches(model, runner, samples))
+    unseen = [] if is_in_files(model) else leave_unseen_in_float(model, samples_)
+    origin = Origin(source.path.name, source.size, source.digest, _float_elements(source.model), source.given)
+    warnings = (*source.notes, *samples.notes, *_plausible(source.model, samples), *_outliers(source.model, samples))
+    return Prepared(model, samples_, origin, (*warnings, *notes, *unseen))
+
+
+def _float_elements(model: ir.Model) -> int:
+    tensors = [value.const_value for value in model.graph.initializers.values()]
+    floats = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
+    return sum(tensor.size for tensor in tensors if tensor is not None and tensor.dtype in floats)
+
+
+def _plausible(model: ir.Model, samples: Samples) -> Sequence[Note]:
+    """A warning where image inputs look as if their preprocessing were wrong."""
+    probes = [samples[i] for i in range(min(len(samples), PLAUSIBLE_SAMPLES))]
+    notes = []
+    for spec in input_specs(model):
+        if len(spec.shape) != 4 or not {1, 3}.intersection(spec.shape[1:]) or spec.dtype.kind != "f":
+            continue
+        observer = RangeObserver()
+        for feeds in probes:
+            observer.update(feeds[spec.name])
+        statistics = _first_statistics(model, spec.name, probes)
+        if (message := preprocessing_warning(observer, *statistics)) is not None:
+            # Without trained statistics to compare with, whole numbers up to 255 may well be what the model takes.
+            level = Level.WARNING if statistics else Level.INFO
+            notes.append(Note("calibration", spec.name, message, level))
+    return notes
+
+
+def _outliers(model: ir.Model, samples: Samples) -> Sequence[Note]:
+    """A warning for each input of real numbers of which few samples are far larger than most."""
+    names = [spec.name for spec in input_specs(model) if spec.dtype.kind == "f"]
+    largest: dict[str, list[float]] = {name: [] for name in names}
+    for feeds in samples if names else ():
+        for name in names:
+            magnitudes = np.abs(feeds[name])
+            largest[name].append(float(magnitudes.max(initial=0, where=np.isfinite(magnitudes))))
+    messages = {name: outlier_warning(values, samples.names) for name, values in largest.items()}
+    return [Note("calibration", name, message, Level.WARNING) for name, message in messages.items() if message]
+
+
+def _first_statistics(model: ir.Model, name: str, probes: Sequence[Feeds]) -> tuple[np.ndarray, ...]:
+    """Mean and standard deviation per channel in front of the first batch normalization: trained, then observed.
+
+    Empty unless that normalization stands behind the convolution that reads the input.
+    """
+    for node in model.graph:
+        conv = node.inputs[0].producer() if node.op_type == "BatchNormalization" and node.inputs[0] else None
+        if conv is None or conv.op_type != "Conv" or conv.inputs[0] is None or conv.inputs[0].name != name:
+            continue
+        mean, variance = constant(node.inputs[3]), constant(node.inputs[4])
+        if mean is None or variance is None:
+            return ()
+        tap = str(conv.outputs[0].name)
+        slicer = Slicer(model)
+        piece = Piece(slicer, slicer.needed(0, [tap]), [tap], {})  # the whole model may take long
+        seen = np.concatenate([_by_channel(piece.run(feeds)[tap]) for feeds in probes], axis=1)
+        return mean, np.sqrt(variance), seen.mean(1), seen.std(1)
+    return ()
+
+
+def _by_channel(x: np.ndarray) -> np.ndarray:
+    """(N, C, *spatial) as (C, everything else)."""
+    return np.moveaxis(x, 1, 0).reshape(x.shape[1], -1)

@@ -1,0 +1,310 @@
+"""Fill the table of candidates: every weight in every format, with its error on held-back columns."""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import ClassVar, Protocol
+
+import numpy as np
+
+from ptqc.errors import ModelError
+from ptqc.formats import Format, Scaled, TwoOfFour
+from ptqc.ir.external import is_in_files
+from ptqc.ir.layers import Layer, Weight
+from ptqc.ir.nodes import initial
+from ptqc.ir.quantized_weight import Candidates, Solution
+from ptqc.notes import out_of_time
+from ptqc.options import Sparsity
+from ptqc.passes.base import Effect, Result
+from ptqc.passes.quantize import gptq, moments
+from ptqc.passes.quantize.column_order import ColumnOrder
+from ptqc.passes.quantize.phases import Observed, Solved
+from ptqc.passes.quantize.weight_problem import WeightProblem
+from ptqc.utils.deadline import Pace
+from ptqc.utils.executors.base import Executor
+from ptqc.utils.executors.threads import Threads
+from ptqc.utils.parallel import in_order, no_need
+from ptqc.utils.progress import IN_SHARES, in_shares
+
+# From so many columns per input and so many samples on, rounding each weight for itself was never better than GPTQ, and
+# is not tried.
+ENOUGH_COLUMNS, ENOUGH_SAMPLES = 4, 32
+# What a weight costs that is only rounded, in the formats that need no fitting, relative to solving it in all.
+HURRIED_COST = 0.1
+# Seconds that a weight takes in any case and for each number in each format, and products per second; they decide what
+# progress says, and how a time limit is kept.
+EACH, NUMBER, SPEED = 0.07, 4e-7, 5e10
+# Bytes of a weight's numbers in the formats that it is solved in at a time, where the model does not fit into memory.
+FORMAT_BYTES = 2**28
+# Weights are stored in groups of about so many elements: some 40 MB in all formats.
+TOGETHER = 2**21
+# Bytes for each number of a table while it is rounded.
+TABLE_BYTES = 16
+
+
+class CandidateCache(Protocol):
+    """Keeps the candidates of weights from one compile to the next."""
+
+    def find(self, weights: Sequence[Weight]) -> Candidates | None:
+        """What an earlier compile put there for these weights."""
+
+    def put(self, weights: Sequence[Weight], candidates: Candidates, cut_short: bool = False) -> Candidates:
+        """Keep the candidates; the caller goes on with those that are returned.
+
+        cut_short: whether a time limit left some out; a later compile then does not find them.
+        """
+
+
+class _NoCache:
+    """Keeps nothing."""
+
+    def find(self, weights: Sequence[Weight]) -> None:  # noqa: ARG002
+        return None
+
+    def put(
+        self,
+        weights: Sequence[Weight],  # noqa: ARG002
+        candidates: Candidates,
+        cut_short: bool = False,  # noqa: ARG002
+    ) -> Candidates:
+        return candidates
+
+
+def formats_of(widths: tuple[int, ...], only: Collection[str] = ()) -> list[Scaled]:
+    """The formats that weights are solved in. only: their families; empty: all but those that have to be asked for."""
+    tried = [family for family in Format.families if (family.family in only if only else family.by_default)]
+    return [form for family in tried for form in family.offered(widths)]
+
+
+def pruned_formats(weight: Weight, values: np.ndarray, sparsity: Sparsity, widths: tuple[int, ...]) -> list[Scaled]:
+    """The formats of a weight of which some numbers are to become zero; none where none are.
+
+    That is so of layers with groups, whose channels are narrow, and where a table shares the numbers.
+    """
+    is_left = sparsity == "given" or not weight.fitted_to or weight.table is not None or not np.isfinite(values).all()
+    if is_left or any(layer.groups > 1 for layer in weight.fitted_to):
+        return []
+    return possible(weight, TwoOfFour.offered(widths))
+
+
+NO_CACHE: CandidateCache = _NoCache()
+
+
+@dataclass(frozen=True)
+class SolveWeights:
+    """Solve each weight in every format it may take, against the activations that were observed.
+
+    bits: the widths tried. cache: where candidates are kept. sparsity: see `ptqc.options.CompileOptions`. only: see
+    `formats_of`. executor: where candidates are computed.
+    """
+
+    bits: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
+    cache: CandidateCache = NO_CACHE
+    sparsity: Sparsity = "given"
+    only: frozenset[str] = frozenset()
+    executor: Executor = field(default_factory=Threads)
+    name: ClassVar[str] = "solve-weights"
+    effect: ClassVar[Effect] = Effect.DECIDE
+
+    def apply(self, given: Observed) -> Result[Solved]:
+        """Solutions and errors of all weights; second moments are let go of, their means stay."""
+        groups = list(_groups(given.weights))
+        kept = [self.cache.find(group) for group in groups]
+        missing = [weight for group, found in zip(groups, kept, strict=True) if found is None for weight in group]
+        if missing and len(missing) < len(given.weights):
+            before = len(given.weights) - len(missing)
+            given.progress.line(f"{before} of {len(given.weights)} weights were solved by an earlier compile")
+        hurried, thinned, candidates = set[str](), set[str](), list[Candidates]()
+        steps = iter(in_shares([self._cost(weight) for weight in missing] or [1.0]))
+        with given.progress.stage("solve weights", IN_SHARES if missing else 0) as stage:
+            solved = self._solve(given, missing, hurried, thinned)
+            for group, found in zip(groups, kept, strict=True):
+                if found is None:
+                    own = {}
+                    for weight in group:
+                        own[weight.name] = next(solved)
+                        stage.advance(weight.name, next(steps))
+                    cut_short = given.is_thinned or not (hurried | thinned).isdisjoint(own)
+                    found = self.cache.put(group, own, cut_short)
+                    self.executor.settle(own)
+                given.release(found)
+                candidates.append(found)
+        solution = Solved.with_candidates(given, candidates)
+        if not hurried:
+            return Result(solution, True)
+        short = out_of_time(f"{len(missing) - len(hurried)} of {len(missing)} weights in all formats")
+        return Result(solution, True, (short,))
+
+    def _cost(self, weight: Weight) -> float:
+        """How long it takes beside others, in seconds of one processor."""
+        forms = formats_of(self.bits, self.only)
+        return EACH + NUMBER * weight.size * len(forms) + products(weight, forms) / SPEED
+
+    def _solve(
+        self, given: Observed, weights: Sequence[Weight], hurried: set[str], thinned: set[str]
+    ) -> Iterator[list[tuple[Solution, float]]]:
+        """Candidates of each weight. hurried: gets the names of those that there is no time to solve.
+
+        thinned: of those that there was no time to observe on all samples and columns.
+        """
+        forms = formats_of(self.bits, self.only)
+        pace = Pace(given.deadline, sum(self._cost(weight) for weight in weights))
+
+        def solve(weight: Weight) -> list[tuple[Solution, float]]:
+            is_hurried = bool(weight.fitted_to) and pace.part() < 1
+            if is_hurried:
+                hurried.add(weight.name)
+            taken = [form for form in forms if not (is_hurried and form.is_learned)]
+            values = initial(given.model, weight.name)
+            pruned = pruned_formats(weight, values, self.sparsity, self.bits)
+            found = [] if pruned else [(solution, 0.0) for solution in direct(weight, values)]
+
+            def problem() -> WeightProblem:
+                return _problem(weight, values, pruned or suited(weight, values, taken), given, is_hurried)
+
+            if np.isfinite(values).all():
+                rounded = self.executor.solve(weight.name, problem)
+                found += rounded
+            pace.did(self._cost(weight), HURRIED_COST if is_hurried else 1.0)
+            return found
+
+        need = partial(solving_bytes, forms=forms, in_files=is_in_files(given.model))
+        blocks = [tuple(weight.name for weight in weights)] if given.later is None else given.later.blocks
+        for names in blocks:
+            own = [weight for weight in weights if weight.name in names]
+            if own and given.later is not None and not given.later.observe(names, given, given.deadline):
+                thinned.update(names)
+            yield from in_order(solve, own, need if self.executor.is_here else no_need, self.executor.workers)
+
+
+def _groups(weights: Iterable[Weight]) -> Iterator[list[Weight]]:
+    """Neighbours of together about TOGETHER elements."""
+    group: list[Weight] = []
+    for weight in weights:
+        group.append(weight)
+        if sum(one.size for one in group) >= TOGETHER:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def solving_bytes(weight: Weight, forms: Sequence[Scaled], *, in_files: bool = False) -> int:
+    """Bytes that solving a weight takes: its factor in float64, and its numbers in every format, several times.
+
+    in_files: whether it is one of a model beyond memory.
+    """
+    if not weight.fitted_to:
+        return TABLE_BYTES * weight.size
+    layer = weight.fitted_to[0]
+    at_once = _at_once(weight, possible(weight, forms), in_files=in_files)
+    return moments.factor_bytes(layer.groups, layer.width) + _format_bytes(layer, in_files=in_files) * at_once
+
+
+def _at_once(weight: Weight, forms: Sequence[Scaled], *, in_files: bool) -> int:
+    """In how many formats a weight is solved at a time: in all, as each adds rows to one problem, or in a few."""
+    if not in_files:
+        return max(1, len(forms))
+    return max(1, min(len(forms), FORMAT_BYTES // _format_bytes(weight.fitted_to[0], in_files=in_files)))
+
+
+def _format_bytes(layer: Layer, *, in_files: bool) -> int:
+    """Bytes of a weight in a format while it is solved: 24 for each number; beyond memory 12 for what waits."""
+    size = layer.channels * layer.width
+    return 12 * size + 12 * min(size, gptq.NUMBERS) if in_files else 24 * size
+
+
+def products(weight: Weight, forms: Sequence[Format]) -> float:
+    """Roughly the multiplications that solving a weight takes: factoring its moments, and rounding in every format."""
+    if not weight.fitted_to:
+        return float(weight.size)
+    layer = weight.fitted_to[0]
+    rows = layer.channels // layer.groups * len(forms)
+    return float(layer.groups * layer.width**2 * (layer.width + rows))
+
+
+def possible(weight: Weight, forms: Sequence[Scaled]) -> list[Scaled]:
+    """The formats that a weight can take; what no layer multiplies with is rounded number by number."""
+    if not weight.fitted_to:
+        return [form for form in forms if not form.within_channels]
+    layer = weight.fitted_to[0]
+    inputs = layer.width // layer.taps
+    return [form for form in forms if form.fits(inputs if form.along_inputs else layer.width)]
+
+
+def suited(weight: Weight, values: np.ndarray, forms: Sequence[Scaled]) -> list[Scaled]:
+    """The formats that a weight can take and that are worth trying."""
+    rows, found = in_rows(weight, values), possible(weight, forms)
+    families = dict.fromkeys(type(form) for form in found)
+    suits = {family: family.suits(_order(weight, family).rows(rows)) for family in families}
+    return [form for form in found if suits[type(form)]]
+
+
+def _order(weight: Weight, family: type[Scaled]) -> ColumnOrder:
+    return ColumnOrder.of(family, weight.fitted_to[0]) if weight.fitted_to else ColumnOrder()
+
+
+def in_rows(weight: Weight, values: np.ndarray) -> np.ndarray:
+    """A weight's numbers with a row for each channel."""
+    if weight.fitted_to:
+        return weight.fitted_to[0].matrix(values)
+    return np.moveaxis(values, weight.channel_axis, 0).reshape(values.shape[weight.channel_axis], -1)
+
+
+def direct(weight: Weight, values: np.ndarray) -> Iterator[Solution]:
+    """What a weight can be stored as without being fitted to anything."""
+    for family in Format.families:
+        for form, codes, scale in family.direct(values):
+            yield Solution(form, codes, scale, weight.channel_axis)
+
+
+def _problem(
+    weight: Weight, values: np.ndarray, forms: list[Scaled], observed: Observed, hurried: bool
+) -> WeightProblem:
+    """What is asked of a solver. hurried: each number is rounded for itself."""
+    if not weight.fitted_to:
+        return WeightProblem(values, forms, weight.channel_axis, observed.powers)
+    layer = weight.fitted_to[0]
+    second, held, count = _moments(weight, layer, observed)
+    if hurried and second.ndim == 3:
+        second = np.diagonal(second, axis1=1, axis2=2)
+    few = count < ENOUGH_COLUMNS * layer.width or len(observed.tuning) < ENOUGH_SAMPLES
+    in_files = is_in_files(observed.model)
+    return WeightProblem(
+        values,
+        forms,
+        weight.channel_axis,
+        observed.powers,
+        layer,
+        second,
+        held,
+        alone=few and second.ndim == 3,
+        together=_at_once(weight, forms, in_files=in_files),
+        numbers=gptq.NUMBERS if in_files else None,
+    )
+
+
+def _moments(weight: Weight, layer: Layer, observed: Observed) -> tuple[np.ndarray, np.ndarray, int]:
+    """Second moments to fit to and to judge by, and of how many columns.
+
+    Centred where a bias makes up for the mean error of every layer that uses the weight; none does in subgraphs. Where
+    no sample takes a branch, the layer's input is always empty, or what it computes cannot be observed, all inputs
+    count the same. Where one split shows nothing, the other one does both. Raises ModelError where nothing that the
+    layer reads is finite.
+    """
+    splits = [several.get(weight.name) for several in (observed.moments, observed.held_moments)]
+    seen = [each for each in splits if each is not None and each.count]
+    if not seen and any(each is not None and each.left_out for each in splits):
+        raise ModelError(
+            f"layer input {layer.input!r} is NaN or infinite in every sample, and nothing can be fitted to that: check "
+            "the model, the samples and their preprocessing"
+        )
+    if not seen:
+        same = np.ones((layer.groups, layer.width), np.float32)
+        return same, same, 0
+    found, held = seen[0], seen[-1]
+    centred = bool(weight.layers) and all(user.is_corrected for user in weight.layers)
+    second, judged = moments.shrunk(found.second(centred), found.count), held.second(centred)
+    if weight.table is not None:  # to what reads its rows all numbers count the same
+        second, judged = moments.with_even(second), moments.with_even(judged)
+    return second, judged, found.count

@@ -1,0 +1,39 @@
+"""The gradient steps behind reconstruction, where torch is installed and can run the model."""
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import ClassVar
+
+from ptqc.errors import Unsupported
+from ptqc.ir.quantized_weight import TunedNumbers
+from ptqc.notes import Level, Note, out_of_time
+from ptqc.passes.base import Effect, Result
+from ptqc.passes.quantize.phases import Tunable
+from ptqc.passes.reconstruct.gradient_steps import STEP, GradientSteps
+
+
+@dataclass(frozen=True)
+class TuneFeatures(GradientSteps):
+    """Gradient steps on codes, scales and biases towards the features of the float model, with torch."""
+
+    name: ClassVar[str] = STEP
+    effect: ClassVar[Effect] = Effect.TUNE
+
+    def apply(self, given: Tunable) -> Result[TunedNumbers]:
+        """The plan's numbers after every gradient step that lowered the held-back loss; else as they were, and why."""
+        if find_spec("torch") is None:
+            return _declined(given, "torch is not installed: pip install 'ptqc[torch]'")
+        if not given.decided.deadline.leaves(0):
+            return Result(given.tuned, False, (out_of_time("no gradient steps"),))
+        from ptqc.execution.torch.threads import one_torch_thread
+        from ptqc.passes.reconstruct.gradients import tune_features
+
+        try:
+            with one_torch_thread():
+                return tune_features(self, given)
+        except Unsupported as reason:
+            return _declined(given, str(reason))
+
+
+def _declined(given: Tunable, reason: str) -> Result[TunedNumbers]:
+    return Result(given.tuned, False, (Note(STEP, "", f"no gradient steps: {reason}", Level.SKIPPED),))

@@ -1,0 +1,276 @@
+"""Tune codes, scales and biases of the whole network towards what the float network computes inside.
+
+Adam (Kingma, Ba 2015, arXiv 1412.6980, algorithm 1) minimizes the squared error of what blocks of layers give, relative
+to its variance, over the position of every code among its levels, a factor per weight scale and an offset per bias.
+Inner values as a target are the hints of FitNets (Romero et al. 2015, arXiv 1412.6550, eq. 3): every sample gives
+thousands, where a classifier's scores are so few that they would be learned by heart. The held-back loss is looked at
+several times on the way, and the state with the least is kept where it is lower than at the start by more than chance.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from ptqc.calibration.samples import Samples
+from ptqc.errors import Unsupported
+from ptqc.execution.onnxruntime import Feeds
+from ptqc.execution.torch.quantized import QuantizedGraph, tensors_of
+from ptqc.execution.torch.types import tensor_of
+from ptqc.formats import spread
+from ptqc.formats.scales import storable
+from ptqc.ir.bottlenecks import bottlenecks
+from ptqc.ir.plan import Plan
+from ptqc.ir.quantized_weight import Solution, TunedNumbers
+from ptqc.losses import Kinds, OutputLoss, Outputs
+from ptqc.notes import Level, Note, out_of_time
+from ptqc.passes.base import Result
+from ptqc.passes.quantize.phases import Decided, Tunable
+from ptqc.passes.reconstruct.gradient_steps import STEP, GradientSteps
+from ptqc.passes.reconstruct.latent_codes import Latent, latent
+from ptqc.passes.reconstruct.reconstruct import behind_choices
+from ptqc.utils.parallel import in_order
+
+HELD_SAMPLES = 64
+PROBED_SAMPLES = 8
+# Samples whose gradient one thread computes; the parts are added in order, so no byte depends on the processors.
+TOGETHER = 2
+MOMENTA = (0.9, 0.99)
+# Standard errors by which the mean held-back loss must fall.
+CERTAIN = 2.0
+
+
+def tune_features(options: GradientSteps, given: Tunable) -> Result[TunedNumbers]:
+    """The tuned numbers with the lowest held-back loss on the way. Raises Unsupported where torch cannot run."""
+    decided, plan, tuned = given.decided, given.plan, given.tuned
+    graph = QuantizedGraph(given.model, plan)
+    held = _Held.of(graph, decided.held_back, decided.kinds)
+    error = _Error.of(graph, _taps(given.model, plan, held.loss), decided.tuning)
+    best, start, notes = tuned, held(tuned), list[Note]()
+    lowest, began = float(start.mean()), time.monotonic()
+    with decided.progress.stage("tune features", options.looks) as stage:
+        for look, state in enumerate(_states(options, error, decided, tuned), 1):
+            found = held(state)
+            if found.mean() < lowest and _is_certain(start - found):
+                best, lowest = state, float(found.mean())
+            stage.advance()
+            if look < options.looks and not decided.deadline.leaves((time.monotonic() - began) / look):
+                notes = [out_of_time(f"{look * options.steps // options.looks} of {options.steps} gradient steps")]
+                break
+    if best is tuned:
+        return Result(tuned, False, (_unchanged(), *notes))
+    told = f"held-back loss {start.mean():.4g} before, {lowest:.4g} after, in {held.loss.unit}s"
+    best = replace(best, losses=(float(start.mean()), lowest))
+    return Result(best, True, (Note(STEP, "", told), *notes))
+
+
+def _states(options: GradientSteps, error: "_Error", given: Decided, tuned: TunedNumbers) -> Iterator[TunedNumbers]:
+    """The numbers after each part of the steps."""
+    state = _State.of(error.graph, given, tuned)
+    positions = {name: codes.position for name, codes in state.codes.items()}
+    groups = ((positions, options.code_rate), (state.factors, options.scale_rate), (state.offsets, options.bias_rate))
+    settings = [{"params": list(of.values()), "lr": rate} for of, rate in groups if of]
+    if not settings or not error.taps:
+        return
+    optimizer = torch.optim.Adam(settings, betas=MOMENTA)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.steps)
+    draws = _draws(given.tuning, options.batch, given.seed)
+    for step in range(1, options.steps + 1):
+        optimizer.zero_grad()
+        error.add_gradient(*state.tensors(), next(draws))
+        optimizer.step()
+        schedule.step()
+        if step * options.looks // options.steps > (step - 1) * options.looks // options.steps:
+            yield state.tuned()
+
+
+def _taps(model: ir.Model, plan: Plan, loss: OutputLoss) -> tuple[str, ...]:
+    """The inputs of layers through which everything behind passes, and the outputs whose values all count alike.
+
+    What a block of layers gives together is what matters (Li et al. 2021, BRECQ, arXiv 2102.05426, section 3.2). Behind
+    a choice, such as that of a TopK, rows of both networks may stand for different things.
+    """
+    read = {layer.input for layer in plan.layers} - {value.name for value in model.graph.inputs} - behind_choices(model)
+    return (
+        *(name for name in bottlenecks(model) if name in read),
+        *(name for name, kind in loss.kinds.items() if kind.is_target),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Held:
+    """The output loss on each held-back sample."""
+
+    graph: QuantizedGraph
+    batches: Sequence[Feeds]
+    references: Sequence[Mapping[str, np.ndarray]]
+    loss: OutputLoss
+
+    @classmethod
+    def of(cls, graph: QuantizedGraph, samples: Samples, kinds: Kinds) -> "_Held":
+        batches = list(samples[:HELD_SAMPLES].batches(PROBED_SAMPLES))
+        references = [_numpy(graph.real.run(_tensors(feeds))) for feeds in batches]
+        return cls(graph, batches, references, OutputLoss.of(kinds, references))
+
+    def __call__(self, state: TunedNumbers) -> np.ndarray:
+        weights, biases = tensors_of(state)
+
+        def run(feeds: Feeds) -> dict[str, np.ndarray]:
+            with torch.no_grad():
+                return _numpy(self.graph.run(_tensors(feeds), weights, biases))
+
+        pairs = zip(self.references, in_order(run, self.batches), strict=True)
+        return np.array([self.loss(*one) for reference, found in pairs for one in _one_by_one(reference, found)])
+
+
+def _one_by_one(reference: Outputs, found: Outputs) -> Iterator[tuple[Outputs, Outputs]]:
+    """Both for each sample of a batch; whole where outputs do not have one row each."""
+    counts = {len(array) if array.ndim else 0 for array in reference.values()}
+    if len(counts) != 1 or counts == {0}:
+        yield reference, found
+        return
+    for i in range(counts.pop()):
+        yield tuple({name: array[i : i + 1] for name, array in of.items()} for of in (reference, found))  # type: ignore[misc]
+
+
+def _is_certain(gains: np.ndarray) -> bool:
+    """Whether the mean of paired differences is beyond CERTAIN standard errors."""
+    return bool(gains.mean() > CERTAIN * gains.std(ddof=1) / np.sqrt(len(gains))) if len(gains) > 1 else False
+
+
+@dataclass(frozen=True, eq=False)
+class _Error:
+    """Squared error of the taps, each relative to the variance of its float values."""
+
+    graph: QuantizedGraph
+    taps: tuple[str, ...]
+    variance: Mapping[str, float]
+
+    @classmethod
+    def of(cls, graph: QuantizedGraph, taps: tuple[str, ...], samples: Samples) -> "_Error":
+        with torch.no_grad():
+            probe = graph.real.run(_tensors(next(samples.batches(PROBED_SAMPLES))), taps)
+        return cls(graph, taps, {name: max(float(x.var(correction=0)), 1e-30) for name, x in probe.items()})
+
+    def add_gradient(self, weights: Mapping[str, Tensor], biases: Mapping[str, Tensor], samples: Samples) -> None:
+        """Add the gradient of the mean error of some samples, by size, to what weights and biases were made of."""
+        parts = list(samples.batches(TOGETHER))
+        sizes = [sum(array.size for array in feeds.values()) for feeds in parts]
+        shares = [size * len(sizes) / sum(sizes) for size in sizes]
+        gradients = list(in_order(lambda feeds: self._gradient(weights, biases, feeds), parts))
+        whole = [
+            sum(share * one for share, one in zip(shares, of, strict=True)) / len(parts)
+            for of in zip(*gradients, strict=True)
+        ]
+        if not all(bool(torch.isfinite(one).all()) for one in whole):
+            raise Unsupported("values or gradients are NaN or infinite in places")
+        torch.autograd.backward(_learned(weights, biases), whole)
+
+    def _gradient(self, weights: Mapping[str, Tensor], biases: Mapping[str, Tensor], feeds: Feeds) -> Sequence[Tensor]:
+        """Gradients of the weights and biases that are learned, in order."""
+        inputs = _tensors(feeds)
+        with torch.no_grad():
+            reference = self.graph.real.run(inputs, self.taps)
+        weights, biases = ({name: _leaf(tensor) for name, tensor in of.items()} for of in (weights, biases))
+        found = self.graph.run(inputs, weights, biases, self.taps)
+        if any(found[name].shape != reference[name].shape for name in self.taps):
+            raise Unsupported("the quantized network chooses another number of rows than the float model")
+        errors = [(found[name] - reference[name]).square().mean() / self.variance[name] for name in self.taps]
+        leaves = _learned(weights, biases)
+        total = torch.stack(errors).sum()
+        if not total.requires_grad:
+            return [torch.zeros_like(leaf) for leaf in leaves]
+        gradients: Sequence[Tensor] = torch.autograd.grad(total, leaves, allow_unused=True, materialize_grads=True)
+        return gradients
+
+
+def _learned(weights: Mapping[str, Tensor], biases: Mapping[str, Tensor]) -> list[Tensor]:
+    return [tensor for of in (weights, biases) for tensor in of.values() if tensor.requires_grad]
+
+
+def _leaf(tensor: Tensor) -> Tensor:
+    return tensor.detach().requires_grad_(tensor.requires_grad)
+
+
+@dataclass(frozen=True, eq=False)
+class _State:
+    """What is learned: by weight its codes and the logarithm of a factor per scale, by layer an offset of the bias.
+
+    units: by layer, what an offset of 1 is.
+    """
+
+    start: TunedNumbers
+    weights: Mapping[str, Tensor]
+    biases: Mapping[str, Tensor]
+    codes: Mapping[str, Latent]
+    factors: Mapping[str, Tensor]
+    offsets: Mapping[str, Tensor]
+    units: Mapping[str, float]
+
+    @classmethod
+    def of(cls, graph: QuantizedGraph, given: Decided, tuned: TunedNumbers) -> "_State":
+        """Layers that keep their sign are left as they are: a step might take it from them. So are tied tables."""
+        weights, biases = tensors_of(tuned)
+        left = {name for layer in given.layers if layer.keeps_sign for name in (layer.name, layer.weight)}
+        left |= {name for weight in given.weights if weight.table is not None for name in (weight.name, weight.table)}
+        coded = {name: s for name, s in tuned.weights.items() if s.form.has_codes and name not in left}
+        codes = {name: latent(s, graph.real.constants[name].numpy()) for name, s in coded.items()}
+        factors = {name: torch.zeros(len(s.scale), requires_grad=True) for name, s in coded.items()}
+        moved = {name: bias for name, bias in biases.items() if name not in left}
+        offsets = {name: torch.zeros_like(bias, requires_grad=True) for name, bias in moved.items()}
+        with torch.no_grad():
+            probe = graph.run(_tensors(next(given.tuning.batches(PROBED_SAMPLES))), weights, biases, list(offsets))
+        units = {name: float(value.std(correction=0)) for name, value in probe.items()}
+        return cls(tuned, weights, biases, codes, factors, offsets, units)
+
+    def tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Weights and biases as they are now."""
+        moved = {name: codes.codes() * self._scale(name) for name, codes in self.codes.items()}
+        return {**self.weights, **moved}, {n: self.biases[n] + self.units[n] * x for n, x in self.offsets.items()}
+
+    def _scale(self, name: str) -> Tensor:
+        solution = self.start.weights[name]
+        scale = tensor_of(solution.scale) * self.factors[name].exp()
+        stored = tensor_of(_stored(solution, scale))  # what is stored is computed with, and learned through
+        return spread(scale + (stored - scale).detach(), solution.codes.ndim, solution.axis)
+
+    def tuned(self) -> TunedNumbers:
+        """The numbers as they are now, scales as they are stored."""
+        weights = dict(self.start.weights)
+        for name, codes in self.codes.items():
+            old = weights[name]
+            rounded = codes.rounded().numpy().astype(np.int8)
+            weights[name] = Solution(old.form, rounded, _stored(old, self._scale(name).reshape(-1)), old.axis)
+        biases = {name: bias.detach().numpy().copy() for name, bias in self.tensors()[1].items()}
+        return TunedNumbers(weights, {**self.start.biases, **biases})
+
+
+def _stored(before: Solution, scale: Tensor) -> np.ndarray:
+    """Scales as they are stored; those that no step has changed stay, as powers of two have to."""
+    found = scale.detach().numpy()
+    return before.scale if np.array_equal(found, before.scale) else storable(found, np.ones_like(found))
+
+
+def _unchanged() -> Note:
+    return Note(STEP, "", "left as it was: the held-back loss did not surely fall", Level.SKIPPED)
+
+
+def _draws(samples: Samples, size: int, seed: int) -> Iterator[Samples]:
+    """Random batches without end, every sample once before any comes again."""
+    generator = np.random.default_rng((seed, len(samples)))
+    while True:
+        order = generator.permutation(len(samples))
+        for start in range(0, max(len(order) - size + 1, 1), size):
+            yield samples.select([int(i) for i in order[start : start + size]])
+
+
+def _numpy(values: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+    return {name: value.numpy() for name, value in values.items()}
+
+
+def _tensors(feeds: Feeds) -> dict[str, Tensor]:
+    return {name: tensor_of(array) for name, array in feeds.items()}

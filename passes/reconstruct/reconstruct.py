@@ -1,0 +1,580 @@
+"""Solve the chosen plan again in run order, each layer on the inputs it will really see.
+
+With x̂ what the already quantized predecessors give and y = Wx the float output, the layer minimizes
+E‖y − Ŵx̂ − b̂‖². Its least-squares target is W* = W + (C − W H)(H + λ)⁻¹ with H = cov(x̂), C = cov(y, x̂) (Li et al.
+2025, GPTAQ, arXiv 2504.02692, rounds towards the same); GPTQ rounds W*, or a point between W and it, against H, and the
+bias makes the mean exact. Of a layer whose bias is not corrected both are taken about zero, so that its weights answer
+for the mean too. Several answers compete (the table's own and GPTQ's, each with and without the bias), and the one with
+the lowest error on held-back columns is kept before the next layer starts.
+
+What the float model chooses (places of a TopK, masks, counts: all that is computed from real numbers and is none) the
+quantized walk takes over. Rows behind such a choice then stand for the same in y and in x̂; by a choice of its own, the
+walk would compare rows of different things, or another number of them.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from itertools import chain, islice
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from ptqc.errors import NotFinite
+from ptqc.execution.bounded import WALK_MEMORY, Bounded, outputs_in_files
+from ptqc.execution.compressed import Compressed, Held
+from ptqc.execution.finite import Finite
+from ptqc.execution.onnxruntime import Feeds
+from ptqc.execution.walk import Keep, Slicer, Walk
+from ptqc.formats import Format, Scaled, scales
+from ptqc.ir.external import is_in_files
+from ptqc.ir.layers import Layer, Reading, draws
+from ptqc.ir.nodes import constant
+from ptqc.ir.operators import Trait, named
+from ptqc.ir.plan import Plan
+from ptqc.ir.quantized_weight import Solution, TunedNumbers, with_tables
+from ptqc.passes.base import Effect, Result
+from ptqc.passes.quantize import gptq, moments
+from ptqc.passes.quantize.column_order import ColumnOrder
+from ptqc.passes.quantize.moments import ColumnSample, Joined, Moments
+from ptqc.passes.quantize.phases import Decided, Planned
+from ptqc.passes.reconstruct.quantized_walk import Holding, compact, fine_values, peak_bytes, uncompressed
+from ptqc.utils.deadline import Deadline
+from ptqc.utils.memory import give_back
+from ptqc.utils.parallel import Room, in_order, processors
+from ptqc.utils.progress import IN_SHARES, Stage, in_shares
+from ptqc.utils.store import spool
+from ptqc.utils.tee import Shared
+
+# Bytes of activations that all walks may hold together; they decide how many samples take part.
+WALK_BYTES = 3 * 2**29
+# Multiply-accumulates that a walk may take; they decide the same.
+WALK_COMPUTE = 4e11
+MOST_SAMPLES = 256
+FEWEST_SAMPLES = 4  # where time is short
+# Share of the samples that judge the answers; the others are fitted to.
+HELD_SHARE = 0.25
+# Bytes that a walk holds of one batch: the allocator keeps memory of up to this size for the next batch.
+BATCH_BYTES = 2**23
+LARGEST_BATCH = 8
+# Added to the diagonal of the second moments, as a share of its mean.
+DAMPING = 0.02
+# How far each draw moves a layer from W towards W*. The whole way makes up for most of the error of the layers before,
+# but noise in x̂ makes W* small, which adds up over many layers. From GENEROUS_BITS on there is little to make up for.
+STRENGTHS = (0.5, 1.0, 0.25)
+GENEROUS_BITS = 6.0
+GENEROUS_STRENGTHS = (0.5, 0.25, 1.0)
+ROUNDS = 4
+# Seconds that a layer takes in any case, and products per second on its columns and on its moments; they decide what
+# progress says.
+EACH, COLUMNS_SPEED, MOMENTS_SPEED = 0.03, 1e10, 1e10
+# How many times as many columns as the table of candidates was solved on; wide layers have no more.
+COLUMNS = 4
+# Bytes for each number of a weight of a model beyond memory.
+NUMBER_BYTES = 16
+# What these give follows from the sizes of their input.
+SHAPES = named(Trait.MEASURES)
+TOP_K = "TopK"
+UNIQUE = "Unique"
+# How many layers the fastest draw may be ahead of the slowest: their float outputs are held.
+LEAD = 1
+
+
+# Outputs of a node by name, for each batch; and names of outputs by the first output of their node.
+Results = dict[str, list[Held]]
+Choices = Mapping[str, Sequence[str]]
+NO_CHOICES: Choices = {}
+
+
+@dataclass(frozen=True)
+class Reconstruct:
+    """Gives every layer of a plan its final codes, scales and bias.
+
+    draw: which columns of the data are looked at, and how much a layer makes up for those before it; every draw gives
+    another answer.
+    """
+
+    draw: int = 0
+    name: ClassVar[str] = "reconstruct"
+    effect: ClassVar[Effect] = Effect.TUNE
+
+    def apply(self, given: Planned) -> Result[TunedNumbers]:
+        """The tuned numbers of the plan."""
+        return Result(reconstruct_all(given, [self.draw])[0], True)
+
+
+@dataclass(frozen=True)
+class ColumnLimits:
+    """How much is looked at. columns: for each that the table was made of. samples: at most."""
+
+    columns: int = COLUMNS
+    samples: int = MOST_SAMPLES
+
+
+FULL = ColumnLimits()
+
+
+def reconstruct_all(planned: Planned, draws: Sequence[int]) -> list[TunedNumbers]:
+    """The tuned numbers of a plan from each draw.
+
+    Raises NotFinite where a value is NaN or infinite that is not in the float model.
+    """
+    return reconstruct_each(planned.decided, [(planned.plan, draw) for draw in draws])
+
+
+def reconstruct_each(
+    given: Decided, runs: Sequence[tuple[Plan, int]], limits: ColumnLimits = FULL
+) -> list[TunedNumbers]:
+    """The tuned numbers of each plan from its draw, all of one model with the same activations.
+
+    Raises NotFinite where a value is NaN or infinite that is not in the float model.
+    """
+    try:
+        return _reconstructed(given, runs, limits, compact)
+    except NotFinite:  # it may be the 16 bits that values are held in on the way
+        return _reconstructed(given, runs, limits, uncompressed)
+
+
+def _reconstructed(
+    given: Decided, runs: Sequence[tuple[Plan, int]], limits: ColumnLimits, holding: Holding
+) -> list[TunedNumbers]:
+    """One float walk serves all."""
+    plan, _ = runs[0]
+    slicer = Slicer(given.model)
+    fine, choices = fine_values(slicer), choices_of(given.model)
+    layers = {layer.name: layer for layer in plan.layers}
+    bounded = Bounded(WALK_MEMORY)
+    keeps = holding({}, fine), holding(plan.params, fine)
+    batches, split = _share_batches(slicer, given, len(runs), keeps, limits)
+    check = Finite(slicer, batches)
+    share = max(1, processors() // len(runs))
+    real = Walk(slicer, batches, keep=keeps[0], workers=share, check=check, bounded=bounded)
+    states, room = [], Room()
+    for each, draw in runs:
+        fixed = {w.name: given.solutions[w.name, each.formats[w.name]] for w in each.weights if w.table or not w.layers}
+        tables = with_tables(fixed, each.weights)
+        constants = {name: solution.weight for name, solution in tables.items()}
+        seen = Walk(slicer, batches, constants, keeps[1], share, check, bounded)
+        states.append(_State(given, each, seen, split, draw, limits.columns, tables, bounded, room=room))
+    steps = dict(zip(layers, in_shares([_cost(given, layer) for layer in layers.values()] or [1.0]), strict=False))
+    with given.progress.stage("reconstruct", IN_SHARES) as stage:
+        _solve_all(states, layers, _float_outputs(real, layers, given.deadline, choices), stage, steps, choices)
+    return [state.tuned for state in states]
+
+
+def _cost(given: Decided, layer: Layer) -> float:
+    """How long settling a layer takes beside others, in seconds of one processor: its columns, and its moments."""
+    columns = min(MOST_SAMPLES, len(given.tuning)) * given.macs.get(layer.name, 0) / COLUMNS_SPEED
+    moments = layer.groups * layer.width**2 * (layer.width + layer.channels // layer.groups * ROUNDS) / MOMENTS_SPEED
+    return EACH + columns + moments
+
+
+def _solve_all(
+    states: Sequence["_State"],
+    layers: Mapping[str, Layer],
+    outputs: Iterator[Results],
+    stage: Stage,
+    steps: Mapping[str, int],
+    choices: Choices,
+) -> None:
+    """Settle the layers of all states at the same time, while the outputs of the float model are made."""
+    shared = Shared[Results](len(states), LEAD)
+
+    def solve(number: int) -> None:
+        with shared.reading(number) as own:
+            for name in states[number].solve_all(layers, own, choices):
+                give_back()
+                if number == 0:
+                    stage.advance(name, steps[name])
+
+    work = [partial(shared.fill, outputs), *(partial(solve, number) for number in range(len(states)))]
+    try:
+        for _ in in_order(lambda one: one(), work, workers=len(work)):
+            pass
+    except BaseException as error:
+        shared.stop(error)
+        raise shared.cause or error from None
+
+
+def choices_of(model: ir.Model) -> Choices:
+    """Where something other than real numbers is computed from real numbers, by more than their shape.
+
+    By the first output of the node, the outputs that are no real numbers, or whose number is chosen, too.
+    """
+    found = {}
+    for node in model.graph:
+        made = [value for value in node.outputs if value.name]
+        chosen = [str(value.name) for value in made if value.dtype is not None and not value.dtype.is_floating_point()]
+        read = [value for value in node.inputs if value is not None and constant(value) is None]
+        is_real = any(value.dtype is None or value.dtype.is_floating_point() for value in read)
+        if chosen and is_real and node.op_type not in SHAPES:
+            found[str(made[0].name)] = [str(value.name) for value in made] if node.op_type == UNIQUE else chosen
+    return found
+
+
+def behind_choices(model: ir.Model) -> set[str]:
+    """All values that follow from a choice, and not from sizes alone."""
+    choices = choices_of(model)
+    found = {name for names in choices.values() for name in names}
+    for node in model.graph:
+        made, read = ({str(value.name) for value in of if value is not None} for of in (node.outputs, node.inputs))
+        if not (choices.keys().isdisjoint(made) and found.isdisjoint(read)):
+            found |= made
+    return found
+
+
+def are_paired(layer: Layer, inputs: Sequence[Held], outputs: Sequence[Held]) -> bool:
+    """Whether inputs of one walk and outputs of another one have the same positions.
+
+    They may not where a subgraph chooses how many there are.
+    """
+    columns = ColumnSample(layer, 0, 0)
+    axes = slice(2, None) if layer.is_convolution else slice(1, -1)
+    return all(
+        len(x) == len(y) and columns.out_shape(x.shape) == (y.shape[axes] or (1,))
+        for x, y in zip(inputs, outputs, strict=True)
+    )
+
+
+def _float_outputs(
+    real: Walk, layers: Mapping[str, Layer], deadline: Deadline, choices: Choices = NO_CHOICES
+) -> Iterator[Results]:
+    """What each layer gives in the float model and what each choice is, in run order, as long as there is time."""
+    for output in _nodes(real):
+        if not deadline.leaves(0):
+            return
+        if output not in layers and output not in choices:
+            real.step()
+            continue
+        results = real.compute()
+        found = {name: list(results[name]) for name in choices.get(output, [output])}  # the walk empties its own lists
+        real.advance(results)
+        yield found
+
+
+def _nodes(walk: Walk) -> Iterator[str]:
+    """The first output of each node, until the walk is at its end."""
+    while walk.position < len(walk):
+        yield walk.node.output[0]
+
+
+def _share_batches(
+    slicer: Slicer, given: Decided, draws: int, keeps: tuple[Keep, Keep], limits: ColumnLimits
+) -> tuple[list[Feeds], int]:
+    """Batches of as many samples as WALK_BYTES, WALK_COMPUTE and the deadline allow, and how many of them are fitted.
+
+    keeps: how the float walk and the quantized ones hold values.
+    """
+    began = time.monotonic()
+    sample, layers = list(given.tuning.largest), {layer.name for layer in given.layers}
+    real, seen = (peak_bytes(Walk(slicer, sample, keep=keep), layers) for keep in keeps)
+    room = min(WALK_BYTES / max(real + draws * seen, 1), WALK_COMPUTE / max(sum(given.macs.values()), 1))
+    each = (time.monotonic() - began) / 2 * (1 + 2 * draws) / processors()  # a draw computes its layers twice
+    count = given.deadline.affords(each, int(np.clip(room, 8, limits.samples)), FEWEST_SAMPLES)
+    held = max(2, int(count * HELD_SHARE))
+    size = int(np.clip(BATCH_BYTES // max(real, 1), 1, LARGEST_BATCH))
+    fitted, judging = given.tuning[: count - held].batched(size), given.held_back[:held].batched(size)
+    return outputs_in_files(chain(fitted, judging)), len(fitted)
+
+
+@dataclass
+class _State:
+    """The quantized walk of one draw, and the answers so far.
+
+    split: batches that are fitted to; the others judge. bounded: where columns are held. room: for the layers that all
+    draws solve at the same time. shared: what layers see that others are still to see; still: how many of them.
+    shared_weights: those that several layers multiply with.
+    """
+
+    given: Decided
+    plan: Plan
+    seen: Walk
+    split: int
+    draw: int
+    columns: int
+    weights: dict[str, Solution]
+    bounded: Bounded
+    biases: dict[str, np.ndarray | None] = field(default_factory=dict)
+    room: Room = field(default_factory=Room)
+    shared: dict[Reading, "_Inputs"] = field(default_factory=dict)
+    still: Counter[Reading] = field(init=False)
+    shared_weights: set[str] = field(init=False)
+    kept: int = 0
+    before: float = 0.0
+    after: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.still = Counter(layer.reading for layer in self.plan.layers)
+        self.shared_weights = {weight.name for weight in self.plan.weights if len(weight.layers) > 1}
+
+    @property
+    def tuned(self) -> TunedNumbers:
+        """The answers, and by how much they are closer on held-back columns than the table's."""
+        return TunedNumbers(self.weights, self.biases, self.kept, (self.before, self.after))
+
+    @property
+    def strength(self) -> float:
+        """How far from W to W* the layers go."""
+        strengths = GENEROUS_STRENGTHS if self.plan.code_bits >= GENEROUS_BITS else STRENGTHS
+        return strengths[self.draw % len(strengths)]
+
+    def solve_all(
+        self, layers: Mapping[str, Layer], outputs: Iterator[Results], choices: Choices = NO_CHOICES
+    ) -> Iterator[str]:
+        """Settle the layers one by one, given what each gives in the float model; the outputs' names.
+
+        outputs: of the float model, also what it chooses. Where they end early the other layers keep the table's
+        numbers.
+        """
+        for output in _nodes(self.seen):
+            if output not in layers and output not in choices:
+                self.seen.step()
+                continue
+            if (wanted := next(outputs, None)) is None:
+                break
+            if output in choices:
+                self.seen.advance(self._chosen(wanted))
+                continue
+            layer = layers[output]
+            found = self.room.run(partial(self._settled, wanted=wanted[output]), layer, self._need(layer))
+            self.seen.advance({output: found})
+            yield output
+        for layer in layers.values():
+            if layer.name not in self.biases:
+                self._keep_table(layer)
+
+    def _chosen(self, wanted: Results) -> Results:
+        """Outputs of the current node of which some are chosen by the float model."""
+        copies = {name: list(several) for name, several in wanted.items()}  # the walk empties its own lists
+        found, node = {**self.seen.compute(), **copies}, self.seen.node
+        if node.op_type == TOP_K:
+            values, places = node.output
+            axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), -1)
+            taken = zip(self.seen.values[node.input[0]], wanted.get(places, ()), strict=True)
+            if values and places:
+                picked = (np.take_along_axis(np.asarray(x), np.asarray(at), axis) for x, at in taken)
+                found[values] = [self.seen.keep(values, value) for value in picked]
+        return found
+
+    def _keep_table(self, layer: Layer) -> None:
+        self.kept += 1
+        self.weights.setdefault(layer.weight, self.given.solutions[layer.weight, self.plan.formats[layer.weight]])
+        self._take_bias(layer)
+
+    def _take_bias(self, layer: Layer) -> np.ndarray:
+        """Give a layer the bias that it has in the model; zeros where it has none."""
+        bias = constant(self.given.model.graph.initializers[layer.bias]) if layer.bias is not None else None
+        self.biases[layer.name] = None if bias is None else bias.reshape(-1)
+        return np.zeros(layer.channels, np.float32) if bias is None else bias.reshape(-1)
+
+    def _need(self, layer: Layer) -> int:
+        """Bytes that settling a layer takes, of a model beyond memory: its factor, and a few times its numbers."""
+        if not is_in_files(self.given.model):
+            return 0
+        return moments.factor_bytes(layer.groups, layer.width) + NUMBER_BYTES * layer.channels * layer.width
+
+    def _settled(self, layer: Layer, wanted: list[Held]) -> list[Held]:
+        if are_paired(layer, self.seen.values[layer.input], wanted):
+            return self.solve(layer, self._problem(layer, wanted))
+        solution = self.given.solutions[layer.weight, self.plan.formats[layer.weight]]
+        return self._outputs(layer, self.weights.setdefault(layer.weight, solution), self._take_bias(layer))
+
+    def solve(self, layer: Layer, problem: "_Problem") -> list[Held]:
+        """Settle the layer's weight and bias; returns its outputs in the quantized walk."""
+        form = self.plan.formats[layer.weight]
+        answers = [answer for solution in self._solutions(layer, form, problem) for answer in problem.judged(solution)]
+        error, solution, bias = min(answers, key=lambda answer: answer[0])  # on equal error the first is kept
+        self.before, self.after = self.before + answers[0][0], self.after + error
+        self.weights[layer.weight] = solution
+        self.biases[layer.name] = bias if bias.any() or layer.bias is not None else None
+        return self._outputs(layer, solution, bias)
+
+    def _solutions(self, layer: Layer, form: Format, problem: "_Problem") -> list[Solution]:
+        """Candidates in order of preference."""
+        if (fixed := self.weights.get(layer.weight)) is not None:  # an earlier layer shares it
+            return [fixed]
+        table = self.given.solutions[layer.weight, form]
+        # What is fitted to this layer alone may be far off for others; the table's numbers are fitted to all of them.
+        if not isinstance(form, Scaled) or layer.weight in self.shared_weights:
+            return [table]
+        return [table, problem.rounded(form, self.strength)]
+
+    def _outputs(self, layer: Layer, solution: Solution, bias: np.ndarray) -> list[Held]:
+        constants = {layer.weight: solution.weight}
+        if layer.bias is not None:
+            return self.seen.compute({**constants, layer.bias: bias})[layer.name]
+        return self.seen.compute(constants, layer.over_output(bias))[layer.name]
+
+    def _problem(self, layer: Layer, outputs: list[Held]) -> "_Problem":
+        inputs, seen = self.seen.values[layer.input], self._inputs_of(layer)
+        weight, base = (
+            constant(self.given.model.graph.initializers[n]) if n else None for n in (layer.weight, layer.bias)
+        )
+        assert weight is not None
+        bias = np.zeros(layer.channels, np.float32) if base is None else base.reshape(-1)
+        columns = replace(seen.columns, layer=layer)
+        parts = (columns.outputs(b, a.shape, 1000 * i) for i, (a, b) in enumerate(zip(inputs, outputs, strict=True)))
+        y, _ = self._joined(parts)
+        numbers = gptq.NUMBERS if is_in_files(self.given.model) else None
+        return _Problem(layer, layer.matrix(weight), bias, seen, y, self.given.powers, numbers)
+
+    def _inputs_of(self, layer: Layer) -> "_Inputs":
+        """What a layer sees; kept for others that see the same until the last of them has asked for it."""
+        reading = layer.reading
+        found = self.shared.pop(reading, None) or self._drawn(layer)
+        self.still[reading] -= 1
+        if self.still[reading] > 0:
+            self.shared[reading] = found
+        return found
+
+    def _drawn(self, layer: Layer) -> "_Inputs":
+        inputs = self.seen.values[layer.input]
+        seed = self.given.seed * 100_003 + self.draw * 1_000_003 + 50_021 + draws(self.plan.layers)[layer.name]
+        counts = [len(moments.images(len(x))) for x in inputs[: self.split]]
+        columns = ColumnSample(layer, moments.positions_per_sample(layer, sum(counts), self.columns), seed)
+        totals = (count * columns.total(x.shape) for count, x in zip(counts, inputs, strict=False))
+        columns = replace(columns, usual=max(1, sum(totals) // sum(counts)))
+        return _Inputs(columns, *self._joined(columns.inputs(a, 1000 * i) for i, a in enumerate(inputs)))
+
+    def _joined(self, parts: Iterator[Held]) -> tuple[list[Joined], int]:
+        """Columns of all batches in pieces, and how many of these are of batches that are fitted to."""
+        kept = map(self.bounded.keep, parts)
+        fitted = list(moments.joined(islice(kept, self.split)))
+        return [*fitted, *moments.joined(kept)], len(fitted)
+
+
+@dataclass
+class _Inputs:
+    """What layers of one reading see: columns x (groups, d, n) in pieces, and the moments of those that are fitted to.
+
+    They stay in the codes that the walks hold them in, as those of a depthwise layer take gigabytes in float32.
+    columns: which they are. split: how many pieces are fitted to; the rest judges. finite: which columns of each piece
+    count: where both walks are finite.
+    """
+
+    columns: ColumnSample
+    x: list[Joined]
+    split: int
+    finite: list[np.ndarray | slice] = field(default_factory=list)
+
+    def leave_out(self, y: Sequence[Joined]) -> None:
+        """Let only those columns count where what is seen and y, of a layer that sees it, are finite."""
+        if not self.finite:
+            self.finite = [_finite_columns(*pieces) for pieces in zip(self.x, y, strict=True)]
+
+    @cached_property
+    def moments(self) -> Moments:
+        """Of the pieces that are fitted to."""
+        found = Moments.empty(self.columns.layer.groups, self.columns.layer.width)
+        for x, kept in zip(self.x[: self.split], self.finite, strict=False):
+            found.add(np.asarray(x)[..., kept])
+        return found
+
+
+def _finite_columns(*pieces: Joined) -> np.ndarray | slice:
+    """Where all pieces are finite; what is held in codes is."""
+    uncertain = [piece for piece in pieces if not all(isinstance(part, Compressed) for part in piece.parts)]
+    if all(np.isfinite(np.asarray(piece)).all() for piece in uncertain):
+        return slice(None)
+    return np.asarray(np.logical_and.reduce([np.isfinite(np.asarray(piece)).all((0, 1)) for piece in uncertain]))
+
+
+@dataclass
+class _Problem:
+    """One layer: what it sees, and y (groups, R, n) at the same columns as the float model has it, in the same pieces.
+
+    powers: whether scales are to be powers of two. numbers: of the weight, that are worked on together; None: all.
+    """
+
+    layer: Layer
+    weight: np.ndarray
+    bias: np.ndarray
+    seen: _Inputs
+    y: list[Joined]
+    powers: bool = False
+    numbers: int | None = None
+
+    def __post_init__(self) -> None:
+        self.seen.leave_out(self.y)
+        self.split, self.moments = self.seen.split, self.seen.moments
+        self.second = moments.shrunk(self.moments.second(self.layer.is_corrected), self.moments.count)
+        total = sum(y.sum(-1, dtype=np.float64) for _, y in self._columns(slice(self.split)))
+        self.mean_y = np.asarray(total / max(self.moments.count, 1), np.float32)
+
+    def _columns(self, which: slice) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """The real values of some pieces, one after the other."""
+        for x, y, kept in zip(self.seen.x[which], self.y[which], self.seen.finite[which], strict=True):
+            yield np.asarray(x)[..., kept], np.asarray(y)[..., kept]
+
+    def rounded(self, form: Scaled, strength: float) -> Solution:
+        """GPTQ on the seen inputs of what the layer aims at; of W where the layer is too wide for W*."""
+        order = ColumnOrder.of(form, self.layer)
+        whole = order.moments(self.second)
+        second = gptq.Factored.of(whole, DAMPING, form.together) if whole.ndim == 3 else whole
+        matrix = self.target(second, strength, order) if isinstance(second, gptq.Factored) else self.weight
+        if self.layer.keeps_sign:
+            matrix = np.maximum(matrix, 0)
+        matrix = order.rows(matrix)
+        kept, keeps_sign = form.kept(order.rows(self.weight)), self.layer.keeps_sign
+        grids = gptq.grids_for(matrix, whole, [form], keeps_sign=keeps_sign, kept=kept, powers=self.powers)
+        target = gptq.RoundingTarget.of(matrix, grids[form], form, ROUNDS)
+        (answer,) = gptq.round_best([target], second, self.numbers)
+        codes = np.ascontiguousarray(self.layer.tensor(order.restored(answer.codes)))
+        codes = codes if self.numbers is None else spool.kept(codes)
+        return Solution(form, codes, answer.scale.reshape(-1), self.layer.channel_axis)
+
+    def target(self, second: gptq.Factored, strength: float, order: ColumnOrder) -> np.ndarray:
+        """W + strength · (W* − W), with W* the least-squares weight on the seen inputs, damped towards W.
+
+        order: that `second` has its columns in.
+        """
+        if self.numbers is None or self.weight.size <= self.numbers:
+            return self._target(slice(None), second, strength, order)
+        found = np.empty(self.weight.shape, np.float32)
+        for part in scales.parts(self.weight.shape[1], -(-found.size // self.numbers)):
+            found[:, part] = self._target(part, second, strength, order)
+        return found
+
+    def _target(self, part: slice, second: gptq.Factored, strength: float, order: ColumnOrder) -> np.ndarray:
+        """Some outputs of the target."""
+        mean_x, mean_y, weight = self.moments.mean, self.mean_y[:, part], self.weight[:, part]
+        cross = sum(
+            (y[:, part] - mean_y[..., None]) @ (x - mean_x[..., None]).transpose(0, 2, 1)
+            for x, y in self._columns(slice(self.split))
+        ) / np.float32(max(self.moments.count, 1))
+        residual = cross - weight @ self.moments.second()
+        if not self.layer.is_corrected:
+            missing = mean_y - self.bias.reshape(len(weight), -1)[:, part] - self._mean_of(weight)
+            residual += missing[..., None] * mean_x[:, None, :]
+        found = order.restored(second.solve(order.rows(residual)))
+        return np.asarray(weight + strength * found, np.float32)
+
+    def judged(self, solution: Solution) -> list[tuple[float, Solution, np.ndarray]]:
+        """Error on the held-back columns, solution and bias, for every bias: E‖y − Ŵx̂ − b̂‖²."""
+        matrix, biases = self.layer.matrix(solution.weight), self._biases(solution)
+        square, total, count = 0.0, np.zeros(matrix.shape[:2]), 0
+        for x, y in self._columns(slice(self.split, None)):
+            residual = y - matrix @ x - biases[0].reshape(*matrix.shape[:2], 1)
+            square += float((residual[..., None, :] @ residual[..., None]).sum(dtype=np.float64))
+            total += residual.sum(-1)
+            count += residual.shape[-1]
+        moves = [(bias - biases[0]).reshape(total.shape).astype(np.float64) for bias in biases]
+        errors = [float(square - 2 * (move * total).sum() + count * (move * move).sum()) for move in moves]
+        return [(error, solution, bias) for error, bias in zip(errors, biases, strict=True)]
+
+    def _biases(self, solution: Solution) -> list[np.ndarray]:
+        """The bias that makes the mean of every channel exact on the tuning columns, and the layer's own.
+
+        Of no columns there is no mean.
+        """
+        if not self.layer.is_corrected or not self.moments.count:
+            return [self.bias]
+        mean = self._mean_of(self.layer.matrix(solution.weight))
+        return [np.asarray((self.mean_y - mean).reshape(-1), np.float32), self.bias]
+
+    def _mean_of(self, matrix: np.ndarray) -> np.ndarray:
+        """What a weight gives in the mean, without bias (groups, R)."""
+        return np.asarray(np.einsum("gok,gk->go", matrix, self.moments.mean))

@@ -1,1 +1,0 @@
-"""Rewrites: the same function in the form that later passes expect."""

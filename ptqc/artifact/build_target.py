@@ -1,0 +1,108 @@
+"""What a target builds of a compile, where one is asked for."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from ptqc.calibration.samples import Samples
+from ptqc.codegen.targets import Chosen, TargetOutput
+from ptqc.errors import TargetError, UsageError
+from ptqc.passes.allocate.fit import Fitted
+from ptqc.utils.progress import Progress, Stage
+from ptqc.utils.store.entries import Store
+
+VERIFIED_SAMPLES = 4
+
+
+@dataclass(frozen=True)
+class BuiltTargets:
+    """files: for the artifact, by their place in it. documents: what the manifest says of each target."""
+
+    files: Mapping[str, Path]
+    documents: Mapping[str, Mapping[str, Any]]
+
+
+def check_target(chosen: Chosen | None) -> None:
+    """Refuse before any work what cannot be built here. Raises TargetError, or UsageError for what is not known."""
+    if chosen is None:
+        return
+    chosen.target.check_options(chosen.options)
+    if not chosen.may_be_missing:
+        with needed():
+            chosen.target.check_present()
+
+
+def check_samples(chosen: Chosen | None, samples: Samples, model: ir.Model) -> None:
+    """Raises TargetError where they differ too much in size, and a target is built that may not be missing."""
+    if chosen is not None and not chosen.may_be_missing:
+        with needed():
+            chosen.target.check_sizes(samples.of_main_size().row_shapes, model)
+
+
+@contextmanager
+def needed() -> Iterator[None]:
+    """Where a target that may not be missing cannot be built, the error says how to do without it."""
+    try:
+        yield
+    except TargetError as error:
+        raise type(error)(f"{error}; --allow-missing-target delivers the rest") from error
+
+
+def build_target(
+    fitted: Fitted, samples: Samples, chosen: Chosen | None, store: Store, scratch: Path, progress: Progress
+) -> BuiltTargets:
+    """The native library of the fitted plan, verified against the exported file on a few of the samples.
+
+    Where the target takes one size only, it is that of most samples. scratch: where its files stay until they are
+    delivered. Raises TargetError when it cannot be built and may not be missing; VerificationError when it computes
+    anything else.
+    """
+    if chosen is None:
+        return BuiltTargets({}, {})
+    build = partial(_built, fitted, samples, chosen, store, scratch, progress)
+    if not chosen.may_be_missing:
+        with needed():
+            return build()
+    try:
+        return build()
+    except TargetError as error:
+        return BuiltTargets({}, {chosen.name: {"missing": str(error)}})
+
+
+def _built(
+    fitted: Fitted, samples: Samples, chosen: Chosen, store: Store, scratch: Path, progress: Progress
+) -> BuiltTargets:
+    with progress.stage("native library") as stage:
+        try:
+            native = _native(fitted, samples, chosen, store, scratch, stage)
+        except UsageError as error:  # what a library refuses when it is run, the target refuses
+            raise TargetError(str(error)) from error
+    files = {f"{chosen.name}/{file}": path for file, path in native.files.items()}
+    return BuiltTargets(files, {chosen.name: native.document})
+
+
+def _native(
+    fitted: Fitted, samples: Samples, chosen: Chosen, store: Store, scratch: Path, stage: Stage
+) -> TargetOutput:
+    main = samples.of_main_size()
+    try:
+        return _of_sizes(fitted, samples, chosen, store, scratch / "target", stage)
+    except TargetError as error:
+        if len(main) == len(samples):
+            raise
+        reason = f"built for the size of {len(main)} of {len(samples)} held-back samples: {error}"
+    native = _of_sizes(fitted, main, chosen, store, scratch / "of_main_size", stage)
+    return replace(native, document={**native.document, "fixed_sizes": reason})
+
+
+def _of_sizes(
+    fitted: Fitted, samples: Samples, chosen: Chosen, store: Store, folder: Path, stage: Stage
+) -> TargetOutput:
+    folder.mkdir()
+    probes = list(samples.few(VERIFIED_SAMPLES))
+    return chosen.target.build(fitted.lowered, fitted.exported, probes, chosen.options, store.folder, folder, stage)

@@ -1,0 +1,276 @@
+"""The files of an artifact: model, manifest, plan, sensitivities, report, times."""
+
+import platform
+import time
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+
+from ptqc.artifact import folder as artifact
+from ptqc.artifact.build_target import BuiltTargets
+from ptqc.artifact.consistency import check_documents
+from ptqc.artifact.fit_for_use import worse_than_predicted
+from ptqc.artifact.golden import Golden
+from ptqc.artifact.labels import labels_of
+from ptqc.artifact.report import render
+from ptqc.artifact.report.energy import Energy
+from ptqc.artifact.unquantized import float_operators, rounded_for_float, unquantized_weights
+from ptqc.codegen.onnxruntime import exact_sums
+from ptqc.codegen.onnxruntime.export import Exported
+from ptqc.codegen.onnxruntime.verify import Verified
+from ptqc.evaluation.detection.detector import Detector
+from ptqc.evaluation.judge import Judged, to_json
+from ptqc.evaluation.speed import Measured
+from ptqc.formats import coded
+from ptqc.frontend.operators import FUSED
+from ptqc.ir import zipmaps
+from ptqc.ir.plan import write_json
+from ptqc.notes import Level, Note, is_cut_short, reasons_unfit
+from ptqc.passes.allocate.allocation import price, smallest_choice
+from ptqc.passes.allocate.fit import Fitted
+from ptqc.passes.allocate.frontier import frontier
+from ptqc.passes.allocate.job import Job
+from ptqc.passes.allocate.latency.latency_report import LatencyReport
+from ptqc.passes.allocate.loss.kept_loss import KeptLoss
+from ptqc.passes.allocate.memory.memory_report import MemoryReport
+from ptqc.passes.equalize.split import used_remedies
+from ptqc.passes.extensions import used
+from ptqc.utils.version import __version__
+
+FRONTIER_POINTS = 12
+
+
+@dataclass(frozen=True)
+class CompileOutcome:
+    """Everything that came out of a compile.
+
+    activation_loss: of the plan's activations with float weights. distances: of the golden outputs from the float
+    model's, relative, by name.
+    """
+
+    fitted: Fitted
+    verified: Verified
+    activation_loss: float
+    built: BuiltTargets
+    delivered: LatencyReport | None
+    memory: MemoryReport
+    kept: KeptLoss | None
+    judged: Judged
+    changed: Mapping[str, Any]
+    detector: Detector | None
+    speed: Measured
+    golden: Golden
+    distances: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Documents:
+    """What is told of an artifact, in JSON. costs: every candidate's bytes and predicted loss."""
+
+    manifest: dict[str, Any]
+    plan: dict[str, Any]
+    costs: dict[str, Any]
+
+
+def documents_of(job: Job, outcome: CompileOutcome) -> Documents:
+    """What is told of an artifact. Raises VerificationError where it contradicts the file."""
+    said = Documents(manifest(job, outcome), outcome.fitted.plan.to_json(), sensitivity(job, outcome.fitted))
+    said.manifest["energy"] = Energy.of(said.plan, said.costs).to_json()
+    check_documents(said.manifest, said.plan, outcome.fitted)
+    return said
+
+
+def files(outcome: CompileOutcome, said: Documents, folder: Path) -> dict[str, bytes | Path]:
+    """The files of an artifact by name. folder: for those that are too large for memory."""
+    return {
+        **outcome.fitted.exported.files(folder),
+        artifact.PLAN: write_json(said.plan).encode(),
+        artifact.SENSITIVITY: write_json(said.costs).encode(),
+        artifact.GOLDEN: outcome.golden.to_bytes(),
+        artifact.CHANGED: write_json(outcome.changed).encode(),
+        **outcome.built.files,
+    }
+
+
+def manifest(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
+    """Everything reproducible about an artifact."""
+    fitted, judged, delivered = outcome.fitted, outcome.judged, outcome.delivered
+    origin, proto = job.prepared.origin, fitted.exported.proto
+    own = sorted({node.op_type for node in proto.graph.node if node.domain == FUSED})
+    remedies, unused = used_remedies(job.prepared.remedies, fitted.plan)
+    split = {remedy.tensor: len(remedy.channels) for remedy in remedies if remedy.channels}
+    in_float = float_operators(job.model, fitted.plan, remedies)
+    notes = [*job.notes, *unused, *fitted.notes, *unquantized_weights(fitted.plan), *rounded_for_float(fitted.plan)]
+    notes += [*(operator.note for operator in in_float), *_warnings(job, outcome)]
+    for kept in (delivered, outcome.memory, outcome.kept):
+        notes += kept.notes if kept is not None else ()
+    notes += worse_than_predicted(job, fitted, judged, notes)
+    plugins, images = used(job.options.to_json(), list(outcome.built.documents)), job.prepared.samples.preprocessing
+    weights: Counter[str] = Counter()
+    for weight in fitted.plan.weights:
+        weights[str(fitted.plan.formats[weight.name])] += weight.size
+    return {
+        "ptqc": __version__,
+        "libraries": {"onnxruntime": ort.__version__, "onnx_ir": ir.__version__, "numpy": np.__version__},
+        "source": {
+            "name": origin.name,
+            "given": origin.given,
+            "bytes": origin.size,
+            "sha256": origin.digest,
+            "weights": origin.weights,
+        },
+        "calibration": {"samples": len(job.prepared.samples), "sha256": job.prepared.samples.digest},
+        "options": job.options.to_json(),
+        **({"plugins": plugins} if plugins else {}),
+        "preprocessing": None if images is None else asdict(images),
+        **({} if outcome.detector is None else {"detector": outcome.detector.to_json()}),
+        "budget": str(job.budgets.size) if job.budgets.size else None,
+        "file": {
+            "bytes": fitted.exported.size,
+            "bytes_told_to_solver": fitted.told,
+            "opset": proto.opset_import[0].version,
+            "ir_version": proto.ir_version,
+            "oldest_onnxruntime": oldest_runtime(proto.opset_import[0].version, proto.ir_version, own),
+            "runtime_operators": own,
+        },
+        "maps": zipmaps.remembered(job.model),
+        **({"recorded": dict(values)} if (values := fitted.exported.recorded_values) else {}),
+        "names": dict(fitted.exported.own),
+        "labels": dict(labels_of(fitted.plan.weights)),
+        "allocation": _allocation(job, fitted),
+        "latency": delivered.document if delivered is not None else None,
+        "memory": dict(outcome.memory.document),
+        "caches": None if job.prepared.caches is None else dict(job.prepared.caches),
+        "loss_budget": outcome.kept.document if outcome.kept is not None else None,
+        "cut_short": is_cut_short(notes),
+        "unfit": reasons_unfit(notes),
+        "weights_by_format": dict(weights),
+        "float_operators": dict(Counter(operator.op_type for operator in in_float)),
+        "split_channels": split,
+        "scaled_rows": [remedy.tensor for remedy in remedies if remedy.by_row],
+        "rounded_activations": dict(Counter(map(str, fitted.plan.cast_sites.values()))),
+        "verification": outcome.verified.to_json(),
+        "results": to_json(judged),
+        "measurements": job.entry,
+        "cpu": _cpu(fitted.exported),
+        "notes": [{"step": n.step, "subject": n.subject, "message": n.message, "level": str(n.level)} for n in notes],
+        "activation_loss": outcome.activation_loss,
+        "golden": {"samples": len(outcome.golden.inputs), "distances": dict(outcome.distances)},
+        "targets": dict(outcome.built.documents),
+    }
+
+
+def _allocation(job: Job, fitted: Fitted) -> dict[str, Any]:
+    allocation, problem = fitted.allocation, fitted.problem
+    percent = max(1, job.prepared.origin.size // 100)
+    given = allocation.status == "given"
+    return {
+        "status": allocation.status,
+        "loss": allocation.loss,
+        "unit": job.decided.loss_unit,
+        "bound": allocation.bound,
+        "gap": 0.0 if given else allocation.gap,
+        "limit": job.limit or fitted.exported.size,
+        "price_of_one_percent": 0.0 if given else price(problem, allocation, percent),
+        "smallest_bytes": problem.size(smallest_choice(problem)),
+        "with_activations": None if job.decided.proof is None else job.decided.proof.to_json(),
+    }
+
+
+def _cpu(exported: Exported) -> dict[str, Any]:
+    needed = exact_sums.settings(exported)
+    return {"saturates_without_vnni": bool(needed), "session_option_without_vnni": needed}
+
+
+def sensitivity(job: Job, fitted: Fitted) -> dict[str, Any]:
+    """Every candidate's bytes and predicted loss, and the least loss at other sizes."""
+    decided, problem = job.decided, fitted.problem
+    largest = max(fitted.exported.size, 2 * problem.size(smallest_choice(problem)))
+    weights = []
+    for weight, group in problem.by_weight().items():
+        found = next(w for w in decided.weights if w.name == weight)
+        candidates = [
+            {
+                "format": str(c.form),
+                "bytes": c.bytes,
+                "loss": c.loss,
+                "error": decided.errors[weight, c.form],
+                "needs": list(c.needs),
+            }
+            for c in group
+        ]
+        layers = {layer.name: decided.macs.get(layer.name, 0) for layer in found.layers}
+        weights.append({"weight": weight, "elements": found.size, "layers": layers, "candidates": candidates})
+    quantized = coded(decided.activations)
+    sites = [
+        {"site": s.name, "loss": decided.site_losses.get(s.name, 0.0), "quantized": s.name in quantized}
+        for s in decided.sites
+    ]
+    return {
+        "loss_unit": decided.loss_unit,
+        "weights": weights,
+        "activations": sites,
+        "fixed_bytes": problem.fixed,
+        "shared_bytes": dict(problem.once),
+        "frontier": [{"bytes": b, "loss": loss} for b, loss in frontier(problem, largest, FRONTIER_POINTS)],
+    }
+
+
+def _warnings(job: Job, outcome: CompileOutcome) -> list[Note]:
+    """One for each output that is kept poorly."""
+    found = []
+    for output in outcome.judged.outputs:
+        if output.low:
+            told = ", ".join(figure.text for figure in output.low)
+            message = f"the compiled model agrees poorly with the float model ({told}): {_advice(job, outcome)}"
+            found.append(Note("judge", output.name, message, Level.WARNING))
+    return found
+
+
+def _advice(job: Job, outcome: CompileOutcome) -> str:
+    """What helps against the part that loses most: activations, or weights."""
+    weights, activations = outcome.fitted.allocation.loss, outcome.activation_loss
+    if activations <= weights:
+        return "give it more bytes"
+    costs = f"8-bit activations lose most of it ({activations:.2g} {job.decided.loss_unit}, weights {weights:.2g})"
+    if job.options.activations == "integer":
+        return f"{costs}, which more bytes do not change: let --activations be auto or float"
+    return f"{costs}, which more bytes do not change: give a smaller --activation-limit, or --activations float"
+
+
+def apart(job: Job, outcome: CompileOutcome, said: Documents) -> dict[str, bytes]:
+    """The files of an artifact that differ from run to run."""
+    taken = times(job, outcome)
+    report = render(said.manifest, said.plan, said.costs, taken, outcome.changed)
+    return {artifact.RUN: write_json(taken).encode(), artifact.REPORT: report.encode()}
+
+
+def times(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
+    """What differs from run to run: times, memory, host."""
+    return {
+        **outcome.speed.to_json(),
+        "load_seconds": outcome.verified.load_seconds,
+        "seconds": time.monotonic() - job.started,
+        "peak_memory_mb": job.memory.mb,
+        "host": {"machine": platform.machine(), "system": platform.system(), "python": platform.python_version()},
+    }
+
+
+def oldest_runtime(opset: int, ir_version: int, own: Collection[str] = ()) -> str:
+    """The first ONNX Runtime release known to load a file of this opset and IR version and to fold its unpacking.
+
+    own: operators of ONNX Runtime's own in the file. 1.16 loads such files and gives the same outputs, but unpacks some
+    weights at every run.
+    """
+    by_opset = {22: "1.20", 23: "1.23", 24: "1.24", 25: "1.31", 26: "1.31"}
+    by_ir_version = {11: "1.22", 12: "1.23", 13: "1.24"}
+    by_operator = {"GatherBlockQuantized": "1.23"}  # of bytes of 4 or 8 bits
+    found = ["1.18", by_opset.get(opset, "1.18"), by_ir_version.get(ir_version, "1.18")]
+    found += [by_operator.get(name, "1.18") for name in own]
+    return max(found, key=lambda version: [int(part) for part in version.split(".")])

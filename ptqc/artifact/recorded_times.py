@@ -1,0 +1,20 @@
+"""The times of operators that an artifact recorded, for a compile that is to measure none."""
+
+from os import PathLike
+
+from ptqc.artifact import folder as artifact
+from ptqc.errors import UsageError
+from ptqc.passes.allocate.cost_model import Times
+from ptqc.passes.allocate.latency.latency_budget import recorded_times
+
+
+def times_of(folder: str | PathLike[str]) -> Times:
+    """The times that the artifact in a folder recorded. Raises UsageError where it has none that were measured."""
+    found = recorded_times(artifact.load(folder).manifest)
+    if found is None:
+        raise UsageError(f"{folder} was compiled with no latency budget, so it records no times of operators")
+    if not found.is_measured:
+        raise UsageError(
+            f"the times that {folder} records were predicted, as they are anew without them: leave them out"
+        )
+    return found

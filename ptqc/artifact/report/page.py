@@ -1,0 +1,192 @@
+"""The page: a table of contents, the headline figures, then one section after the other."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ptqc.artifact.report.bits_plot import bits_plot
+from ptqc.artifact.report.caches import cache_table, has_caches
+from ptqc.artifact.report.changed import changed_samples, has_changed
+from ptqc.artifact.report.frontier_plot import frontier_plot
+from ptqc.artifact.report.headline import cards
+from ptqc.artifact.report.latency import has_latency, latency_tables
+from ptqc.artifact.report.loss_budget import has_loss_budget, loss_budget_table
+from ptqc.artifact.report.markup import name, safe
+from ptqc.artifact.report.memory import has_memory, memory_table
+from ptqc.artifact.report.outputs import has_outputs, output_table
+from ptqc.artifact.report.rows import ReportFacts
+from ptqc.artifact.report.size_plot import size_plot
+from ptqc.artifact.report.style import SCRIPT, STYLE
+from ptqc.artifact.report.sweep import has_sweep, sweep_plots
+from ptqc.artifact.report.tables import activation_table, layer_table, note_list, reproducibility_table, worst_table
+from ptqc.artifact.report.targets import has_native, has_others, native_tables, other_tables
+from ptqc.artifact.report.verdict import verdict
+from ptqc.utils.text import entries
+
+FEW_WARNINGS = 2
+# Nothing is loaded from anywhere, whatever a name in the model says.
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+
+
+@dataclass(frozen=True)
+class Section:
+    """One section. key: its anchor. applies: whether it has anything to show."""
+
+    key: str
+    title: str
+    lead: str
+    content: Callable[[ReportFacts], str]
+    applies: Callable[[ReportFacts], bool] = lambda _facts: True
+
+
+def _float(facts: ReportFacts) -> str:
+    return note_list(facts.float_notes, "Every operator that computes does so on integers.")
+
+
+def _notes(facts: ReportFacts) -> str:
+    return note_list(facts.other_notes, "There is nothing else to say.")
+
+
+SECTIONS = (
+    Section(
+        "outputs",
+        "Outputs",
+        "What each output was taken for, and how far it is from the float model's on held-back samples.",
+        output_table,
+        has_outputs,
+    ),
+    Section(
+        "changed",
+        "Samples that changed most",
+        "The held-back samples on which the compiled model is farthest from the float model. Pictures are shown as the "
+        "model sees them, from black at the least value to white at the largest. In texts, the tokens are marked at "
+        "which the answer changed.",
+        changed_samples,
+        has_changed,
+    ),
+    Section("size", "Where the bytes are", "", size_plot),
+    Section("bits", "Bits per layer", "In execution order. Hover over a bar for its name.", bits_plot),
+    Section(
+        "frontier",
+        "Loss against size",
+        "The best plan at each size, from the same measurements. `ptqc resolve` builds any of them without measuring "
+        "again.",
+        frontier_plot,
+    ),
+    Section(
+        "sweep",
+        "Measured frontier",
+        "Files of several sizes from the same measurements, each built and compared with the float model on held-back "
+        "samples. They are reconstructed once, on fewer samples than the delivered file.",
+        sweep_plots,
+        has_sweep,
+    ),
+    Section(
+        "worst",
+        "What costs most",
+        "The weights with the largest predicted loss, and what to do about them.",
+        worst_table,
+    ),
+    Section(
+        "layers",
+        "Layers",
+        "SQNR refers to the layer's own output; the predicted loss refers to the model's outputs.",
+        layer_table,
+    ),
+    Section(
+        "latency",
+        "Latency",
+        "Time of one sample, on one thread of the processor or on the GPU. It was predicted from the times of each "
+        "operator in float and on integers; the delivered file or library was then measured.",
+        latency_tables,
+        has_latency,
+    ),
+    Section(
+        "memory",
+        "Memory",
+        "The memory of the unpacked weights, and of a run of one sample on top of them, kernels' own buffers included. "
+        "Not counted are the runtime itself, its copy of the graph, and the caller's inputs.",
+        memory_table,
+        has_memory,
+    ),
+    Section(
+        "caches",
+        "Caches",
+        "How keys and values of earlier tokens are kept, with their bytes at the longest text of the samples. The loss "
+        "of one cache alone was measured where a budget chose its form.",
+        cache_table,
+        has_caches,
+    ),
+    Section(
+        "loss-budget",
+        "Loss budget",
+        "Plans were built and measured on held-back samples, and their predicted loss was corrected accordingly. The "
+        "files were then judged on unseen samples, from the largest to the smallest, until one failed.",
+        loss_budget_table,
+        has_loss_budget,
+    ),
+    Section("activations", "Activations", "", activation_table),
+    Section("float", "What computes in float", "", _float),
+    Section(
+        "native",
+        "Native library",
+        "The comparison with the ONNX file on held-back samples and on edge inputs, before anything was written.",
+        native_tables,
+        has_native,
+    ),
+    Section("targets", "Targets", "Other libraries that were built beside the ONNX file.", other_tables, has_others),
+    Section("notes", "Notes", "What the compiler changed, and what it left alone.", _notes),
+    Section("reproducibility", "Reproducibility", "The same inputs give the same bytes.", reproducibility_table),
+)
+
+
+def _operators(facts: ReportFacts) -> str:
+    """Which operators the file has that are not ONNX's."""
+    own = facts.manifest["file"].get("runtime_operators")
+    return f"with operators of its own: {', '.join(own)}" if own else "with no custom operator"
+
+
+def page(facts: ReportFacts) -> str:
+    """HTML text."""
+    source = facts.manifest["source"]["name"]
+    sections = [section for section in SECTIONS if section.applies(facts)]
+    links = "".join(f'<a href="#{section.key}">{section.title}</a>' for section in sections)
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width,initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+<title>{safe(source)} – ptqc report</title>
+<style>{STYLE}</style></head>
+<body><main>
+<header><h1>{name(source, 90)}</h1>
+<p class="lead">Compiled by ptqc {safe(facts.manifest["ptqc"])}; runs in ONNX Runtime \
+{safe(facts.manifest["file"]["oldest_onnxruntime"])} and newer, {safe(_operators(facts))}.</p></header>
+{verdict(facts)}
+{_warnings(facts)}
+{cards(facts)}
+<nav>{links}</nav>
+{"".join(_section(section, facts) for section in sections)}
+<footer>Written by ptqc {safe(facts.manifest["ptqc"])}.</footer>
+</main><script>{SCRIPT}</script></body></html>
+"""
+
+
+def _section(section: Section, facts: ReportFacts) -> str:
+    lead = f"<p>{section.lead}</p>" if section.lead else ""
+    return f'<section id="{section.key}"><h2>{section.title}</h2>{lead}\n{section.content(facts)}\n</section>\n'
+
+
+def _warnings(facts: ReportFacts) -> str:
+    """Each in a box; more than FEW_WARNINGS in one, so that they do not fill the first screen."""
+    told = [_warning(note["message"], note["subject"]) for note in facts.warnings]
+    option = facts.manifest["cpu"]["session_option_without_vnni"]
+    if option:
+        told.append(_warning(f"8-bit weights can saturate on x64 CPUs without VNNI; there, set {entries(option)}", ""))
+    if len(told) <= FEW_WARNINGS:
+        return "\n".join(f'<div class="warning" role="note"><b>Warning</b> {one}</div>' for one in told)
+    items = "".join(f"<li>{one}</li>" for one in told)
+    return f'<div class="warning" role="note"><b>{len(told)} warnings</b><ul>{items}</ul></div>'
+
+
+def _warning(message: str, subject: str) -> str:
+    about = f"{name(subject)} " if subject else ""
+    return f"{about}{safe(message)}"

@@ -1,0 +1,199 @@
+"""A compile in a few lines for the terminal."""
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ptqc.artifact.report.caches import caches_in_words
+from ptqc.artifact.report.latency import with_activations
+from ptqc.artifact.report.loss_budget import loss_in_words
+from ptqc.artifact.report.memory import memory_in_words
+from ptqc.artifact.report.rows import labelled_notes
+from ptqc.artifact.report.scores import scores_of
+from ptqc.artifact.report.verdict import is_busy, is_faster
+from ptqc.formats import Format, mean_bits
+from ptqc.utils.text import differences_end_to_end, facts, shorten, visible
+
+Document = Mapping[str, Any]
+
+WIDTH, LABEL = 100, 12
+LISTED = 4  # formats or operators that a line names
+WARNINGS = 3
+NAME_LENGTH = 60
+# Figures that a line about the whole model has already.
+SAID = (["same top class", "SQNR"], ["SQNR"], ["SQNR", "variance"])
+PROVEN = 1e-4  # a gap below this is the solver's tolerance
+
+
+def summarize(manifest: Document, times: Document) -> str:
+    """Size, loss, agreement, score, latency, what computes in float, time and memory."""
+    lines = [("NOT FIT", f"for use: {visible(reason)}") for reason in manifest.get("unfit", ())[:1]]
+    lines += [*_size(manifest), *_quality(manifest), *_kept_loss(manifest), *_speed(manifest, times)]
+    lines += [*_time(manifest), *_memory(manifest), *_caches(manifest), *_targets(manifest)]
+    lines += _warnings(manifest)
+    return "\n".join(_line(label, content) for label, content in lines)
+
+
+def _line(label: str, content: str) -> str:
+    """Label and content; what does not fit goes on under the content."""
+    return textwrap.fill(f"{label:<{LABEL}}{content}", WIDTH, subsequent_indent=" " * LABEL, break_on_hyphens=False)
+
+
+def _size(manifest: Document) -> Iterator[tuple[str, str]]:
+    before, after, limit = manifest["source"]["bytes"], manifest["file"]["bytes"], manifest["allocation"]["limit"]
+    budget = f", {100 * after / limit:.2f} % of the budget of {manifest['budget']}" if manifest["budget"] else ""
+    yield "size", f"{before:,} -> {after:,} bytes: {100 * after / before:.2f} % of the original{budget}"
+    formats: Mapping[str, int] = manifest["weights_by_format"]
+    if formats:
+        bits = mean_bits((Format.parse(form), count) for form, count in formats.items())
+        yield "weights", f"{_counted(formats)}; {bits:.2f} bits on average"
+    yield "plan", _plan(manifest["allocation"], manifest["activation_loss"])
+    if together := with_activations(manifest["allocation"]):
+        yield "together", f"weights and activations: {together}"
+    if own := manifest["file"].get("runtime_operators"):
+        yield "runs in", f"ONNX Runtime alone, with operators of its own: {visible(', '.join(own))}"
+
+
+def _targets(manifest: Document) -> Iterator[tuple[str, str]]:
+    for name, found in manifest.get("targets", {}).items():
+        if "missing" in found:
+            yield name, f"not built: {found['missing']}"
+        elif "libraries" not in found:
+            yield name, visible(", ".join(f"{what} {value}" for what, value in facts(found))) or "built"
+        for library in found.get("libraries", ()):
+            steps = f"{sum(library['steps'].values())} steps of {library['kernels']} kernels"
+            size = f"{library['bytes']:,} bytes beside {found['weights_bytes']:,} of weights"
+            yield name, f"native library for {library['isa']}, {size}, {steps}; {_verified(library['verification'])}"
+
+
+def _verified(checked: Document) -> str:
+    if "missing" in checked:
+        return f"NOT VERIFIED: {checked['missing']}"
+    rounded = checked.get("end_to_end_rounded")
+    chained = differences_end_to_end(
+        sum(checked["end_to_end_different"].values()), None if rounded is None else sum(rounded.values())
+    )
+    return f"{checked['integers_compared']:,} integers equal those of the ONNX file layer by layer, {chained}"
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    """The largest counts: "219,136 int4, 14,896 int5"."""
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    more = f" and {len(ordered) - LISTED} more" if len(ordered) > LISTED else ""
+    return ", ".join(f"{count:,} {visible(what)}" for what, count in ordered[:LISTED]) + more
+
+
+def _plan(allocation: Document, activation_loss: float) -> str:
+    """The whole loss that was predicted: the measured one is of the whole file. The solver chooses weights alone."""
+    weights, unit = allocation["loss"], allocation["unit"]
+    predicted = f"predicted loss {weights + activation_loss:.3g} {unit}"
+    if activation_loss:
+        predicted += f" ({weights:.3g} by weights, {activation_loss:.3g} by activations)"
+    if allocation["status"] == "given":
+        return f"{predicted}; as given, not chosen by the solver"
+    gap, price = allocation["gap"], allocation["price_of_one_percent"]
+    proof = "proven best" if gap <= PROVEN else f"at most {100 * gap:.2g} % from the best"
+    more = f"+1 % of size: -{price:.2g}" if price > 0 else "+1 % of size gains nothing"
+    return f"{predicted}, {proof}; {more}"
+
+
+def _quality(manifest: Document) -> Iterator[tuple[str, str]]:
+    results = manifest["results"]
+    agreement = results["top1_agreement"]
+    same = f"same top class in {100 * agreement:.1f} %, " if agreement is not None else ""
+    loss = f"loss {results['loss']:.3g} {results['loss_unit']}"
+    samples = f"{results['held_back_samples']:,} held-back samples"
+    yield "agreement", f"{same}SQNR {results['sqnr_db']:.1f} dB, {loss} ({samples})"
+    yield from _outputs(results.get("outputs", []))
+    scores = scores_of(results)
+    if scores is not None:
+        title = "" if scores.title == "score" else f"{scores.title}: "
+        yield "score", f"{title}{scores.before} -> {scores.after} ({scores.difference})"
+
+
+def _kept_loss(manifest: Document) -> Iterator[tuple[str, str]]:
+    found = manifest.get("loss_budget")
+    if found is not None:
+        yield "loss", loss_in_words(found)
+
+
+def _outputs(outputs: Sequence[Document]) -> Iterator[tuple[str, str]]:
+    """How each was judged, with its own figures where the line above says them of another."""
+    for found in outputs[:LISTED]:
+        is_said = len(outputs) == 1 and [figure["name"] for figure in found["figures"]] in SAID
+        yield "output", judged_as(found) if is_said else f"{judged_as(found)}: {agreement(found)}"
+    if len(outputs) > LISTED:
+        yield "output", f"and {len(outputs) - LISTED} more, see the report"
+
+
+def judged_as(output: Document) -> str:
+    """What an output was taken for."""
+    return f"{shorten(visible(output['output']), NAME_LENGTH)} judged as {output['judged_as']}"
+
+
+def agreement(output: Document) -> str:
+    """How an output agrees with the float model's."""
+    figures = ", ".join(figure["text"] for figure in output["figures"])
+    return f"{figures}, loss {output['loss']:.3g} {output['loss_unit']}"
+
+
+def _speed(manifest: Document, times: Document) -> Iterator[tuple[str, str]]:
+    yield "latency", _latency(times)
+    integer, floats = manifest["verification"]["integer_nodes"], manifest["float_operators"]
+    in_float = f"in float {_counted(floats)}" if floats else "none in float"
+    # Artifacts of earlier versions count bfloat16 alone.
+    rounded = manifest.get("rounded_activations", {"bfloat16": manifest.get("bfloat16_activations", 0)})
+    more = "".join(f"; {count:,} activations in {form}" for form, count in rounded.items() if count)
+    yield "kernels", f"{integer:,} on integers, {in_float}{more}"
+    yield "took", f"{times['seconds']:.1f} s, {times['peak_memory_mb']:,.0f} MB of memory at most"
+
+
+def _memory(manifest: Document) -> Iterator[tuple[str, str]]:
+    if manifest.get("memory", {}).get("limit_bytes") is not None:
+        yield "memory", memory_in_words(manifest).partition(": ")[2]
+
+
+def _caches(manifest: Document) -> Iterator[tuple[str, str]]:
+    if manifest.get("caches") is not None:
+        yield "caches", caches_in_words(manifest)
+
+
+def _time(manifest: Document) -> Iterator[tuple[str, str]]:
+    found = manifest.get("latency")
+    if found is not None:
+        predicted, measured, real = (found[f"{what}_ms"] for what in ("predicted", "measured", "float"))
+        digits = ".3g" if measured is None else ".3f"
+        known = "not measured," if measured is None else f"measured {measured:.3f} ms"
+        told = f"predicted {predicted:{digits}} ms, {known} of the budget of {found['budget']}"
+        yield "time", f"{told} (float {real:{digits}} ms; {found['runtime']})"
+
+
+def _latency(times: Document) -> str:
+    speed = times["speed"]
+    if speed is None:
+        return f"not measured: {times.get('speed_missing', 'for want of time or memory')}"
+    found = f"{times['float_ms']:.3f} -> {times['compiled_ms']:.3f} ms"
+    rows = "one sample" if speed["rows"] == 1 else f"a batch of {speed['rows']} as the model asks for"
+    return f"{found}, {rows}, one thread, ONNX Runtime: {_faster(speed)}"
+
+
+def _faster(speed: Document) -> str:
+    """Which of the two is faster, as far as the spread of what was measured allows to say."""
+    ratio, low, high = (speed[name] for name in ("times_as_fast", "low", "high"))
+    faster = is_faster(speed)
+    if faster:
+        return f"{ratio:.2f} times as fast ({low:.2f}-{high:.2f})"
+    if faster is False:
+        return f"SLOWER, {1 / ratio:.2f} times as long ({1 / high:.2f}-{1 / low:.2f})"
+    if is_busy(speed):
+        return f"the machine was too busy to say which is faster ({low:.2f}-{high:.2f} times as fast)"
+    return f"equally fast ({low:.2f}-{high:.2f} times)"
+
+
+def _warnings(manifest: Document) -> Iterator[tuple[str, str]]:
+    found = [note for note in labelled_notes(manifest) if note["level"] == "warning"]
+    for note in found[:WARNINGS]:
+        about = f"{shorten(visible(note['subject']), NAME_LENGTH)}: " if note["subject"] else ""
+        yield "WARNING", f"{about}{visible(note['message'])}"
+    if len(found) > WARNINGS:
+        yield "WARNING", f"and {len(found) - WARNINGS} more, see the report"

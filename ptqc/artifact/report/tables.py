@@ -1,0 +1,198 @@
+"""The tables: weights, the five that cost most, activations, notes, and what it takes to get the same file again."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ptqc.artifact.report.markup import cell, details, name, safe, swatch, table
+from ptqc.artifact.report.note_groups import NAMED, NoteGroup, groups
+from ptqc.artifact.report.rows import Document, ReportFacts, Row
+from ptqc.formats import Integer
+from ptqc.options import PORTABLE_BITS
+from ptqc.utils.text import decibels, magnitude, number, percent
+
+OPEN_ROWS = 300  # longer tables are collapsed
+OPEN_SITES = 24
+
+
+def worst_table(facts: ReportFacts) -> str:
+    """The weights that cost most, each with what one step up would cost and bring."""
+    if not facts.worst:
+        return "<p>No weight costs any predicted loss.</p>"
+    rows = (
+        cell(_names(row))
+        + cell(swatch(row.chosen.form.colour) + safe(row.chosen.form))
+        + cell(number(row.chosen.loss), row.chosen.loss)
+        + _of_all(row.chosen.loss, facts.loss)
+        + cell(safe(_remedy(row, facts)))
+        for row in facts.worst
+    )
+    return _if_activations_cost_more(facts) + table(
+        ["costs most", "format", ">predicted loss", ">of all", "remedy"], rows
+    )
+
+
+def _if_activations_cost_more(facts: ReportFacts) -> str:
+    loss = facts.manifest["activation_loss"]
+    if loss <= facts.loss:
+        return ""
+    return (
+        f"<p>8-bit activations cost more than all weights together ({number(loss)} against {number(facts.loss)}): "
+        'more bytes help little, see <a href="#activations">activations</a>.</p>'
+    )
+
+
+def _of_all(loss: float, total: float) -> str:
+    return cell(percent(loss / total), loss, loss / total) if total > 0 else cell("", "")
+
+
+def _remedy(row: Row, facts: ReportFacts) -> str:
+    better, chosen = row.upgrade, row.chosen
+    if better is None:
+        return _no_upgrade(row, facts)
+    extra, gain = better.bytes - chosen.bytes, chosen.loss - better.loss
+    used = any(other.chosen.form == better.form for other in facts.rows)
+    brings = "" if used else " plus the code that unpacks it, new in this file"
+    share = f" ({percent(extra / facts.original)} of the original)"
+    more = better.form.bits_per_weight - chosen.form.bits_per_weight
+    step = "one more bit" if more == 1 else f"{more:g} more bits" if more > 0 else "it"
+    return f"{better.form}: {step} costs {extra:,} bytes{share}{brings}, takes off {number(gain)}"
+
+
+def _no_upgrade(row: Row, facts: ReportFacts) -> str:
+    options, form = facts.manifest["options"], row.chosen.form
+    widest = form == Integer(PORTABLE_BITS)
+    if "integer" in row.compute and widest and 8 in options["bits"] and not options["allow_8bit"]:
+        return "the widest that cannot saturate on CPUs without VNNI; if all your CPUs have VNNI, use allow_8bit"
+    return f"no larger candidate loses less than {form}"
+
+
+def layer_table(facts: ReportFacts) -> str:
+    """Every weight; collapsed where there are many."""
+    head = [
+        ">#",
+        "layer",
+        ">elements",
+        ">of the file",
+        "format",
+        "compute",
+        ">bytes",
+        ">predicted loss",
+        ">SQNR",
+        ">MACs",
+        ">bit flips",
+    ]
+    reasons = {note["subject"]: note["message"] for note in facts.float_notes}
+    rows = [_layer(i + 1, row, facts, reasons) for i, row in enumerate(facts.rows)]
+    found = table(head, rows, "sortable")
+    shown = found if len(rows) <= OPEN_ROWS else details(f"{len(rows):,} rows", found)
+    return f"<p>{safe(facts.energy.in_words())}</p>{shown}"
+
+
+def _layer(place: int, row: Row, facts: ReportFacts, reasons: Mapping[str, str]) -> str:
+    chosen, share = row.chosen, row.chosen.bytes / facts.size
+    why = next((reasons[name] for name in row.names if name in reasons), "")
+    compute = f'<span class="tag" title="{safe(why)}">{row.compute}</span>' if row.in_float else row.compute
+    flips = facts.energy.of_layers(row.layers)
+    return "".join(
+        [
+            cell(str(place), place),
+            cell(_names(row), row.names[0]),
+            cell(f"{row.elements:,}", row.elements),
+            cell(percent(share), share, share / facts.largest_share),
+            cell(swatch(chosen.form.colour) + safe(chosen.form), f"{chosen.form.bits_per_weight:g}"),
+            cell(compute, row.compute),
+            cell(f"{chosen.bytes:,}", chosen.bytes),
+            cell(number(chosen.loss), chosen.loss, chosen.loss / facts.largest_loss if facts.largest_loss else None),
+            cell(decibels(chosen.error), -chosen.error),
+            cell(magnitude(row.macs) if row.macs else "–", row.macs),
+            cell("–" if flips is None else magnitude(flips), flips or 0),
+        ]
+    )
+
+
+def _names(row: Row) -> str:
+    more = f' <span class="soft" title="{safe(", ".join(row.names))}">+{len(row.names) - 1}</span>'
+    return name(row.names[0]) + (more if len(row.names) > 1 else "")
+
+
+def activation_table(facts: ReportFacts) -> str:
+    """Every site; collapsed where there are many."""
+    sites, loss = facts.sensitivity["activations"], facts.manifest["activation_loss"]
+    if not sites:
+        return "<p>The model has no activation that an integer kernel could read.</p>"
+    scales = {entry["site"]: entry for entry in facts.plan["activations"]}
+    quantized = sum(site["quantized"] for site in sites)
+    decided = Counter(entry["format"] for entry in facts.plan["activations"] if "zero_point" not in entry)
+    rounded = "".join(f" and {count:,} rounded to {form}" for form, count in decided.items())
+    told = (
+        f"<p>{quantized:,} of {len(sites):,} activations are quantized to 8 bits{rounded}; together they cost "
+        f"a loss of {number(loss)} {safe(facts.unit)}.</p>"
+    )
+    largest = max(site["loss"] for site in sites)
+    rows = [_site(i + 1, site, scales.get(site["site"]), largest, facts.labels) for i, site in enumerate(sites)]
+    found = table([">#", "activation", "stored as", ">scale", ">zero point", ">loss alone"], rows, "sortable")
+    return told + (found if len(rows) <= OPEN_SITES else details(f"{len(rows):,} activations", found))
+
+
+def _site(place: int, site: Document, decided: Document | None, largest: float, labels: Document) -> str:
+    shown = labels.get(site["site"], site["site"])
+    stored = safe(decided["format"]) if decided else '<span class="tag">float</span>'
+    entry, empty = decided or {}, cell("", "")
+    scale = cell(number(entry["scale"]), entry["scale"]) if "scale" in entry else empty
+    zero = cell(str(entry["zero_point"]), entry["zero_point"]) if "zero_point" in entry else empty
+    loss = cell(number(site["loss"]), site["loss"], site["loss"] / largest if largest else None)
+    return cell(str(place), place) + cell(name(shown), shown) + cell(stored, "") + scale + zero + loss
+
+
+def note_list(notes: Sequence[Document], none: str) -> str:
+    """Equal messages once, with the values they are about."""
+    if not notes:
+        return f"<p>{safe(none)}</p>"
+    return f'<ul class="notes">{"".join(map(_group, groups(notes)))}</ul>'
+
+
+def _group(group: NoteGroup) -> str:
+    times = f' <span class="soft">× {group.count:,}</span>' if group.count > 1 else ""
+    shown = " ".join(name(subject, 80) for subject in group.subjects[:NAMED])
+    rest = group.subjects[NAMED:]
+    more = details(f"and {len(rest):,} more", " ".join(name(s, 80) for s in rest)) if rest else ""
+    about = f'<div class="subjects">{shown}{more}</div>' if shown else ""
+    return f'<li><span class="step">{safe(group.step)}</span> {safe(group.message)}{times}{about}</li>'
+
+
+def reproducibility_table(facts: ReportFacts) -> str:
+    """Versions, hashes, options, and what the checks of the written file found."""
+    manifest = facts.manifest
+    groups: list[tuple[str, Any]] = [
+        ("ptqc", manifest["ptqc"]),
+        ("libraries", manifest["libraries"]),
+        ("source", manifest["source"]),
+        ("calibration", manifest["calibration"]),
+        ("budget", manifest["budget"] or "none"),
+        ("options", manifest["options"]),
+        ("written file", manifest["file"]),
+        ("allocation", manifest["allocation"]),
+        ("verification", manifest["verification"]),
+        ("cpu", manifest["cpu"]),
+        ("measurements", manifest["measurements"]),
+    ]
+    rows = (f'<th scope="row">{safe(title)}</th><td>{_value(value)}</td>' for title, value in groups)
+    return table(["what", "value"], rows, "facts")
+
+
+def _value(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "<br>".join(_pairs(value)) or "–"
+    return f"<code>{safe(value)}</code>"
+
+
+def _pairs(value: Mapping[str, object]) -> Iterator[str]:
+    for key, item in sorted(value.items()):
+        if isinstance(item, Mapping):
+            shown = ", ".join(f"{k} {v}" for k, v in sorted(item.items())) or "–"
+        elif isinstance(item, list | tuple):
+            shown = ", ".join(map(str, item))
+        else:
+            shown = f"{item:,}" if isinstance(item, int) and not isinstance(item, bool) else str(item)
+        yield f'<span class="soft">{safe(key.replace("_", " "))}</span> <code>{safe(shown)}</code>'

@@ -1,0 +1,381 @@
+"""The commands of ptqc: each takes what the command line says and calls the Python API."""
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ptqc.errors import Interrupted, PtqcError, UsageError, VerificationError
+
+if TYPE_CHECKING:
+    from ptqc.artifact.folder import Artifact
+
+# Of every document that --json prints; fields that are added do not raise it.
+SCHEMA = 1
+TEXTS = ("unit", "length", "overlong", "padding", "padding_side", "padding_token", "special_tokens")
+PREPROCESSING = ("resize", "crop", "fit", "scale", "mean", "std", "layout", "channel_order", "resample", "fill")
+
+DETECTOR = ("boxes", "box_unit", "columns", "scores", "classes", "anchors", "variances", "overlap", "outputs")
+
+
+class Told(Protocol):
+    """What a command found: its text is for people, `to_json` for programs."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The document without its head."""
+
+
+def flag(name: str) -> str:
+    """An option of the Python API as the command line calls it."""
+    return f"--{name.replace('_', '-')}"
+
+
+def document(command: str, found: dict[str, Any]) -> str:
+    """What --json prints: the schema's version and the command, then what was found."""
+    return json.dumps({"schema": SCHEMA, "command": command, **found}, indent=1)
+
+
+def _tell(found: Told, options: argparse.Namespace, more: str = "") -> None:
+    """Print a result as it was asked for. more: what people are told beside it."""
+    if options.json:
+        print(document(options.name, found.to_json()))
+    elif not getattr(options, "quiet", False):
+        print(f"{found}{more}")
+
+
+def _holding(found: Told, error: PtqcError) -> PtqcError:
+    """The error of a command that found what is wrong; one document of `--json` has both."""
+    error.found = found.to_json()
+    return error
+
+
+def _progress(options: argparse.Namespace) -> Any:
+    from ptqc.utils.progress import for_terminal
+
+    return for_terminal(options.quiet)
+
+
+def run_compile(options: argparse.Namespace) -> None:
+    """`ptqc compile`."""
+    from ptqc.api import compile
+
+    names = ("samples", "observer", "activations", "activation_limit", "loss", "sensitivity", "bits", "formats")
+    more = ("sparsity", "scales", "allow_8bit", "seed", "pipeline", "time_limit", "cast_double", "float_layers")
+    given = _given(options, *names, *more, "inline", "operators", "rewrites")
+    if options.loss:
+        given["loss"] = kinds_of(options.loss)
+    artifact = compile(
+        options.model,
+        calibration=data_of(options),
+        output=options.output,
+        budget=options.budget,
+        preprocessing=_preprocessing(options),
+        detector=_detector(options),
+        labels=options.labels,
+        force=options.force,
+        strict=options.strict,
+        cache=options.cache,
+        dump_passes=options.dump_passes,
+        times=options.times,
+        progress=_progress(options),
+        **given,
+        **_given(options, "executor", "workers", "target", "allow_missing_target", *target_options()),
+    )
+    _done(artifact, options)
+
+
+def run_resolve(options: argparse.Namespace) -> None:
+    """`ptqc resolve`."""
+    from ptqc.api import resolve
+
+    artifact = resolve(
+        options.folder,
+        output=options.output,
+        budget=options.budget,
+        plan=_plan(options.plan),
+        calibration=data_of(options),
+        preprocessing=_preprocessing(options, options.folder),
+        labels=options.labels,
+        force=options.force,
+        strict=options.strict,
+        cache=options.cache,
+        pipeline=options.pipeline,
+        progress=_progress(options),
+        **_given(
+            options,
+            "time_limit",
+            "float_layers",
+            "inline",
+            "operators",
+            "target",
+            "allow_missing_target",
+            *target_options(),
+        ),
+    )
+    _done(artifact, options)
+
+
+def run_sweep(options: argparse.Namespace) -> None:
+    """`ptqc sweep`."""
+    from ptqc.tools.sweep import sweep
+
+    given = _given(options, "points", "cache", "time_limit")
+    if options.budgets is not None:
+        given["budgets"] = options.budgets.split(",")
+    found = sweep(options.folder, progress=_progress(options), **given)
+    _tell(found, options, f"\n\nadded to  {options.folder}  (sweep.json, and a plot in report.html)")
+
+
+def _given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Options that the command line states; others keep their defaults."""
+    return {name: value for name in names if (value := getattr(options, name)) is not None}
+
+
+def _plan(path: str | None) -> dict[str, Any] | None:
+    if path is None:
+        return None
+    try:
+        document: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read the plan {path}: {error}") from error
+    return document
+
+
+def _done(artifact: "Artifact", options: argparse.Namespace) -> None:
+    _tell(artifact, options, f"\n\nwritten to  {options.output}  (ship {artifact.path}; see report.html)")
+
+
+def _preprocessing(options: argparse.Namespace, *models: str) -> Any:
+    """As stated; what is not stated is as an artifact among the models keeps it, else the default.
+
+    None where nothing is stated and a model is an artifact, which is asked later.
+    """
+    from ptqc.calibration.images import Preprocessing
+
+    stated = _given(options, *PREPROCESSING)
+    if not (stated or options.preprocessing) and any(Path(model).is_dir() for model in models):
+        return None
+    if options.preprocessing:
+        return Preprocessing.parse(stated, Preprocessing.from_file(Path(options.preprocessing)))
+    return Preprocessing.parse(stated, _kept(models, "preprocessing"))
+
+
+def _detector(options: argparse.Namespace, *models: str) -> Any:
+    """As stated, and what is not stated as an artifact among the models keeps it; None if nothing is stated."""
+    from ptqc.evaluation.detection.detector import Detector
+
+    stated = _given(options, *DETECTOR)
+    return Detector.parse(stated, _kept(models, "detector")) if stated else None
+
+
+def _kept(models: Sequence[str], what: str) -> Any:
+    """What the first artifact keeps that keeps any. Raises the errors of `ptqc.load`."""
+    from ptqc.artifact.folder import load
+
+    folders = [model for model in models if Path(model).is_dir()]
+    return next(filter(None, (getattr(load(folder), what) for folder in folders)), None)
+
+
+def data_of(options: argparse.Namespace) -> Any:
+    """The stated samples: of texts, where a tokenizer is given.
+
+    A file may have a tokenizer and options of texts for other commands than this one, which has no texts.
+    """
+    from ptqc.calibration.texts import Texts, holds_texts
+
+    stated = _given(options, *TEXTS)
+    words = ", ".join(flag(name) for name in stated if name not in options.configured)
+    if options.tokenizer is None:
+        if words:
+            raise UsageError(f"{words} applies to texts only: give their --tokenizer, too")
+        return options.calibration
+    if "tokenizer" in options.configured and (options.calibration is None or not holds_texts(options.calibration)):
+        if words:
+            raise UsageError(
+                f"{words} applies to texts only, and the calibration data are none: give a text file or folder"
+            )
+        return options.calibration
+    if options.calibration is None:
+        raise UsageError("a --tokenizer was given but no texts: give them with --calibration FILE")
+    return Texts(options.calibration, options.tokenizer, **stated)
+
+
+def _judged(options: argparse.Namespace) -> Any:
+    """The data of `ptqc eval`: with arrays, a tokenizer is there for what the model answers."""
+    from ptqc.calibration.texts import holds_texts
+
+    return data_of(options) if holds_texts(options.calibration) else options.calibration
+
+
+def run_explain(options: argparse.Namespace) -> None:
+    """`ptqc explain`."""
+    from ptqc.artifact.folder import load
+    from ptqc.artifact.report.explanation import Explanation
+
+    artifact = load(options.folder)
+    _tell(Explanation(artifact.manifest, artifact.plan, artifact.sensitivity), options)
+
+
+def run_cache(options: argparse.Namespace) -> None:
+    """`ptqc cache`."""
+    from ptqc.utils.store.housekeeping import clear, contents
+    from ptqc.utils.store.shared import store_at
+
+    store = store_at(options.cache)
+    _tell(clear(store) if options.action == "clear" else contents(store), options, f" in {store.folder}")
+
+
+def run_doctor(options: argparse.Namespace) -> None:
+    """`ptqc doctor`; what is lacking is of the environment."""
+    from ptqc.tools.doctor import examine
+
+    found = examine(options.cache)
+    if found.is_well or not options.json:
+        _tell(found, options)
+    if not found.is_well:
+        lacking = "something that a compile needs is lacking: mend it, and run the same command again"
+        raise _holding(found, Interrupted(lacking))
+
+
+def run_verify(options: argparse.Namespace) -> None:
+    """`ptqc verify`."""
+    from ptqc.artifact.verify import verify
+
+    _tell(verify(options.folder, model=options.model, onnx_only=options.onnx_only), options)
+
+
+def run_bisect(options: argparse.Namespace) -> None:
+    """`ptqc bisect`; what differs is a VerificationError."""
+    from ptqc.artifact.bisect import bisect
+
+    given = _given(options, "samples")
+    found = bisect(
+        options.folder, calibration=data_of(options), preprocessing=_preprocessing(options, options.folder), **given
+    )
+    if found.first is not None:
+        raise _holding(found, VerificationError(str(found)))
+    _tell(found, options)
+
+
+def run_reduce(options: argparse.Namespace) -> None:
+    """`ptqc reduce`."""
+    from ptqc.tools.reduce import reduce
+
+    given = _given(options, "message", "time_limit")
+    if options.command:
+        given["command"] = options.command
+    found = reduce(
+        options.model,
+        output=options.output,
+        calibration=data_of(options),
+        preprocessing=_preprocessing(options),
+        progress=_progress(options),
+        **given,
+    )
+    _tell(found, options)
+
+
+def run_inspect(options: argparse.Namespace) -> None:
+    """`ptqc inspect`."""
+    from ptqc.tools.inspecting import inspect
+
+    _tell(inspect(options.model), options)
+
+
+def run_passes(options: argparse.Namespace) -> None:
+    """`ptqc passes`."""
+    from ptqc.passes.registry import listing
+
+    _tell(listing(), options)
+
+
+def run_bench(options: argparse.Namespace) -> None:
+    """`ptqc bench`."""
+    from ptqc.tools.benching import bench
+
+    _tell(bench(options.model, **_given(options, "threads", "isa")), options)
+
+
+def run_completion(options: argparse.Namespace) -> None:
+    """`ptqc completion`."""
+    import shtab
+
+    kinds = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY, "DATA": shtab.FILE}
+    made, known = options.parsers()
+    for action in (action for command in known.values() for action in command._actions):
+        wanted = kinds.get(str(action.metavar), shtab.FILE if action.dest in ("model", "models", "folder") else None)
+        if wanted is not None:
+            action.complete = wanted
+    print(shtab.complete(made, options.shell))
+
+
+def run_run(options: argparse.Namespace) -> None:
+    """`ptqc run`."""
+    from ptqc.tools.running import run
+
+    found = run(
+        options.model,
+        data_of(options),
+        output=options.output,
+        preprocessing=_preprocessing(options, options.model),
+        onnx_only=options.onnx_only,
+        progress=_progress(options),
+        **_given(options, "threads"),
+    )
+    _tell(found, options)
+
+
+def run_compare(options: argparse.Namespace) -> None:
+    """`ptqc compare`."""
+    from ptqc.tools.comparing import compare
+    from ptqc.utils.progress import for_terminal
+
+    found = compare(
+        *options.models,
+        calibration=data_of(options),
+        preprocessing=_preprocessing(options, *options.models),
+        progress=for_terminal(options.json),
+        **_given(options, "samples", "threads"),
+    )
+    _tell(found, options)
+
+
+def run_eval(options: argparse.Namespace) -> None:
+    """`ptqc eval`."""
+    from ptqc.tools.evaluating import evaluate
+    from ptqc.utils.progress import for_terminal
+
+    found = evaluate(
+        *options.models,
+        metric=options.metric,
+        data=_judged(options),
+        preprocessing=_preprocessing(options, *options.models),
+        detector=_detector(options, *options.models),
+        progress=for_terminal(options.json),
+        **_given(options, "labels", "output", "samples", "threads", "tokenizer"),
+    )
+    _tell(found, options)
+
+
+def kinds_of(given: Sequence[str], option: str = "--loss", what: str = "output") -> str | dict[str, str]:
+    """One kind for all outputs (or inputs), or a kind for each that is named."""
+    named = [text.rpartition("=") for text in given]
+    if len(given) == 1 and not named[0][1]:
+        return given[0]
+    if plain := [text for text, (_, equals, _) in zip(given, named, strict=True) if not equals]:
+        raise UsageError(
+            f"{option} {plain[0]} applies to all {what}s; to give several {option}, write {what.upper()}=KIND"
+        )
+    return {name: kind for name, _, kind in named}
+
+
+def target_options() -> dict[str, dataclasses.Field[Any]]:
+    """The options of all targets by name; one that several have is told as the first tells it."""
+    from ptqc.codegen.targets import names, options_of
+
+    found: dict[str, dataclasses.Field[Any]] = {}
+    for option in (option for name in names() for option in dataclasses.fields(options_of(name))):
+        found.setdefault(option.name, option)
+    return found

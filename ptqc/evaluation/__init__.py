@@ -1,0 +1,1 @@
+"""How good and how fast a file is: agreement with the float model, labels, detection, changed answers."""

@@ -1,0 +1,229 @@
+"""What a detector's outputs say that it finds in a picture, however they say it."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from ptqc.errors import UsageError
+from ptqc.evaluation.detection.boxes import (
+    FORMS,
+    SIDES,
+    VARIANCES,
+    BoxForm,
+    BoxFormName,
+    Size,
+    grid,
+    sides,
+    without_overlaps,
+)
+from ptqc.evaluation.detection.rows import BOX, CLASSES, LEAST_SCORE, ONCE, ROWS, DetectorRows
+from ptqc.utils.arguments import one_of, unknown
+
+BoxUnit = Literal["pixels", "shares"]
+Activation = Literal["none", "sigmoid", "softmax"]
+ClassNumbers = Literal["from-0", "from-1", "ids"]
+Role = Literal["all", "boxes", "scores", "classes", "count", "selected"]
+# The only boxes whose form is known by their name: those of TensorFlow's Object Detection API.
+TENSORFLOW, TENSORFLOW_FORM = "detection_boxes", FORMS["yxyx"]
+# Of a detector that leaves the choice to others: how many pairs of place and class are looked at and kept, as
+# COCO's own evaluations do.
+MOST_PAIRS, MOST_FOUND = 30_000, 300
+ROUNDING = 1e-3
+LARGEST = 500.0  # what a sigmoid is taken of
+
+
+@dataclass(frozen=True)
+class Detections:
+    """boxes (n, 4): corners in pixels of the model's input. scores (n,): falling. labels (n,): as in labelled data."""
+
+    boxes: np.ndarray
+    scores: np.ndarray
+    labels: np.ndarray
+
+
+@dataclass(frozen=True)
+class Detector:
+    """How a detector writes what it finds.
+
+    boxes: "xyxy" (left, top, right, bottom), "yxyx", "cxcywh" (centre, width, height), "xywh" (left, top, width,
+    height); "cells" and "distances", relative to the cells of a grid, as YOLOX and FCOS have them; "offsets" and
+    "offsets-yx", relative to `anchors`, as SSD has them. Not given, it is known of outputs with the names that
+    TensorFlow's Object Detection API gives.
+    box_unit: whether coordinates (of boxes, or of anchors) are "pixels" of the input, or "shares" of it.
+    columns: of a model with one output, what stands there for each box: "box,classes", "box,objectness,classes",
+    "box,score,class", "image,box,class,score" and the like.
+    scores: what turns the scores into probabilities: "none", "sigmoid" or "softmax".
+    classes: the model's number of what labels call class 0: "from-0", or "from-1" where 0 is the background. "ids": the
+    model speaks of the category ids of a COCO file.
+    anchors: an .npy (n, 4) with centre x, centre y, width and height of each. variances: what offsets are multiplied
+    by. overlap: of boxes of one class that overlap more, only the surest counts (intersection over union); models that
+    choose themselves are left alone. outputs: names by role ("all", "boxes", "scores", "classes", "count", "selected"
+    for what NonMaxSuppression gives), where these names do not say it.
+    Raises UsageError for values that are none of these.
+    """
+
+    boxes: BoxFormName | None = None
+    box_unit: BoxUnit | None = None
+    columns: tuple[str, ...] = ()
+    scores: Activation = "none"
+    classes: ClassNumbers = "from-0"
+    anchors: str | None = None
+    variances: tuple[float, ...] = VARIANCES
+    overlap: float = 0.65
+    outputs: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.boxes is not None:
+            one_of("boxes", self.boxes, get_args(BoxFormName))
+        if self.box_unit is not None:
+            one_of("box_unit", self.box_unit, get_args(BoxUnit))
+        one_of("scores", self.scores, get_args(Activation))
+        one_of("classes", self.classes, get_args(ClassNumbers))
+        if wrong := set(self.outputs) - set(get_args(Role)):
+            raise unknown("role of an output", wrong, get_args(Role))
+        self._check_columns()
+        if len(self.variances) != SIDES or not all(value > 0 for value in self.variances):
+            raise UsageError(f"variances = {self.variances}, expected four positive numbers, such as 0.1,0.1,0.2,0.2")
+        if not 0 < self.overlap <= 1:
+            raise UsageError(f"overlap = {self.overlap}, expected a share above 0 and at most 1")
+        if self.form is not None and (self.form.beside == "anchors") != (self.anchors is not None):
+            need = "needs anchors: give an .npy" if self.anchors is None else "has no anchors: leave them out"
+            raise UsageError(f"boxes of the form {self.boxes!r} {need}")
+        if self.form is not None and self.form.beside == "cells" and self.box_unit == "shares":
+            raise UsageError(f"boxes of the form {self.boxes!r} are told in cells: leave out the unit of boxes")
+
+    def _check_columns(self) -> None:
+        known = (BOX, CLASSES, *ONCE)
+        if wrong := set(self.columns) - set(known):
+            raise unknown("column", wrong, known)
+        given = self.columns
+        judged = ("score" in given and "class" in given) != (CLASSES in given)
+        if given and (BOX not in given or len(set(given)) < len(given) or not judged):
+            raise UsageError(
+                f"columns = {','.join(given)!r}, expected a box with its classes, or with a class and its score: such "
+                f"as {' or '.join(ROWS)}"
+            )
+
+    @property
+    def form(self) -> BoxForm | None:
+        """That of the boxes, where it is given."""
+        return None if self.boxes is None else FORMS[self.boxes]
+
+    @property
+    def told(self) -> str:
+        """How boxes are written, for people."""
+        return (self.form or TENSORFLOW_FORM).told
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, as an artifact keeps them."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "Detector":
+        """Inverse of `to_json`."""
+        given: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in document.items()
+        }
+        return cls(**given)
+
+    @classmethod
+    def parse(cls, options: Mapping[str, Any], base: "Detector | None" = None) -> "Detector":
+        """`base` (default: all defaults) with command-line texts: "box,classes", "0.1,0.1,0.2,0.2", ["boxes=NAME"]."""
+        given = dict(options)
+        if "columns" in given:
+            given["columns"] = tuple(part.strip() for part in given["columns"].split(","))
+        try:
+            if "variances" in given:
+                given["variances"] = tuple(map(float, given["variances"].split(",")))
+            if "overlap" in given:
+                given["overlap"] = float(given["overlap"])
+        except ValueError as error:
+            raise UsageError(f"variances and overlap are numbers: {error}") from error
+        pairs = [text.partition("=") for text in given.get("outputs", ())]
+        if plain := [role for role, equals, _ in pairs if not equals]:
+            raise UsageError(f"--outputs {plain[0]} names no output: write ROLE=NAME, such as boxes=output_1")
+        if pairs:
+            given["outputs"] = {role: name for role, _, name in pairs}
+        return replace(base or cls(), **given)
+
+    @cached_property
+    def _anchors(self) -> np.ndarray:
+        assert self.anchors is not None
+        try:
+            found = np.load(Path(self.anchors), allow_pickle=False)
+        except OSError as error:
+            raise UsageError(f"cannot read the anchors {self.anchors}: {error}") from error
+        except Exception as error:  # NumPy raises many types for a file of another kind
+            raise UsageError(f"the anchors {self.anchors} are no .npy file of numbers") from error
+        if not isinstance(found, np.ndarray) or found.ndim != 2 or found.shape[1] != SIDES:
+            shape = getattr(found, "shape", None)
+            raise UsageError(f"the anchors {self.anchors} have shape {shape}, expected (n, 4): centre, width, height")
+        return found.astype(np.float64)
+
+    def knows(self, names: Mapping[str, Any]) -> bool:
+        """Whether the form of boxes is given, or known by the names of the outputs."""
+        return self.boxes is not None or TENSORFLOW in names
+
+    def found(self, outputs: Mapping[str, Any], size: Size) -> Detections:
+        """What the outputs of one sample say. size: width and height of the model's input.
+
+        Raises UsageError where they are not as was said, or do not show where boxes, scores and classes stand.
+        """
+        if not self.knows(outputs):
+            forms = "; ".join(f"{form.name}: {form.told}" for form in FORMS.values())
+            raise UsageError(f"nothing says how the model writes boxes: give --boxes ({forms})")
+        arrays = {name: np.asarray(array) for name, array in outputs.items() if not isinstance(array, list | dict)}
+        rows = DetectorRows.of(self.columns, self.outputs, arrays)
+        corners = self._corners(rows.boxes, size)
+        said = rows.said(self._probabilities)
+        offset = 1 if self.classes == "from-1" else 0
+        place, label, score = said.places, said.labels - offset, said.scores
+        counted = (label >= 0) & (score > LEAST_SCORE)
+        place, label, score = place[counted], label[counted], score[counted]
+        order = np.argsort(-score, kind="stable")[:MOST_PAIRS]
+        place, label, score = place[order], label[order], score[order]
+        if not rows.chosen:
+            kept = without_overlaps(corners[place], label, self.overlap, MOST_FOUND)
+            place, label, score = place[kept], label[kept], score[kept]
+        return Detections(corners[place], score, label)
+
+    def _probabilities(self, scores: np.ndarray) -> np.ndarray:
+        """Of (n, classes)."""
+        scores = scores.astype(np.float64)
+        if self.scores == "sigmoid":
+            return np.asarray(1 / (1 + np.exp(-np.clip(scores, -LARGEST, LARGEST))))
+        if self.scores == "softmax":
+            raised = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
+            return np.asarray(raised / raised.sum(-1, keepdims=True))
+        if scores.size and (scores.min() < -ROUNDING or scores.max() > 1 + ROUNDING):
+            raise UsageError(
+                f"scores are from {scores.min():.4g} to {scores.max():.4g}, so they are no probabilities yet: give "
+                "--scores sigmoid or --scores softmax"
+            )
+        return scores
+
+    def _corners(self, boxes: np.ndarray, size: Size) -> np.ndarray:
+        """In pixels."""
+        form, unit = self.form or TENSORFLOW_FORM, self.box_unit
+        if form.beside == "cells":
+            cells = grid(len(boxes), size)
+            if cells is None:
+                raise UsageError(f"{len(boxes)} boxes are those of no grid of strides 8, 16, 32 on {size[0]}x{size[1]}")
+            return form.corners(boxes, cells)
+        beside = boxes
+        if form.beside == "anchors":
+            beside = self._anchors
+            if len(beside) != len(boxes):
+                raise UsageError(f"there are {len(boxes)} boxes, and {len(beside)} anchors in {self.anchors}")
+            order = [1, 0, 3, 2] if form.name == "offsets-yx" else [0, 1, 2, 3]
+            boxes = boxes * np.array(self.variances)[order]
+        if unit is None and self.boxes is None:
+            unit = "shares"
+        if unit is None:
+            raise UsageError("nothing says in which unit boxes are: give --box-unit pixels, or shares of the picture")
+        corners = form.corners(boxes, beside)
+        return corners * sides(size) if unit == "shares" else corners

@@ -1,0 +1,175 @@
+"""How good the delivered file is: agreement with the float model, score where labels are given."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from ptqc.calibration.samples import Samples
+from ptqc.evaluation.scoring import Scoring
+from ptqc.execution.bounded import outputs_in_files
+from ptqc.execution.onnxruntime import Feeds, Runner, open_packed, tensors_of
+from ptqc.ir.recorded import release, remembered
+from ptqc.losses import Kinds, OutputKind, OutputLoss, Outputs, comparable
+from ptqc.losses.base import Figure, Pair
+from ptqc.losses.classes import SAME_CLASS
+from ptqc.losses.state import State
+from ptqc.utils.progress import Progress
+
+Pairs = Sequence[tuple[Outputs, Outputs]]
+
+JUDGED_SAMPLES = 64
+BEST_SQNR = 300.0  # dB, what equal outputs have
+
+
+@dataclass(frozen=True)
+class JudgedOutput:
+    """How one output agrees. losses: by group of channels, where there are several; sqnr: in dB, by group."""
+
+    name: str
+    kind: OutputKind
+    loss: float
+    losses: Mapping[str, float]
+    sqnr: Mapping[str, float]
+    figures: tuple[Figure, ...]
+
+    @property
+    def low(self) -> list[Figure]:
+        """The figures that the user should be warned of."""
+        return [figure for figure in self.figures if figure.is_low]
+
+    @property
+    def worst_sqnr(self) -> float:
+        """The least signal to noise of the output's groups, in dB."""
+        return min(self.sqnr.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """The document for the manifest."""
+        return {
+            "output": self.name,
+            **self.kind.to_json(),
+            "judged_as": self.kind.describe(),
+            "loss": self.loss,
+            "loss_unit": self.kind.unit.name,
+            "losses": dict(self.losses),
+            "units": {group: unit.name for group, unit in self.kind.units().items()},
+            "sqnr_db": dict(self.sqnr),
+            "figures": [{"name": f.name, "value": f.value, "text": f.text, "low": f.is_low} for f in self.figures],
+        }
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Held-back agreement, and scores if there were labels.
+
+    loss: of all outputs together; by_sample: of each sample. score_title: what the scores are.
+    """
+
+    samples: int
+    loss: float
+    loss_unit: str
+    outputs: tuple[JudgedOutput, ...]
+    by_sample: tuple[float, ...]
+    float_score: float | None = None
+    compiled_score: float | None = None
+    score_title: str | None = None
+
+    @property
+    def agreement(self) -> float | None:
+        """Share of predictions with the same top class: of the output of classes that has the least."""
+        found = [f.value for output in self.outputs for f in output.figures if f.name == SAME_CLASS]
+        return min(found, default=None)
+
+    @property
+    def sqnr(self) -> float:
+        """Signal to noise, in dB, of the worst output or group of channels; states count only where all are states."""
+        answers = [output for output in self.outputs if not isinstance(output.kind, State)] or self.outputs
+        return min((output.worst_sqnr for output in answers), default=BEST_SQNR)
+
+
+def judge(
+    model: ir.Model,
+    file: onnx.ModelProto,
+    held_back: Samples,
+    kinds: Kinds,
+    scoring: Scoring | None,
+    progress: Progress,
+) -> Judged:
+    """Compare the packed file with the float model on held-back samples, and score it where users say how."""
+    real, packed = Runner(model), open_packed(file, model)
+    samples = held_back[:JUDGED_SAMPLES]
+    with progress.stage("compare with float", len(samples)) as stage:
+
+        def outputs() -> Iterator[Feeds]:
+            for feeds in samples:
+                yield tensors_of(real.run(feeds))
+                yield tensors_of(packed.run(feeds))
+                stage.advance()
+
+        both = outputs_in_files(outputs())
+    judged = judge_pairs(kinds, list(zip(both[::2], both[1::2], strict=True)))
+    if scoring is None:
+        return judged
+    if stand_ins := remembered(model):  # whoever scores feeds only what the delivered file takes
+        packed = open_packed(release(file, stand_ins)[0], model)
+    with progress.stage("score the file", 1) as stage:
+        score = scoring.score(packed.run)
+        stage.advance(f"{score:.6g}")
+    return replace(judged, float_score=scoring.float_score, compiled_score=score, score_title=scoring.title)
+
+
+def judge_pairs(kinds: Kinds, pairs: Pairs) -> Judged:
+    """How outputs agree, sample by sample: of the float model first, of another second."""
+    measure = OutputLoss.of(kinds, [real for real, _ in pairs])
+    return Judged(
+        len(pairs),
+        measure.mean(*zip(*pairs, strict=True)),
+        measure.unit,
+        tuple(_judged(name, measure, pairs) for name in kinds),
+        tuple(measure(real, packed) for real, packed in pairs),
+    )
+
+
+def _judged(name: str, measure: OutputLoss, pairs: Pairs) -> JudgedOutput:
+    """One output."""
+    kind = measure.kinds[name]
+    losses = measure.mean_losses(name, *zip(*pairs, strict=True))
+    loss = kind.combine(losses)
+    both = (comparable(kind, kind.real(name, real), kind.real(name, packed)) for real, packed in pairs)
+    arrays = [pair for pair in both if pair[0].size]
+    sqnr = {group: _sqnr([_cut(pair, part) for pair in arrays]) for group, part in kind.parts().items()}
+    figures = tuple(kind.figures(arrays, loss, sqnr)) if arrays else ()
+    return JudgedOutput(name, kind, loss, losses, sqnr, figures)
+
+
+def _cut(pair: Pair, part: tuple[int, slice] | None) -> Pair:
+    """Some channels of both."""
+    if part is None:
+        return pair
+    first, second = (np.moveaxis(x, part[0], 0)[part[1]] for x in pair)
+    return first, second
+
+
+def _sqnr(pairs: Sequence[Pair]) -> float:
+    """10 log10 of signal power over error power."""
+    signal = sum(float(np.square(real, dtype=np.float64).sum()) for real, _ in pairs)
+    error = sum(float(np.square(real.astype(np.float64) - packed).sum()) for real, packed in pairs)
+    return min(BEST_SQNR, 10 * float(np.log10(max(signal, 1e-30) / error))) if error else BEST_SQNR
+
+
+def to_json(judged: Judged) -> dict[str, Any]:
+    """The document for the manifest."""
+    return {
+        "held_back_samples": judged.samples,
+        "loss": judged.loss,
+        "loss_unit": judged.loss_unit,
+        "top1_agreement": judged.agreement,
+        "sqnr_db": judged.sqnr,
+        "outputs": [output.to_json() for output in judged.outputs],
+        "float_score": judged.float_score,
+        "compiled_score": judged.compiled_score,
+        "score_title": judged.score_title,
+    }

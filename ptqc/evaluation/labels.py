@@ -1,0 +1,250 @@
+"""Labelled samples for the report and for budgets of points: accuracy of classes, mean average precision of boxes.
+
+A budget of points chooses on every second sample and judges on the others; nothing else is chosen on labelled samples.
+"""
+
+import csv
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import onnx_ir as ir
+
+from ptqc.calibration.images import Preprocessing
+from ptqc.calibration.inputs import InputSpec, input_specs
+from ptqc.calibration.samples import EVERY_SAMPLE, Samples, collect
+from ptqc.calibration.sources import LABELS, spread
+from ptqc.errors import CalibrationError
+from ptqc.evaluation.detection.detector import Detector
+from ptqc.evaluation.detection.pictures import labelled_pictures
+from ptqc.evaluation.detection.precision import Matched, MeanPrecision, Truth, matched
+from ptqc.execution.onnxruntime import Feeds
+
+GROUPS = 50  # of pictures: a precision is computed without each
+ARRAYS, TABLE, COCO = ".npz", ".csv", ".json"
+
+Runs = Callable[[Feeds], dict[str, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Labelled(ABC):
+    """Samples with labels, and the score that they give a model, in percent. title: of the score."""
+
+    samples: Samples
+    title: ClassVar[str]
+
+    def score(self, run: Runs) -> float:
+        """The score of a model that runs so."""
+        return self.points(self.measured(run))
+
+    @abstractmethod
+    def measured(self, run: Runs) -> Sequence[Any]:
+        """What each sample adds to the score."""
+
+    @abstractmethod
+    def points(self, measured: Sequence[Any]) -> float:
+        """The score of samples, in percent. measured: of each."""
+
+    @abstractmethod
+    def every_second(self, first: int) -> Self:
+        """Every second sample from the first given."""
+
+    @property
+    @abstractmethod
+    def draws(self) -> int:
+        """How many numbers `drops` gives."""
+
+    @abstractmethod
+    def drops(self, real: Sequence[Any], found: Sequence[Any]) -> np.ndarray:
+        """Independent numbers whose spread tells how sure the drop from one score to the other is."""
+
+
+@dataclass(frozen=True)
+class LabelledClasses(Labelled):
+    """labels: the class number of each sample."""
+
+    labels: np.ndarray
+    title: ClassVar[str] = "top-1 accuracy, %"
+
+    def measured(self, run: Runs) -> Sequence[int]:
+        """Of each sample, 1 where its class is its label, else 0; see `predicted`."""
+        pairs = zip(self.samples, self.labels, strict=True)
+        return [int(predicted(run(feeds)) == label) for feeds, label in pairs]
+
+    def points(self, measured: Sequence[int]) -> float:
+        """Share of samples whose class is their label."""
+        return 100 * float(np.mean(measured))
+
+    def every_second(self, first: int) -> "LabelledClasses":
+        """See `Labelled`."""
+        return LabelledClasses(self.samples[first::2], self.labels[first::2])
+
+    @property
+    def draws(self) -> int:
+        """See `Labelled`."""
+        return len(self.samples)
+
+    def drops(self, real: Sequence[int], found: Sequence[int]) -> np.ndarray:
+        """Points of each sample."""
+        return 100.0 * np.subtract(real, found, dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class LabelledObjects(Labelled):
+    """truths: what is in each picture. detector: how the model writes what it finds."""
+
+    truths: tuple[Truth, ...]
+    detector: Detector
+    title: ClassVar[str] = "mAP 50-95, %"
+
+    def measured(self, run: Runs) -> Sequence[Matched]:
+        """What is found in each picture, and whether it is there. Raises UsageError as `Detector.found`."""
+        pairs = zip(self.samples, self.truths, strict=True)
+        return [matched(self.detector.found(run(feeds), truth.size), truth) for feeds, truth in pairs]
+
+    def points(self, measured: Sequence[Matched]) -> float:
+        """Mean average precision as COCO defines it."""
+        return 100 * MeanPrecision.of(measured).mean
+
+    def every_second(self, first: int) -> "LabelledObjects":
+        """See `Labelled`."""
+        return LabelledObjects(self.samples[first::2], self.truths[first::2], self.detector)
+
+    @property
+    def draws(self) -> int:
+        """See `Labelled`."""
+        return min(GROUPS, len(self.samples))
+
+    def drops(self, real: Sequence[Matched], found: Sequence[Matched]) -> np.ndarray:
+        """Pseudo-values of the jackknife (Tukey 1958), one of each group of pictures that is left out."""
+        count = self.draws
+        whole = self.points(real) - self.points(found)
+        left = [self.points(_without(real, i, count)) - self.points(_without(found, i, count)) for i in range(count)]
+        return count * whole - (count - 1) * np.array(left)
+
+
+def _without(measured: Sequence[Matched], group: int, groups: int) -> list[Matched]:
+    return [one for place, one in enumerate(measured) if place % groups != group]
+
+
+def is_input(name: str, inputs: Sequence[InputSpec]) -> bool:
+    """Whether a model has an input of this name, which an array of that name then feeds."""
+    return any(spec.name == name for spec in inputs)
+
+
+def predicted(outputs: Mapping[str, object]) -> int:
+    """The class that a model gives one sample.
+
+    That with the largest score in the first output of several real numbers; where there is none, the first integer
+    alone, as classifiers of scikit-learn give it; else the first output decides.
+    """
+    arrays = [array for array in outputs.values() if isinstance(array, np.ndarray)]
+    scores = next((array for array in arrays if array.dtype.kind == "f" and array.size > 1), None)
+    classes = next((array for array in arrays if array.dtype.kind in "iu" and array.size == 1), None)
+    if scores is None and classes is not None:
+        return int(classes.item())
+    return int((arrays[0] if scores is None else scores).reshape(-1).argmax())
+
+
+def read_labels(
+    model: ir.Model, path: Path, folder: Path, preprocessing: Preprocessing | None, detector: Detector | None = None
+) -> Labelled:
+    """Samples and labels, spooled into `folder`: an .npz, a CSV of `image,class` lines, or pictures with boxes.
+
+    These are a folder with labels as YOLO writes them, or a file as COCO writes it, below whose folder the pictures
+    lie. Raises CalibrationError naming the file and what is wrong.
+    """
+    inputs = input_specs(model)
+    if path.is_dir() or (path.is_file() and path.suffix == COCO):
+        return _objects(path, inputs, folder, preprocessing or Preprocessing(), detector or Detector())
+    if not path.is_file():
+        raise CalibrationError(
+            f"the labels {path} do not exist; give an .npz with `{LABELS}` or a CSV of image,class; for a detector a "
+            "folder of images with labels as YOLO writes them, or a COCO file"
+        )
+    if path.suffix not in (ARRAYS, TABLE):
+        raise CalibrationError(
+            f"the labels {path} are neither {ARRAYS}, {TABLE} nor {COCO}; give an .npz with `{LABELS}`, a CSV of "
+            "image,class, or for a detector a COCO file"
+        )
+    if path.suffix == ARRAYS and is_input(LABELS, inputs):
+        raise CalibrationError(
+            f"the model has an input {LABELS!r}, so that {path} has no place for class numbers: judge the compiled "
+            "file with `ptqc eval`, whose --labels has them alone"
+        )
+    feeds, labels = _from_npz(path) if path.suffix == ARRAYS else from_csv(path, inputs, preprocessing)
+    samples = collect(feeds, inputs, folder, EVERY_SAMPLE, preprocessing)
+    if len(samples) != len(labels):
+        raise CalibrationError(f"{path} has {len(samples)} samples and {len(labels)} labels; give one label per sample")
+    return LabelledClasses(samples, labels)
+
+
+def _objects(
+    path: Path, inputs: tuple[InputSpec, ...], folder: Path, preprocessing: Preprocessing, detector: Detector
+) -> LabelledObjects:
+    place, labels = (path, None) if path.is_dir() else (path.parent, path)
+    _, pictures = labelled_pictures(place, labels, detector.classes, inputs, None, preprocessing)
+    truths = list[Truth]()
+
+    def feeds_of() -> Any:
+        for picture in pictures:
+            truths.append(picture.truth)
+            yield picture.feeds
+
+    samples = collect(feeds_of(), inputs, folder, EVERY_SAMPLE)
+    if not any(np.any(~truth.crowd) for truth in truths):
+        raise CalibrationError(f"the labels {path} name no object in any of {len(truths)} images, so none can be found")
+    return LabelledObjects(samples, tuple(truths), detector)
+
+
+def _from_npz(path: Path) -> tuple[object, np.ndarray]:
+    try:
+        # numpy.load, given a path, leaves a damaged file open.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except Exception as error:  # NumPy and zipfile raise many types for a damaged file
+        raise CalibrationError(f"cannot read the labels {path}: {error}") from error
+    labels = arrays.pop(LABELS, None)
+    if labels is None or labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise CalibrationError(f"{path} has no array `{LABELS}` of one integer per sample; it has {sorted(arrays)}")
+    return arrays, labels
+
+
+def from_csv(
+    path: Path, inputs: tuple[InputSpec, ...], preprocessing: Preprocessing | None, most: int = EVERY_SAMPLE
+) -> tuple[object, np.ndarray]:
+    """Images of `image,class` lines, as feeds one by one, and their classes; at most so many, evenly spread.
+
+    Raises CalibrationError.
+    """
+    if len(inputs) != 1:
+        raise CalibrationError(f"a CSV of images fits models with one input; this one has {len(inputs)}: give an .npz")
+    rows = _rows(path)
+    rows = [rows[place] for place in spread(len(rows), most)]
+    if missing := next((name for name, _ in rows if not (path.parent / name).is_file()), None):
+        raise CalibrationError(
+            f"{path} names {missing}, and there is no {path.parent / missing}: give paths relative to the CSV"
+        )
+    loader = preprocessing or Preprocessing()
+    images = ({inputs[0].name: loader.load(path.parent / name, inputs[0])} for name, _ in rows)
+    return images, np.array([label for _, label in rows])
+
+
+def _rows(path: Path) -> list[tuple[str, int]]:
+    """Image and class number of every line."""
+    try:
+        lines = list(csv.reader(path.read_text(encoding="utf-8-sig").splitlines()))
+    except (OSError, ValueError, csv.Error) as error:
+        raise CalibrationError(f"cannot read the labels {path}: {error}") from error
+    rows = []
+    for number, line in enumerate(lines, 1):
+        if len(line) >= 2 and line[1].strip().isdecimal():
+            rows.append((line[0], int(line[1])))
+        elif line and (number > 1 or (path.parent / line[0]).is_file()):  # a first line without image is a heading
+            raise CalibrationError(f"{path}, line {number}: {line} is not `image,class number`")
+    if not rows:
+        raise CalibrationError(f"{path} has no line `image,class number`")
+    return rows

@@ -1,0 +1,79 @@
+"""The score of a model in the report and in budgets of points: the user's own, or that of labelled samples."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ptqc.budget import DROP, LossBudget
+from ptqc.errors import UsageError
+from ptqc.evaluation.labels import Labelled, Runs
+from ptqc.execution.onnxruntime import Runner
+from ptqc.ir.recorded import released
+from ptqc.utils.arguments import shown
+from ptqc.utils.progress import Progress
+
+Evaluate = Callable[[Runs], float]
+PERCENT = 100.0
+STAGE = "score the float model"
+
+
+@dataclass(frozen=True)
+class OwnScore:
+    """A user's own function. perfect: what it gives a perfect model; None: not stated, so its numbers stay as they are.
+
+    With it stated, scores are percent of that.
+    """
+
+    evaluate: Evaluate
+    perfect: float | None = None
+
+    def __call__(self, run: Runs) -> float:
+        """The score of a model that runs so. Raises UsageError for what is no finite number."""
+        given = self.evaluate(run)
+        try:
+            value = float(given)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"evaluate returned {shown(given)}; let it return one number") from error
+        if not math.isfinite(value):
+            raise UsageError(f"evaluate returned {value}; let it return a finite number, the higher the better")
+        return value if self.perfect is None else PERCENT * value / self.perfect
+
+    def check_percent(self, score: float, budget: LossBudget) -> None:
+        """Raises UsageError where the score of the float model does not look like percent, and no scale is stated."""
+        if self.perfect is None and not 1 < score <= PERCENT:
+            raise UsageError(
+                f"the budget {budget} counts points of a score in percent, and evaluate gives the float model "
+                f"{score:.6g}: return percent, such as 100 * accuracy, or state what a perfect model scores with "
+                "perfect_score=1 (100 if these are percent)"
+            )
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How models are scored, and what the float model scores. labelled: the samples, where labels score."""
+
+    title: str
+    score: Callable[[Runs], float]
+    float_score: float
+    labelled: Labelled | None = None
+
+
+def scoring_of(
+    model: ir.Model, own: OwnScore | None, labelled: Labelled | None, budget: LossBudget | None, progress: Progress
+) -> Scoring | None:
+    """Score the float model; None where nothing says how. Raises UsageError for a score that a budget cannot count."""
+    if own is None and labelled is None:
+        return None
+    with progress.stage(STAGE, 1) as stage:
+        run = Runner(released(model)).run  # whoever scores feeds only what the model takes
+        if own is None:
+            assert labelled is not None
+            found = Scoring(labelled.title, labelled.score, labelled.score(run), labelled)
+        else:
+            found = Scoring("score" if own.perfect is None else "score, %", own, own(run))
+            if budget is not None and budget.unit == DROP:
+                own.check_percent(found.float_score, budget)
+        stage.advance(f"{found.float_score:.6g}")
+    return found

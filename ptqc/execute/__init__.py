@@ -1,1 +1,0 @@
-"""The one way to run a graph: ONNX Runtime, or torch where gradients are needed (`ptqc.execute.torch`)."""

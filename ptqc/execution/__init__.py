@@ -1,0 +1,1 @@
+"""The one way to run a graph: ONNX Runtime, or torch where gradients are needed (`ptqc.execution.torch`)."""

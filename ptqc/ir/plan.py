@@ -1,0 +1,147 @@
+"""The one place where decisions live: which activations are quantized and how, and the format of each weight.
+
+A plan is plain JSON with stable keys (output value names), can be written, edited and given back.
+"""
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from ptqc.errors import UsageError
+from ptqc.formats import ActivationParams, FloatActivation, Format, QuantParams, Reader, coded, mean_bits, rounded_to
+from ptqc.formats.activations import read
+from ptqc.ir.layers import Layer, Weight
+from ptqc.ir.sites import Kernel, Site, integer_kernels, source_params, useful_sites
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Decisions over the roles of one model.
+
+    activations: site name -> its format with parameters, for the sites that are rounded; the others are float32.
+    formats: weight name -> storage format.
+    """
+
+    layers: tuple[Layer, ...]
+    weights: tuple[Weight, ...]
+    kernels: tuple[Kernel, ...]
+    sites: tuple[Site, ...]
+    activations: Mapping[str, ActivationParams]
+    formats: Mapping[str, Format]
+
+    @cached_property
+    def params(self) -> Mapping[str, QuantParams]:
+        """Tensor -> parameters, for those that are codes; tensors of one site share one object."""
+        found = coded(self.activations)
+        return {tensor: found[site.name] for site in self.sites if site.name in found for tensor in site.tensors}
+
+    @cached_property
+    def rounded(self) -> Mapping[str, ActivationParams]:
+        """Parameters of the tensors at which values are rounded; the others of a site only move them."""
+        return source_params(self.sites, self.activations)
+
+    @cached_property
+    def cast(self) -> Mapping[str, FloatActivation]:
+        """Format of the tensors that are rounded to real numbers of fewer digits."""
+        return rounded_to(self.rounded)
+
+    @property
+    def cast_sites(self) -> dict[str, FloatActivation]:
+        """The same of whole sites, by name, in order of appearance."""
+        found = rounded_to(self.activations)
+        return {site.name: found[site.name] for site in self.sites if site.name in found}
+
+    @cached_property
+    def integer(self) -> Mapping[str, Kernel]:
+        """Node name -> kernel, for the nodes that run on codes."""
+        return {kernel.node: kernel for kernel in integer_kernels(self._coded, self.params)}
+
+    @cached_property
+    def _coded(self) -> Sequence[Kernel]:
+        """The kernels but for those of layers whose weights are no codes."""
+        layers = {layer.name: layer for layer in self.layers}
+        return [one for one in self.kernels if one.node not in layers or self._has_codes(layers[one.node])]
+
+    @cached_property
+    def code_bits(self) -> float:
+        """Stored bits of the mean weight that layers read as codes, without scales and levels; 0 without such."""
+        read = [(self.formats[weight.name], weight.size) for weight in self.weights if weight.layers]
+        return mean_bits((form, size) for form, size in read if form.has_codes)
+
+    def _has_codes(self, layer: Layer) -> bool:
+        """Whether the layer's weight is stored as codes with a scale per output channel."""
+        weight = next(weight for weight in self.weights if weight.name == layer.weight)
+        form = self.formats.get(weight.name)
+        return weight.channel_axis == layer.channel_axis and (form is None or form.has_codes)
+
+    def with_formats(self, formats: Mapping[str, Format]) -> "Plan":
+        """The same activations with other weight formats; those stay float32 whose rounding then serves nothing.
+
+        Codes serve kernels that read or give them; roundings to other real numbers make weights of some formats faster.
+        """
+        plan = replace(self, formats=dict(formats))
+        layers = [layer for layer in plan.layers if layer.name not in plan.integer]
+        tensors = {site.name: site.tensors for site in self.sites}
+        left = {name for name, form in self.cast_sites.items() if not plan._gains(form, tensors[name], layers)}
+        left |= plan._idle_sites()
+        return replace(plan, activations={n: p for n, p in self.activations.items() if n not in left}) if left else plan
+
+    def _idle_sites(self) -> set[str]:
+        """The sites on codes that serve no kernel on codes: a layer that reads them has a weight of real numbers."""
+        sites = [site for site in self.sites if site.name in coded(self.activations)]
+        useful = useful_sites(sites, self._coded, {layer.name for layer in self.layers})
+        return {site.name for site in sites} - {site.name for site in useful}
+
+    def _gains(self, form: FloatActivation, tensors: Collection[str], layers: Iterable[Layer]) -> bool:
+        """Whether rounding the tensors pays, of which these are the layers in float."""
+        readers = [Reader(x.reads_pairs, self.formats.get(x.weight)) for x in layers if x.input in tensors]
+        return form.gains(readers)
+
+    def to_json(self) -> dict[str, Any]:
+        """Canonical JSON: activations with their tensors, and layers and tables with format and compute."""
+        users = {weight.name: weight for weight in self.weights}
+        activations = [
+            {"site": site.name, "tensors": list(site.tensors), **self.activations[site.name].to_json()}
+            for site in self.sites
+            if site.name in self.activations
+        ]
+        weights = [
+            {
+                "weight": name,
+                "format": str(form),
+                "layers": {x.name: "integer" if x.name in self.integer else "float" for x in users[name].layers},
+            }
+            for name, form in self.formats.items()
+        ]
+        return {"version": VERSION, "activations": activations, "weights": weights}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any], roles: "Plan") -> "Plan":
+        """A plan read back, over the roles of the model it is for. Raises UsageError where the two do not fit."""
+        if document.get("version") != VERSION:
+            raise UsageError(f"the plan has version {document.get('version')!r}; this ptqc reads version {VERSION}")
+        sites = {site.name for site in roles.sites}
+        try:
+            activations = {entry["site"]: read(entry) for entry in document["activations"]}
+            formats = {entry["weight"]: Format.parse(entry["format"]) for entry in document["weights"]}
+        except (KeyError, TypeError, ValueError) as error:
+            raise UsageError(f"the plan cannot be read: {type(error).__name__}: {error}") from error
+        _same("activation", sites, activations, subset=True)
+        _same("weight", {weight.name for weight in roles.weights}, formats, subset=False)
+        return cls(roles.layers, roles.weights, roles.kernels, roles.sites, activations, formats)
+
+
+def _same(what: str, known: set[str], given: Mapping[str, object], *, subset: bool) -> None:
+    unknown = sorted(set(given) - known)
+    missing = [] if subset else sorted(known - set(given))
+    if unknown or missing:
+        raise UsageError(f"the plan is for another model: unknown {what}s {unknown[:5]}, missing {what}s {missing[:5]}")
+
+
+def write_json(document: object) -> str:
+    """Canonical JSON text: sorted keys, no volatile parts."""
+    return json.dumps(document, indent=1, sort_keys=True, allow_nan=False) + "\n"

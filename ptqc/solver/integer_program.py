@@ -1,0 +1,393 @@
+"""The one integer program of all allocations: the least of one resource within limits on others (PuLP, HiGHS).
+
+min c_0·x  s.t.  Σ_s x_{c,s} = 1 for every choice c,  fixed_r + c_r·(x, z) ≤ limit_r for every limited resource r, with
+z ≤ l_i, z ≥ Σ l_i − (n − 1) for an event of all of n conditions, and z ≥ l_i, z ≤ Σ l_i for one of any; of these rows
+only those that hold against what the costs press to.
+Options that no selection within the limits, or none better than a known one, can have are left out. So the costs that
+are left, which the solver's absolute tolerances are measured by, are of the size of what decides.
+Large programs are solved on a core: the options whose reduced cost in the linear relaxation is small. A selection with
+any other option costs at least the relaxation plus the least reduced cost left out, which keeps the bound proven.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pulp
+
+from ptqc.errors import InternalError
+from ptqc.solver.choices import Event, JointChoice, Option, Selection
+from ptqc.solver.highs import HighsAtOnce
+
+RELATIVE_GAP = 1e-5
+# A gap up to this is the solver's tolerance: the answer is called optimal.
+PROVEN = 1e-4
+NODE_LIMIT = 200_000
+# Options from which on a core is solved first, and the reduced costs that each core reaches to, in gaps.
+LARGE = 5_000
+CORES = (0.1, 0.4, 1.0)
+CORE_NODES = 1_000
+# Of the relaxation of a large program: the solver's absolute tolerances then hide nothing.
+SCALED_TO = 1e3
+# A selection that costs less than this share of the largest cost is solved again without what costs too much: of that
+# share the solver's absolute tolerance, 1e-6 of the largest cost, is more than PROVEN.
+TOO_SMALL = 1e-2
+ROUNDS = 8
+# By how much sums of costs in float64 may be wrong, as a share.
+ROUNDING = 1e-9
+# Largest coefficients of a row that the solver's absolute tolerances suit.
+SMALLEST, LARGEST = 1.0, 1e9
+TIGHTENINGS = 4
+# HiGHS's name for a solution that keeps all rows.
+FEASIBLE = 2
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What is made small, within which limits.
+
+    least: the resource. then: what counts between equals, for each unit of another resource, as a share of the largest
+    cost of an option in `least` that may be taken.
+    gap: share of the value by which a better selection may be left unfound.
+    """
+
+    least: str
+    limits: Mapping[str, float] = field(default_factory=dict)
+    then: Mapping[str, float] = field(default_factory=dict)
+    gap: float = RELATIVE_GAP
+    nodes: int = NODE_LIMIT
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A selection with its costs, computed exactly, and a lower bound on what any selection within the limits costs."""
+
+    selection: Selection
+    costs: Mapping[str, float]
+    value: float
+    bound: float
+
+    @property
+    def gap(self) -> float:
+        """(value − bound) / |value|, 0 where the value cannot be less."""
+        return max(0.0, self.value - self.bound) / abs(self.value) if self.value != self.bound and self.value else 0.0
+
+    @property
+    def status(self) -> str:
+        """`optimal` only where it is proven, to the tolerance of the solver; else `gap`."""
+        return "optimal" if self.gap <= PROVEN else "gap"
+
+
+class NoSelection(Exception):
+    """No selection keeps the limits."""
+
+
+def solve(program: JointChoice, goal: Goal) -> Answer:
+    """The selection of least cost within the limits. Raises NoSelection."""
+    allowed = [True] * len(program.options)
+    for resource, limit in goal.limits.items():
+        allowed = _within(program, resource, limit, allowed)
+    best = _round(program, goal, allowed)
+    for _ in range(ROUNDS):
+        scale, allowed = _largest(program, goal.least, allowed), _within(program, goal.least, best.value, allowed)
+        if _largest(program, goal.least, allowed) > TOO_SMALL * scale:
+            break
+        try:
+            found = _round(program, goal, allowed)
+        except NoSelection:  # the known one keeps the limits by less than the solver can tell
+            break
+        # What was left out costs more than the known one. An earlier bound has the tolerance of a larger scale.
+        best = min(found, best, key=lambda answer: answer.value)
+        best = replace(best, bound=min(found.bound, best.value))
+    return best
+
+
+def _round(program: JointChoice, goal: Goal, allowed: Sequence[bool]) -> Answer:
+    """The selection of least cost among the options that are allowed. Raises NoSelection."""
+    limits, bounds = dict(goal.limits), list[float]()
+    for _ in range(TIGHTENINGS):
+        selection, bound = _solved(program, goal, limits, allowed)
+        bounds.append(bound)
+        costs = program.costs(selection)
+        over = {r: costs.get(r, 0.0) - limit for r, limit in goal.limits.items() if costs.get(r, 0.0) > limit}
+        if not over:
+            value = costs.get(goal.least, 0.0)
+            return Answer(selection, costs, value, min(bounds[0], value))
+        # By less than the solver's tolerance, which exact arithmetic does not forgive.
+        limits = {r: limit - over.get(r, 0.0) for r, limit in limits.items()}
+    raise NoSelection
+
+
+def _within(program: JointChoice, resource: str, most: float, allowed: Sequence[bool]) -> list[bool]:
+    """Which of the allowed options a selection can have that costs at most so much of a resource.
+
+    The others cost more even where all else costs the least that it can. Raises NoSelection where everything does.
+    """
+    options, events = program.rows(resource)
+    least: dict[str, float] = {}
+    for option, cost, may in zip(program.options, options, allowed, strict=True):
+        if may:
+            least[option.choice] = min(cost, least.get(option.choice, math.inf))
+    floor = [program.fixed.get(resource, 0.0), *least.values(), *(min(cost, 0.0) for cost in events)]
+    room = most - math.fsum(floor) + ROUNDING * math.fsum(map(abs, (most, *floor)))
+    if room < 0:
+        raise NoSelection
+    several = zip(program.options, options, allowed, strict=True)
+    return [may and cost - least[option.choice] <= room for option, cost, may in several]
+
+
+def _largest(program: JointChoice, resource: str, allowed: Sequence[bool]) -> float:
+    """The largest cost of an event or an allowed option."""
+    options, events = program.rows(resource)
+    several = (cost for cost, may in zip(options, allowed, strict=True) if may)
+    return max((abs(cost) for cost in (*several, *events)), default=0.0)
+
+
+def _solved(
+    program: JointChoice, goal: Goal, limits: Mapping[str, float], allowed: Sequence[bool]
+) -> tuple[Selection, float]:
+    """A selection within the limits, and a bound on the least resource for all that keep them."""
+    worst = _largest(program, goal.least, allowed) or 1.0
+    goal = replace(goal, then={resource: share * worst for resource, share in goal.then.items()})
+    if len(program.options) < LARGE:
+        model = _Model(program, goal, limits, 1.0 / worst, allowed)
+        bound = model.solve(goal.gap, goal.nodes)
+    else:
+        model, bound = _by_cores(program, goal, limits, 1.0 / worst, allowed)
+    return model.selection(), model.bound_on_least(bound)
+
+
+def _by_cores(
+    program: JointChoice, goal: Goal, limits: Mapping[str, float], unit: float, allowed: Sequence[bool]
+) -> tuple["_Model", float]:
+    """The solved model of a large program, and a proven bound on its objective."""
+    relaxed, value = _relaxed(program, goal, limits, unit, allowed)
+    if 0 < abs(value) < SCALED_TO:
+        unit *= SCALED_TO / abs(value)
+        relaxed, value = _relaxed(program, goal, limits, unit, allowed)
+    reduced = relaxed.reduced_costs()
+    for share in CORES:
+        reach = share * _large_gap(goal) * abs(value)
+        core = _Model(program, goal, limits, unit, [cost <= reach for cost in reduced])
+        try:
+            bound = max(value, min(core.solve(_large_gap(goal) / 2, CORE_NODES), value + reach))
+        except (NoSelection, InternalError):
+            continue
+        if core.value() - bound <= _large_gap(goal) * abs(core.value()):
+            return core, bound
+    whole = _Model(program, goal, limits, unit, allowed)
+    return whole, max(value, whole.solve(goal.gap, goal.nodes))
+
+
+def _large_gap(goal: Goal) -> float:
+    """The gap that a large program is solved to."""
+    return max(goal.gap, PROVEN)
+
+
+def _relaxed(
+    program: JointChoice, goal: Goal, limits: Mapping[str, float], unit: float, allowed: Sequence[bool]
+) -> tuple["_Model", float]:
+    model = _Model(program, goal, limits, unit, allowed)
+    model.relax()
+    return model, model.value()
+
+
+class _Model:
+    """A program as PuLP has it. kept: which options may be taken. unit: of the objective."""
+
+    def __init__(
+        self,
+        program: JointChoice,
+        goal: Goal,
+        limits: Mapping[str, float],
+        unit: float,
+        kept: Sequence[bool],
+    ) -> None:
+        self._program, self._goal, self._limits, self._unit = program, goal, limits, unit
+        self._problem = pulp.LpProblem("program", pulp.LpMinimize)
+        self._kept = kept
+        self._taken = [
+            self._problem.add_variable(f"x{i}", cat="Binary") if kept_ else None for i, kept_ in enumerate(self._kept)
+        ]
+        self._of: dict[Any, Any] = {}
+        conditions = [condition for event in program.events for condition in event.conditions]
+        self._referred = {condition.of for condition in conditions if isinstance(condition.of, str)}
+        self._choose()
+        self._events = [self._event(i, event) for i, event in enumerate(program.events)]
+        for resource in limits:
+            self._limit(resource)
+        self._problem.setObjective(self._objective())
+
+    def solve(self, gap: float, nodes: int) -> float:
+        """Solve; a proven bound on the objective. Raises NoSelection."""
+        self._run(HighsAtOnce(msg=False, gapRel=gap, threads=1, mip_max_nodes=nodes))
+        info = self._problem.solverModel.getInfo()
+        bound = float(info.mip_dual_bound)
+        # Without integers there are no branches, and no bound of theirs.
+        return bound if info.mip_node_count >= 0 and math.isfinite(bound) else self.value()
+
+    def relax(self) -> None:
+        """Solve without asking for whole numbers. Raises NoSelection."""
+        self._run(HighsAtOnce(msg=False, mip=False, threads=1))
+
+    def value(self) -> float:
+        """Of the objective."""
+        return float(pulp.value(self._problem.objective) or 0.0)
+
+    def reduced_costs(self) -> list[float]:
+        """By how much the relaxation grows at least where an option is taken."""
+        return [float(variable.dj or 0.0) if variable is not None else math.inf for variable in self._taken]
+
+    def selection(self) -> dict[str, Any]:
+        """The state of each choice."""
+        taken = zip(self._program.options, self._taken, strict=True)
+        return {o.choice: o.state for o, variable in taken if variable is not None and (variable.value() or 0) > 0.5}
+
+    def bound_on_least(self, bound: float) -> float:
+        """The bound on the least resource that one on the objective gives, less what equals may differ by."""
+        most = 0.0
+        for resource, weight in self._goal.then.items():
+            options, events = self._program.rows(resource)
+            if resource in self._goal.limits:
+                most += weight * (self._goal.limits[resource] - self._program.fixed.get(resource, 0.0))
+            else:
+                most += weight * (sum(max(c, 0.0) for c in options) + sum(max(c, 0.0) for c in events))
+        return bound / self._unit - most + self._program.fixed.get(self._goal.least, 0.0)
+
+    def _run(self, solver: pulp.HiGHS) -> None:
+        try:
+            self._problem.solve(solver)
+        except KeyError:  # PuLP has read the numbers, but knows no name for a run that a limit on nodes stopped
+            if self._problem.solverModel.getInfo().primal_solution_status != FEASIBLE:
+                raise InternalError(
+                    "the solver was stopped by its limit on nodes before it found a selection"
+                ) from None
+            return
+        if self._problem.status == pulp.LpStatusInfeasible:
+            raise NoSelection
+        if self._problem.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
+            raise InternalError(f"the solver gave no selection: {pulp.LpStatus[self._problem.status]}")
+
+    def _choose(self) -> None:
+        groups: dict[str, list[Any]] = {}
+        for option, variable in zip(self._program.options, self._taken, strict=True):
+            groups.setdefault(option.choice, [])
+            if variable is not None:
+                groups[option.choice].append(variable)
+            self._of[option.choice, option.state] = variable if variable is not None else 0
+        for group in groups.values():
+            self._problem += pulp.lpSum(group) == 1
+
+    def _event(self, place: int, event: Event) -> Any:
+        """Its variable: 0 or 1 wherever options are."""
+        conditions = [self._literal(c.of) if c.holds else 1 - self._literal(c.of) for c in event.conditions]
+        happens = self._of[event.name] = self._problem.add_variable(f"z{place}", 0, 0 if event.never else 1, "Integer")
+        among = pulp.lpSum(conditions)
+        if _one_choice(event):
+            self._problem += happens == among
+            return happens
+        down, up = self._pressed(event)
+        if event.every:
+            if down:
+                self._problem += happens >= among - (len(conditions) - 1)
+            for condition in conditions if up else ():
+                self._problem += condition - happens >= 0
+        else:
+            if up:
+                self._problem += happens <= among
+            for condition in conditions if down else ():
+                self._problem += happens - condition >= 0
+        return happens
+
+    def _pressed(self, event: Event) -> tuple[bool, bool]:
+        """Whether something gains where its variable is smaller than the event says, and where it is larger."""
+        if event.never or event.name in self._referred:
+            return True, True
+        weights = {self._goal.least: 1.0, **self._goal.then, **dict.fromkeys(self._limits, 1.0)}
+        costs = [cost for resource, cost in event.costs.items() if resource in weights]
+        return any(cost > 0 for cost in costs), any(cost < 0 for cost in costs)
+
+    def _literal(self, of: object) -> Any:
+        return self._of[of] if isinstance(of, str) else self._of.get(of, 0)
+
+    def _limit(self, resource: str) -> None:
+        largest = _largest(self._program, resource, self._kept)
+        scale = 1.0 if largest == 0 or SMALLEST <= largest <= LARGEST else 2.0 ** (20 - math.frexp(largest)[1])
+        room = self._limits[resource] - self._program.fixed.get(resource, 0.0)
+        spent = self._sum({resource: scale})
+        if not spent:
+            if room < 0:
+                raise NoSelection
+            return
+        self._problem += spent <= room * scale
+
+    def _objective(self) -> pulp.LpAffineExpression:
+        return self._sum({self._goal.least: self._unit, **{r: w * self._unit for r, w in self._goal.then.items()}})
+
+    def _sum(self, weights: Mapping[str, float]) -> pulp.LpAffineExpression:
+        parts: list[tuple[Option | Event, Any]] = [*zip(self._program.options, self._taken, strict=True)]
+        parts += [*zip(self._program.events, self._events, strict=True)]
+        terms = []
+        for part, variable in parts:
+            weight = sum(part.costs.get(resource, 0.0) * each for resource, each in weights.items())
+            if weight and variable is not None:
+                terms.append((variable, weight))
+        return pulp.LpAffineExpression(terms)
+
+
+def _one_choice(event: Event) -> bool:
+    """Whether it is any of several options of one choice, of which one at most is taken."""
+    taken = [condition.of for condition in event.conditions if condition.holds and isinstance(condition.of, tuple)]
+    same = len({choice for choice, _ in taken}) == 1 and len(taken) == len(event.conditions)
+    return same and (not event.every or len(taken) == 1)
+
+
+@dataclass(frozen=True)
+class Contradiction:
+    """Why no selection keeps some limits.
+
+    resources: a smallest set of limits that contradict each other. alone: the least of each without other limits.
+    beside: the least of each where the other limits of the set are kept; None where not even those can be.
+    """
+
+    resources: tuple[str, ...]
+    alone: Mapping[str, float]
+    beside: Mapping[str, float | None]
+
+
+def contradiction(program: JointChoice, limits: Mapping[str, float]) -> Contradiction:
+    """Which limits contradict each other, where no selection keeps them all."""
+    alone = {resource: solve(program, Goal(resource)).value for resource in limits}
+    kept = next(({r: limits[r]} for r in limits if alone[r] > limits[r]), dict(limits))
+    for resource in list(kept):
+        fewer = {r: limit for r, limit in kept.items() if r != resource}
+        if fewer and not _possible(program, fewer):
+            kept = fewer
+    beside = {r: _least_beside(program, r, {o: limit for o, limit in kept.items() if o != r}) for r in kept}
+    return Contradiction(tuple(kept), alone, beside)
+
+
+def _possible(program: JointChoice, limits: Mapping[str, float]) -> bool:
+    first, *_ = limits
+    return _least_beside(program, first, limits) is not None
+
+
+def _least_beside(program: JointChoice, resource: str, limits: Mapping[str, float]) -> float | None:
+    try:
+        return solve(program, Goal(resource, limits)).value
+    except NoSelection:
+        return None
+
+
+def prices(program: JointChoice, goal: Goal, found: Answer, more: Mapping[str, float]) -> dict[str, float]:
+    """How much the least resource falls where the limit on another grows by so much: by solving again, each alone.
+
+    Differences below the gaps of both answers are no better known than these.
+    """
+    return {resource: _price(program, goal, found, resource, step) for resource, step in more.items()}
+
+
+def _price(program: JointChoice, goal: Goal, found: Answer, resource: str, step: float) -> float:
+    wider = Goal(goal.least, {**goal.limits, resource: goal.limits[resource] + step}, goal.then, goal.gap, goal.nodes)
+    return max(0.0, found.value - solve(program, wider).value)

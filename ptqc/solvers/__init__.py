@@ -1,1 +1,0 @@
-"""Solvers as functions of plain data: rounding of weights, allocation of formats, predicted times."""

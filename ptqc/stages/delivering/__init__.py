@@ -1,1 +1,0 @@
-"""The files of an artifact, checked before they are published."""

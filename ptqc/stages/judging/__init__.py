@@ -1,1 +1,0 @@
-"""What is said of the delivered file: how good and how fast it is, and what changed."""

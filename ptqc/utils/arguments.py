@@ -1,0 +1,59 @@
+"""Arguments of the API against what somebody passes by mistake: every error names the argument and says what it is."""
+
+import errno
+import os
+from collections.abc import Iterable
+from difflib import get_close_matches
+from pathlib import Path
+
+from ptqc.errors import UsageError
+from ptqc.utils.text import shorten, visible
+
+SHOWN = 60
+
+
+def shown(value: object) -> str:
+    """A value as errors tell it: "3", "'mean'", "a list"; long ones by their type."""
+    text = visible(repr(value))
+    return text if len(text) <= SHOWN else f"a {type(value).__name__}"
+
+
+def path_of(name: str, value: object) -> Path:
+    """A path given as text or as a path. Raises UsageError for anything else, and for what no system takes for one."""
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+        raise UsageError(f"{name} is {shown(value)}; give a path")
+    path = Path(os.fspath(value))
+    try:
+        path.lstat()
+    except ValueError as error:  # a null character
+        raise UsageError(f"{name} is {shown(value)}, which is no path: {error}") from error
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise UsageError(f"{name} is no path: {error.strerror}, {shorten(visible(str(path)), SHOWN)}") from error
+    return path
+
+
+def check_kind(name: str, value: object, kind: type) -> None:
+    """Raises UsageError for a value that is of another kind; None is of every."""
+    if value is not None and not isinstance(value, kind):
+        raise UsageError(f"{name} is {shown(value)}; give a {kind.__name__} (of {kind.__module__})")
+
+
+def one_of(name: str, value: object, known: tuple[str, ...]) -> None:
+    """Raises UsageError for a value that is none of the known ones."""
+    if value not in known:
+        raise UsageError(f"{name} is {value!r}; known: {', '.join(known)}")
+
+
+def unknown(what: str, given: Iterable[str], known: Iterable[str], others: Iterable[str] = ()) -> UsageError:
+    """An error that names what is known, and what may have been meant. others: known as well, but not listed."""
+    names, known = sorted(given), list(known)
+    told = ", ".join(shorten(visible(name), SHOWN) for name in names)
+    return UsageError(f"unknown {what} {told}{meant(names, [*known, *others])}; known: {', '.join(known)}")
+
+
+def meant(names: Iterable[str], known: Iterable[str]) -> str:
+    """Asks " (did you mean …?)" of known names that are like one of `names`; empty where none is."""
+    known = list(known)
+    close = [match for name in names for match in get_close_matches(name, known, 1)]
+    return f" (did you mean {', '.join(close)}?)" if close else ""

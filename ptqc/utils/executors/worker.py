@@ -1,0 +1,58 @@
+"""What a worker does with a message, wherever it is."""
+
+import platform
+import traceback
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from ptqc.errors import InternalError, PtqcError
+from ptqc.utils.executors.base import UnitOfWork
+from ptqc.utils.executors.kind import Kind
+from ptqc.utils.executors.messages import Message, Outcome, Reply
+from ptqc.utils.store.shared import store_at
+from ptqc.utils.threads import one_blas_thread
+
+PACKAGE = "ptqc."
+
+
+def work(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Solve the problem that a message names, and store its result; the reply. Both as JSON has them."""
+    message = Message(**document)
+    try:
+        reply = _solved(message)
+    except PtqcError as error:
+        reply = Reply(Outcome.FAILED, platform.node(), str(error), type(error).__name__)
+    except MemoryError as error:
+        reply = Reply(Outcome.FAILED, platform.node(), str(error), MemoryError.__name__)
+    except Exception as error:  # the compile that asked tells of it
+        reply = Reply(Outcome.FAILED, platform.node(), str(error), type(error).__name__, traceback.format_exc())
+    return reply.to_json()
+
+
+def _solved(message: Message) -> Reply:
+    differences = Kind.of(message.kind).differences(Kind.here())
+    if differences:
+        return Reply(Outcome.REFUSED, platform.node(), "; ".join(differences))
+    store, kind = store_at(message.store), unit_of(message.unit)
+    entry = store.open(message.problem)
+    if entry is None:
+        return Reply(Outcome.MISSING, platform.node())
+    with one_blas_thread():
+        result = kind.unpack(entry.document, entry.arrays).solve()
+    store.put(message.result, *kind.pack_result(result))
+    return Reply(Outcome.SOLVED, platform.node())
+
+
+def name_of(unit: UnitOfWork[Any]) -> str:
+    """The class of a unit, as messages have it."""
+    return f"{type(unit).__module__}:{type(unit).__qualname__}"
+
+
+def unit_of(name: str) -> type[UnitOfWork[Any]]:
+    """The class that a message names. Raises InternalError for what is no unit of ptqc: nothing else is imported."""
+    module, _, attribute = name.partition(":")
+    found = getattr(import_module(module), attribute, None) if module.startswith(PACKAGE) else None
+    if not (isinstance(found, type) and issubclass(found, UnitOfWork)):
+        raise InternalError(f"{name!r} is no unit of work of ptqc")
+    return found

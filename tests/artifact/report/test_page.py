@@ -1,0 +1,426 @@
+"""The report: well-formed, complete, self-contained, deterministic, and safe whatever a model's names hold."""
+
+import copy
+import re
+
+import pytest
+from report_documents import SWEEP, documents, loss_budget, note
+
+from ptqc.artifact.report.loss_budget import loss_in_words
+from ptqc.artifact.report.page import SECTIONS
+from ptqc.artifact.report.rows import ReportFacts
+from ptqc.artifact.report.sweep import sweep_text
+from ptqc.artifact.report.tables import OPEN_ROWS
+from ptqc.utils.text import number
+
+EVIL = '</title><script>alert("1")</script>\'&\u202egnp\u2066\n\x00\ud800.onnx'
+
+
+def test_every_section_is_there_and_linked() -> None:
+    page = documents().page()
+    ids = {value for name, value in page.attributes if name == "id"}
+    links = {value for name, value in page.attributes if name == "href"}
+    assert {section.key for section in SECTIONS} <= ids
+    assert links == {f"#{section.key}" for section in SECTIONS}
+    assert page.tags.count("svg") == 4
+
+
+def test_how_caches_are_kept() -> None:
+    text = documents().page().text
+    assert "past_key int8 past_key, past_key.scale 250 24.4 % 0.0015 nat" in text
+
+
+@pytest.mark.parametrize(
+    ("unit", "kept", "told"),
+    [
+        ("%same", True, "99.60 % same on 945 unseen samples, at least 99.02 % same (90 % sure,"),
+        ("nat", False, "NOT SHOWN TO BE KEPT: 0.004 nat on 945 unseen samples, at most 0.0098 nat"),
+        ("%drop", True, "+0.00 points lost on 945 unseen samples, at most +0.01 points lost"),
+    ],
+)
+def test_a_budget_of_loss(unit: str, kept: bool, told: str) -> None:
+    given = documents()
+    given.manifest["loss_budget"] = loss_budget(unit, 0.004, 0.0098, kept=kept)
+    assert loss_in_words(given.manifest["loss_budget"]).startswith(told)
+    text = given.page().text
+    assert "4,321" in text
+    assert ("about 1,234" in text) is not kept
+    given.manifest["loss_budget"] = None
+    assert "loss-budget" not in {value for name, value in given.page().attributes if name == "id"}
+
+
+def test_the_measured_frontier() -> None:
+    told = sweep_text(SWEEP)
+    assert "4,000  8.00 %" in told
+    assert "the float model takes 2.500 ms (a runtime)" in told
+    assert "there was time" not in told
+    assert "there was time for 3 of 10 points" in sweep_text({**SWEEP, "asked": 10})
+    page = documents().page()
+    dots = [value for name, value in page.attributes if name == "class" and value == "point"]
+    assert len(dots) >= len(SWEEP["points"])
+    assert "6,000 bytes: 0.002 nat measured" in page.text
+
+
+def test_how_outputs_were_judged() -> None:
+    given = documents()
+    text = given.page().text
+    for told in ("boxes and scores, channels on axis 1", "SQNR of scores 27.1 dB", "values (channels 0 to 3)", "0.02"):
+        assert told in text
+    given.manifest["results"]["outputs"] = []  # as an older version wrote it
+    assert "judged as" not in given.page().text
+
+
+def test_the_native_library() -> None:
+    given = documents()
+    text = given.page().text
+    for told in (
+        "104,112 bytes, and 12,345",
+        "23,456 bytes of weights",
+        "11 calls of 7 kernels",
+        "67,904 bytes",
+        "54,321 integers, 17 of them",
+        "avx2",
+    ):
+        assert told in text
+    given.manifest["targets"]["cpu"]["libraries"][0]["verification"] = {"missing": "it does not run here"}
+    assert "compared nothing: it does not run here" in given.page().text
+    given.manifest["targets"] = {"cpu": {"missing": "no kernel for Cos c"}}
+    assert "cpu: not built: no kernel for Cos c" in given.page().text
+    given.manifest["targets"] = {}
+    assert "Native library" not in given.page().text
+
+
+def test_a_target_that_builds_no_library_tells_its_numbers_and_texts() -> None:
+    text = documents().page().text
+    for told in ("operators 1,234", "in order True", "share 0.123", "kind text"):
+        assert told in text
+    assert "more" not in text[text.index("operators 1,234") : text.index("kind text")]
+
+
+def test_the_latency() -> None:
+    given = documents(1)
+    given.manifest["latency"]["operators"].append(
+        {
+            "node": "sm", "operator": "Softmax", "compute": "float", "predicted_us": 7.0, "measured_us": 7.5,
+            "float_us": 7.0, "integer_us": None,
+        }
+    )  # fmt: skip
+    text = given.page().text
+    assert "predicted 1.95 ms measured 1.9 ms float network, at the same time 4.5 ms" in text
+    assert "2 tensors: predicted 30 µs, measured 31 µs" in text
+    assert "/features/conv0 Conv integer 120 118 300 120" in text
+    assert "sm Softmax float 7 7.5 7 –" in text
+    given.manifest["latency"] = None
+    assert "latency" not in {value for name, value in given.page().attributes if name == "id"}
+
+
+def test_a_latency_that_is_predicted() -> None:
+    given = documents(1)
+    latency = given.manifest["latency"]
+    for entry, what in ((latency, "ms"), (latency["conversions"], "us"), (latency["operators"][0], "us")):
+        entry[f"measured_{what}"] = None
+    text = given.page().text
+    assert "predicted 1.95 ms measured nothing: the times are predicted from the figures of chips" in text
+    assert "predicted for a runtime conversions between float and codes 2 tensors: predicted 30 µs" in text
+    assert "/features/conv0 Conv integer 120 – 300 120" in text
+
+
+def test_bit_flips_of_each_layer() -> None:
+    text = documents(4).page().text
+    # 50,000 MACs of 2 bits by 8, signed: 32 + 5 in the multiplier, 16 + 10 in the accumulator.
+    assert "50 k 3.15 M" in text
+    assert "/features/conv3" in text
+    assert "layers in float, 40.0 % of the MACs, not counted" in text
+    assert "not of this CPU" in text
+
+
+def test_memory() -> None:
+    given = documents()
+    text = given.page().text
+    for told in (
+        "kept yes",
+        "1,580,245 bytes",
+        "1,234,567 bytes",
+        "345,678 bytes",
+        "333,333 bytes",
+        "45,678 bytes of weights, 67,904 bytes",
+    ):
+        assert told in text
+    given.manifest["memory"]["run_bytes"] = None
+    assert "this release does not tell" in given.page().text
+    del given.manifest["memory"]  # as an older version wrote it
+    assert "memory" not in {value for name, value in given.page().attributes if name == "id"}
+
+
+def test_headline() -> None:
+    text = documents().page().text
+    for told in (
+        "98.4 %",
+        "SQNR 22.5 dB",
+        "90.95",
+        "91.20 in float; −0.25",
+        "4 / 1",
+        "optimal",
+        "of the budget of 13%",
+    ):
+        assert told in text
+
+
+def test_same_documents_same_bytes() -> None:
+    assert documents().html() == documents().html()
+    with_sums = documents()
+    with_sums.manifest["files"] = {"model.onnx": "00" * 32}
+    assert with_sums.html() == documents().html()
+
+
+def test_documents_are_not_changed() -> None:
+    given = documents()
+    before = copy.deepcopy(given)
+    given.html()
+    assert given == before
+
+
+def test_nothing_is_loaded_from_elsewhere() -> None:
+    page = documents().page()
+    html = documents().html()
+    assert not {name for name, _ in page.attributes} & {"srcset", "data", "action"}
+    assert not {"link", "iframe", "object", "base"} & set(page.tags)
+    assert all(value.startswith("data:image/jpeg;base64,") for name, value in page.attributes if name == "src")
+    assert "default-src 'none'" in html
+    assert not re.search(r"https?://|@import", html)
+
+
+@pytest.mark.parametrize(
+    "field_name", ["source", "budget", "layer", "weight", "site", "note", "library", "target", "sample"]
+)
+def test_nothing_from_a_model_becomes_markup(field_name: str) -> None:
+    given = documents(name=EVIL + "{}" if field_name in ("layer", "site") else "/conv{}")
+    match field_name:
+        case "source":
+            given.manifest["source"]["name"] = EVIL
+        case "budget":
+            given.manifest["budget"] = EVIL
+        case "library":
+            given.manifest["libraries"][EVIL] = EVIL
+        case "target":
+            given.manifest["targets"]["other"] = {"missing": EVIL}
+            given.manifest["targets"][EVIL] = {EVIL: EVIL}
+        case "note":
+            given.manifest["notes"] += [note(EVIL, EVIL, EVIL, "warning"), note(EVIL, EVIL, EVIL)]
+        case "sample":
+            given.changed["samples"][0] |= {"sample": EVIL, "pictures": {EVIL: "data:image/jpeg;base64,AAAA"}}
+            given.changed["samples"][0]["outputs"][0]["output"] = EVIL
+        case "weight":
+            given.plan["weights"][0] = {"weight": EVIL, "format": "int2", "layers": {}}
+            given.sensitivity["weights"][0] |= {"weight": EVIL, "layers": {}}
+    html = given.html()
+    assert given.page().tags.count("script") == 1
+    assert 'alert("' not in html
+    assert not set(html) & set("\u202e\u2066\x00\ud800")
+    assert "\\u202egnp" in html
+    html.encode("utf-8")
+
+
+def test_samples_that_changed() -> None:
+    given = documents()
+    text = given.page().text
+    assert "samples[7] (cat.jpg) loss 0.03 nat" in text
+    assert "y : another class class (probability) float 281 (60.0 %)" in text
+    assert "y at 0, 17: another class" in text
+    given.changed["samples"][0]["outputs"][0]["compiled"][0][0] = 281
+    assert "y : the same class" in given.page().text
+
+
+def test_objects_of_a_detector_are_drawn_for_both_models() -> None:
+    given = documents()
+    box = {"label": 3, "score": 0.9, "box": [0.1, 0.2, 0.5, 0.6], "matched": True}
+    alone = {"label": 7, "score": 0.4, "box": [0.5, 0.5, 0.9, 0.9], "matched": False}
+    given.changed["samples"][0]["objects"] = {
+        "input": "input", "read": "corners in pixels", "size": [200, 100], "float": [box, alone], "compiled": [box],
+    }  # fmt: skip
+    page, html = given.page(), given.html()
+    assert page.tags.count("image") == 2
+    assert page.tags.count("img") == 0
+    assert '<rect x="10.00" y="10.00" width="40.00" height="20.00" class="box"/>' in html
+    assert html.count('class="box alone"') == 1
+    assert ("aria-label", "float finds: class 3 90.0 %, class 7 40.0 %") in page.attributes
+    assert "1 of 2 objects of the float model found again, 1 lost, 0 new" in page.text
+    assert "Boxes were read as corners in pixels" in page.text
+
+
+def test_tokens_at_which_the_answer_changed_are_marked() -> None:
+    given = documents()
+    sample = given.changed["samples"][0]
+    sample["outputs"][0]["words"] = {"281": " cat", "282": " <dog>"}
+    outputs = [{"output": "y", "of": 3, "differing": 1, "changed": [[1, " cat", " <dog>"]]}]
+    sample["text"] = {"input": "ids", "tokens": [" the", " <b>", " sees"], "outputs": outputs}
+    html = given.html()
+    assert "the<mark> &lt;b&gt;</mark> sees" in html
+    assert "another token or class at 1 of 3 places" in given.page().text
+    assert "&lt;dog&gt;&nbsp;(50.0" in html
+    outputs[0] |= {"differing": 0, "changed": []}
+    assert "the same at all 3 places" in given.page().text
+
+
+def test_a_long_name_is_shortened_and_told_in_full() -> None:
+    name = "/a" + "/very_long_scope" * 30 + "/conv{}"
+    page = documents(name=name).page()
+    full = name.replace("{}", "2")
+    assert full not in page.text
+    assert ("title", full) in page.attributes
+
+
+@pytest.mark.parametrize("count", [1, 5, OPEN_ROWS, OPEN_ROWS + 1])
+def test_long_tables_are_collapsed(count: int) -> None:
+    page = documents(count).page()
+    rows = f"{count:,} rows"
+    assert (rows in page.text) == (count > OPEN_ROWS)
+
+
+def test_two_thousand_layers() -> None:
+    page = documents(2000).page()
+    bars = [value for name, value in page.attributes if name == "class" and re.fullmatch(r"b\d", value)]
+    assert len(bars) >= 2000
+    widths = [float(value) for name, value in page.attributes if name == "width" and value[0].isdigit()]
+    assert sum(width > 4 for width in widths) > 2000
+    assert "2,000 rows" in page.text
+
+
+def test_the_worst_come_with_a_remedy() -> None:
+    given = documents()
+    facts = ReportFacts(given.manifest, given.plan, given.sensitivity, given.times)
+    worst = facts.worst[0]
+    assert worst.chosen.loss == facts.largest_loss
+    assert worst.upgrade is not None
+    extra, gain = worst.upgrade.bytes - worst.chosen.bytes, worst.chosen.loss - worst.upgrade.loss
+    remedy = f"{worst.upgrade.form}: one more bit costs {extra:,} bytes"
+    text = given.page().text
+    assert remedy in text
+    assert f"takes off {number(gain)}" in text
+
+
+def test_the_remedy_for_the_widest_integers() -> None:
+    given = documents(6)
+    for entry, measured in zip(given.plan["weights"], given.sensitivity["weights"], strict=True):
+        entry["format"] = "int7"
+        del measured["candidates"][-1]
+    assert "if all your CPUs have VNNI, use allow_8bit" in given.page().text
+    given.manifest["options"]["allow_8bit"] = True
+    assert "no larger candidate loses less than int7" in given.page().text
+
+
+def test_parts_add_up_to_the_file() -> None:
+    given = documents(40)
+    facts = ReportFacts(given.manifest, given.plan, given.sensitivity, given.times)
+    assert sum(part.bytes for part in facts.parts) == facts.size
+    assert all(part.bytes > 0 for part in facts.parts)
+
+
+def test_a_loss_of_zero() -> None:
+    given = documents()
+    given.manifest["allocation"] |= {"loss": 0.0, "price_of_one_percent": 0.0}
+    for entry in given.sensitivity["weights"]:
+        entry["candidates"] = [c | {"loss": 0.0, "error": 0.0} for c in entry["candidates"]]
+    for point in given.sensitivity["frontier"]:
+        point["loss"] = 0.0
+    text = given.page().text
+    assert "No weight costs any predicted loss." in text
+    assert "no gain" in text
+    assert "exact" in text
+
+
+def test_one_frontier_point_at_this_very_file() -> None:
+    given = documents()
+    given.sensitivity["frontier"] = [
+        {"bytes": given.manifest["file"]["bytes"], "loss": given.manifest["allocation"]["loss"]}
+    ]
+    assert given.page().tags.count("svg") == 4
+
+
+def test_no_frontier() -> None:
+    given = documents()
+    given.sensitivity["frontier"] = []
+    assert "No frontier was computed" in given.page().text
+
+
+def test_no_activations() -> None:
+    given = documents()
+    given.plan["activations"] = given.sensitivity["activations"] = []
+    assert "no activation that an integer kernel could read" in given.page().text
+
+
+def test_float_activations() -> None:
+    given = documents()
+    given.plan["activations"] = []
+    for entry in given.sensitivity["activations"]:
+        entry["quantized"] = False
+    assert "0 of 5 activations are quantized" in given.page().text
+
+
+def test_no_weights() -> None:
+    given = documents()
+    given.plan["weights"] = given.sensitivity["weights"] = []
+    assert "No weight was found that could be packed." in given.page().text
+
+
+def test_a_given_plan_without_budget() -> None:
+    given = documents()
+    given.manifest["budget"] = None
+    given.manifest["allocation"] |= {"status": "given", "price_of_one_percent": 0.0}
+    text = given.page().text
+    assert "not chosen by the solver" in text
+    assert "no budget" in text
+
+
+def test_a_gap_and_no_classes_and_no_score() -> None:
+    given = documents()
+    given.manifest["allocation"]["gap"] = 0.02
+    given.manifest["results"] |= {"top1_agreement": None, "float_score": None, "compiled_score": None}
+    text = given.page().text
+    assert "2.00 % no plan of this size is better by more than this" in text
+    assert "signal to quantization noise 22.5 dB" in text
+    assert "in float;" not in text
+
+
+def test_a_file_that_grew() -> None:
+    given = documents()
+    given.manifest["source"] |= {"bytes": 500, "weights": 1000}
+    assert given.page().tags.count("svg") == 4
+
+
+def test_warnings_stand_above_the_sections() -> None:
+    given = documents()
+    given.manifest["notes"].append(note("judge", "", "agrees poorly", "warning"))
+    given.manifest["cpu"]["session_option_without_vnni"] = {"session.x64quantprecision": "1"}
+    html = given.html()
+    assert html.count('class="warning"') == 2
+    assert html.index("agrees poorly") < html.index("<section")
+    assert "session.x64quantprecision=1" in html
+    given.manifest["notes"].append(note("judge", "y", "is low", "warning"))
+    html = given.html()
+    assert html.count('class="warning"') == 1
+    assert "<b>3 warnings</b><ul><li>" in html
+
+
+def test_float_operators_and_notes_are_grouped() -> None:
+    text = documents().page().text
+    assert "Conv computes in float: it would cost too much /features/conv3" in text
+    assert "Reshape is now Flatten × 5" in text
+    assert "and 2 more" in text
+
+
+def test_activations_that_cost_most() -> None:
+    given = documents()
+    given.manifest["activation_loss"] = 1.0
+    assert "8-bit activations cost more than all weights together" in given.page().text
+
+
+def test_a_weight_that_layers_share_and_a_table() -> None:
+    given = documents()
+    given.plan["weights"][0]["layers"] = {"one": "integer", "two": "float"}
+    given.sensitivity["weights"][0]["layers"] = {"one": 1, "two": 2}
+    given.plan["weights"][1]["layers"] = given.sensitivity["weights"][1]["layers"] = {}
+    text = given.page().text
+    assert "one +1" in text
+    assert "integer + float" in text
+    assert "table" in text

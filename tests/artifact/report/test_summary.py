@@ -1,0 +1,181 @@
+"""The terminal summary, on documents written by hand."""
+
+from typing import Any
+
+import pytest
+from summary_documents import judged, manifest
+
+from ptqc.artifact.report.summary import WIDTH, summarize
+
+SPEED = {"times_as_fast": 2.0, "low": 1.96, "high": 2.11, "rounds": 12, "rows": 1}
+TIMES = {"float_ms": 2.0, "compiled_ms": 1.0, "speed": SPEED, "seconds": 7.06, "peak_memory_mb": 1254.1}
+
+
+def lines(times: dict[str, Any] = TIMES, **changes: Any) -> dict[str, str]:
+    """Label -> content of a summary, continuation lines joined."""
+    text = summarize(manifest(**changes), times)
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        assert len(line) <= WIDTH
+        label, content = line[:12].strip() or [*found][-1], line[12:]
+        found[label] = f"{found[label]} {content}" if label in found else content
+    return found
+
+
+def test_the_whole_summary() -> None:
+    assert summarize(manifest(), TIMES).splitlines() == [
+        "size        1,000,000 -> 129,946 bytes: 12.99 % of the original, 99.96 % of the budget of 13%",
+        "weights     300 int4, 100 int5; 4.25 bits on average",
+        "plan        predicted loss 0.00202 nat, proven best; +1 % of size: -0.00066",
+        "agreement   same top class in 98.4 %, SQNR 22.5 dB, loss 0.00037 nat (32 held-back samples)",
+        "latency     2.000 -> 1.000 ms, one sample, one thread, ONNX Runtime: 2.00 times as fast (1.96-2.11)",
+        "kernels     32 on integers, none in float",
+        "took        7.1 s, 1,254 MB of memory at most",
+    ]
+
+
+def test_how_an_output_was_judged() -> None:
+    scores = judged("y", "class scores, softmax over axis 1", "same top class 98.4", "SQNR 22.5")
+    assert lines(results__outputs=[scores])["output"] == "y judged as class scores, softmax over axis 1"
+    vectors = judged("y", "embedding along axis 1, normalized", "mean cosine 0.993", "least 0.981")
+    assert lines(results__outputs=[vectors])["output"] == (
+        "y judged as embedding along axis 1, normalized: mean cosine 0.993, least 0.981, loss 0.007 a unit"
+    )
+
+
+def test_several_outputs() -> None:
+    found = lines(results__outputs=[judged(f"y{i}", "numbers", "SQNR 22.5") for i in range(6)])["output"]
+    assert found.startswith("y0 judged as numbers: SQNR 22.5, loss 0.007 a unit y1 judged")
+    assert found.endswith("and 2 more, see the report")
+
+
+def test_a_latency() -> None:
+    told = {
+        "budget": "2 ms", "runtime": "a runtime", "predicted_ms": 1.95, "measured_ms": 1.9, "float_ms": 4.5
+    }  # fmt: skip
+    assert lines(latency=told)["time"] == (
+        "predicted 1.950 ms, measured 1.900 ms of the budget of 2 ms (float 4.500 ms; a runtime)"
+    )
+
+
+def test_a_latency_that_nothing_was_measured_of() -> None:
+    told = {
+        "budget": "0.05 ms@cuda", "runtime": "a library", "predicted_ms": 0.0421, "measured_ms": None, "float_ms": 0.1
+    }  # fmt: skip
+    assert lines(latency=told)["time"] == (
+        "predicted 0.0421 ms, not measured, of the budget of 0.05 ms@cuda (float 0.1 ms; a library)"
+    )
+
+
+def test_no_budget() -> None:
+    found = lines(budget=None, allocation__price_of_one_percent=0.0)
+    assert found["size"] == "1,000,000 -> 129,946 bytes: 12.99 % of the original"
+    assert found["plan"].endswith("proven best; +1 % of size gains nothing")
+
+
+def test_a_plan_that_is_not_proven() -> None:
+    assert "at most 1.2 % from the best" in lines(allocation__gap=0.012)["plan"]
+
+
+def test_the_predicted_loss_is_that_of_the_whole_file() -> None:
+    """Beside the measured loss, which is of weights and activations, that of weights alone would say little."""
+    assert lines(activation_loss=0.004)["plan"].startswith(
+        "predicted loss 0.00602 nat (0.00202 by weights, 0.004 by activations), proven best"
+    )
+
+
+def test_a_given_plan() -> None:
+    assert lines(allocation__status="given")["plan"] == "predicted loss 0.00202 nat; as given, not chosen by the solver"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "low", "high", "said"),
+    [
+        (2.0, 1.96, 2.11, "2.00 times as fast (1.96-2.11)"),
+        (1.08, 1.06, 1.11, "1.08 times as fast (1.06-1.11)"),
+        (0.8, 0.75, 0.82, "SLOWER, 1.25 times as long (1.22-1.33)"),
+        (0.99, 0.98, 0.995, "equally fast (0.98-0.99 times)"),
+        (1.02, 1.01, 1.03, "equally fast (1.01-1.03 times)"),
+        (1.01, 0.98, 1.03, "equally fast (0.98-1.03 times)"),
+        (1.3, 0.9, 1.6, "the machine was too busy to say which is faster (0.90-1.60 times as fast)"),
+        (7.9, 0.99, 18.0, "the machine was too busy to say which is faster (0.99-18.00 times as fast)"),
+    ],
+)
+def test_the_faster_one_is_named_only_where_the_spread_allows(ratio: float, low: float, high: float, said: str) -> None:
+    speed = {**SPEED, "times_as_fast": ratio, "low": low, "high": high}
+    assert lines({**TIMES, "speed": speed})["latency"].partition(": ")[2] == said
+
+
+def test_why_speeds_were_not_compared() -> None:
+    assert lines({**TIMES, "speed": None, "speed_missing": "it rains"})["latency"] == "not measured: it rains"
+
+
+def test_a_batch_that_the_model_asks_for_is_named() -> None:
+    told = lines({**TIMES, "speed": {**SPEED, "rows": 8}})["latency"]
+    assert told.startswith("2.000 -> 1.000 ms, a batch of 8 as the model asks for, one thread")
+
+
+def test_no_classes() -> None:
+    assert lines(results__top1_agreement=None)["agreement"].startswith("SQNR 22.5 dB")
+
+
+def test_scores() -> None:
+    assert "score" not in lines()
+    assert lines(results__float_score=91.2, results__compiled_score=90.95)["score"] == "91.20 -> 90.95 (-0.25)"
+
+
+def test_operators_in_float_are_named_most_frequent_first() -> None:
+    operators = {"Softmax": 1, "Resize": 4, "Erf": 4, "Gather": 2, "Tanh": 1, "Sin": 1}
+    found = lines(float_operators=operators)["kernels"]
+    assert found == "32 on integers, in float 4 Erf, 4 Resize, 2 Gather, 1 Sin and 2 more"
+    found = lines(float_operators={"Conv": 3}, rounded_activations={"bfloat16": 2})["kernels"]
+    assert found == "32 on integers, in float 3 Conv; 2 activations in bfloat16"
+    earlier = manifest(bfloat16_activations=2)
+    del earlier["rounded_activations"]
+    assert "none in float; 2 activations in bfloat16" in summarize(earlier, TIMES)
+
+
+def test_no_weights() -> None:
+    assert "weights" not in lines(weights_by_format={})
+
+
+def test_warnings_come_last_and_only_they() -> None:
+    notes = [
+        {"step": "judge", "subject": "", "message": "agrees poorly", "level": "warning"},
+        {"step": "flatten", "subject": "y", "message": "Reshape is now Flatten", "level": "info"},
+        {"step": "judge", "subject": "y\x1b[2J", "message": "looks odd", "level": "warning"},
+    ]
+    assert summarize(manifest(notes=notes), TIMES).splitlines()[-2:] == [
+        "WARNING     agrees poorly",
+        "WARNING     y\\x1b[2J: looks odd",
+    ]
+
+
+def test_many_and_long_warnings() -> None:
+    note = {"step": "judge", "subject": "n" * 500, "message": "word " * 60, "level": "warning"}
+    text = summarize(manifest(notes=[note] * 9), TIMES)
+    assert max(map(len, text.splitlines())) <= WIDTH
+    assert text.endswith("WARNING     and 6 more, see the report")
+
+
+def test_a_budget_of_memory() -> None:
+    found = {"runtime": "a runtime", "weights_bytes": 1_230_000, "run_bytes": None, "predicted_run_bytes": 400_000}
+    found |= {"needed_bytes": 1_680_000, "budget": None, "limit_bytes": None}
+    assert "memory" not in lines(memory=found)
+    found |= {"budget": "2,000,000 B of memory", "limit_bytes": 2_000_000}
+    assert lines(memory=found)["memory"].startswith(
+        "1.68 MB, 84.0 % of the budget of 2,000,000 B of memory; weights 1.23 MB, a run"
+    )
+
+
+def test_a_library_that_could_not_be_compared_says_so() -> None:
+    found = {"isa": "aarch64", "bytes": 1000, "steps": {"dense": 3}, "kernels": 2, "verification": {"missing": "why"}}
+    told = lines(targets={"cpu": {"weights_bytes": 2000, "libraries": [found]}})["cpu"]
+    size = "1,000 bytes beside 2,000 of weights"
+    assert told == f"native library for aarch64, {size}, 3 steps of 2 kernels; NOT VERIFIED: why"
+
+
+def test_what_is_not_fit_for_use_is_said_first() -> None:
+    text = summarize(manifest(unfit=["there was time for 8 of 40 calibration samples", "another reason"]), TIMES)
+    assert text.splitlines()[0] == "NOT FIT     for use: there was time for 8 of 40 calibration samples"
+    assert not summarize(manifest(unfit=[]), TIMES).startswith("NOT FIT")

@@ -1,0 +1,67 @@
+"""Layers have the names of their modules where exporters tell these in weights alone."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from compiling import compiled, proto, samples, weight
+
+from ptqc.artifact.folder import REPORT
+from ptqc.artifact.labels import labels_of
+from ptqc.artifact.report.explanation import Explanation
+from ptqc.ir.layers import find_layers, find_weights
+
+# As PyTorch's exporter writes a network with batch normalization.
+NUMBERED = """g (float[N,8] x) => (float[N,4] linear_1) {
+    getitem_57 = MatMul(x, w1)
+    r = Relu(getitem_57)
+    linear_1 = MatMul(r, w2)
+}"""
+
+
+def numbered(first: str = "blocks.5.c1.weight", last: str = "head.weight") -> onnx.ModelProto:
+    model = proto(NUMBERED, w1=weight(8, 8), w2=weight(8, 4, seed=1))
+    for old, new in (("w1", first), ("w2", last)):
+        for node in model.graph.node:
+            node.input[:] = [new if each == old else each for each in node.input]
+        for tensor in model.graph.initializer:
+            tensor.name = new if tensor.name == old else tensor.name
+    return model
+
+
+def labels(model: onnx.ModelProto) -> dict[str, str]:
+    found = ir.from_proto(model)
+    return dict(labels_of(find_weights(found, find_layers(found))))
+
+
+def test_the_weight_tells_the_module() -> None:
+    assert labels(numbered()) == {"getitem_57": "blocks.5.c1", "linear_1": "head"}
+    assert labels(numbered("tower/dense/kernel:0"))["getitem_57"] == "tower/dense"
+
+
+@pytest.mark.parametrize(
+    ("first", "name"), [("w", "getitem_57"), ("onnx::Conv_77", "getitem_57"), ("a.weight", "x/Conv_output_0")]
+)
+def test_names_that_tell_enough_or_nothing_stay(first: str, name: str) -> None:
+    model = numbered(first)
+    for node in model.graph.node:
+        node.output[:] = [name if each == "getitem_57" else each for each in node.output]
+        node.input[:] = [name if each == "getitem_57" else each for each in node.input]
+    assert labels(model) == {"linear_1": "head"}
+
+
+def test_two_layers_of_one_module_keep_their_names() -> None:
+    assert labels(numbered("head.weight", "head.kernel")) == {}
+
+
+def test_report_and_explanation_name_modules(tmp_path: Path) -> None:
+    """The plan has the model's names, by which its file is looked up."""
+    found = compiled(numbered(), samples(8), tmp_path, activations="float")
+    told = str(Explanation(found.manifest, found.plan, found.sensitivity))
+    report = (found.folder / REPORT).read_text()
+    assert [("blocks.5.c1" in text, "getitem_57" in text) for text in (told, report)] == [(True, False)] * 2
+    assert [list(entry["layers"]) for entry in found.plan["weights"]] == [["getitem_57"], ["linear_1"]]
+    y = found.run({"x": np.zeros((1, 8), np.float32)})
+    assert list(y) == ["linear_1"]

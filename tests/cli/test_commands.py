@@ -1,0 +1,71 @@
+"""What a command states of images and detectors replaces only that; the rest is as the artifact keeps it."""
+
+import argparse
+from pathlib import Path
+from types import SimpleNamespace
+from typing import get_args
+
+import pytest
+
+from ptqc.calibration.images import Preprocessing
+from ptqc.cli import commands
+from ptqc.cli.parser import parse, parsers
+from ptqc.evaluation.detection.detector import Detector
+from ptqc.losses import NAMES
+from ptqc.options import Activations, CacheKind, CompileOptions, Sparsity, _families
+
+KEPT = SimpleNamespace(
+    preprocessing=Preprocessing(resize=256, mean=0.5, std=0.25), detector=Detector(boxes="xyxy", box_unit="shares")
+)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Taken for an artifact that keeps KEPT."""
+    monkeypatch.setattr("ptqc.artifact.folder.load", lambda _folder: KEPT)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def given(*words: str) -> argparse.Namespace:
+    return parse(["eval", "m.onnx", "--metric", "map", "--data", "images", *words])
+
+
+def test_what_is_stated_of_images(folder: Path) -> None:
+    models = ("m.onnx", str(folder))
+    assert commands._preprocessing(given("--resize", "300"), *models) == Preprocessing(resize=300, mean=0.5, std=0.25)
+    assert commands._preprocessing(given("--resize", "300"), "m.onnx") == Preprocessing(resize=300)
+    assert commands._preprocessing(given(), *models) is None
+    (folder / "p.toml").write_text("std = 2.0")
+    told = given("--preprocessing", "p.toml", "--mean", "1")
+    assert commands._preprocessing(told, *models) == Preprocessing(mean=1.0, std=2.0)
+
+
+def test_what_is_stated_of_detectors(folder: Path) -> None:
+    told = given("--boxes", "yxyx", "--classes", "ids")
+    assert commands._detector(told, str(folder)) == Detector(boxes="yxyx", box_unit="shares", classes="ids")
+    assert commands._detector(told) == Detector(boxes="yxyx", classes="ids")
+    assert commands._detector(given(), str(folder)) is None
+
+
+def told(option: str) -> str:
+    """What --help of compile says of an option."""
+    _, known = parsers()
+    return next(str(action.help) for action in known["compile"]._actions if option in action.option_strings)
+
+
+def test_help_names_the_formats_that_are_accepted() -> None:
+    listed = told("--formats").partition("(default: all): ")[2].partition(";")[0]
+    assert set(listed.split(", ")) == set(_families())
+    assert CompileOptions(formats=tuple(listed.split(", "))).formats
+
+
+def test_help_names_the_kinds_of_activations_and_caches_that_are_accepted() -> None:
+    for option, kinds in (("--activations", Activations), ("--kv-cache", CacheKind), ("--sparsity", Sparsity)):
+        assert [kind for kind in get_args(kinds) if kind not in told(option)] == []
+
+
+def test_the_documentation_names_every_kind_of_output() -> None:
+    using = (Path(__file__).parents[2] / "docs" / "using.md").read_text()
+    section = using.partition("## What the outputs are")[2].partition("\n## ")[0]
+    assert [name for name in NAMES if f"`{name}`" not in section] == []

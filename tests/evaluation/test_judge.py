@@ -1,0 +1,125 @@
+"""Judging: agreement, error and scores of the delivered file against the float model."""
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from compiling import Measured, measured_model, proto, weight
+
+from ptqc.evaluation.judge import BEST_SQNR, Judged, _judged, judge, to_json
+from ptqc.evaluation.scoring import Evaluate, OwnScore, scoring_of
+from ptqc.losses import OutputKind, OutputLoss
+from ptqc.losses.base import Group
+from ptqc.losses.classes import Logits
+from ptqc.losses.detection import Detection
+from ptqc.losses.embedding import Embedding
+from ptqc.losses.regression import Regression
+from ptqc.losses.state import State
+from ptqc.utils.progress import SILENT
+
+Run = Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    model = proto("g (float[N,16] x) => (float[N,8] y) { y = Gemm(x, w) }", w=weight(16, 8))
+    data = np.random.default_rng(0).standard_normal((32, 16)).astype(np.float32)
+    return measured_model(model, data, tmp_path_factory.mktemp("product"), bits=(4,))
+
+
+def packed(model: ir.Model, change: Callable[[np.ndarray], np.ndarray]) -> onnx.ModelProto:
+    """A file that computes with a changed weight."""
+    copy = model.clone()
+    value = copy.graph.initializers["w"]
+    assert value.const_value is not None
+    value.const_value = ir.tensor(change(value.const_value.numpy()).astype(np.float32), name="w")
+    return ir.to_proto(copy)
+
+
+def judged(measured: Measured, change: Callable[[np.ndarray], np.ndarray], evaluate: Evaluate | None = None) -> Judged:
+    held, own = measured.prepared.held_back, None if evaluate is None else OwnScore(evaluate)
+    scoring = scoring_of(measured.model, own, None, None, SILENT)
+    return judge(measured.model, packed(measured.model, change), held, measured.context.kinds, scoring, SILENT)
+
+
+def test_the_same_function_agrees_completely(measured: Measured) -> None:
+    found = judged(measured, lambda w: w)
+    assert (found.samples, found.agreement, found.sqnr, found.loss) == (8, 1.0, BEST_SQNR, 0.0)
+    assert not found.outputs[0].low
+
+
+def test_the_error_of_a_scaled_output_is_known(measured: Measured) -> None:
+    """y + y/100 has an error power of 10⁻⁴: 40 dB, with the same top classes."""
+    found = judged(measured, lambda w: w * 1.01)
+    assert found.sqnr == pytest.approx(40, abs=1e-3)
+    assert found.agreement == 1.0
+    assert found.loss > 0
+
+
+def test_a_negated_output_agrees_nowhere(measured: Measured) -> None:
+    found = judged(measured, np.negative)
+    assert found.agreement == 0.0
+    assert found.sqnr == pytest.approx(-6.02, abs=0.01)
+    assert [figure.text for figure in found.outputs[0].low] == ["same top class in 0.0 %"]
+
+
+def low(kind: OutputKind, y: np.ndarray, z: np.ndarray) -> list[str]:
+    """What the user is warned of where an output is z instead of y."""
+    measure = OutputLoss.of({"y": kind}, [{"y": y}])
+    return [figure.text for figure in _judged("y", measure, [({"y": y}, {"y": z})]).low]
+
+
+def test_when_the_user_is_warned() -> None:
+    y = np.random.default_rng(0).standard_normal((200, 10))
+    error = np.random.default_rng(1).standard_normal((200, 10))
+    assert low(Regression(1), y, y + 0.19 * error) == ["SQNR 14.4 dB"]
+    assert low(Regression(1), y, y + 0.15 * error) == []
+    assert low(Regression(1), y + 100, y + 100 + 0.5 * error) == ["25.57 % of the variance lost"]  # behind a large mean
+    assert low(Embedding(1), y, y + 0.25 * error) == ["mean cosine 0.9666"]
+    assert low(Embedding(1), y, y + 0.15 * error) == []
+    assert low(Logits(1), y, y + 0.5 * error) == ["same top class in 65.0 %"]
+    assert low(State(1), y, y + 0.25 * error) == []
+
+
+def test_the_worst_group_of_channels_is_warned_of() -> None:
+    """Scores that are lost beside boxes that are kept, whose power is a million times theirs."""
+    rng = np.random.default_rng(0)
+    y = np.concatenate([rng.uniform(0, 300, (2, 50, 4)), rng.beta(0.2, 2, (2, 50, 3))], 2)
+    z = np.concatenate([y[..., :4], y[..., 4:] * 0.5], 2)
+    kind = Detection(2, (Group(0, 4), Group(4, 7, scores=True)))
+    assert low(kind, y, z) == ["SQNR of scores (channels 4 to 6) 6.0 dB"]
+
+
+def test_things_that_are_found_in_some_samples_only() -> None:
+    """Three boxes and none; then one less than the float model finds."""
+    three, two, none = (np.ones((count, 4), np.float32) for count in (3, 2, 0))
+    kind = Regression(None)
+    measure = OutputLoss.of({"y": kind}, [{"y": none}, {"y": three * np.arange(4, dtype=np.float32)}])
+    found = _judged("y", measure, [({"y": none}, {"y": none}), ({"y": three}, {"y": two})])
+    assert found.sqnr[""] == pytest.approx(10 * np.log10(3))
+    nothing = _judged("y", measure, [({"y": none}, {"y": none})])
+    assert (nothing.loss, nothing.sqnr[""], nothing.figures) == (0.0, BEST_SQNR, ())
+
+
+def test_zeros_that_stay_zeros_are_equal(measured: Measured) -> None:
+    zeros = measured.model.clone()
+    value = zeros.graph.initializers["w"]
+    value.const_value = ir.tensor(np.zeros((16, 8), np.float32), name="w")
+    found = judge(zeros, ir.to_proto(zeros), measured.prepared.held_back, measured.context.kinds, None, SILENT)
+    assert found.sqnr == BEST_SQNR
+
+
+def test_scores_are_asked_for_both(measured: Measured) -> None:
+    def largest(run: Run) -> float:
+        return float(np.abs(run({"x": np.ones((1, 16), np.float32)})["y"]).max())
+
+    found = judged(measured, lambda w: 2 * w, largest)
+    assert found.float_score is not None
+    assert found.compiled_score == pytest.approx(2 * found.float_score)
+
+
+def test_the_document_holds_what_was_found(measured: Measured) -> None:
+    found = judged(measured, lambda w: w)
+    assert to_json(found)["top1_agreement"] == 1.0

@@ -1,0 +1,63 @@
+"""8-bit weights on integer kernels: right on every processor, and where ONNX Runtime saturates, the user is told."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from compiling import compiled, proto, residual, samples, weight
+
+import ptqc
+from ptqc.artifact.folder import Artifact
+from ptqc.execution.agreement import relative
+from ptqc.execution.onnxruntime import Runner, session_options
+from ptqc.execution.saturation import EXACT_SUMS, IN_FLOAT, saturates
+
+pytestmark = pytest.mark.processor
+
+OPTION = "session.x64quantprecision=1"
+TIED = "g (float[N,16] x) => (float[N,16] y) { a = Gemm(x, w, b) r = Relu(a) y = Gemm(r, w, c) }"
+EIGHT: dict[str, Any] = {"bits": (8,), "allow_8bit": True, "activations": "integer"}
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    folder = tmp_path_factory.mktemp("eight")
+    return compiled(residual(), samples(3, 8, 8), folder, **EIGHT)
+
+
+def test_a_compile_with_eight_bits_warns_where_they_saturate(artifact: Artifact) -> None:
+    told = [note["message"] for note in artifact.manifest["notes"] if note["step"] == "saturation"]
+    assert len(told) == saturates()
+    assert all(OPTION in message and "0.0 %" not in message for message in told)
+    assert artifact.manifest["cpu"] == {"saturates_without_vnni": True, "session_option_without_vnni": EXACT_SUMS}
+    assert artifact.manifest["results"]["sqnr_db"] > 30
+
+
+def test_an_artifact_with_eight_bits_is_right_where_they_saturate(artifact: Artifact) -> None:
+    printed = ptqc.verify(artifact.folder).checks["kernels"]
+    assert "6 integer kernels give what the reference gives" in printed
+    assert (OPTION in printed) == saturates()
+
+
+def test_its_sessions_add_up_exactly(artifact: Artifact) -> None:
+    x = samples(3, 8, 8)
+    wanted = Runner(artifact.path, options=session_options(optimize=False)).run({"x": x})["y"]
+    plain = artifact.session(ort.SessionOptions()).run(["y"], {"x": x})[0]
+    assert relative([wanted], [artifact.run({"x": x})["y"]]) < 0.02
+    assert relative([wanted], [np.asarray(plain)]) < 0.02 or saturates()
+
+
+def test_a_weight_of_two_layers_takes_another_option(tmp_path: Path) -> None:
+    model = proto(TIED, w=weight(16, 16), b=weight(16), c=weight(16, seed=1))
+    found, x = compiled(model, samples(16), tmp_path, **EIGHT), samples(16)
+    assert found.manifest["cpu"]["session_option_without_vnni"] == IN_FLOAT
+    wanted = Runner(found.path, options=session_options(optimize=False)).run({"x": x})["y"]
+    assert relative([wanted], [found.run({"x": x})["y"]]) < 0.02
+
+
+def test_weights_of_seven_bits_need_no_warning(tmp_path_factory: pytest.TempPathFactory) -> None:
+    found = compiled(residual(), samples(3, 8, 8), tmp_path_factory.mktemp("seven"), bits=(7,))
+    assert not any(note["step"] == "saturation" for note in found.manifest["notes"])
+    assert found.manifest["cpu"]["session_option_without_vnni"] == {}

@@ -1,0 +1,200 @@
+"""What budgets of loss count: means, top classes and scores of files whose outputs are known."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from compiling import proto
+
+from ptqc.budget import LossBudget, parse
+from ptqc.calibration.inputs import input_specs
+from ptqc.calibration.samples import Samples, collect
+from ptqc.errors import UsageError
+from ptqc.evaluation.labels import LabelledClasses
+from ptqc.evaluation.scoring import OwnScore, scoring_of
+from ptqc.losses import OutputLoss
+from ptqc.losses.classes import Logits
+from ptqc.losses.embedding import Embedding
+from ptqc.losses.regression import Regression
+from ptqc.passes.allocate.loss.bounds import mean_at_most, most_of
+from ptqc.passes.allocate.loss.criteria import (
+    EXACT,
+    EvaluatedDrop,
+    LabelledDrop,
+    Lost,
+    MeanLoss,
+    SameClass,
+    Splits,
+    check_unit,
+)
+from ptqc.utils.progress import SILENT
+
+CLASSES = 3
+
+
+def model(weight: np.ndarray) -> ir.Model:
+    graph = f"g (float[N,{len(weight)}] x) => (float[N,{CLASSES}] y) {{ y = Gemm(x, w) }}"
+    return ir.from_proto(proto(graph, w=weight.astype(np.float32)))
+
+
+def packed(weight: np.ndarray) -> onnx.ModelProto:
+    return ir.to_proto(model(weight))
+
+
+def spooled(x: np.ndarray, folder: Path) -> Samples:
+    return collect(x, input_specs(model(np.eye(CLASSES))), folder, len(x))
+
+
+@pytest.fixture
+def x() -> np.ndarray:
+    return np.random.default_rng(0).standard_normal((60, CLASSES)).astype(np.float32)
+
+
+@pytest.fixture
+def splits(x: np.ndarray, tmp_path: Path) -> Splits:
+    """The float model hands its input on; the first 20 samples choose."""
+    held, judging = spooled(x[:20], tmp_path / "held"), spooled(x[20:], tmp_path / "judging")
+    return Splits(model(np.eye(CLASSES)), {"y": Logits(1)}, held, judging)
+
+
+SWAPPED = np.array([[0, 1, 0], [1, 0, 0], [0, 0, 1.0]])
+
+
+def test_a_mean_loss_is_that_of_the_outputs(x: np.ndarray, splits: Splits) -> None:
+    criterion = MeanLoss(0.1, "nat", splits)
+    loss = OutputLoss.of(splits.kinds, [{"y": x}])
+    each = np.array([loss({"y": row[None]}, {"y": row[None] * 1.5}) for row in x])
+    held, judged = (criterion.held(packed(1.5 * np.eye(3))), criterion.judged(packed(1.5 * np.eye(3))))
+    assert (held.value, judged.value) == (pytest.approx(each[:20].mean()), pytest.approx(each[20:].mean()))
+    assert judged.bound == pytest.approx(mean_at_most(each[20:]))
+    assert (held.samples, judged.samples, criterion.judges) == (20, 40, 40)
+
+
+def test_top_classes_are_counted_exactly(x: np.ndarray, splits: Splits) -> None:
+    criterion = SameClass(0.05, "%same", splits)
+    differing = int((x[20:].argmax(1) != 2).sum())  # the first two classes change places
+    judged = criterion.judged(packed(SWAPPED))
+    assert (judged.value, judged.samples, judged.method) == (differing / 40, 40, EXACT)
+    assert judged.bound == most_of(differing, 40)
+
+
+def test_few_held_back_samples_are_drawn_towards_what_the_loss_makes_likely(splits: Splits) -> None:
+    criterion = SameClass(0.05, "%same", splits)
+    same = criterion.held(packed(1.5 * np.eye(3)))
+    assert all(value == 0 for value in same.values)
+    assert 0 < same.value < 0.05
+    assert criterion.held(packed(SWAPPED)).value > 0.2
+
+
+def test_several_predictions_of_a_sample_are_not_independent(tmp_path: Path) -> None:
+    """Ten samples of 50 rows, of which one sample is all different: Student's bound on shares of samples."""
+    x = np.tile([1.0, 0.5, 0.0], (10, 50, 1)).astype(np.float32)
+    x[3] = [0.0, 0.5, 1.0]
+    data = collect(list(x), input_specs(model(np.eye(3))), tmp_path / "x", 10)
+    criterion = SameClass(0.05, "%same", Splits(model(np.eye(3)), {"y": Logits(1)}, data, data))
+    judged = criterion.judged(packed(np.diag([1.0, 1.0, 0.1])))
+    assert judged.value == pytest.approx(0.1)
+    assert judged.bound == pytest.approx(mean_at_most([0, 0, 0, 1, 0, 0, 0, 0, 0, 0]))
+
+
+@pytest.mark.parametrize("differing", [0, 5])
+def test_samples_that_are_all_alike_show_no_spread(differing: int, tmp_path: Path) -> None:
+    """Ten samples of 50 rows, in each of which as many differ: the bound is as if one row more did."""
+    x = np.tile([1.0, 0.5, 0.0], (10, 50, 1)).astype(np.float32)
+    x[:, :differing] = [0.0, 0.5, 1.0]
+    data = collect(list(x), input_specs(model(np.eye(3))), tmp_path / "x", 10)
+    criterion = SameClass(0.05, "%same", Splits(model(np.eye(3)), {"y": Logits(1)}, data, data))
+    judged = criterion.judged(packed(np.diag([1.0, 1.0, 0.1])))
+    assert judged.value == pytest.approx(differing / 50)
+    assert judged.bound == pytest.approx(mean_at_most([differing / 50 + 0.02, *[differing / 50] * 9]))
+
+
+@pytest.mark.parametrize(("limit", "hits", "count"), [(0.01, 0, 64), (0.01, 2, 400), (0.05, 1, 40)])
+def test_how_many_samples_would_show_it(splits: Splits, limit: float, hits: int, count: int) -> None:
+    """With as many of the same kind the bound is kept, with a tenth fewer it is not."""
+    found = Lost(hits / count, most_of(hits, count), count, EXACT)
+    needed = SameClass(limit, "%same", splits).needed(found)
+    assert needed is not None
+    assert needed > count
+    assert most_of(round(found.value * needed), needed) <= limit
+    fewer = int(0.9 * needed)
+    assert most_of(round(found.value * fewer), fewer) > limit
+
+
+def test_what_is_over_the_limit_no_number_of_samples_shows(splits: Splits) -> None:
+    assert SameClass(0.01, "%same", splits).needed(Lost(0.02, most_of(8, 400), 400, EXACT)) is None
+    assert MeanLoss(0.1, "nat", splits).needed(Lost(0.1, 0.2, 40, "")) is None
+
+
+def test_a_mean_needs_samples_by_the_square(splits: Splits) -> None:
+    assert MeanLoss(0.1, "nat", splits).needed(Lost(0.05, 0.15, 40, "")) == 160
+
+
+def room_of(values: np.ndarray, splits: Splits) -> float:
+    return MeanLoss(1.0, "nat", splits).room(Lost.mean(values))
+
+
+def test_room_leaves_what_the_judge_may_add(splits: Splits) -> None:
+    """Where one set has a room of 1, a judge passes another of its kind about as often as is aimed at."""
+    random = np.random.default_rng(0)
+    passed = []
+    for _ in range(300):
+        held, judged = random.exponential(1, 64), random.exponential(1, 40)
+        room = room_of(held, splits)
+        assert room_of(held * room, splits) == pytest.approx(1)
+        passed.append(mean_at_most(judged * room) <= 1)
+    assert np.mean(passed) == pytest.approx(0.75, abs=0.08)
+
+
+def test_one_round_changes_the_limit_by_a_bounded_factor(splits: Splits) -> None:
+    assert (room_of(np.zeros(20), splits), room_of(np.full(20, 100.0), splits)) == (8, 1 / 8)
+
+
+def test_points_of_labelled_samples(x: np.ndarray, tmp_path: Path) -> None:
+    """Every second sample judges; the changed file has the first two classes in each other's place."""
+    labels = x.argmax(1)
+    labelled = LabelledClasses(spooled(x, tmp_path / "x"), labels)
+    criterion = LabelledDrop(1.0, "%drop", model(np.eye(3)), labelled)
+    assert criterion.held(packed(SWAPPED)).value == pytest.approx(100 * (labels[0::2] != 2).mean())
+    assert criterion.judged(packed(SWAPPED)).value == pytest.approx(100 * (labels[1::2] != 2).mean())
+    assert criterion.judges == 30
+    assert criterion.room(criterion.held(packed(np.eye(3)))) == 8
+
+
+def test_points_of_a_score_of_the_users_own(x: np.ndarray) -> None:
+    def score(run: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]) -> float:
+        return 10 * float(run({"x": x})["y"].std() / x.std())
+
+    scoring = scoring_of(model(np.eye(3)), OwnScore(score, 100), None, None, SILENT)
+    assert scoring is not None
+    criterion = EvaluatedDrop(1.0, "%drop", model(np.eye(3)), scoring)
+    judged = criterion.judged(packed(0.8 * np.eye(3)))
+    assert judged.value == judged.bound == pytest.approx(2, rel=1e-5)
+    assert criterion.room(judged) == pytest.approx(0.25, rel=1e-5)
+    assert criterion.needed(judged) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "told"),
+    [
+        ("0.01relative", Logits(1), r"judged in nat \(y as class scores.*give a loss such as 0.01nat"),
+        ("0.01nat", Regression(1), r"judged in relative squared error .*such as 0.01relative"),
+        ("0.01nat", Embedding(1), r"judged in cosine distance .*such as 0.01cosine"),
+        ("99%same", Regression(1), r"no output has classes \(y as numbers.*such as 0.01relative, or say with --loss"),
+    ],
+)
+def test_a_unit_that_does_not_fit_is_refused_with_the_one_that_does(text: str, kind: Logits, told: str) -> None:
+    budget = parse(text)
+    assert isinstance(budget, LossBudget)
+    with pytest.raises(UsageError, match=told):
+        check_unit(budget, {"y": kind})
+
+
+@pytest.mark.parametrize("text", ["0.01nat", "99%same", "1%drop"])
+def test_units_that_fit(text: str) -> None:
+    budget = parse(text)
+    assert isinstance(budget, LossBudget)
+    check_unit(budget, {"y": Logits(1)})

@@ -1,0 +1,104 @@
+"""The least loss within a limit on memory: the choice that stays, and what budgets beside it contradict."""
+
+from dataclasses import replace
+
+import pytest
+from graphs import noise, parse
+from lowering import CONSTANTS, RESIDUAL
+from measuring import measured as measure
+
+from ptqc.budget import Latency, MemoryBudget
+from ptqc.errors import Infeasible
+from ptqc.execution.onnxruntime import Feeds
+from ptqc.formats import Integer
+from ptqc.notes import Level
+from ptqc.passes.allocate.allocation import Candidate, Problem
+from ptqc.passes.allocate.choose_activations import ChooseActivations
+from ptqc.passes.allocate.cost_model import Timed, Times
+from ptqc.passes.allocate.joint import Weighed
+from ptqc.passes.allocate.meet_memory import PRECISION, MeetMemory
+from ptqc.passes.allocate.memory.memory_report import memory_model
+from ptqc.passes.allocate.memory_model import MemoryModel
+from ptqc.passes.quantize.phases import Decided
+
+
+@pytest.fixture(scope="module")
+def decided(tmp_path_factory: pytest.TempPathFactory) -> Decided:
+    """With all activations in float."""
+    feeds: list[Feeds] = [{"x": noise(1, 3, 8, 8, seed=seed)} for seed in range(32)]
+    found = measure(parse(RESIDUAL, **CONSTANTS), feeds, tmp_path_factory.mktemp("samples"), (2, 4))
+    return ChooseActivations("float").apply(found).made
+
+
+@pytest.fixture(scope="module")
+def memory(decided: Decided) -> MemoryModel:
+    return memory_model(decided)
+
+
+@pytest.fixture(scope="module")
+def least(decided: Decided, memory: MemoryModel) -> int:
+    with pytest.raises(Infeasible) as refused:
+        MeetMemory(memory, MemoryBudget(1)).apply(decided)
+    return refused.value.smallest
+
+
+def peak(memory: MemoryModel, decided: Decided) -> int:
+    return memory.peak(decided.tensors_of(decided.activations))
+
+
+def test_a_choice_that_keeps_it_stays(decided: Decided, memory: MemoryModel) -> None:
+    result = MeetMemory(memory, MemoryBudget(peak(memory, decided))).apply(decided)
+    assert result.made is decided
+    assert result.notes == ()
+
+
+def test_a_smaller_budget_is_kept(decided: Decided, memory: MemoryModel, least: int) -> None:
+    assert least < peak(memory, decided)
+    result = MeetMemory(memory, MemoryBudget(least)).apply(decided)
+    assert peak(memory, result.made) <= least
+    assert result.made.activation_loss > 0
+    (note,) = result.notes
+    assert note.level == (Level.WARNING if "without that budget" in note.message else Level.INFO)
+    tight = MeetMemory(memory, MemoryBudget(least), limit=1e-12).apply(decided)
+    assert tight.notes[0].level == Level.WARNING
+    # What was told is the least but for the precision of the search.
+    with pytest.raises(Infeasible):
+        MeetMemory(memory, MemoryBudget(int(least * (1 - 2 * PRECISION)))).apply(decided)
+
+
+def test_formats_that_lose_much_make_room_for_other_activations(decided: Decided, memory: MemoryModel) -> None:
+    """Packed weights keep the memory as well as codes do; which of both is taken follows from what they lose."""
+    layers = {weight.name: tuple(layer.name for layer in weight.layers) for weight in decided.weights}
+    sizes = {weight.name: weight.size for weight in decided.weights}
+    wide = tuple(Candidate(name, Integer(8), size, 0.0) for name, size in sizes.items())
+    narrow = tuple(Candidate(name, Integer(4), size, 1.0, memory=-3 * size) for name, size in sizes.items())
+    weighed = Weighed(Problem((*wide, *narrow), 0), Problem(wide, 0), layers)
+    budget = MemoryBudget(peak(memory, decided) - max(sizes.values()))
+    stays = MeetMemory(memory, budget, weighed=weighed, limit=1e3).apply(decided).made
+    assert stays.activations == decided.activations
+    assert stays.weight_memory == budget.bytes - peak(memory, decided)
+    changed = MeetMemory(memory, budget, weighed=weighed, limit=1e-9).apply(decided).made
+    assert changed.activations
+    assert peak(memory, changed) <= budget.bytes
+
+
+def test_what_a_file_needs_more_counts(decided: Decided, memory: MemoryModel, least: int) -> None:
+    with pytest.raises(Infeasible):
+        MeetMemory(memory, MemoryBudget(least), more=100).apply(decided)
+    assert peak(memory, MeetMemory(memory, MemoryBudget(least + 100), more=100).apply(decided).made) <= least
+
+
+def test_a_latency_that_only_float_keeps_contradicts_it(decided: Decided, memory: MemoryModel, least: int) -> None:
+    nodes = [operator.node for operator in memory.network.operators]
+    times = Times("a runtime", dict.fromkeys(nodes, 10.0), dict.fromkeys(nodes, 1000.0), {}, {})
+    timed = Timed(Latency(10.0 * len(nodes)), memory.network, times)
+    with pytest.raises(Infeasible, match="contradicts the others: those of time leave about") as refused:
+        MeetMemory(memory, MemoryBudget(least), timed=timed).apply(decided)
+    assert least < refused.value.smallest <= peak(memory, decided)
+    slow = replace(timed, budget=Latency(1000.0 * len(nodes)))
+    result = MeetMemory(memory, MemoryBudget(least), timed=slow).apply(decided)
+    assert result.made.proof is not None
+    assert result.made.proof.prices.keys() == {"time"}
+    impossible = replace(timed, budget=Latency(1.0))
+    with pytest.raises(Infeasible, match="those of time cannot be kept whatever the memory"):
+        MeetMemory(memory, MemoryBudget(least), timed=impossible).apply(decided)

@@ -1,0 +1,73 @@
+"""A file never loses more than weights rounded to nearest with float activations, but for time that is worth it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from compiling import Measured, measure_residual
+
+from ptqc.budget import Budgets
+from ptqc.execution.onnxruntime import Runner
+from ptqc.formats import Integer
+from ptqc.ir.nodes import initial
+from ptqc.ir.plan import Plan
+from ptqc.passes.allocate.fit import Fitted
+from ptqc.passes.allocate.float_activations import in_float
+from ptqc.passes.allocate.held_back_loss import HeldBackLoss
+from ptqc.passes.allocate.job import Job
+from ptqc.passes.allocate.simplest import Fit, or_simpler, rounded_to_nearest
+
+LIMIT = 20_000
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    return measure_residual(tmp_path_factory.mktemp("simplest"))
+
+
+def job_of(measured: Measured) -> Job:
+    budgets = Budgets.parse(LIMIT)
+    return Job(measured.prepared, measured.context, measured.options, (), "", budgets, 0.0)
+
+
+def taken(measured: Measured, plan: Plan) -> tuple[Fitted, Fitted, Job]:
+    """A plan's file, what is delivered in place of it, and the compile with its activations."""
+    job, fitted = job_of(measured), measured.fit(None, plan)
+    fitting = Fit(job.decided, lambda decided: replace(measured, context=decided).fit(LIMIT), in_library=False)
+    after, found = or_simpler(job, fitted, fitting)
+    return fitted, found, after
+
+
+def test_rounding_to_nearest_is_that_of_numpy(measured: Measured) -> None:
+    simple = rounded_to_nearest(in_float(measured.context), measured.options, LIMIT)
+    assert simple.exported.size <= LIMIT
+    for weight in simple.plan.weights:
+        values = initial(measured.model, weight.name)
+        form = simple.plan.formats[weight.name]
+        assert isinstance(form, Integer)
+        found = simple.tuned.weights[weight.name]
+        scale = found.scale.reshape([-1 if axis == weight.channel_axis else 1 for axis in range(values.ndim)])
+        inside = np.abs(values / scale) < 2 ** (form.bits - 1) - 1
+        assert np.all(np.abs(values - found.weight)[inside] <= 0.5001 * np.broadcast_to(scale, values.shape)[inside])
+
+
+def test_a_worse_file_is_not_delivered(measured: Measured) -> None:
+    """Two bits for every weight, where the bytes hold more."""
+    plan = measured.context.undecided.with_formats({w.name: Integer(2) for w in measured.context.weights})
+    fitted, found, job = taken(measured, plan)
+    assert found is not fitted
+    assert not job.decided.activations
+    assert [note.step for note in job.notes] == ["never-worse"]
+    loss = HeldBackLoss(measured.model, measured.context.held_back, measured.context.kinds)
+    simple = rounded_to_nearest(in_float(measured.context), measured.options, LIMIT)
+    assert loss(found.exported.proto) <= loss(simple.exported.proto) < loss(fitted.exported.proto)
+    (name,) = [output.name for output in measured.model.graph.outputs]
+    real = [Runner(measured.model).run(feeds)[str(name)] for feeds in measured.feeds]
+    packed = [Runner(found.exported.proto).run(feeds)[str(name)] for feeds in measured.feeds]
+    assert np.square(np.subtract(real, packed)).mean() < 0.01 * np.var(real)
+
+
+def test_a_good_file_stays(measured: Measured) -> None:
+    fitted, found, job = taken(measured, measured.fit(LIMIT).plan)
+    assert found is fitted
+    assert job.notes == ()

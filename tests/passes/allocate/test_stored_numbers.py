@@ -1,0 +1,87 @@
+"""Reconstructed numbers in the store: found again for the same plan alone, and the file has the same bytes."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from compiling import digests, measure_residual, quick, store_of
+
+import ptqc
+from ptqc.artifact.folder import Artifact
+from ptqc.compiler import fit
+from ptqc.formats import Integer
+from ptqc.options import CompileOptions
+from ptqc.passes.allocate import fit as fitting
+from ptqc.passes.allocate.fit import reconstruct
+from ptqc.passes.allocate.stored_numbers import StoredNumbers
+from ptqc.utils.deadline import Deadline
+from ptqc.utils.store.entries import Store
+
+
+def no_more(*_given: object) -> None:
+    raise AssertionError("reconstructed again")
+
+
+def test_numbers_come_back_as_they_were(tmp_path: Path) -> None:
+    measured = measure_residual(tmp_path, bits=(3, 4, 8))
+    stored = StoredNumbers(Store(tmp_path / "numbers"), "one")
+    fitted = fit(measured.context, measured.options, 9_000, stored=stored)
+    found = stored.find(fitted.plan, 2)
+    assert found is not None
+    draws, _ = reconstruct(measured.context, measured.options, fitted.plan, None)
+    for again, made in zip(found, draws, strict=True):
+        assert again.losses == made.losses
+        assert again.biases.keys() == made.biases.keys()
+        assert again.weights.keys() == made.weights.keys()
+        for name, bias in made.biases.items():
+            np.testing.assert_array_equal(again.biases[name], bias, strict=bias is not None)
+        for name, solution in made.weights.items():
+            known = again.weights[name]
+            assert (known.form, known.axis) == (solution.form, solution.axis)
+            np.testing.assert_array_equal(known.codes, solution.codes, strict=True)
+            np.testing.assert_array_equal(known.scale, solution.scale, strict=True)
+
+
+def test_another_plan_run_or_number_of_draws_is_not_found(tmp_path: Path) -> None:
+    measured = measure_residual(tmp_path, bits=(3, 4))
+    stored = StoredNumbers(Store(tmp_path / "numbers"), "one")
+    plan = fit(measured.context, measured.options, None, stored=stored).plan
+    assert stored.find(plan, 2) is not None
+    assert stored.find(plan, 6) is None
+    assert replace(stored, measured="two").find(plan, 2) is None
+    name = next(iter(plan.formats))
+    assert stored.find(plan.with_formats({**plan.formats, name: Integer(2)}), 2) is None
+
+
+def test_the_same_budget_again_reconstructs_nothing(
+    small: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fitting, "reconstruct_all", no_more)
+    with quick():
+        again = ptqc.resolve(small.folder, output=tmp_path / "out", budget="25%", cache=store_of(small))
+        with pytest.raises(AssertionError, match="reconstructed again"):
+            ptqc.resolve(small.folder, output=tmp_path / "other", budget="20%", cache=store_of(small))
+    assert digests(again.folder) == digests(small.folder)
+
+
+def test_what_a_time_limit_may_have_shortened_is_not_kept(tmp_path: Path) -> None:
+    measured = measure_residual(tmp_path, bits=(3, 4))
+    stored = StoredNumbers(Store(tmp_path / "numbers"), "one")
+    hurried = replace(measured.context, deadline=Deadline.after(1000, 0))
+    plan = fit(hurried, CompileOptions.of({"bits": (3, 4)}), None, stored=stored).plan
+    assert stored.find(plan, 2) is None
+
+
+def test_a_damaged_entry_is_made_anew(tmp_path: Path) -> None:
+    measured = measure_residual(tmp_path, bits=(3, 4))
+    stored = StoredNumbers(Store(tmp_path / "numbers"), "one")
+    made = fit(measured.context, measured.options, None, stored=stored)
+    (entry,) = (tmp_path / "numbers").glob("*/arrays.safetensors")
+    damaged = bytearray(entry.read_bytes())
+    damaged[-1] ^= 1
+    entry.unlink()
+    entry.write_bytes(damaged)
+    again = fit(measured.context, measured.options, None, stored=stored)
+    assert again.exported.data == made.exported.data
+    assert stored.find(made.plan, 2) is not None

@@ -1,0 +1,161 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from compiling import compiled, digests, quick, residual, samples
+from onnx.reference import ReferenceEvaluator
+from planted import CHANNELS, ROWS, planted, token_samples, tokens
+
+import ptqc
+import ptqc.compiler
+from ptqc.artifact.folder import Artifact
+from ptqc.execution.onnxruntime import Runner
+from ptqc.notes import Note
+from ptqc.passes.base import Result
+from ptqc.passes.equalize.outliers import Remedy
+from ptqc.passes.quantize.choose_splits import ChooseSplits
+from ptqc.passes.quantize.phases import Setting
+from ptqc.passes.quantize.prepare import Prepared
+
+DATA = samples(ROWS, CHANNELS, count=32)
+OPTIONS: dict[str, Any] = {"bits": (4, 7)}
+
+
+def without_splits(whole: Prepared, *_: object) -> Prepared:
+    """In the place of the stage."""
+    return whole
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, Artifact]:
+    """The planted network with its wide channels split off, and compiled without that."""
+    folder = tmp_path_factory.mktemp("planted")
+    split = compiled(planted(300), DATA, folder / "split", **OPTIONS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ptqc.compiler, "with_splits", without_splits)
+        return split, compiled(planted(300), DATA, folder / "whole", **OPTIONS)
+
+
+def test_more_arithmetic_is_on_integers_and_no_more_is_lost(both: tuple[Artifact, Artifact]) -> None:
+    split, whole = both
+    kernels = [artifact.manifest["verification"]["integer_nodes"] for artifact in both]
+    losses = [artifact.manifest["activation_loss"] for artifact in both]
+    assert kernels[0] > kernels[1] or (kernels[0] == kernels[1] and losses[0] < losses[1]), losses
+    assert all(artifact.manifest["activation_loss"] <= 0.02 for artifact in both)
+    assert split.path.stat().st_size < 1.1 * whole.path.stat().st_size
+    told = {note["subject"] for note in split.manifest["notes"] if note["step"] == ChooseSplits.name}
+    assert told == {"n1", "n2"} == split.manifest["split_channels"].keys()
+    assert whole.manifest["split_channels"] == {}
+
+
+def test_why_the_wide_channels_stay_in_float_is_told(both: tuple[Artifact, Artifact]) -> None:
+    messages = [note["message"] for note in both[0].manifest["notes"]]
+    assert "MatMul computes in float: it multiplies the wide channels of n1, which 8 bits do not hold" in messages
+
+
+def test_the_file_computes_what_the_network_computes(both: tuple[Artifact, Artifact]) -> None:
+    feeds = {"x": samples(ROWS, CHANNELS, count=8, seed=99)}
+    reference = np.asarray(ReferenceEvaluator(planted(300)).run(None, feeds)[0])  # type: ignore[index]
+    found = Runner(ir.load(both[0].path)).run(feeds)["y"]
+    assert np.abs(found - reference).max() < 0.1 * np.abs(reference).max()
+
+
+def test_resolve_has_the_split_network(both: tuple[Artifact, Artifact], tmp_path: Path) -> None:
+    split, _ = both
+    with quick():
+        again = ptqc.resolve(split.folder, output=tmp_path / "again", cache=split.folder.parent / "cache")
+    assert digests(again.folder) == digests(split.folder)
+
+
+def test_a_second_compile_takes_the_choice_from_the_store(
+    both: tuple[Artifact, Artifact], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split, _ = both
+    monkeypatch.delattr(ChooseSplits, "apply")
+    folder = split.folder.parent
+    again = compiled(planted(300), DATA, folder, output=folder / "again", **OPTIONS)
+    assert digests(again.folder) == digests(split.folder)
+
+
+def test_without_wide_channels_the_artifact_is_that_of_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = samples(3, 8, 8)
+    looked = compiled(residual(), data, tmp_path / "looked", "30%", **OPTIONS)
+    monkeypatch.setattr(ptqc.compiler, "with_splits", without_splits)
+    assert digests(looked.folder) == digests(compiled(residual(), data, tmp_path / "not", "30%", **OPTIONS).folder)
+
+
+@pytest.mark.slow
+def test_what_gains_nothing_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Split, and scaled by rows, for no reason, with a limit that leaves everything in float."""
+
+    def everything(_self: ChooseSplits, _given: Setting) -> Result[tuple[Remedy, ...]]:
+        several = Remedy("n1", (0,)), Remedy("r1", by_row=True), Remedy("r2", (5, 9)), Remedy("n2", (3,), by_row=True)
+        return Result(several, True, (Note(ChooseSplits.name, "n1", "split"),))
+
+    options = {**OPTIONS, "activation_limit": 1e-12}
+    monkeypatch.setattr(ChooseSplits, "apply", everything)
+    tried = compiled(planted(1), DATA, tmp_path / "tried", **options)
+    monkeypatch.setattr(ptqc.compiler, "with_splits", without_splits)
+    never = compiled(planted(1), DATA, tmp_path / "never", **options)
+    assert tried.path.read_bytes() == never.path.read_bytes()
+    told = [note["subject"] for note in tried.manifest["notes"] if "after all" in note["message"]]
+    assert told == ["n1", "r1", "r2", "n2"]
+
+
+def test_nothing_is_split_where_the_budget_has_no_room_for_it(both: tuple[Artifact, Artifact], tmp_path: Path) -> None:
+    """The choice of another budget is in the store, and the smallest file with its splits has 42,167 bytes."""
+    split, _ = both
+    options = {**OPTIONS, "cache": split.folder.parent / "cache"}
+    found = compiled(planted(300), DATA, tmp_path, "39000B", **options)
+    assert found.path.stat().st_size <= 39_000
+    assert found.manifest["split_channels"] == {}
+    told = [note["subject"] for note in found.manifest["notes"] if "has no room" in note["message"]]
+    assert told == ["n1", "n2"]
+
+
+def test_splits_that_a_budget_leaves_without_use_are_told(tmp_path: Path) -> None:
+    found = compiled(planted(300), DATA, tmp_path, "0.0000001nat", **OPTIONS)
+    assert found.manifest["verification"]["integer_nodes"] == 0
+    assert found.manifest["split_channels"] == {}
+    told = [note["subject"] for note in found.manifest["notes"] if "stays split without use" in note["message"]]
+    assert told == ["n1", "n2"]
+
+
+@pytest.fixture(scope="module")
+def by_row(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    """The network whose tokens are wide."""
+    return compiled(tokens(), token_samples(300), tmp_path_factory.mktemp("tokens"), **OPTIONS)
+
+
+def test_products_of_wide_tokens_are_on_integers(by_row: Artifact) -> None:
+    assert by_row.manifest["scaled_rows"] == ["x", "r1"]
+    assert by_row.manifest["activation_loss"] <= 0.02
+    computed = {name: how for weight in by_row.plan["weights"] for name, how in weight["layers"].items()}
+    assert computed["h1_by_row"] == computed["d1_by_row"] == "integer"
+
+
+def test_what_scales_rows_is_told_by_what_it_does(by_row: Artifact) -> None:
+    notes = {note["subject"]: note["message"] for note in by_row.manifest["notes"] if note["step"] == "lower"}
+    parts = [notes[f"r1_rows{part}"] for part in ("_sizes", "_largest", "_scale", "")]
+    assert all(message.endswith(" computes in float: it finds a scale for each row of r1") for message in parts)
+
+
+def test_rows_of_other_sizes_than_those_seen(by_row: Artifact) -> None:
+    feeds = {"x": token_samples(1e4, count=8)[::-1]}
+    feeds["x"][0] = 0
+    reference = np.asarray(ReferenceEvaluator(tokens()).run(None, feeds)[0])  # type: ignore[index]
+    found = Runner(ir.load(by_row.path)).run(feeds)["y"]
+    assert np.abs(found - reference).max() < 0.1 * np.abs(reference).max()
+
+
+def test_rows_are_resolved_and_compiled_again_from_the_store(
+    by_row: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(ChooseSplits, "apply")
+    cache = by_row.folder.parent / "cache"
+    with quick():
+        resolved = ptqc.resolve(by_row.folder, output=tmp_path / "resolved", cache=cache)
+    again = compiled(tokens(), token_samples(300), tmp_path, output=tmp_path / "again", cache=cache, **OPTIONS)
+    assert digests(resolved.folder) == digests(by_row.folder) == digests(again.folder)

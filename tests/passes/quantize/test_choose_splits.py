@@ -1,0 +1,127 @@
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from compiling import samples
+from planted import CHANNELS, ROWS, WIDE, planted, token_samples, tokens
+
+from ptqc.calibration.inputs import input_specs
+from ptqc.calibration.samples import collect
+from ptqc.execution.onnxruntime import Runner
+from ptqc.execution.walk import Slicer
+from ptqc.ir.editing import infer_shapes
+from ptqc.losses import UNITS, OutputLoss, recognize
+from ptqc.notes import is_cut_short
+from ptqc.passes.effects import applied
+from ptqc.passes.equalize.outliers import rewrites
+from ptqc.passes.quantize import choose_splits
+from ptqc.passes.quantize.calibrate import Calibrate
+from ptqc.passes.quantize.choose_splits import ChooseSplits
+from ptqc.passes.quantize.phases import Setting
+from ptqc.passes.reconstruct.quantized_walk import run_quantized
+from ptqc.passes.runner import run_rewrites
+from ptqc.utils.deadline import Deadline
+
+
+def setting(factor: float, folder: Path, rows: int = ROWS) -> Setting:
+    """Of the planted network, in which channels are so many times as wide."""
+    model = ir.from_proto(planted(factor, rows=rows))
+    infer_shapes(model)
+    feeds = [{"x": x[None]} for x in samples(rows, CHANNELS, count=24)]
+    found = replace(collect(feeds, input_specs(model), folder, 100), batchable=True)
+    return Setting.of(model, found[:16], found[16:])
+
+
+def tokens_setting(folder: Path, factor: float, channels: float = 1.0) -> Setting:
+    """Of the network whose tokens, and channels of its input, are so many times as wide."""
+    model = ir.from_proto(tokens(channels))
+    infer_shapes(model)
+    feeds = [{"x": x[None]} for x in token_samples(factor, 24, channels)]
+    found = replace(collect(feeds, input_specs(model), folder, 100), batchable=True)
+    return Setting.of(model, found[:16], found[16:])
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Setting:
+    return setting(300, tmp_path_factory.mktemp("wide"))
+
+
+def losses_of(given: Setting, *tensors: str) -> list[float]:
+    """With each of these tensors in 8 bits, on the ranges that a compile gives them."""
+    ranges, batches = Calibrate().apply(given).made.ranges, list(given.held_back.batches(8))
+    real = list(map(Runner(given.model).run, batches))
+    loss = OutputLoss.of(recognize(given.model, given.held_back[0], real), real)
+    several = [run_quantized(Slicer(given.model), batches, {name: ranges[name]}) for name in tensors]
+    return [float(np.mean([loss(a, b) for a, b in zip(real, found, strict=True)])) for found in several]
+
+
+def test_planted_channels_are_split_off_and_8_bits_then_hold_the_others(wide: Setting) -> None:
+    result = applied(ChooseSplits(), wide)
+    assert [split.tensor for split in result.made] == ["n1", "n2"]
+    assert all(set(WIDE) < set(split.channels) for split in result.made)
+    assert all(len(split.channels) == 8 for split in result.made)
+    model = wide.model.clone()
+    run_rewrites(model, rewrites(result.made), [wide.tuning[0]])
+    split = Setting.of(model, wide.tuning, wide.held_back)
+    before, after = losses_of(wide, "n1", "n2"), losses_of(split, "n1_narrow", "n2_narrow")
+    assert all(narrow < whole / 100 for narrow, whole in zip(after, before, strict=True))
+    told = [float(note.message.split("8 bits cost ")[1].split("%")[0]) / 100 for note in result.notes]
+    assert told == pytest.approx([loss / UNITS["nat"].tolerance for loss in before], rel=0.3)
+
+
+@pytest.mark.parametrize("factor", [1.0, 3.0])
+def test_nothing_is_measured_where_no_channel_is_wide(
+    factor: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(choose_splits, "Walk")
+    result = applied(ChooseSplits(), setting(factor, tmp_path))
+    assert (result.made, result.changed, result.notes) == ((), False, ())
+
+
+def test_what_loses_little_whole_stays_whole(wide: Setting) -> None:
+    assert applied(ChooseSplits(limit=1e3), wide).made == ()
+
+
+def test_what_loses_much_without_its_wide_channels_stays_whole(wide: Setting) -> None:
+    assert applied(ChooseSplits(limit=1e-9), wide).made == ()
+
+
+def test_without_time_nothing_is_split_and_that_is_told(wide: Setting) -> None:
+    result = applied(ChooseSplits(), replace(wide, deadline=Deadline(0.0)))
+    assert result.made == ()
+    assert is_cut_short(result.notes)
+
+
+def test_layers_too_small_to_gain_are_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(choose_splits, "Walk")
+    assert applied(ChooseSplits(), setting(300, tmp_path, rows=1)).made == ()
+
+
+def test_wide_tokens_get_a_scale_for_each_row(tmp_path: Path) -> None:
+    given = tokens_setting(tmp_path, factor=300)
+    result = applied(ChooseSplits(), given)
+    assert [(x.tensor, x.channels, x.by_row) for x in result.made] == [("x", (), True), ("r1", (), True)]
+    assert all("with a scale for each row" in note.message for note in result.notes)
+    model = given.model.clone()
+    run_rewrites(model, rewrites(result.made), [given.tuning[0]])
+    scaled = Setting.of(model, given.tuning, given.held_back)
+    before, after = losses_of(given, "x", "r1"), losses_of(scaled, "x_rows", "r1_rows")
+    assert all(by_row < whole / 100 for by_row, whole in zip(after, before, strict=True))
+    told = [float(note.message.split(", and ")[1].split("%")[0]) / 100 for note in result.notes]
+    assert told == pytest.approx([loss / UNITS["nat"].tolerance for loss in after], abs=2e-3)
+
+
+def test_wide_channels_of_wide_tokens_take_both(tmp_path: Path) -> None:
+    result = applied(ChooseSplits(), tokens_setting(tmp_path, factor=300, channels=200))
+    (first, *_) = result.made
+    assert (first.tensor, first.by_row) == ("x", True)
+    assert set(WIDE) <= set(first.channels)
+    assert first.rest == "x_narrow_rows"
+    assert "without 8 of the 64 channels and with a scale for each row" in result.notes[0].message
+
+
+def test_tokens_alike_get_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(choose_splits, "Walk")
+    assert applied(ChooseSplits(), tokens_setting(tmp_path, factor=2)).made == ()

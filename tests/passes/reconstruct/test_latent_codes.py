@@ -1,0 +1,74 @@
+import numpy as np
+import pytest
+from graphs import noise
+
+from ptqc.formats import Codebook, Integer, Scaled, VectorCodebook
+from ptqc.ir.quantized_weight import Solution
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from ptqc.passes.reconstruct.latent_codes import LatentCodes, LatentPairs, latent  # noqa: E402
+
+FORMATS = [Integer(2), Integer(3), Integer(4), Integer(8), Codebook(3)]
+
+
+def solution(weight: np.ndarray, form: Scaled, axis: int) -> Solution:
+    return Solution(form, *form.rounded(weight, axis), axis)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("form", FORMATS)
+def test_the_start_is_the_code_that_is_there(form: Scaled, axis: int) -> None:
+    weight = noise(6, 9)
+    made = solution(weight, form, axis)
+    found = latent(made, weight)
+    np.testing.assert_array_equal(found.rounded().numpy(), made.codes)
+    np.testing.assert_array_equal(found.codes().detach().numpy(), made.codes)
+    elsewhere = latent(made, -3 * weight)
+    np.testing.assert_array_equal(elsewhere.rounded().numpy(), made.codes)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_codes_move_along_the_levels_and_no_further(form: Scaled) -> None:
+    made = solution(noise(4, 7), form, 0)
+    found = latent(made, made.weight)
+    assert isinstance(found, LatentCodes)
+    with torch.no_grad():
+        found.position.add_(1)
+    levels = found.levels.numpy()
+    expected = levels[np.minimum(np.searchsorted(levels, made.codes) + 1, len(levels) - 1)]
+    np.testing.assert_array_equal(found.rounded().numpy(), expected)
+
+
+def test_gradients_pass_the_rounding() -> None:
+    made = solution(noise(4, 7), Integer(3), 0)
+    found = latent(made, noise(4, 7))
+    (found.codes() * torch.from_numpy(noise(4, 7, seed=1))).sum().backward()
+    assert found.position.grad is not None
+    np.testing.assert_array_equal(found.position.grad.numpy(), noise(4, 7, seed=1))
+
+
+def in_pairs(weight: np.ndarray) -> Solution:
+    return solution(weight, VectorCodebook(4), 0)
+
+
+@pytest.mark.parametrize("away", [1.0, -3.0])
+def test_pairs_start_where_they_are(away: float) -> None:
+    weight = noise(16, 24)
+    made = in_pairs(weight)
+    found = latent(made, away * weight)
+    np.testing.assert_array_equal(found.rounded().numpy(), made.codes)
+    np.testing.assert_array_equal(found.codes().detach().numpy(), made.codes)
+
+
+def test_pairs_move_to_the_level_that_a_gradient_asks_for() -> None:
+    made = in_pairs(noise(16, 24))
+    found = latent(made, made.weight)
+    assert isinstance(found, LatentPairs)
+    wanted = found.near[found.index, 3].numpy()  # a near level, but not the next one
+    optimizer = torch.optim.Adam([found.position], lr=0.05)
+    for _ in range(400):
+        optimizer.zero_grad()
+        (found.codes() - found.levels[wanted].reshape(found.shape)).square().sum().backward()
+        optimizer.step()
+    np.testing.assert_array_equal(found.index.numpy(), wanted)

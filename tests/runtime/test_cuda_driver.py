@@ -1,0 +1,49 @@
+"""Machines that cannot run a CUDA library, and what is told of each."""
+
+import ctypes
+from pathlib import Path
+
+import pytest
+
+from ptqc.errors import TargetError
+from ptqc.runtime import cuda_driver
+from ptqc.runtime.cuda_driver import Found, check
+
+
+def test_a_gpu_that_is_new_enough_is_taken() -> None:
+    check(1, lambda: Found((13, 1), ((7, 5), (9, 0))))
+
+
+@pytest.mark.parametrize(
+    ("index", "found", "told"),
+    [
+        (0, Found((12, 8), ((9, 0),)), r"knows CUDA 12\.8, and the library needs 13\.0: install a newer driver"),
+        (1, Found((13, 0), ((9, 0),)), "no GPU cuda:1; this machine has 1"),
+        (0, Found((13, 0), ()), "no GPU cuda:0; this machine has 0"),
+        (0, Found((13, 0), ((7, 5),)), r"cuda:0 has compute capability 7\.5, and the library needs 8\.0 or more"),
+        (0, Found((13, 0), ((8, 0),), is_emulator=True), "ptqc's emulator, which only verifies"),
+    ],
+)
+def test_what_cannot_run_it_is_refused(index: int, found: Found, told: str) -> None:
+    with pytest.raises(TargetError, match=told):
+        check(index, lambda: found)
+
+
+def test_a_machine_without_a_driver_is_told_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_driver, "DRIVER", "libcuda.so.of.nobody")
+    with pytest.raises(TargetError, match=r"GPU with NVIDIA's driver, .*libcuda\.so\.of\.nobody.*run model\.onnx"):
+        check(0)
+
+
+def test_the_stand_in_for_the_driver_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ptqc.codegen.cuda.emulator import building
+
+    if told := building.refusal():
+        pytest.skip(told)
+    driver, _ = building.build_stand_ins(tmp_path)
+    monkeypatch.setattr(cuda_driver, "DRIVER", str(driver))
+    with pytest.raises(TargetError, match="emulator"):
+        check(0)
+    name = ctypes.create_string_buffer(64)
+    ctypes.CDLL(str(driver)).cuDeviceGetName(name, 64, 0)
+    assert name.value == b"no GPU: the emulator of ptqc"
