@@ -32,7 +32,7 @@ from ptqc.passes.quantize.measure import recall
 from ptqc.passes.quantize.phases import Decided, Planned
 from ptqc.passes.reconstruct.reconstruct import Reconstruct
 from ptqc.utils.progress import SILENT
-from ptqc.utils.store.entries import Store
+from ptqc.utils.store import Store
 
 # Of a budget: what reconstruction may add to a plan's file in digits of biases and levels.
 MARGIN = 0.002

@@ -28,8 +28,7 @@ from onnx import helper, numpy_helper
 from tasks import Task, chosen
 
 from ptqc.artifact.report.energy import bit_flips
-from ptqc.calibration.observers import RangeObserver
-from ptqc.calibration.ranges import affine_params, choose_range
+from ptqc.calibration.ranges import RangeObserver, affine_params, choose_range
 from ptqc.execution.onnxruntime import Runner
 from ptqc.formats import Affine, Grid, Integer, QuantParams
 from ptqc.ir.nodes import initial

@@ -19,7 +19,7 @@ import numpy as np
 from harness import RESULTS, Column, Feeds, number, significant
 from tasks import all_tasks, task_of
 
-from ptqc.utils.store.npz import write_npz
+from ptqc.utils.store import write_npz
 
 PROBE = Path(__file__).with_name("compat_probe.py")
 TIMEOUT = 600

@@ -112,8 +112,8 @@ def raced(
     """Milliseconds of the processor a token, a list over blocks. Runs in a child."""
     import onnxruntime as ort
 
+    from ptqc.kv_cache.form import packed_feeds
     from ptqc.kv_cache.known import FIXED
-    from ptqc.kv_cache.values import packed_feeds
     from ptqc.runtime.library import aligned
 
     shape, place = random_llama.SHAPES[size], Path(folder)

@@ -13,7 +13,7 @@ import harness
 import onnx
 from harness import Column, number
 
-from ptqc.ir.model_file import field_bytes
+from ptqc.ir.external import field_bytes
 
 # Formal inputs of functions that hold indices begin so; the others, and what they are.
 INDICES = ("p", "m")

@@ -21,8 +21,7 @@ from tasks import chosen
 
 from ptqc.formats import Integer
 from ptqc.ir.layers import Weight
-from ptqc.solver.choices import JointChoice, Option
-from ptqc.solver.integer_program import Goal, solve
+from ptqc.solver.integer_program import Goal, JointChoice, Option, solve
 
 TASKS = "cifar10_resnet20,mobilenet_v1_075_224,squeezenet1_1,mlperftiny_vww_mbv1_025_96,minilm_l6_v2_emb,stories260K"
 # Weights that are rounded for losses of whole networks: of more, every second or third layer, and no larger table.

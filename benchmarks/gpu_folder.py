@@ -66,11 +66,11 @@ def _network(path: Path, room: Path) -> None:
     from ptqc.artifact.bisect import kept, seen_inputs
     from ptqc.artifact.folder import GOLDEN, load
     from ptqc.artifact.golden import Golden
-    from ptqc.codegen.program.edge_inputs import edge_runs
+    from ptqc.codegen.program.inputs import edge_runs
     from ptqc.codegen.program.listing import Listing
     from ptqc.codegen.program.verify import Loaded, Runnable
     from ptqc.execution.onnxruntime import Runner
-    from ptqc.utils.store.npz import write_npz
+    from ptqc.utils.store import write_npz
 
     artifact = load(path)
     shutil.copytree(artifact.folder / "cuda", room)
@@ -120,8 +120,8 @@ def libraries(folder: Path, sides: Sequence[int], wide: Sequence[Sequence[int]],
     from ptqc.codegen.cuda.emulator.opening import load_stand_ins
 
     load_stand_ins()
-    from ptqc.codegen.cuda.loops import ThreadLoops
-    from ptqc.codegen.kernels.loops import written_with
+    from ptqc.codegen.cuda.isa import ThreadLoops
+    from ptqc.codegen.kernels.writing import written_with
 
     with written_with(ThreadLoops()):
         _products(folder / "products", sides, wide, tiles)
@@ -177,7 +177,7 @@ def _layers(folder: Path) -> None:
     """Small layers by products of warpgroups, with what NumPy computes: no network has any yet."""
     from ptqc.codegen.program.listing import Listing
     from ptqc.codegen.program.verify import Loaded, Runnable
-    from ptqc.utils.store.npz import write_npz
+    from ptqc.utils.store import write_npz
 
     made = [_grouped_layer(bits, side) for bits, side in ((8, 3), (4, 1), (3, 3))]
     program = _side_by_side(made, folder, ["sm_90a"])
@@ -194,10 +194,10 @@ def _grouped_layer(bits: int, side: int) -> tuple[Any, Any, Any, tuple[np.ndarra
     """Three samples of 80 channels by windows of side × side, to 200 channels."""
     from ptqc.codegen.cuda import costs, wgmma
     from ptqc.codegen.cuda.coded_layer import CodedLayer
-    from ptqc.codegen.cuda.fragments import Coding
-    from ptqc.codegen.kernels.requantization import Requantization
+    from ptqc.codegen.cuda.packed_weights import Coding
+    from ptqc.codegen.kernels.epilogue import Requantization
     from ptqc.codegen.program.layout import Layout
-    from ptqc.codegen.program.window import Window
+    from ptqc.codegen.program.program import Window
 
     random, half = np.random.default_rng(bits), 2 ** (bits - 1)
     given = random.integers(0, 256, (3, 80, 8, 7)).astype(np.uint8)
@@ -269,9 +269,9 @@ def _float8_square(side: int) -> tuple[Any, Any, Any, dict[str, Any]]:
 def _square_layer(side: int, weights: np.ndarray) -> Any:
     """Side × side codes times as many weights."""
     from ptqc.codegen.cuda.coded_layer import CodedLayer
-    from ptqc.codegen.kernels.requantization import Requantization
+    from ptqc.codegen.kernels.epilogue import Requantization
     from ptqc.codegen.program.layout import Layout
-    from ptqc.codegen.program.window import Window
+    from ptqc.codegen.program.program import Window
 
     scales = Requantization(np.zeros(side, np.int32), np.full(side, 1e-4, np.float32), 128)
     x, y = (Layout((side, 1, side), "uint8") for _ in range(2))

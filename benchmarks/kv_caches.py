@@ -31,8 +31,7 @@ from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import Samples, collect
 from ptqc.kv_cache.form import CacheForm
 from ptqc.kv_cache.known import NAMES
-from ptqc.passes.kv_cache.choose import chosen
-from ptqc.passes.kv_cache.statistics import SeenCaches
+from ptqc.passes.kv_cache.choose import SeenCaches, chosen
 from ptqc.passes.kv_cache.wrap import pack_caches
 
 BUDGETS = (30, 25, 20, 16)  # percent

@@ -28,7 +28,7 @@ from harness import RESULTS, Column, Feeds, Run, in_child, number
 from install_peers import interpreter
 from tasks import Task, chosen, task_of
 
-from ptqc.utils.store.npz import write_npz
+from ptqc.utils.store import write_npz
 
 Entrant = tuple[str, str]  # file and engine
 Times = dict[Entrant, list[float]]  # milliseconds per run of each block

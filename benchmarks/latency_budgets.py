@@ -43,10 +43,10 @@ def measure(name: str, of: str, arguments: argparse.Namespace, cache: str) -> di
     """The row of a task; runs in a child."""
     import ptqc
     from ptqc.codegen.targets import choose
-    from ptqc.passes.allocate.latency.latency_budget import clock_of
+    from ptqc.passes.allocate.constraints.latency import clock_of
     from ptqc.passes.quantize.measure import recall
     from ptqc.utils.progress import SILENT
-    from ptqc.utils.store.entries import Store
+    from ptqc.utils.store import Store
     from ptqc.utils.threads import one_blas_thread
 
     task, target = chosen(name)[0], None if of == "onnxruntime" else of
@@ -78,7 +78,7 @@ def predictions(clock: Any, decided: Any, options: Any, choices: int) -> dict[st
     """Predicted and measured times of choices, as milliseconds of a float network that takes what it took at first."""
     import time
 
-    from ptqc.passes.allocate.latency.times import any_plan, network_of
+    from ptqc.passes.allocate.constraints.clocks import any_plan, network_of
     from ptqc.utils.progress import SILENT
 
     started = time.monotonic()

@@ -59,7 +59,7 @@ class Evaluation:
 
     def _count(self) -> None:
         from ptqc.losses import OutputLoss
-        from ptqc.passes.allocate.loss.criteria import differing_classes
+        from ptqc.passes.allocate.constraints.criteria import differing_classes
 
         if self._loss is None:
             self._loss = OutputLoss.of(self._kinds, [real for real, _ in self._waiting])

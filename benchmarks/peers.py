@@ -23,7 +23,7 @@ from harness import RESULTS, Column, Feeds, Outcome, in_child, number, percent
 from install_peers import interpreter
 from tasks import Task, chosen
 
-from ptqc.utils.store.npz import write_npz
+from ptqc.utils.store import write_npz
 
 SCRIPTS = Path(__file__).with_name("peer_recipes")
 RECIPES = (

@@ -37,7 +37,7 @@ from scaling.probing import probed
 from scaling.simulation import Cluster, Job, simulate
 from scaling.tracing import SOLVING, Trace, UnitTimes, trace_compile
 
-from ptqc.passes.quantize.moment_blocks import SMALL_BLOCK_BYTES
+from ptqc.passes.quantize.moment_stream import SMALL_BLOCK_BYTES
 
 sys.path.append(str(ROOT / "models"))
 

@@ -21,8 +21,7 @@ import numpy as np
 import onnx
 from harness import Column, number
 
-from ptqc.execution.profile import Subject
-from ptqc.execution.speed import Speed, compare
+from ptqc.execution.speed import Speed, Subject, compare
 
 # What a busy process sorts: more than the caches hold, so that it disturbs them, too.
 NUMBERS = 2**22

@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.calibration.inputs import InputSpec, input_specs
-from ptqc.calibration.roles import MASKS, PLACES
+from ptqc.calibration.inputs import MASKS, PLACES, InputSpec, input_specs
 from ptqc.errors import ModelError, PtqcError
-from ptqc.ir.caches import Cache, find_caches
+from ptqc.ir.layers import Cache, find_caches
 from ptqc.losses.words import says
 
 INTEGERS = (np.dtype(np.int32), np.dtype(np.int64))

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ptqc.passes.allocate.choose_activations import ChooseActivations
-from ptqc.passes.allocate.choose_float_roundings import ChooseFloatRoundings
+from ptqc.passes.allocate.choose_activations import ChooseActivations, ChooseFloatRoundings
 from ptqc.passes.allocate.lower import Lower
 from ptqc.passes.allocate.meet_latency import MeetLatency
 from ptqc.passes.allocate.meet_memory import MeetMemory
 from ptqc.passes.base import Rewrite
-from ptqc.passes.canonicalize.classical.learners import Classical
+from ptqc.passes.canonicalize.classical import Classical
 from ptqc.passes.canonicalize.conv_transpose import ConvTransposeToConv
 from ptqc.passes.canonicalize.convert_opset import ConvertOpset
 from ptqc.passes.canonicalize.explicit_axes import ExplicitAxes
@@ -28,13 +27,11 @@ from ptqc.passes.canonicalize.inline_functions import InlineFunctions
 from ptqc.passes.canonicalize.linear_layers import LinearLayers
 from ptqc.passes.canonicalize.remove_dead import RemoveDead
 from ptqc.passes.canonicalize.tied_tables import TiedTables
+from ptqc.passes.equalize.outliers import ScaleRows, SplitOutliers
 from ptqc.passes.equalize.rotate import Rotate
 from ptqc.passes.equalize.scale_channels import ScaleChannels
-from ptqc.passes.equalize.scale_rows import ScaleRows
-from ptqc.passes.equalize.split_outliers import SplitOutliers
 from ptqc.passes.equalize.standardize import Standardize
-from ptqc.passes.quantize.calibrate import Calibrate
-from ptqc.passes.quantize.calibrate_inner import CalibrateInner
+from ptqc.passes.quantize.calibrate import Calibrate, CalibrateInner
 from ptqc.passes.quantize.choose_splits import ChooseSplits
 from ptqc.passes.quantize.measure_curvature import MeasureCurvature
 from ptqc.passes.quantize.measure_sensitivity import MeasureSensitivity

@@ -16,7 +16,7 @@ from ptqc.notes import Level, Note
 from ptqc.passes.base import Feeds, Probed, Rewrite
 from ptqc.passes.canonicalize.float32_inside import HALF, Float32Inside, Types, computing, names_type
 from ptqc.passes.canonicalize.inline_functions import InlineFunctions
-from ptqc.passes.canonicalize.tools.rounding import rounded_otherwise
+from ptqc.passes.canonicalize.tools import rounded_otherwise
 from ptqc.passes.dump import NO_DUMP, Dump
 
 Outputs = dict[str, np.ndarray]

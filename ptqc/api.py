@@ -28,8 +28,8 @@ from ptqc.evaluation.scoring import Evaluate, OwnScore
 from ptqc.frontend.in_memory import Model
 from ptqc.ir.plan import Plan
 from ptqc.options import CompileOptions, FloatLayers, Operators, Pipeline
-from ptqc.passes.allocate.job import Job
-from ptqc.passes.allocate.latency.latency_budget import clock_of, fitting_times
+from ptqc.passes.allocate.constraints.latency import clock_of, fitting_times
+from ptqc.passes.allocate.fit import Job
 from ptqc.passes.dump import NO_DUMP, Dump
 from ptqc.passes.extensions import check_extensions
 from ptqc.passes.quantize.measure import recall
@@ -38,7 +38,7 @@ from ptqc.utils.arguments import check_kind, path_of, shown
 from ptqc.utils.executors.registry import DEFAULT, executor_of
 from ptqc.utils.logs import quiet_libraries
 from ptqc.utils.progress import SILENT, Progress, check_progress
-from ptqc.utils.store.shared import store_at
+from ptqc.utils.store import store_at
 
 if TYPE_CHECKING:
     import torch

@@ -16,8 +16,7 @@ from ptqc import losses
 from ptqc.artifact import documents, golden
 from ptqc.artifact import folder as artifact
 from ptqc.artifact.build_target import VERIFIED_SAMPLES, build_target, check_samples
-from ptqc.artifact.consistency import check_activations
-from ptqc.artifact.documents import CompileOutcome
+from ptqc.artifact.documents import CompileOutcome, check_activations
 from ptqc.artifact.fit_for_use import check_fit
 from ptqc.artifact.folder import Artifact
 from ptqc.budget import Budgets
@@ -27,13 +26,11 @@ from ptqc.codegen.onnxruntime.verify_semantics import Intent
 from ptqc.codegen.targets import Chosen
 from ptqc.early_checks import check_detector, check_early
 from ptqc.errors import Infeasible, InternalError, TimeTooShort
+from ptqc.evaluation.changed import most_changed
 from ptqc.evaluation.detection.detector import Detector
-from ptqc.evaluation.judge import judge
+from ptqc.evaluation.judge import judge, measure_speed, saturation_notes
 from ptqc.evaluation.labels import Labelled, read_labels
-from ptqc.evaluation.most_changed import most_changed
-from ptqc.evaluation.saturation import saturation_notes
 from ptqc.evaluation.scoring import OwnScore, Scoring, scoring_of
-from ptqc.evaluation.speed import measure_speed
 from ptqc.execution.onnxruntime import Feeds
 from ptqc.frontend.in_memory import Model, read_given
 from ptqc.ir.external import is_in_files
@@ -41,37 +38,47 @@ from ptqc.ir.plan import Plan
 from ptqc.ir.quantized_weight import TunedNumbers
 from ptqc.notes import Note
 from ptqc.options import CompileOptions
+from ptqc.passes.allocate.activations_in_float import fit_finite, with_float_layers
 from ptqc.passes.allocate.choose_activations import ChooseActivations
+from ptqc.passes.allocate.constraints.clocks import OnnxRuntimeClock
+from ptqc.passes.allocate.constraints.latency import Clock, chosen_again, time_delivered, within_latency
+from ptqc.passes.allocate.constraints.loss import (
+    Fitting,
+    KeptLoss,
+    criterion_of,
+    fit_within_loss,
+    gather_apart,
+    tell_loss,
+    with_judges,
+)
+from ptqc.passes.allocate.constraints.memory import memory_report, within_memory
 from ptqc.passes.allocate.cost_model import Times
-from ptqc.passes.allocate.fit import Fitted, Packed, PlanSearch, Search, best_of, better_of, reconstruct, tune
-from ptqc.passes.allocate.float_activations import fit_finite
-from ptqc.passes.allocate.float_layers import with_float_layers
-from ptqc.passes.allocate.job import Job
-from ptqc.passes.allocate.latency.clock import Clock
-from ptqc.passes.allocate.latency.latency_budget import chosen_again, time_delivered, within_latency
-from ptqc.passes.allocate.latency.times import OnnxRuntimeClock
-from ptqc.passes.allocate.loss.judges import gather_apart, with_judges
-from ptqc.passes.allocate.loss.kept_loss import KeptLoss, tell_loss
-from ptqc.passes.allocate.loss.loss_budget import Fitting, criterion_of, fit_within_loss
+from ptqc.passes.allocate.fit import (
+    Fitted,
+    Job,
+    Packed,
+    PlanSearch,
+    Search,
+    StoredNumbers,
+    best_of,
+    better_of,
+    reconstruct,
+    tune,
+)
 from ptqc.passes.allocate.lower import Lower
-from ptqc.passes.allocate.memory.memory_budget import within_memory
-from ptqc.passes.allocate.memory.memory_report import memory_report
 from ptqc.passes.allocate.problem import forms_in_float, lower, pack
 from ptqc.passes.allocate.simplest import Fit, or_simpler
-from ptqc.passes.allocate.stored_numbers import StoredNumbers
 from ptqc.passes.base import Rewrite
 from ptqc.passes.dump import NO_DUMP, Dump
 from ptqc.passes.equalize.equalize_channels import evened
 from ptqc.passes.equalize.split import with_splits, without_unused
 from ptqc.passes.kv_cache.apply import with_packed_caches
-from ptqc.passes.quantize.affordable_samples import affordable
-from ptqc.passes.quantize.calibrate import Calibrate
-from ptqc.passes.quantize.calibrate_inner import CalibrateInner
+from ptqc.passes.quantize.calibrate import Calibrate, CalibrateInner
 from ptqc.passes.quantize.measure import Run, families_of, measured
 from ptqc.passes.quantize.measure_curvature import MeasureCurvature
 from ptqc.passes.quantize.measure_sensitivity import MeasureSensitivity
 from ptqc.passes.quantize.phases import Decided, Setting
-from ptqc.passes.quantize.prepare import Prepared, prepare
+from ptqc.passes.quantize.prepare import Prepared, affordable, prepare
 from ptqc.passes.quantize.solve_weights import CandidateCache, SolveWeights
 from ptqc.utils.deadline import Deadline
 from ptqc.utils.executors.base import Executor
@@ -79,8 +86,7 @@ from ptqc.utils.executors.threads import Threads
 from ptqc.utils.memory import watched_memory
 from ptqc.utils.progress import Progress
 from ptqc.utils.scratch import scratch
-from ptqc.utils.store.entries import Store
-from ptqc.utils.store.housekeeping import clear_unfinished
+from ptqc.utils.store import Store, clear_unfinished
 from ptqc.utils.threads import one_blas_thread
 
 # Of the time that is left, where there is a limit; the rest is for what comes behind.

@@ -13,7 +13,7 @@ from ptqc.evaluation.detection.detector import Detector
 from ptqc.execution.onnxruntime import Runner, tensors_of
 from ptqc.losses import recognize
 from ptqc.options import CompileOptions
-from ptqc.passes.allocate.loss.criteria import check_unit
+from ptqc.passes.allocate.constraints.criteria import check_unit
 from ptqc.passes.allocate.smallest import estimated_size, lower_bound
 from ptqc.passes.quantize.prepare import Prepared
 

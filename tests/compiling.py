@@ -24,7 +24,7 @@ from ptqc.passes.allocate.fit import Fitted
 from ptqc.passes.quantize.phases import Decided
 from ptqc.passes.quantize.prepare import Prepared, gather, prepare
 from ptqc.utils.progress import SILENT
-from ptqc.utils.store.entries import Store, file_digest
+from ptqc.utils.store import Store, file_digest
 
 # A residual network: every layer, the addition and the pool have integer kernels.
 RESIDUAL = """g (float[N,3,8,8] x) => (float[N,10] y) {

@@ -26,7 +26,7 @@ IMPORTS = {
     "cpu": (
         "ptqc.codegen.cpu.cache",
         "ptqc.codegen.cpu.tuning",
-        "ptqc.codegen.kernels.documents",
+        "ptqc.codegen.kernels.package",
         "ptqc.codegen.kernels.lowering",
         "ptqc.codegen.program.timing",
         "ptqc.runtime.runtime",

@@ -5,7 +5,7 @@ import onnx.parser
 import onnx_ir as ir
 from onnx import numpy_helper
 
-from ptqc.ir.editing import infer_shapes
+from ptqc.ir.nodes import infer_shapes
 
 
 def parse(graph: str, opset: int = 18, /, **constants: np.ndarray | np.generic) -> ir.Model:

@@ -8,7 +8,7 @@ import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
-from ptqc.ir.editing import infer_shapes
+from ptqc.ir.nodes import infer_shapes
 from ptqc.passes.base import Feeds
 
 

@@ -7,11 +7,9 @@ import onnx_ir as ir
 from graphs import noise, parse
 
 from ptqc.execution.onnxruntime import Feeds
-from ptqc.kv_cache.form import CacheForm
+from ptqc.kv_cache.form import CacheForm, packed_feeds
 from ptqc.kv_cache.known import FLOAT, NAMES
-from ptqc.kv_cache.values import packed_feeds
-from ptqc.passes.kv_cache.known import form_named
-from ptqc.passes.kv_cache.wrap import pack_caches
+from ptqc.passes.kv_cache.wrap import form_named, pack_caches
 
 CACHES = ("past_key_0", "past_value_0")
 # Every head of keys or values for the queries that share it.

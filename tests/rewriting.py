@@ -5,7 +5,7 @@ import onnx_ir as ir
 
 from ptqc.notes import Note
 from ptqc.passes.base import Feeds, Probed, Rewrite
-from ptqc.passes.fingerprint import fingerprint
+from ptqc.passes.effects import fingerprint
 from ptqc.passes.runner import run_rewrites
 
 

@@ -19,7 +19,7 @@ from ptqc.errors import ModelError, PtqcError, UsageError
 from ptqc.frontend.in_memory import read_given
 from ptqc.options import CompileOptions, Keywords
 from ptqc.utils.logs import CHATTY, quiet_libraries
-from ptqc.utils.store.entries import file_digest
+from ptqc.utils.store import file_digest
 
 ROOT = Path(__file__).resolve().parent.parent
 GRAPH = "g (float[N,16] x) => (float[N,32] y) { y = Gemm(x, w) }"

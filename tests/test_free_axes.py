@@ -11,7 +11,7 @@ from compiling import compiled, proto, weight
 from ptqc.calibration.inputs import input_specs
 from ptqc.execution.onnxruntime import Runner
 from ptqc.frontend import read_model
-from ptqc.frontend.free_axes import name_free_axes
+from ptqc.frontend.operators import name_free_axes
 
 NET = """g (float[N,3,H,W] x, float[N,2] scale) => (float[N,K] y) {
     a = Conv<pads=[1,1,1,1]>(x, w)

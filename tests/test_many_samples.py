@@ -54,7 +54,7 @@ def most_alive(count: int, budget: str, folder: Path, monkeypatch: pytest.Monkey
     with monkeypatch.context() as patched:
         alive = Alive(ort.InferenceSession.run)
         patched.setattr(ort.InferenceSession, "run", lambda *arguments: alive(*arguments))
-        patched.setattr("ptqc.execution.bounded.OUTPUTS_MEMORY", 0)
+        patched.setattr("ptqc.execution.tensors.OUTPUTS_MEMORY", 0)
         # With several processors, how many batches are worked on at the worst moment is up to the system.
         patched.setattr(os, "sched_getaffinity", lambda _process: {0}, raising=False)
         for module in ("ptqc.execution.walk", "ptqc.passes.reconstruct.reconstruct"):

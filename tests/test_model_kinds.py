@@ -11,7 +11,7 @@ from ptqc.errors import Infeasible, ModelError
 from ptqc.execution.agreement import relative
 from ptqc.execution.onnxruntime import Runner
 from ptqc.passes.base import Result
-from ptqc.passes.quantize.calibrate_inner import CalibrateInner
+from ptqc.passes.quantize.calibrate import CalibrateInner
 
 BRANCHES = """g (float[N,48] x, bool c) => (float[N,48] y) {
     h = Neg(x)

@@ -12,8 +12,7 @@ import pytest
 
 import ptqc
 from ptqc import plugins
-from ptqc.calibration.observers import RangeObserver
-from ptqc.calibration.ranges import added_method, choose_range
+from ptqc.calibration.ranges import RangeObserver, added_method, choose_range
 from ptqc.cli.main import main
 from ptqc.cli.parser import parsers
 from ptqc.codegen import targets

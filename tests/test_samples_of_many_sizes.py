@@ -12,7 +12,7 @@ import ptqc
 from ptqc.artifact.folder import Artifact
 from ptqc.artifact.verify import verify
 from ptqc.execution.onnxruntime import Feeds, Runner
-from ptqc.utils.store.npz import write_npz
+from ptqc.utils.store import write_npz
 
 ATTENTION = """g (int64[N,L] ids) => (float[N,L,20] y) {
     e = Gather(table, ids)

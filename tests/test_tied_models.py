@@ -11,7 +11,7 @@ from onnx import numpy_helper
 
 from ptqc.errors import Infeasible
 from ptqc.execution.onnxruntime import Feeds
-from ptqc.ir import picked_rows
+from ptqc.ir import layers
 
 WORDS, WIDTH = 300, 32
 MODEL = """g (int64[N,T] i) => (float[N,T,300] y) {
@@ -47,7 +47,7 @@ def test_the_table_is_stored_once(
     large: int, activations: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether it stays packed in memory or not, and whether the product with it is on integers or not."""
-    monkeypatch.setattr(picked_rows, "LARGE", large)
+    monkeypatch.setattr(layers, "LARGE", large)
     found = compiled(tied(), texts(), tmp_path, "25%", activations=activations)
     assert 0 < stored(found.path) <= WORDS * WIDTH
     assert found.manifest["results"]["sqnr_db"] > 20
@@ -60,7 +60,7 @@ def test_operators_of_onnxruntime_read_one_stored_table(
     bits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its rows and its product; in memory each operator has its codes, which are far less than float."""
-    monkeypatch.setattr(picked_rows, "LARGE", 1)
+    monkeypatch.setattr(layers, "LARGE", 1)
     found = compiled(tied(), texts(), tmp_path, None, bits=(bits,), activations="float", operators="onnxruntime")
     assert found.manifest["file"]["runtime_operators"] == ["GatherBlockQuantized", "MatMulNBits"]
     assert 0 < stored(found.path) <= 1.2 * WORDS * WIDTH * bits / 8

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from number_formats.base import SCALE_BITS, NumberFormat, Rows, Stored
-from ptqc.calibration.observers import RangeObserver
+from ptqc.calibration.ranges import RangeObserver
 from ptqc.formats import BFLOAT16, Codebook, Scaled, to_bfloat16
 from ptqc.passes.quantize.calibrate import observed_params
 

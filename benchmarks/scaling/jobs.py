@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ptqc.passes.quantize.measure_sensitivity import TOLD
-from ptqc.passes.quantize.moment_blocks import SMALL_BLOCK_BYTES, grouped
+from ptqc.passes.quantize.moment_stream import SMALL_BLOCK_BYTES, grouped
 from ptqc.passes.quantize.moments import bytes_of
 from scaling.simulation import Block, Job, Unit
 from scaling.tracing import SOLVING, Trace, UnitTimes

@@ -9,8 +9,7 @@ from ptqc.formats import Integer, Scaled
 from ptqc.ir.layers import Layer
 from ptqc.passes.quantize import gptq
 from ptqc.passes.quantize.moments import WIDEST_GRAM, bytes_of
-from ptqc.passes.quantize.solve_weights import formats_of
-from ptqc.passes.quantize.weight_problem import WeightProblem
+from ptqc.passes.quantize.solve_weights import WeightProblem, formats_of
 from ptqc.utils.threads import one_blas_thread
 from scaling.tracing import UnitTimes
 

@@ -22,13 +22,12 @@ from ptqc.budget import Budgets
 from ptqc.compiler import CompileRequest, compile_model
 from ptqc.options import CompileOptions
 from ptqc.passes.quantize.moments import bytes_of
-from ptqc.passes.quantize.weight_problem import Found, WeightProblem
+from ptqc.passes.quantize.solve_weights import Found, WeightProblem
 from ptqc.utils.executors.base import Executor, Result, UnitOfWork
 from ptqc.utils.executors.registry import executor_of
 from ptqc.utils.logs import quiet_libraries
 from ptqc.utils.progress import Lines, Stage
-from ptqc.utils.store.entries import Store
-from ptqc.utils.store.shared import store_at
+from ptqc.utils.store import Store, store_at
 
 SOLVING = "solve weights"
 

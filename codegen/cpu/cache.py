@@ -8,9 +8,8 @@ from ptqc.codegen.cpu import package
 from ptqc.codegen.kernels.built_before import content_key, obtain
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.package import module as module_of
-from ptqc.codegen.program.program import Program
-from ptqc.codegen.program.weights import Weights
-from ptqc.utils.store.entries import Store
+from ptqc.codegen.program.program import Program, Weights
+from ptqc.utils.store import Store
 
 LIBRARY = "library.so"
 

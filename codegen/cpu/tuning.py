@@ -19,17 +19,16 @@ from ptqc.codegen.cpu.options import Tuning
 from ptqc.codegen.cpu.table import Table, TunedKernel
 from ptqc.codegen.kernels.families import declared
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.kernel import Constant
 from ptqc.codegen.kernels.tiling import Cut
-from ptqc.codegen.program.built import Alternatives
+from ptqc.codegen.kernels.writing import Constant
 from ptqc.codegen.program.constants import Stored
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Program, ProgramStep
+from ptqc.codegen.program.program import Alternatives, Program, ProgramStep
 from ptqc.errors import UsageError
 from ptqc.runtime.runtime import PACKAGE
 from ptqc.utils.machine import processor_name
 from ptqc.utils.stopwatch import seconds_of
-from ptqc.utils.store.entries import Store
+from ptqc.utils.store import Store
 
 # Cuts of a kernel that are tried: of "quick" those that should be the fastest.
 TRIED: Mapping[Tuning, int | None] = {"quick": 8, "full": None}

@@ -15,12 +15,10 @@ from ptqc.codegen.cuda.coded_layer import CodedLayer
 from ptqc.codegen.cuda.results import Results, ptx
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.isa import DOT
-from ptqc.codegen.kernels.loops import nest
-from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS
-from ptqc.codegen.program.built import Built
+from ptqc.codegen.kernels.writing import nest
 from ptqc.codegen.program.constants import Arranged, IndexSource, Order, Stored
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.window import Window
+from ptqc.codegen.program.program import SUM_OF_PRODUCTS, Built, Window
 
 # Bytes of two words: their lower and upper pairs side by side, and the lower and upper halves of two such.
 PAIRS, HALVES = (0x5140, 0x7362), (0x5410, 0x7632)
@@ -61,7 +59,7 @@ class Columns:
     results: Results
 
     def body(self, batch: Any, x: Any, *rest: Any) -> None:
-        """See `ptqc.codegen.kernels.kernel.write`."""
+        """See `ptqc.codegen.kernels.writing.write`."""
         beside, window = len(self.results.others), self.window
         others, (weights, *constants, out) = rest[:beside], rest[beside:]
         sizes = (*window.output, window.channels // DOT)

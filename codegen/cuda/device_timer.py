@@ -16,11 +16,10 @@ from ptqc.codegen.cuda.job_files import TRIAL_WORKER
 from ptqc.codegen.cuda.toolkit import Toolkit
 from ptqc.codegen.cuda.trials import Axes, KernelTrial, TimedVariant, TimingEffort, TrialJob, TrialTimes
 from ptqc.codegen.kernels.job_files import PROCESS, REPORT
-from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Program, ProgramStep
+from ptqc.codegen.program.program import Built, Program, ProgramStep
 from ptqc.errors import TargetError
-from ptqc.runtime.cuda_device import ADDRESSES, CudaDevice
+from ptqc.runtime.cuda import ADDRESSES, CudaDevice
 from ptqc.runtime.runtime import PACKAGE
 from ptqc.utils import sandbox
 from ptqc.utils.scratch import scratch

@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ptqc.codegen.cuda.emulation import OUTPUTS
 from ptqc.codegen.cuda.emulator.opening import ROOM, load_stand_ins, open_delivered, read_ptx
 from ptqc.codegen.cuda.emulator.ptx import NotEmulated
-from ptqc.codegen.cuda.verification import CROPPING, each_chip, is_small, take_order
+from ptqc.codegen.cuda.verification import CROPPING, OUTPUTS, each_chip, is_small, take_order
 from ptqc.codegen.kernels.assignment import telling, write_document
 from ptqc.codegen.kernels.job_files import JOB, REPORT, VALUES
 from ptqc.codegen.program.listing import Listing
@@ -25,7 +24,7 @@ from ptqc.codegen.program.verify import Loaded, TensorComparison, Values, outcom
 from ptqc.errors import TargetError
 from ptqc.runtime.cuda_library import NAME
 from ptqc.runtime.interface import KERNELS
-from ptqc.utils.store.npz import write_npz
+from ptqc.utils.store import write_npz
 
 
 def _work(job: Path) -> None:

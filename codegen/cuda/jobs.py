@@ -7,7 +7,7 @@ from typing import Any
 from ptqc.codegen.cuda.times_table import GpuTimes
 from ptqc.codegen.cuda.trials import TimingEffort
 from ptqc.codegen.kernels.jobs import JobChoices
-from ptqc.runtime.cuda_device import CudaDevice
+from ptqc.runtime.cuda import CudaDevice
 
 # As many samples as tiles are predicted for (`costs.SAMPLES`).
 EFFORT = TimingEffort(samples=(1, 64))

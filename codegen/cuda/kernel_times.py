@@ -7,7 +7,7 @@ from typing import Any
 from ptqc.codegen.cuda.device_timer import DeviceTimer
 from ptqc.codegen.program.program import Program
 from ptqc.errors import TargetError
-from ptqc.utils.store.entries import Store
+from ptqc.utils.store import Store
 
 # Kernels in a library.
 TOGETHER = 24

@@ -10,8 +10,8 @@ from typing import Any
 from ptqc.codegen.cuda.building import program_of
 from ptqc.codegen.cuda.device_timer import DeviceTimer
 from ptqc.codegen.cuda.gpu_specs import CHIPS
+from ptqc.codegen.cuda.isa import ThreadLoops
 from ptqc.codegen.cuda.job_files import DONE
-from ptqc.codegen.cuda.loops import ThreadLoops
 from ptqc.codegen.cuda.times_table import GpuTimes, MeasuredKernel
 from ptqc.codegen.cuda.toolkit import Toolkit
 from ptqc.codegen.cuda.trials import TimingEffort
@@ -19,12 +19,12 @@ from ptqc.codegen.cuda.tuning import tried, tunable
 from ptqc.codegen.cuda.variants import Variant
 from ptqc.codegen.kernels.assignment import Assignment, write_document
 from ptqc.codegen.kernels.job_files import REPORT
-from ptqc.codegen.kernels.loops import written_with
+from ptqc.codegen.kernels.writing import written_with
 from ptqc.codegen.program.program import Program, ProgramStep
 from ptqc.errors import TargetError
-from ptqc.runtime.cuda_device import CudaDevice
-from ptqc.utils.following import tell
-from ptqc.utils.store.entries import Store
+from ptqc.runtime.cuda import CudaDevice
+from ptqc.utils.progress import tell
+from ptqc.utils.store import Store
 
 # Kernels in a library, each in several variants.
 TOGETHER = 4

@@ -13,15 +13,14 @@ from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.cuda import costs
 from ptqc.codegen.cuda.async_copy import Thread, exchanged
-from ptqc.codegen.cuda.codebook import PairCoding
 from ptqc.codegen.cuda.coded_layer import CodedLayer
-from ptqc.codegen.cuda.fragments import BYTE, Coding
+from ptqc.codegen.cuda.packed_weights import BYTE, Coding, PairCoding
 from ptqc.codegen.cuda.products import MATRICES, Registers, TiledProduct
 from ptqc.codegen.cuda.results import ptx
 from ptqc.codegen.cuda.tiles import BLOCK, BLOCKS, CHUNK, ROWS, STEP, SUMS, Tiles
 from ptqc.codegen.cuda.variants import Variant
-from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.constants import Arranged, InOrder, Stored
+from ptqc.codegen.program.program import Built
 
 MULTIPLY = "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32"
 

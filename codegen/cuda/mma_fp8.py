@@ -8,18 +8,16 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ptqc.codegen.cuda import costs
-from ptqc.codegen.cuda.float8_codes import add_products
-from ptqc.codegen.cuda.fragments import BYTE, Coding
 from ptqc.codegen.cuda.isa import BY_ELEMENT
 from ptqc.codegen.cuda.mma import Product, stored
+from ptqc.codegen.cuda.packed_weights import BYTE, Coding, add_products
 from ptqc.codegen.cuda.results import RealResults
 from ptqc.codegen.cuda.tiles import Tiles
 from ptqc.codegen.cuda.variants import Variant, predicted_best
 from ptqc.codegen.kernels.families.real_stages import RealStage
 from ptqc.codegen.kernels.float8 import Float8Numbers
-from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS
-from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.program import SUM_OF_PRODUCTS, Built
 
 CODING = Coding(BYTE)
 # Chips of compute capability 8.9 were measured to keep 13 digits of what they sum, of 16 products at a time (Xie et al.

@@ -14,15 +14,15 @@ from tvm.tirx.script import builder as T  # noqa: N812
 from ptqc.codegen.cuda import costs
 from ptqc.codegen.cuda.async_copy import Thread, exchanged
 from ptqc.codegen.cuda.coded_layer import CodedLayer
-from ptqc.codegen.cuda.fragments import Coding, load_words
+from ptqc.codegen.cuda.packed_weights import Coding, load_words
 from ptqc.codegen.cuda.products import MATRICES, Registers
 from ptqc.codegen.cuda.results import ptx
 from ptqc.codegen.cuda.sparse_codes import SparseCodes
 from ptqc.codegen.cuda.swap_ab import CHANNEL_TILES, PAIRS, LeftProduct
 from ptqc.codegen.cuda.tiles import BLOCK, CHUNK, LANES, STEP, SUMS, Tiles
 from ptqc.codegen.cuda.variants import Variant
-from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.constants import InOrder
+from ptqc.codegen.program.program import Built
 
 MULTIPLY = "mma.sp::ordered_metadata.sync.aligned.m16n8k64.row.col.s32.s8.u8.s32"
 # Of weights of 8 bits all lanes of a group give the places of some; there is nothing to select.

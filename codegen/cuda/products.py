@@ -14,15 +14,14 @@ from typing import Any, ClassVar
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.cuda.async_copy import BlockMemory, Steps, Thread
-from ptqc.codegen.cuda.codebook import PairCoding
-from ptqc.codegen.cuda.fragments import Coding
+from ptqc.codegen.cuda.packed_weights import Coding, PairCoding
 from ptqc.codegen.cuda.results import Results, ptx
 from ptqc.codegen.cuda.tiles import BLOCKS, LANES, SUMS, WARP_COLUMNS, Tiles
+from ptqc.codegen.kernels.epilogue import PACKED
 from ptqc.codegen.kernels.families import build
-from ptqc.codegen.kernels.requantize import PACKED
-from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.constants import Stored
 from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.program import Built
 
 MATRICES = "ldmatrix.sync.aligned.m8n8.x4.shared.b16"
 
@@ -111,7 +110,7 @@ class TiledProduct(ABC):
         return self.tiles.cut.row_tiles * BLOCKS * SUMS
 
     def body(self, batch: Any, x: Any, *rest: Any) -> None:
-        """See `ptqc.codegen.kernels.kernel.write`."""
+        """See `ptqc.codegen.kernels.writing.write`."""
         tiles, beside = self.tiles, len(self.results.others)
         others, (weights, *constants, out) = rest[:beside], rest[beside:]
         rows, (_, row_warps, column_warps) = tiles.cut.rows, tiles.warps

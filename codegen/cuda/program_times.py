@@ -3,16 +3,16 @@
 from pathlib import Path
 
 from ptqc.codegen.cuda.building import program_of
+from ptqc.codegen.cuda.costs import predicted_steps as predicted
 from ptqc.codegen.cuda.device_timer import DeviceTimer
 from ptqc.codegen.cuda.kernel_times import KernelTimer
-from ptqc.codegen.cuda.predictions import predicted
 from ptqc.codegen.cuda.toolkit import Toolkit
 from ptqc.codegen.cuda.trials import TimingEffort
 from ptqc.codegen.kernels.assignment import Assignment
 from ptqc.codegen.program.listing import Listing
 from ptqc.codegen.program.timing import TimedProgram
-from ptqc.runtime.cuda_device import CudaDevice
-from ptqc.utils.store.entries import Store
+from ptqc.runtime.cuda import CudaDevice
+from ptqc.utils.store import Store
 
 NANOSECONDS = 1e3
 

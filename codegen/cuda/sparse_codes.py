@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ptqc.codegen.cuda.fragments import LANES, Coding
+from ptqc.codegen.cuda.packed_weights import LANES, Coding
 from ptqc.codegen.cuda.swap_ab import CHANNEL_TILES, GROUPS
 from ptqc.codegen.cuda.tiles import PART, Tiles
 

@@ -12,7 +12,7 @@ from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.cuda.products import TiledProduct
 from ptqc.codegen.cuda.tiles import BLOCK, ROWS, SUMS, WARP_COLUMNS
-from ptqc.codegen.kernels.requantize import PACKED
+from ptqc.codegen.kernels.epilogue import PACKED
 
 # Matrices of 16 channels in a warp's tile, groups of four lanes, pairs of registers with the weights of one matrix.
 CHANNEL_TILES, GROUPS, PAIRS = 2, 8, 2

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ptqc.codegen.program.constants import IndexSource, Order
-from ptqc.codegen.program.window import Window
+from ptqc.codegen.program.program import Window
 
 STEP, CHUNK, LANES = 64, 16, 32
 # Bytes of each row that one instruction takes, and such parts of a step.

@@ -17,7 +17,7 @@ from ptqc.codegen.program.batching import Batching
 from ptqc.codegen.program.timing import TimedProgram
 from ptqc.execution.onnxruntime import Feeds
 from ptqc.ir.lowered import Lowered
-from ptqc.runtime.cuda_device import CudaDevice
+from ptqc.runtime.cuda import CudaDevice
 
 # A budget is of one sample.
 EFFORT = TimingEffort(samples=(1,))

@@ -10,7 +10,7 @@ from typing import Any, Self
 from ptqc.codegen.cuda.job_files import TARGET
 from ptqc.codegen.cuda.trials import TrialTimes
 from ptqc.errors import UsageError
-from ptqc.runtime.cuda_device import CudaDevice
+from ptqc.runtime.cuda import CudaDevice
 from ptqc.runtime.interface import TUNING
 
 # What another variant has to gain, of the time of the one that is predicted to be fastest.

@@ -20,8 +20,7 @@ import numpy as np
 from ptqc.codegen.cuda.trials import KernelTrial, TimingEffort, TrialJob, TrialTimes
 from ptqc.codegen.kernels.job_files import REPORT
 from ptqc.errors import GpuMemoryError, PtqcError, TargetError
-from ptqc.runtime.cuda_clock import GpuClock, launches
-from ptqc.runtime.cuda_driver import refusal_of
+from ptqc.runtime.cuda import GpuClock, launches, refusal_of
 from ptqc.runtime.cuda_library import CudaLibrary
 
 WARM_UP, FEWEST = 2, 5

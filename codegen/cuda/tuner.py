@@ -16,10 +16,9 @@ from ptqc.codegen.kernels.jobs import program_job, run_job
 from ptqc.errors import NoKernel, TargetError, UsageError
 from ptqc.execution.onnxruntime import Feeds
 from ptqc.ir.lowered import Lowered
-from ptqc.runtime import cuda_device
-from ptqc.runtime.cuda_device import CudaDevice
-from ptqc.utils.following import following
-from ptqc.utils.progress import SILENT_STAGE, Stage
+from ptqc.runtime import cuda
+from ptqc.runtime.cuda import CudaDevice
+from ptqc.utils.progress import SILENT_STAGE, Stage, following
 from ptqc.utils.scratch import scratch
 
 
@@ -44,7 +43,7 @@ class Tuner:
         if options.tune != AUTO:
             return cls(given=_read(Path(options.tune)))
         try:
-            device = cuda_device.find()
+            device = cuda.find()
         except TargetError:
             return cls()
         own = gpu_of(device.capability)
@@ -74,7 +73,7 @@ class Tuner:
 
 def _found() -> CudaDevice:
     try:
-        return cuda_device.find()
+        return cuda.find()
     except TargetError as error:
         raise TargetError(
             f"tuning times kernels on this machine's GPU, but {error}; compile with --tune off"

@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ptqc.codegen.cuda import costs
-from ptqc.codegen.cuda.codebook import PairCoding
-from ptqc.codegen.cuda.fragments import Coding
+from ptqc.codegen.cuda.packed_weights import Coding, PairCoding
 from ptqc.codegen.cuda.tiles import Tiles
-from ptqc.codegen.program.built import Alternatives, Built
+from ptqc.codegen.program.program import Alternatives, Built
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,9 @@ from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.cuda.results import ptx
 from ptqc.codegen.kernels.families import build
-from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS
-from ptqc.codegen.program.built import Built, Declined
 from ptqc.codegen.program.constants import InOrder, Stored
 from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.program import SUM_OF_PRODUCTS, Built, Declined
 
 MULTIPLY = "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
 LOAD = "ld.global.nc.v4.b32"
@@ -142,7 +141,7 @@ class WeightOnly:
         return np.ascontiguousarray(padded.reshape(self.tiles, OUTPUTS, -1).transpose(0, 2, 1)).reshape(-1)
 
     def body(self, batch: Any, x: Any, weights: Any, scales: Any, out: Any) -> None:
-        """See `ptqc.codegen.kernels.kernel.write`."""
+        """See `ptqc.codegen.kernels.writing.write`."""
         groups = T.truncdiv(T.Cast("int32", batch) + (self.most_rows - 1), self.most_rows)
         with (
             T.launch_thread("blockIdx.x", T.int32(self.tiles)) as tile,

@@ -18,17 +18,16 @@ from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.cuda import costs
 from ptqc.codegen.cuda.async_copy import Thread, exchanged
-from ptqc.codegen.cuda.codebook import PairCoding
 from ptqc.codegen.cuda.coded_layer import CodedLayer
-from ptqc.codegen.cuda.fragments import Coding
 from ptqc.codegen.cuda.mma import stored
+from ptqc.codegen.cuda.packed_weights import Coding, PairCoding
 from ptqc.codegen.cuda.products import MATRICES, Registers
 from ptqc.codegen.cuda.results import ptx
 from ptqc.codegen.cuda.swap_ab import CHANNEL_TILES, PAIRS, LeftProduct
 from ptqc.codegen.cuda.tiles import BLOCK, CHUNK, PART, ROWS, STEP, SUMS
 from ptqc.codegen.cuda.variants import Variant
 from ptqc.codegen.cuda.wgmma_tiles import GroupTiles
-from ptqc.codegen.program.built import Built
+from ptqc.codegen.program.program import Built
 
 MULTIPLY = "wgmma.mma_async.sync.aligned.m64n{}k32.s32.s8.u8"
 MULTIPLY_ALONE = "mma.sync.aligned.m16n8k32.row.col.s32.s8.u8.s32"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ptqc.runtime.runtime import PACKAGE
-from ptqc.utils.store.entries import Store
+from ptqc.utils.store import Store
 
 
 def obtain(store: Store | None, key: Mapping[str, str], files: Mapping[str, Path], build: Callable[[], None]) -> None:

@@ -13,9 +13,9 @@ from ptqc.codegen.program.batching import Batching, Seen
 from ptqc.codegen.program.expansion import expanded, is_static
 from ptqc.codegen.program.folding import SIZES, entering
 from ptqc.codegen.program.probing import longest_first, open_axes
+from ptqc.codegen.program.program import slides
 from ptqc.codegen.program.recurrent import is_recurrent, refusal_by_form
 from ptqc.codegen.program.settling import settled
-from ptqc.codegen.program.window import slides
 from ptqc.errors import ModelError, NoKernel, TargetError
 from ptqc.execution.onnxruntime import Feeds
 from ptqc.ir.lowered import Lowered

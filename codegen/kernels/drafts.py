@@ -12,9 +12,8 @@ from ptqc.codegen.kernels.families import functions, move, planes, pointwise, po
 from ptqc.codegen.kernels.families.functions import Function
 from ptqc.codegen.kernels.families.real_stages import Beside, RealStage, WithVector, functions_of, reading
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import ROUNDED, Layout
-from ptqc.codegen.program.window import Window
+from ptqc.codegen.program.program import Built, Window
 from ptqc.ir.integer_arithmetic import Reals
 
 

@@ -11,11 +11,9 @@ from ptqc.codegen.kernels.families import move, pointwise, sizes
 from ptqc.codegen.kernels.families.functions import Function
 from ptqc.codegen.kernels.fusion import Drafted, fused
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.program.axes import Axes
-from ptqc.codegen.program.built import Built, Declined
 from ptqc.codegen.program.layout import BFLOAT16, Layout
 from ptqc.codegen.program.probing import fit
-from ptqc.codegen.program.program import Program, ProgramStep
+from ptqc.codegen.program.program import Axes, Built, Declined, Program, ProgramStep
 from ptqc.formats import to_bfloat16
 from ptqc.ir.lowered import Lowered
 from ptqc.ir.nodes import required

@@ -2,16 +2,198 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
-from ptqc.codegen.kernels import lookup, mathematics, requantize
-from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.kernel import span, vector
-from ptqc.codegen.kernels.requantize import LARGEST, LARGEST_CODE, PACKED
+from ptqc.codegen.kernels import mathematics
+from ptqc.codegen.kernels.isa import DOT, Isa
+from ptqc.codegen.kernels.writing import fill, span, to_codes, vector
 from ptqc.codegen.program.layout import Layout
+
+# From accumulators to codes: four vectors of real numbers at once, rounded and saturated by the processor's packs.
+#
+# Packs work within parts of 128 bits, so what they leave of four vectors is their 32-bit pieces transposed, (part,
+# vector); one permutation puts it right.
+
+# Vectors of 32-bit numbers that become one vector of codes.
+PACKED = 4
+PART = 4
+# What the conversion to int32 takes for certain.
+LARGEST = 2.0**30
+LARGEST_CODE = 255
+
+
+def fits(weights: np.ndarray, bias: np.ndarray, factor: np.ndarray) -> bool:
+    """Whether no accumulator of these layers can leave int32 once it is scaled; weights, bias, factor: by output."""
+    largest = np.abs(weights.reshape(len(weights), -1).astype(np.float64)).sum(1) * LARGEST_CODE
+    return bool(((largest + np.abs(bias.astype(np.float64))) * np.abs(factor) < LARGEST).all())
+
+
+def narrow(
+    isa: Isa, values: Sequence[Any], zero_point: Any, out: Any, *, fitting: bool, transposed: bool = False
+) -> None:
+    """Store the codes clip(rint(value) + zero_point) of up to PACKED float32 vectors in a local buffer.
+
+    zero_point: float32. fitting: every value is within int32. out: room for PACKED vectors. transposed: the vectors
+    hold what packs put right (only where there are packs).
+    """
+    if isa.packs is None:
+        for place, value in enumerate(values):
+            codes = to_codes(T.nearbyint(value) + fill(zero_point, isa.lanes), isa.lanes)
+            T.buffer_store(out, codes, [span(place * isa.lanes, isa.lanes)])
+        return
+    four = [value if fitting else _limited(value, isa.lanes) for value in values]
+    codes = _packed(isa, [*four, *[four[-1]] * (PACKED - len(four))], zero_point)
+    T.buffer_store(out, codes if transposed else _ordered(isa, codes), [span(0, PACKED * isa.lanes)])
+
+
+def rounded(isa: Isa, value: Any, zero_point: Any) -> Any:
+    """The codes of a float32 vector, as float32."""
+    lowest, highest = (fill(T.float32(code), isa.lanes) for code in (0, LARGEST_CODE))
+    return T.min(T.max(T.nearbyint(value) + fill(zero_point, isa.lanes), lowest), highest)
+
+
+def _limited(value: Any, lanes: int) -> Any:
+    most = T.float32(LARGEST)
+    return T.min(T.max(value, fill(-most, lanes)), fill(most, lanes))
+
+
+def _packed(isa: Isa, values: Sequence[Any], zero_point: Any) -> Any:
+    """Codes of four vectors, part by part."""
+    whole = [isa.round(value) for value in values]
+    words, zero = vector("int16", 2 * isa.lanes), fill(T.Cast("int16", zero_point), 2 * isa.lanes)
+    pairs = [isa.saturate_words(whole[i], whole[i + 1]) for i in (0, 2)]
+    return isa.saturate_codes(*(T.call_llvm_pure_intrin(words, "llvm.sadd.sat", pair, zero) for pair in pairs))
+
+
+def _ordered(isa: Isa, codes: Any) -> Any:
+    """Codes of four vectors one after the other."""
+    pieces, parts = T.reinterpret(vector("int32", isa.lanes), codes), isa.lanes // PART
+    order = [part * PACKED + place for place in range(PACKED) for part in range(parts)]
+    return T.reinterpret(vector("uint8", PACKED * isa.lanes), T.Shuffle([pieces], [T.int32(i) for i in order]))
+
+
+# What makes codes of the sums of a layer.
+
+
+@dataclass(frozen=True, eq=False)
+class Requantization:
+    """rint((sum + bias) · factor) + zero_point, saturated; real values are (sum + bias) · factor.
+
+    bias: int32 (outputs), with the input's zero point already in it. factor: float32 (outputs), s_x · s_w / s_y, or
+    s_x · s_w for real values.
+    """
+
+    bias: np.ndarray
+    factor: np.ndarray
+    zero_point: int = 0
+
+
+# How many products of bytes an instruction set may add in 16 bits: what decides is how large the weights are.
+#
+# A product instruction adds two neighbouring products, each of an 8-bit code and a weight. Weights of 8 bits can
+# overflow that sum, so they are split in two halves; small ones leave room for many such sums. Twice as many as the
+# largest weight allows hardly ever overflow, as few weights are large: the kernel is told where they would.
+
+LARGEST_UNSIGNED, LARGEST_SUM, PAIR = 255, 32767, 2
+# Widening is nearly free by then. What a chain reads past the end of a run stays within a buffer's slack.
+LONGEST = 16
+
+
+@dataclass(frozen=True)
+class Sums:
+    """parts: into which a weight is split. chain: vectors of products that are added before they are widened.
+
+    sure: how many of them never overflow.
+    """
+
+    parts: int = 1
+    chain: int = 1
+    sure: int = 1
+
+    @classmethod
+    def of(cls, isa: Isa, weights: np.ndarray) -> Self:
+        """The way of adding that these weights allow."""
+        if not isa.in_words:
+            return cls()
+        reach = max(1, -int(weights.min(initial=0)), int(weights.max(initial=0)))
+        longest = LARGEST_SUM // (PAIR * LARGEST_UNSIGNED * reach)
+        return cls(parts=2) if longest == 0 else cls(chain=min(2 * longest, LONGEST), sure=min(longest, LONGEST))
+
+    @property
+    def all_sure(self) -> Self:
+        """The same for weights with which no chain overflows."""
+        return replace(self, sure=self.chain)
+
+    def links(self, units: int) -> tuple[int, int]:
+        """Chains that cover so many vectors of products, and the length of each."""
+        count = -(-units // self.chain)
+        return count, -(-units // count)
+
+
+def overflows(weights: np.ndarray) -> np.ndarray:
+    """Whether codes can make a sum overflow: int8 weights (…, vectors of a chain, lanes, PAIR) give (…, lanes)."""
+    most, least = (limited(weights, 0).sum((-3, -1), dtype=np.int32) for limited in (np.maximum, np.minimum))
+    return np.asarray(np.maximum(most, -least) * LARGEST_UNSIGNED > LARGEST_SUM)
+
+
+UNLIMITED = Sums()
+
+
+# Tables of 256 codes, looked up for a whole vector at once by the processor's permutations of bytes.
+
+CODES = 256
+# A table in rows of as many codes as a part of a vector holds.
+ROW = 16
+# Picking gives 0 for places of 128 and more: added with saturation, this leaves the codes of one row below that.
+BEYOND = 0x70
+
+
+def arranged(isa: Isa, entries: np.ndarray) -> np.ndarray:
+    """The table as `look_up` reads it: where bytes are picked within parts, each row once for every part."""
+    entries = entries.astype(np.uint8)
+    if isa.permute or not isa.pick:
+        return entries
+    parts = isa.lanes * DOT // ROW
+    return np.repeat(entries.reshape(-1, 1, ROW), parts, axis=1).reshape(-1)
+
+
+def look_up(isa: Isa, table: Any, codes: Any, count: int) -> Any:
+    """The entries of `count` codes; where bytes can be permuted, of a whole vector of them."""
+    if isa.permute:
+        return _permuted(isa, table, codes)
+    if isa.pick:
+        return _picked(isa, table, codes)
+    return table[T.Cast(vector("int32", count), codes)]
+
+
+def _permuted(isa: Isa, table: Any, codes: Any) -> Any:
+    """Look up codes in two vectors of the table at a time; the code's higher bits choose among what was found."""
+    wide = DOT * isa.lanes
+    parts = [table[span(start, wide)] for start in range(0, CODES, wide)]
+    found = [isa.permute_bytes(low, codes, high) for low, high in zip(parts[::2], parts[1::2], strict=True)]
+    reach = 2 * wide
+    while len(found) > 1:
+        within = T.bitwise_and(codes, fill(T.uint8(2 * reach - 1), wide))
+        is_upper = within >= fill(T.uint8(reach), wide)
+        found = [T.Select(is_upper, high, low) for low, high in zip(found[::2], found[1::2], strict=True)]
+        reach *= 2
+    return found[0]
+
+
+def _picked(isa: Isa, table: Any, codes: Any) -> Any:
+    """Row by row: what a row does not hold is 0 there."""
+    wide = DOT * isa.lanes
+    total = None
+    for row in range(CODES // ROW):
+        within = T.bitwise_xor(codes, fill(T.uint8(row * ROW), wide))
+        places = T.call_llvm_pure_intrin(vector("uint8", wide), "llvm.uadd.sat", within, fill(T.uint8(BEYOND), wide))
+        found = isa.pick_bytes(table[span(row * wide, wide)], places)
+        total = found if total is None else T.bitwise_or(total, found)
+    return total
+
 
 # Sample, row, column and first channel of a vector of codes.
 Place = tuple[Any, Any, Any, Any]
@@ -26,14 +208,14 @@ class Lookup:
 
     def constant(self, isa: Isa) -> np.ndarray:
         """What `apply` needs beside the codes."""
-        return lookup.arranged(isa, self.entries)
+        return arranged(isa, self.entries)
 
     def apply(self, isa: Isa, made: Any, _places: Sequence[Place], constant: Any, _others: Sequence[Any]) -> None:
         """Replace the codes in a local buffer of PACKED vectors."""
         wide = PACKED * isa.lanes if isa.pick else isa.lanes
         for start in range(0, PACKED * isa.lanes, wide):
             codes = T.Bind(made[span(start, wide)])
-            T.buffer_store(made, lookup.look_up(isa, constant, codes, wide), [span(start, wide)])
+            T.buffer_store(made, look_up(isa, constant, codes, wide), [span(start, wide)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +262,7 @@ class Sum:
             other = _real(others[0][sample, span(self.other.at(*place), isa.lanes)], isa.lanes)
             operands = (other, codes) if self.own else (codes, other)
             sums.append(T.Bind(mathematics.weighted(constant, *operands, isa.lanes, in_c=isa.kind != "llvm")))
-        requantize.narrow(isa, sums, T.float32(0), made, fitting=self.fits)
+        narrow(isa, sums, T.float32(0), made, fitting=self.fits)
 
 
 Stage = Lookup | Sum
@@ -133,10 +315,10 @@ class Epilogue:
         """
         first = self.stages[0] if self.stages else None
         if not isinstance(first, Sum):
-            requantize.narrow(isa, values, zero_point, made, fitting=fitting)
+            narrow(isa, values, zero_point, made, fitting=fitting)
             self.apply(isa, made, places, constants, others)
             return
-        own = [requantize.rounded(isa, value, zero_point) for value in values]
+        own = [rounded(isa, value, zero_point) for value in values]
         first.add(isa, own, made, places, constants[0], others[:1])
         Epilogue(self.stages[1:]).apply(isa, made, places, constants[1:], others[1:])
 

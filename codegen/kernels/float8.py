@@ -6,9 +6,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.window import Window
+from ptqc.codegen.program.program import Built, Window
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ptqc.codegen.program.built import Built
+from ptqc.codegen.program.program import Built
 from ptqc.runtime.interface import Build
 
 if TYPE_CHECKING:

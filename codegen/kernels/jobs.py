@@ -12,18 +12,17 @@ import onnx_ir as ir
 
 from ptqc import errors
 from ptqc.codegen.kernels.job_files import ERROR, JOB, LOWERED, PROCESS, REPORT, VALUES
-from ptqc.codegen.onnxruntime.census import values
 from ptqc.codegen.onnxruntime.export import Exported
+from ptqc.codegen.onnxruntime.verify import values
 from ptqc.codegen.program.batching import Batching, Seen
-from ptqc.codegen.program.edge_inputs import edge_runs, extents, other_runs
-from ptqc.codegen.program.fixed_inputs import fixed_inputs
+from ptqc.codegen.program.inputs import edge_runs, extents, fixed_inputs, other_runs
 from ptqc.errors import InternalError, TargetError
 from ptqc.execution.onnxruntime import Feeds, Runner
 from ptqc.ir.external import whole_message
 from ptqc.ir.lowered import Lowered
 from ptqc.ir.operators.step import codes_of
 from ptqc.utils import sandbox
-from ptqc.utils.store.npz import write_npz
+from ptqc.utils.store import write_npz
 
 TIME_LIMIT = 1800.0
 

@@ -22,12 +22,10 @@ from ptqc.codegen.kernels.op_lowerings import (
     recurrent,
     resizing,
 )
-from ptqc.codegen.program.axes import Axes
 from ptqc.codegen.program.batching import Batching, Seen
-from ptqc.codegen.program.built import Declined
 from ptqc.codegen.program.folding import fold
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Program
+from ptqc.codegen.program.program import Axes, Declined, Program
 from ptqc.codegen.program.recurrent import CELLS
 from ptqc.errors import NoKernel
 from ptqc.ir import reference

@@ -5,7 +5,7 @@ from typing import Any
 
 from tvm.tirx.script import builder as T  # noqa: N812
 
-from ptqc.codegen.kernels.kernel import fill, vector
+from ptqc.codegen.kernels.writing import fill, vector
 
 LN2_HIGH, LN2_LOW, LOG2_E = 0.693359375, -2.12194440e-4, 1.44269504088896341
 EXP_RANGE = (-87.3, 88.3)

@@ -14,7 +14,7 @@ from ptqc.codegen.program.timing import TimedProgram
 from ptqc.execution.onnxruntime import Feeds
 from ptqc.ir.lowered import Lowered
 from ptqc.utils.scratch import scratch
-from ptqc.utils.store.npz import write_npz
+from ptqc.utils.store import write_npz
 
 
 def timed(

@@ -8,13 +8,12 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from ptqc.codegen.onnxruntime.functions import DOMAIN, UnpackFunction, UnpackKind
-from ptqc.codegen.onnxruntime.rows import Pick
+from ptqc.codegen.onnxruntime.unpack_functions import DOMAIN, Pick, UnpackFunction, UnpackKind
 from ptqc.formats import Coded, Format
 from ptqc.formats.planes import MULTIPLE, pack_bits, pack_close, planes_of, unpack
 from ptqc.formats.scales import narrow, roots
-from ptqc.ir.bias_arithmetic import found_bias
-from ptqc.ir.picked_rows import is_by_row
+from ptqc.ir.integer_arithmetic import found_bias
+from ptqc.ir.layers import is_by_row
 from ptqc.ir.quantized_weight import Solution
 
 # Weights of at least so many numbers lie in close planes, whose functions are larger and need less memory.

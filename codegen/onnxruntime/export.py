@@ -14,24 +14,22 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
-from ptqc.codegen.onnxruntime import constants, functions, names
+from ptqc.codegen.onnxruntime import constants, names, unpack_functions
 from ptqc.codegen.onnxruntime import matmul_nbits as blocks
 from ptqc.codegen.onnxruntime.float_layers import with_float_layers
 from ptqc.codegen.onnxruntime.float_pools import with_float_pools
 from ptqc.codegen.onnxruntime.inline import inlined
 from ptqc.codegen.onnxruntime.lookup import with_lookups
 from ptqc.codegen.onnxruntime.matmul_nbits import BlockProduct, block_products, picked_in_blocks, picks_in_blocks
-from ptqc.codegen.onnxruntime.rows import Pick, picks
 from ptqc.codegen.onnxruntime.unfused import with_products_apart
+from ptqc.codegen.onnxruntime.unpack_functions import Pick, picks
 from ptqc.formats.base import LOWEST_OPSET
 from ptqc.ir import protos, recorded, zipmaps
-from ptqc.ir.external import is_in_files
+from ptqc.ir.external import SpilledTensors, content, is_in_files, is_in_two, message_of, size_of, tensor, write_split
 from ptqc.ir.lowered import Lowered
 from ptqc.ir.operators import Trait, named
 from ptqc.ir.protos import subgraphs
 from ptqc.ir.quantized_weight import Solution
-from ptqc.ir.spilled import SpilledTensors, content, tensor
-from ptqc.ir.split_file import is_in_two, message_of, size_of, write_split
 
 PRODUCER = "ptqc"
 FILE = "model.onnx"
@@ -55,7 +53,7 @@ class Exported:
     """
 
     proto: onnx.ModelProto
-    functions: tuple[functions.UnpackFunction, ...]
+    functions: tuple[unpack_functions.UnpackFunction, ...]
     renamed: Mapping[str, str]
     packed: onnx.ModelProto
     picks: Mapping[str, Pick] = field(default_factory=dict)
@@ -165,7 +163,7 @@ def _own_names(graph: onnx.GraphProto, lowered: Lowered) -> dict[str, str]:
 
 
 def _model(
-    model: onnx.ModelProto, used: Set[functions.UnpackFunction], interface: ir.Model, known: int
+    model: onnx.ModelProto, used: Set[unpack_functions.UnpackFunction], interface: ir.Model, known: int
 ) -> onnx.ModelProto:
     """The model with what its graph needs. known: the opset that its operators are from."""
     newest = _newest_operator(model.graph, known)
@@ -177,7 +175,7 @@ def _model(
     foreign = sorted(item for item in {**own, **maps, **interface.opset_imports}.items() if item[0])
     imports += [helper.make_opsetid(*item) for item in foreign]
     if made:
-        imports.append(helper.make_opsetid(functions.DOMAIN, 1))
+        imports.append(helper.make_opsetid(unpack_functions.DOMAIN, 1))
     version = helper.find_min_ir_version_for(imports[:1])
     model.ir_version = max(version, 8)
     model.opset_import.extend(imports)
@@ -187,7 +185,7 @@ def _model(
     return model
 
 
-def _sorted(used: Set[functions.UnpackFunction]) -> tuple[functions.UnpackFunction, ...]:
+def _sorted(used: Set[unpack_functions.UnpackFunction]) -> tuple[unpack_functions.UnpackFunction, ...]:
     return tuple(sorted(used, key=lambda function: function.name))
 
 
@@ -210,7 +208,7 @@ class _Packer:
     lowered: Lowered
     in_blocks: bool
     spilled: SpilledTensors | None
-    used: set[functions.UnpackFunction] = field(default_factory=set)
+    used: set[unpack_functions.UnpackFunction] = field(default_factory=set)
     made: dict[str, onnx.TensorProto] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -11,10 +11,10 @@ import onnx
 from onnx import helper, numpy_helper
 
 from ptqc.codegen.onnxruntime.constants import Share
-from ptqc.codegen.onnxruntime.functions import DOMAIN
 from ptqc.codegen.onnxruntime.names import short_names
+from ptqc.codegen.onnxruntime.unpack_functions import DOMAIN
+from ptqc.ir.external import tensor
 from ptqc.ir.protos import subgraphs
-from ptqc.ir.spilled import tensor
 
 
 def inlined(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from onnx import TensorProto, helper
 
 from ptqc.codegen.onnxruntime.constants import Share
-from ptqc.codegen.onnxruntime.rows import Pick
+from ptqc.codegen.onnxruntime.unpack_functions import Pick
 from ptqc.formats import Format, Integer
 from ptqc.formats.planes import pack_close
 from ptqc.formats.scales import narrow, roots

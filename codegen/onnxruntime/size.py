@@ -12,15 +12,15 @@ import numpy as np
 import onnx
 
 from ptqc.codegen.onnxruntime import constants
-from ptqc.codegen.onnxruntime.functions import DOMAIN, UnpackFunction
 from ptqc.codegen.onnxruntime.inline import expanded
-from ptqc.codegen.onnxruntime.matmul_nbits import BlockProduct, picked_in_blocks, product_bytes, rows_bytes
-from ptqc.codegen.onnxruntime.rows import Pick
+from ptqc.codegen.onnxruntime.matmul_nbits import BlockProduct, kept_bytes, picked_in_blocks, product_bytes, rows_bytes
+from ptqc.codegen.onnxruntime.unpack_functions import DOMAIN, Pick, UnpackFunction
+from ptqc.codegen.onnxruntime.verify import optimized
 from ptqc.formats import Format
 from ptqc.formats.base import LOWEST_OPSET
-from ptqc.ir.model_file import field_bytes
+from ptqc.ir.external import bytes_of, field_bytes, refers, tensor
+from ptqc.ir.protos import subgraphs
 from ptqc.ir.quantized_weight import Solution
-from ptqc.ir.spilled import tensor
 
 # What the outer length prefixes can differ by between two plans of one model.
 BOUND = 16
@@ -185,3 +185,22 @@ def function_bytes(functions: Sequence[UnpackFunction], opset: int) -> Mapping[s
     sizes = {function.name: field_bytes(function.to_proto(opset).ByteSize()) for function in functions}
     imports = onnx.helper.make_opsetid(DOMAIN, 1)
     return {**sizes, DOMAIN: field_bytes(imports.ByteSize())}
+
+
+# Bytes of a file's constants once ONNX Runtime has loaded it: packed weights are unpacked then.
+#
+# Products whose weights stay packed keep more of each block than is stored (`ptqc.codegen.onnxruntime.matmul_nbits`).
+
+
+def loaded_bytes(proto: onnx.ModelProto) -> int:
+    """Bytes of all constants of the graph that is run, of those inside its nodes too, and of what kernels keep."""
+    return _constants(optimized(proto))
+
+
+def _constants(graph: onnx.GraphProto) -> int:
+    inside = sum(_constants(inner) for node in graph.node for inner in subgraphs(node))
+    return inside + sum(map(kept_bytes, graph.node)) + sum(map(_bytes, graph.initializer))
+
+
+def _bytes(tensor: onnx.TensorProto) -> int:
+    return bytes_of(tensor) if refers(tensor) else int(onnx.numpy_helper.to_array(tensor).nbytes)

@@ -7,33 +7,314 @@ to rounding what the plan asks of it; agreement of the outputs with the unpacked
 """
 
 import time
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime as ort
+from onnx import helper
 
-from ptqc.codegen.onnxruntime import verify_integer_kernels, weight_check
-from ptqc.codegen.onnxruntime.census import Census, take
+from ptqc.codegen.onnxruntime import matmul_nbits
 from ptqc.codegen.onnxruntime.export import Exported
-from ptqc.codegen.onnxruntime.matmul_nbits import without_rounding
+from ptqc.codegen.onnxruntime.lookup import StoredLookup, lookups
+from ptqc.codegen.onnxruntime.matmul_nbits import BlockProduct, without_rounding
+from ptqc.codegen.onnxruntime.unpack_functions import BITS_INPUTS, Pick, UnpackFunction, UnpackKind
 from ptqc.codegen.onnxruntime.verify_semantics import Intent
 from ptqc.errors import VerificationError
 from ptqc.execution.agreement import Difference, alike, allowed
-from ptqc.execution.onnxruntime import Feeds, Runner, is_lean, open_packed, session_options, tensors_of
-from ptqc.execution.skeleton import without_tensors
-from ptqc.formats import FloatActivation
-from ptqc.ir import protos, zipmaps
+from ptqc.execution.onnxruntime import (
+    WITHOUT,
+    Feeds,
+    Runner,
+    is_lean,
+    open_packed,
+    open_proto,
+    session_options,
+    tensors_of,
+    without_tensors,
+)
+from ptqc.execution.saturation import EXACT_SUMS, IN_FLOAT
+from ptqc.formats import FloatActivation, Format, Integer, VectorCodebook
+from ptqc.ir import protos, reference, zipmaps
+from ptqc.ir.external import array_of, has_references, is_split
 from ptqc.ir.integer_arithmetic import quantize
 from ptqc.ir.lowered import Lowered
+from ptqc.ir.operators import OPERATORS
+from ptqc.ir.operators.step import LoweredStep
 from ptqc.ir.plan import Plan
-from ptqc.ir.references import has_references
+from ptqc.kv_cache.form import unpacked_feeds
 from ptqc.kv_cache.marks import forms_given
-from ptqc.kv_cache.values import unpacked_feeds
+from ptqc.utils.scratch import scratch
+
+# Every integer kernel of a packed file, given the integers that ONNX Runtime gave it, against the reference.
+
+
+def compare(
+    proto: onnx.ModelProto,
+    lowered: Lowered,
+    samples: Sequence[Feeds],
+    renamed: Mapping[str, str] | None = None,
+    own: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[int, int]:
+    """Kernels compared, and the numbers that they gave; all must be the reference's, or within its bounds.
+
+    renamed: name in the lowered graph -> name in the file; None where they are the same. own: the model's
+    name of a value, by its name in the lowered graph, where messages are to have another one. Raises VerificationError.
+    """
+    steps: list[LoweredStep | StoredLookup] = [*reference.steps(lowered), *lookups(lowered.model)]
+    names = sorted({name for step in steps for name in (*step.inputs, step.output)})
+    short = names if renamed is None else [renamed[name] for name in names]
+    if not steps:
+        return 0, 0
+    runner = Runner(proto, short)
+    compared = 0
+    for feeds in samples:
+        found = runner.run(feeds, short)
+        values = {name: found[other] for name, other in zip(names, short, strict=True)}
+        compared += sum(_check_kernel(step, values, own) for step in steps)
+    return len(steps), compared
+
+
+def _check_kernel(step: LoweredStep | StoredLookup, values: Mapping[str, np.ndarray], own: Mapping[str, str]) -> int:
+    """The size of one kernel's output. Raises VerificationError where anything in it differs."""
+    low, high = step.bounds(values) if isinstance(step, StoredLookup) else reference.bounds(step, values)
+    found = values[step.output]
+    name = f"{step.kind} {own[step.output]}" if step.output in own else step.name
+    if found.shape != low.shape:
+        raise VerificationError(f"{name} has the shape {found.shape}; the reference has {low.shape}")
+    wrong = int(np.count_nonzero(~((low <= found) & (found <= high))))  # NaN included
+    if wrong:
+        distance = np.maximum(low.astype(np.float64) - found, found - high.astype(np.float64)).max()
+        what = "real values" if found.dtype.kind == "f" else "integers"
+        raise VerificationError(
+            f"{name}: {wrong} of {found.size} {what} differ from the reference, by up to {distance:.6g}"
+        )
+    return found.size
+
+
+# Which kernels ONNX Runtime really picked, read from the model that it optimized.
+
+MARK = ";"
+# What is too large for one message ONNX Runtime writes to two files, as well.
+BESIDE: Mapping[str, str] = {
+    "session.optimized_model_external_initializers_file_name": "optimized.data",
+    "session.optimized_model_external_initializers_min_size_in_bytes": "1024",
+}
+
+
+@dataclass(frozen=True)
+class Census:
+    """Operators of the optimized graph, and the planned integer nodes that did not become integer kernels."""
+
+    operators: Mapping[str, int]
+    missed: Mapping[str, str]
+
+
+def take(proto: onnx.ModelProto, expected: Mapping[str, tuple[str, str]], *, lean: bool = False) -> Census:
+    """Count kernels. expected: node -> (operator, name in the file of its codes, or of its float output). lean: leave
+    weights packed where none is expected.
+
+    The optimizer renames values but keeps node names as prefixes, so a copy of the file with named nodes is optimized.
+    """
+    named = onnx.ModelProto()
+    named.CopyFrom(proto)
+    marks = _mark(named.graph, expected)
+    graph = optimized(named, WITHOUT if lean and not expected else ())
+    found = {node.name.partition(MARK)[0]: node.op_type for node in graph.node if MARK in node.name}
+    missed = {}
+    for node, (operator, _) in expected.items():
+        kernel = found.get(marks[node], "nothing")
+        if kernel not in OPERATORS[operator].kernels:
+            missed[node] = kernel
+    return Census(dict(sorted(Counter(n.op_type for n in graph.node).items())), missed)
+
+
+def values(proto: onnx.ModelProto) -> set[str]:
+    """Names of what the optimized graph's nodes make: what no kernel keeps to itself."""
+    return {name for node in optimized(proto).node for name in node.output}
+
+
+def optimized(proto: onnx.ModelProto, without: Sequence[str] = ()) -> onnx.GraphProto:
+    """The graph that ONNX Runtime makes of a file when it loads it, without some of its optimizations.
+
+    Large tensors of files that are too large for one message are references, to files that are gone.
+    """
+    with scratch() as folder:
+        path = Path(folder) / "optimized.onnx"
+        options = session_options()
+        options.optimized_model_filepath = str(path)
+        is_large = is_split(proto) or has_references(proto)
+        for name, value in BESIDE.items() if is_large else ():
+            options.add_session_config_entry(name, value)
+        try:
+            open_proto(proto, options, without)
+            return onnx.load(path, load_external_data=False).graph
+        except Exception:
+            if not is_large:
+                path.write_bytes(proto.SerializeToString())  # where the disk is at fault, this says so
+            raise
+
+
+def _mark(graph: onnx.GraphProto, expected: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+    """Name the nodes that compute the expected values; node -> its mark."""
+    makers = {name: node for node in graph.node for name in node.output}
+    marks = {}
+    for number, (node, (operator, value)) in enumerate(expected.items()):
+        maker = makers[value]
+        if maker.op_type == "QuantizeLinear" or OPERATORS[operator].is_looked_up:  # what a table gives gets a shape
+            maker = makers[maker.input[0]]
+        marks[node] = f"k{number}"
+        maker.name = marks[node] + MARK
+    return marks
+
+
+# What a session of a delivered file needs on x64 processors without VNNI, so that 8-bit weights do not saturate.
+
+
+def settings(exported: Exported) -> Mapping[str, str]:
+    """Entries of a session; none where no integer kernel has weights of 8 bits.
+
+    Where two of these share codes, or scales, from which their zero points are made, the fast way cannot be had.
+    """
+    kinds = (UnpackKind.LAYER, UnpackKind.WEIGHT)
+    wide = {function.name for function in exported.functions if function.kind in kinds and _is_wide(function)}
+    calls = [node for node in exported.packed.graph.node if node.op_type in wide]
+    read = [name for call in calls for name in call.input[:2]]  # codes and scales
+    if not calls:
+        return {}
+    return EXACT_SUMS if len(set(read)) == len(read) else IN_FLOAT
+
+
+def _is_wide(function: UnpackFunction) -> bool:
+    return function.form is not None and function.form.code_bits == 8
+
+
+# Every weight of a packed file, rebuilt as a session rebuilds it, against the numbers that it stands for.
+
+# Weights of more elements together are rebuilt one after the other.
+TOGETHER = 2**23
+
+
+def check(exported: Exported, lowered: Lowered, intent: Intent) -> int:
+    """Compare values bit by bit and formats with the plan's; the number of weights. Raises VerificationError."""
+    weights = {layer.name: layer.weight for layer in intent.plan.layers}
+    weights |= {weight.table: weight.name for weight in intent.plan.weights if weight.table is not None}
+    places = {**lowered.weights, **{w.name: w.name for w in intent.plan.weights if w.name in exported.renamed}}
+    makers = {name: node for node in exported.packed.graph.node for name in node.output}
+    forms = {function.name: function.form for function in exported.functions}
+    tensors = {tensor.name: tensor for tensor in exported.packed.graph.initializer}
+    types = {name: helper.tensor_dtype_to_np_dtype(tensor.data_type).name for name, tensor in tensors.items()}
+    seen = set()
+    for place, of, name, found in _found(exported, places, intent):
+        weight = weights.get(of, of)
+        planned = intent.plan.formats[weight]
+        form = _form(name, makers, forms, types) or _listed(makers[name], tensors, planned)
+        if form != planned:
+            raise VerificationError(f"weight {weight!r} is stored as {form}, not as {planned} as the plan says")
+        if not np.array_equal(intent.solution(of).weight, found):
+            raise VerificationError(f"weight {weight!r}, made as {place!r}, is not what was tuned")
+        seen.add(weight)
+    # Of equal float constants one is stored.
+    packed = {name for name, form in intent.plan.formats.items() if not form.is_given}
+    if missing := sorted(packed - seen):
+        raise VerificationError(f"weights are not in the file: {', '.join(missing[:5])}")
+    return len(seen)
+
+
+def _found(exported: Exported, places: Mapping[str, str], intent: Intent) -> Iterator[tuple[str, str, str, np.ndarray]]:
+    """Places, weights and names in the file with the values there; about TOGETHER elements are made at once."""
+    group, size = list[tuple[str, str, str]](), 0
+    for place, of in places.items():
+        if (pick := exported.picks.get(place)) is not None:
+            yield place, of, exported.renamed[pick.rows], _every_row(exported, pick)
+            continue
+        if (block := exported.blocks.get(place)) is not None:
+            yield place, of, exported.renamed[block.product], _product_with_ones(exported, block)
+            continue
+        group.append((place, of, exported.renamed[place]))
+        size += intent.solution(of).codes.size
+        if size >= TOGETHER:
+            yield from _made(exported.proto, group)
+            group, size = [], 0
+    yield from _made(exported.proto, group)
+
+
+def _made(proto: onnx.ModelProto, group: Sequence[tuple[str, str, str]]) -> Iterator[tuple[str, str, str, np.ndarray]]:
+    if group:
+        for each, value in zip(group, _values(proto, [name for _, _, name in group]), strict=True):
+            yield *each, value
+
+
+def _form(
+    name: str, makers: Mapping[str, onnx.NodeProto], forms: Mapping[str, Format | None], types: Mapping[str, str]
+) -> Format | None:
+    """The format behind a value: of the function that makes it, or of the tensor, which nodes may turn or cast.
+
+    None where one function unpacks several.
+    """
+    maker = makers.get(name)
+    if maker is not None and maker.op_type in (matmul_nbits.OPERATOR, matmul_nbits.PICKER):
+        return Integer(next(a.i for a in maker.attribute if a.name == "bits"))
+    if maker is None:
+        return Format.parse(types[name])
+    return forms[maker.op_type] if maker.domain else _form(maker.input[0], makers, forms, types)
+
+
+def _listed(call: onnx.NodeProto, tensors: Mapping[str, onnx.TensorProto], planned: Format) -> Format:
+    """The format of single bits: as planned, if they are as many, for as many weights."""
+    stored = dict(zip(BITS_INPUTS, call.input, strict=False))
+    bits, levels = tensors[stored["w"]].dims[1], tensors[stored["v"]].dims
+    group = levels[1] if len(levels) > 1 else 1
+    is_planned = planned.in_order and (bits, group) == (planned.bits, planned.group)
+    return planned if is_planned else Integer(bits) if group == 1 else VectorCodebook(bits)
+
+
+def _product_with_ones(exported: Exported, block: BlockProduct) -> np.ndarray:
+    """A weight as the operator multiplies with it, when it does not round what it reads."""
+    x, product = (exported.renamed[name] for name in (block.x, block.product))
+    (found,) = _values(exported.proto, [product], {x: np.eye(block.width, dtype=np.float32)})
+    return found if block.is_turned else found.T
+
+
+def _every_row(exported: Exported, pick: Pick) -> np.ndarray:
+    """A table, row by row as the file picks them."""
+    rows, places = (exported.renamed[name] for name in (pick.rows, pick.places))
+    count = len(pick.solution.codes)
+    every = np.arange(count, dtype=pick.dtype).reshape(count, *(1,) * (pick.rank - 1))
+    (found,) = _values(exported.proto, [rows], {places: every})
+    return found.reshape(count, -1)
+
+
+def _values(
+    proto: onnx.ModelProto, names: Sequence[str], given: Mapping[str, np.ndarray] = MappingProxyType({})
+) -> list[np.ndarray]:
+    """Values that nodes make of initializers and of what is given, or initializers themselves."""
+    tensors = {tensor.name: tensor for tensor in proto.graph.initializer}
+    made = [name for name in names if name not in tensors]
+    nodes, read = list[onnx.NodeProto](), set(made)
+    for node in reversed(proto.graph.node):
+        if not (read - given.keys()).isdisjoint(node.output):
+            nodes.append(node)
+            read.update(node.input)
+    part = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
+    part.graph.name = "weights"
+    part.graph.node.extend(reversed(nodes))
+    part.graph.initializer.extend(tensor for name, tensor in tensors.items() if name in read)
+    part = matmul_nbits.without_rounding(part, made)
+    part.graph.input.extend(_described(name, array) for name, array in given.items())
+    part.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made)
+    found = Runner(part, options=session_options(optimize=False)).run(dict(given)) if made else {}
+    return [found[name] if name in found else array_of(tensors[name]) for name in names]
+
+
+def _described(name: str, array: np.ndarray) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
 
 
 @dataclass(frozen=True)
@@ -71,8 +352,8 @@ def verify(
     _same_interface(exported.proto, intent.model)
     _same_decisions(lowered, intent.plan)
     census, seconds = _census(exported, lowered, intent.plan, lean=is_lean(exported.proto, intent.model))
-    weights = weight_check.check(exported, lowered, intent)
-    kernels, codes = verify_integer_kernels.compare(exported.proto, lowered, samples[:1], exported.renamed)
+    weights = check(exported, lowered, intent)
+    kernels, codes = compare(exported.proto, lowered, samples[:1], exported.renamed)
     rough = frozenset(settled for product in exported.blocks.values() for settled in _settled(product.output, intent))
     operators = _as_planned(exported, lowered, replace(intent, rough=rough), samples[0])
     difference = _agreement(_exact(exported), lowered, intent.model, samples)

@@ -16,8 +16,7 @@ import onnx_ir as ir
 from ptqc.errors import VerificationError
 from ptqc.execution.walk import Slicer
 from ptqc.formats import coded
-from ptqc.ir.bias_arithmetic import accumulator_scale, bits_for, stored_bias, usable_scale
-from ptqc.ir.integer_arithmetic import dequantize, quantize
+from ptqc.ir.integer_arithmetic import accumulator_scale, bits_for, dequantize, quantize, stored_bias, usable_scale
 from ptqc.ir.layers import Layer
 from ptqc.ir.operators import Trait, absorbs, clip_bounds, named
 from ptqc.ir.plan import Plan

@@ -18,9 +18,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.codegen.onnxruntime.export import Exported
-from ptqc.codegen.program.edge_inputs import edges, extents
+from ptqc.codegen.program.inputs import edges, extents
 from ptqc.codegen.program.probing import Probe, has_batch, longest_first, open_axes, varied
-from ptqc.codegen.program.window import slides
+from ptqc.codegen.program.program import slides
 from ptqc.errors import NoKernel
 from ptqc.execution.onnxruntime import Feeds, Runner, session_options
 from ptqc.ir.nodes import has_open_batch

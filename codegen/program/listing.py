@@ -6,10 +6,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from ptqc.codegen.program.accuracy import USUAL, Accuracy
 from ptqc.codegen.program.layout import Frame, Layout
 from ptqc.codegen.program.older import stated
-from ptqc.codegen.program.program import Program, ProgramStep
+from ptqc.codegen.program.program import USUAL, Accuracy, Program, ProgramStep
 from ptqc.runtime.lengths import Limit, bound, read, varies, written
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ptqc.codegen.program.accuracy import Accuracy
 from ptqc.codegen.program.layout import ROUNDED
+from ptqc.codegen.program.program import Accuracy
 
 AT_ONE = {"sigmoid": 5e-7, "softplus": 2e-7, "tanh": 1e-6, "mish": 1e-6}
 SUMS = ("reducesum", "reducemean")

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import onnx_ir as ir
 
-from ptqc.codegen.program.edge_inputs import resized
+from ptqc.codegen.program.inputs import resized
 from ptqc.errors import NoKernel
 from ptqc.execution.onnxruntime import Feeds
 from ptqc.ir.nodes import has_open_first_axis

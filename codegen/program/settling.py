@@ -9,11 +9,11 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.codegen.program.batching import Batching, Seen
-from ptqc.codegen.program.fixed_inputs import fixed_inputs
 from ptqc.codegen.program.folding import fold
+from ptqc.codegen.program.inputs import fixed_inputs
 from ptqc.codegen.program.recurrent import is_recurrent
 from ptqc.execution.onnxruntime import Feeds
-from ptqc.ir.branches import inline_known_branches
+from ptqc.ir.nodes import inline_known_branches
 
 
 def settled(model: ir.Model, samples: Sequence[Feeds], batching: Batching, *, unrolls: bool = False) -> ir.Model:

@@ -8,7 +8,8 @@ import numpy as np
 
 from ptqc.codegen.program.listing import Listing
 from ptqc.codegen.program.verify import Loaded, Values
-from ptqc.execution.profile import TURN, race, shares, undisturbed
+from ptqc.execution.speed import TURN, shares, undisturbed
+from ptqc.execution.speed import take_turns as race
 from ptqc.utils.stopwatch import seconds_of
 
 # Rounds in which every call of each library is timed as often as a whole run in one of its turns.

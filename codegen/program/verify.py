@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ptqc.codegen.program.accuracy import Accuracy
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.listing import Call, Listing
+from ptqc.codegen.program.program import Accuracy
 from ptqc.errors import VerificationError
 from ptqc.formats import to_bfloat16
 from ptqc.runtime.library import aligned

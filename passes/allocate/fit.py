@@ -2,25 +2,149 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from ptqc.budget import Budgets
+from ptqc.calibration.samples import Samples
 from ptqc.codegen.onnxruntime.export import Exported
-from ptqc.errors import Infeasible, InternalError, UsageError
+from ptqc.errors import Infeasible, InternalError, ModelError, UsageError, VerificationError
+from ptqc.execution.onnxruntime import Runner, open_packed
+from ptqc.execution.tensors import outputs_in_files
+from ptqc.formats import Format
 from ptqc.ir.lowered import Lowered
 from ptqc.ir.plan import Plan
-from ptqc.ir.quantized_weight import TunedNumbers
+from ptqc.ir.quantized_weight import Solution, TunedNumbers
+from ptqc.losses import Kinds, OutputLoss
 from ptqc.notes import Note, out_of_time
 from ptqc.options import CompileOptions, Pipeline
 from ptqc.passes.allocate.allocation import Allocation, Problem, allocate, best_choice, smallest_choice, smallest_within
-from ptqc.passes.allocate.held_back_loss import HeldBackLoss
+from ptqc.passes.allocate.cost_model import Timed
 from ptqc.passes.allocate.problem import packed, problem_of, weighed
-from ptqc.passes.allocate.stored_numbers import StoredNumbers
 from ptqc.passes.effects import applied, check_tuned
 from ptqc.passes.quantize.phases import Decided, Planned, Tunable
+from ptqc.passes.quantize.prepare import Prepared
 from ptqc.passes.reconstruct.features import TuneFeatures
 from ptqc.passes.reconstruct.reconstruct import Reconstruct, reconstruct_all
 from ptqc.solver.integer_program import PROVEN
+from ptqc.utils.memory import MemoryPeak
+from ptqc.utils.store import Store
+
+# Packed files against the float model, on held-back samples.
+
+COMPARED_SAMPLES = 64
+
+
+class HeldBackLoss:
+    """Mean loss of a packed file, in the unit of the kinds."""
+
+    def __init__(self, model: ir.Model, held_back: Samples, kinds: Kinds) -> None:
+        self._samples = held_back[:COMPARED_SAMPLES]
+        self._model, real = model, Runner(model)
+        self._expected = outputs_in_files(real.run(feeds) for feeds in self._samples)
+        self._loss = OutputLoss.of(kinds, self._expected)
+
+    def __call__(self, file: onnx.ModelProto) -> float:
+        """Loss of a file. Raises VerificationError for a file that does not load or has other outputs."""
+        try:
+            packed = open_packed(file, self._model)
+        except ModelError as error:
+            raise VerificationError(f"the written file does not load: {error}") from error
+        if packed.outputs != list(self._expected[0]):
+            raise VerificationError(f"the written file's interface has other outputs: {', '.join(packed.outputs)}")
+        outputs = (packed.run(feeds) for feeds in self._samples)
+        return self._loss.mean(self._expected, outputs)
+
+
+# A compile whose measurements are done: what every later stage takes.
+
+
+@dataclass(frozen=True)
+class Job:
+    """What was measured of a model, and what is asked of its file.
+
+    entry: name of the measurements in the store. started: on the monotonic clock. timed: where a latency is asked for.
+    memory: the most that was held so far.
+    """
+
+    prepared: Prepared
+    decided: Decided
+    options: CompileOptions
+    notes: tuple[Note, ...]
+    entry: str
+    budgets: Budgets
+    started: float
+    timed: Timed | None = None
+    memory: MemoryPeak = field(default_factory=MemoryPeak)
+
+    @property
+    def limit(self) -> int | None:
+        """Bytes that the file may have; None without a budget."""
+        origin, size = self.prepared.origin, self.budgets.size
+        return None if size is None else size.limit(origin.size, origin.weights)
+
+    @property
+    def model(self) -> ir.Model:
+        """The float model in normal form."""
+        return self.decided.model
+
+
+# Reconstructed numbers of plans in the store: the same compile with another target, say, finds them done.
+
+
+@dataclass(frozen=True)
+class StoredNumbers:
+    """What reconstructing gave for plans over one measuring run.
+
+    measured: name of the run's entry, whose key has all else that the numbers follow from: model, samples, versions.
+    """
+
+    store: Store
+    measured: str
+
+    def find(self, plan: Plan, draws: int) -> list[TunedNumbers] | None:
+        """The numbers of a plan from so many draws, mapped from the store's file, if they are there."""
+        entry = self.store.get(self._key(plan, draws))
+        return None if entry is None else [_unpack(each, entry.arrays) for each in entry.document]
+
+    def put(self, plan: Plan, found: Sequence[TunedNumbers]) -> None:
+        """Store the numbers of a plan from every draw. Raises Interrupted when they cannot be written."""
+        arrays: dict[str, np.ndarray] = {}
+        document = [_pack(numbers, arrays) for numbers in found]
+        self.store.put(self._key(plan, len(found)), document, arrays)
+
+    def _key(self, plan: Plan, draws: int) -> Mapping[str, Any]:
+        return {"step": Reconstruct.name, "measured": self.measured, "plan": plan.to_json(), "draws": draws}
+
+
+def _pack(numbers: TunedNumbers, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    """What can be told in JSON; arrays are added, and named by their places."""
+
+    def place(array: np.ndarray) -> str:
+        name = str(len(arrays))
+        arrays[name] = array
+        return name
+
+    weights = [
+        [name, str(solution.form), solution.axis, place(solution.codes), place(solution.scale)]
+        for name, solution in numbers.weights.items()
+    ]
+    biases = [[name, None if bias is None else place(bias)] for name, bias in numbers.biases.items()]
+    return {"weights": weights, "biases": biases, "losses": numbers.losses}
+
+
+def _unpack(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> TunedNumbers:
+    before, after = document["losses"]
+    return TunedNumbers(
+        {n: Solution(Format.parse(form), arrays[c], arrays[s], axis) for n, form, axis, c, s in document["weights"]},
+        {name: None if place is None else arrays[place] for name, place in document["biases"]},
+        losses=(before, after),
+    )
+
 
 ATTEMPTS = 8
 # Of the predicted loss: what is less than this share is worth another reconstruction.

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from ptqc.notes import Note
 from ptqc.passes.allocate.allocation import smallest_choice
-from ptqc.passes.allocate.job import Job
+from ptqc.passes.allocate.fit import Job
 from ptqc.passes.allocate.joint import Weighed
 from ptqc.passes.allocate.meet_latency import MeetLatency
 from ptqc.passes.allocate.meet_memory import MeetMemory

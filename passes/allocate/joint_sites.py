@@ -9,8 +9,7 @@ from ptqc.passes.allocate.choose_activations import limit_of
 from ptqc.passes.allocate.cost_model import Network, Times
 from ptqc.passes.allocate.joint import CODES, FLOAT, SiteCosts, Weighed, joint_choice
 from ptqc.passes.quantize.phases import Assessed, Decided
-from ptqc.solver.choices import JointChoice, Selection
-from ptqc.solver.integer_program import Goal, solve
+from ptqc.solver.integer_program import Goal, JointChoice, Selection, solve
 
 # Where two choices differ by less than this share of the largest loss that decides, the faster and smaller one wins.
 TIE_WEIGHT = 1e-6

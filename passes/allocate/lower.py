@@ -17,8 +17,7 @@ import onnx_ir.passes.common as common
 
 from ptqc.errors import InternalError
 from ptqc.formats import FLOAT8, FloatActivation, FloatRounding, Format, QuantParams
-from ptqc.ir.bias_arithmetic import accumulator_scale, bias_codes, bits_for, usable_scale
-from ptqc.ir.integer_arithmetic import quantize
+from ptqc.ir.integer_arithmetic import accumulator_scale, bias_codes, bits_for, quantize, usable_scale
 from ptqc.ir.layers import Layer
 from ptqc.ir.lowered import PARTS, STEPS, Lowered
 from ptqc.ir.nodes import constant

@@ -19,9 +19,7 @@ from ptqc.passes.allocate.joint import NANOSECONDS, Weighed
 from ptqc.passes.allocate.joint_sites import least_loss, note_on_loss, program_of, sites_of, smallest
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.quantize.phases import Assessed, Decided
-from ptqc.solver.choices import JointChoice
-from ptqc.solver.integer_program import Goal, NoSelection, contradiction, solve
-from ptqc.solver.proof import Proof
+from ptqc.solver.integer_program import Goal, JointChoice, NoSelection, Proof, contradiction, solve
 
 ATTEMPTS = 8
 NAMED = 5

@@ -16,15 +16,12 @@ from ptqc.options import Activations
 from ptqc.passes.allocate.allocation import BYTES, Candidate
 from ptqc.passes.allocate.choose_activations import Checked, limit_of
 from ptqc.passes.allocate.cost_model import Timed, Times
-from ptqc.passes.allocate.joint import NANOSECONDS, Stored, Weighed, weight_choice
+from ptqc.passes.allocate.joint import NANOSECONDS, Stored, Weighed, weight_choice, with_memory
 from ptqc.passes.allocate.joint_sites import least_loss, note_on_loss, pinned, program_of, sites_of, smallest
 from ptqc.passes.allocate.memory_model import MemoryModel
-from ptqc.passes.allocate.memory_program import with_memory
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.quantize.phases import Assessed, Decided
-from ptqc.solver.choices import JointChoice, Selection
-from ptqc.solver.integer_program import Answer, Goal, NoSelection, solve
-from ptqc.solver.proof import Proof
+from ptqc.solver.integer_program import Answer, Goal, JointChoice, NoSelection, Proof, Selection, solve
 
 ATTEMPTS = 8
 # Share of the bytes by which the least memory that is told may be too large.

@@ -10,12 +10,11 @@ from ptqc.codegen.onnxruntime import constants, names, size
 from ptqc.codegen.onnxruntime.export import Exported, export
 from ptqc.codegen.onnxruntime.matmul_nbits import block_size
 from ptqc.formats import FLOAT8, Format, coded
-from ptqc.ir.bias_arithmetic import accumulator_scale, bias_codes, bits_for, usable_scale
 from ptqc.ir.external import fits_in_memory
-from ptqc.ir.layers import Layer, Weight
+from ptqc.ir.integer_arithmetic import accumulator_scale, bias_codes, bits_for, usable_scale
+from ptqc.ir.layers import Layer, Weight, pickers, stays_packed
 from ptqc.ir.lowered import Lowered
 from ptqc.ir.nodes import constant, rank
-from ptqc.ir.picked_rows import pickers, stays_packed
 from ptqc.ir.plan import Plan
 from ptqc.ir.quantized_weight import Solution, TunedNumbers, with_tables
 from ptqc.options import CompileOptions

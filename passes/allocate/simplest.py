@@ -15,11 +15,9 @@ from ptqc.ir.plan import Plan
 from ptqc.ir.quantized_weight import Solution, TunedNumbers, with_tables
 from ptqc.notes import Note
 from ptqc.options import CompileOptions
+from ptqc.passes.allocate.activations_in_float import in_float
 from ptqc.passes.allocate.choose_activations import WORTH, Worth, limit_of
-from ptqc.passes.allocate.fit import Fitted, Packed, PlanSearch
-from ptqc.passes.allocate.float_activations import in_float
-from ptqc.passes.allocate.held_back_loss import HeldBackLoss
-from ptqc.passes.allocate.job import Job
+from ptqc.passes.allocate.fit import Fitted, HeldBackLoss, Job, Packed, PlanSearch
 from ptqc.passes.allocate.problem import packed, problem_of
 from ptqc.passes.quantize.phases import Decided
 

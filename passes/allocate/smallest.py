@@ -10,12 +10,11 @@ import onnx_ir as ir
 
 from ptqc.codegen.onnxruntime.export import export
 from ptqc.codegen.onnxruntime.size import stored
-from ptqc.execution.skeleton import message, without_tensors
+from ptqc.execution.onnxruntime import message, without_tensors
 from ptqc.formats import UINT8, Integer, QuantParams, Scaled
 from ptqc.formats.scales import storable
-from ptqc.ir.external import is_in_files
+from ptqc.ir.external import field_bytes, is_in_files
 from ptqc.ir.layers import Layer, Weight, find_layers, find_weights
-from ptqc.ir.model_file import field_bytes
 from ptqc.ir.nodes import initial
 from ptqc.ir.operators import Trait, named
 from ptqc.ir.plan import Plan

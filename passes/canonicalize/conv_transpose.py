@@ -10,8 +10,18 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.ir.editing import add_constant, insert_before, replace_node, unique_name
-from ptqc.ir.nodes import constant, input_of, integer, integers, nodes_of, text
+from ptqc.ir.nodes import (
+    add_constant,
+    constant,
+    input_of,
+    insert_before,
+    integer,
+    integers,
+    nodes_of,
+    replace_node,
+    text,
+    unique_name,
+)
 from ptqc.notes import Level, Note
 from ptqc.passes.base import Effect, Probed, Result
 

@@ -10,8 +10,18 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.ir.editing import add_constant, insert_before, remove_dead
-from ptqc.ir.nodes import constant, input_of, nodes_of, rank, required, static, text
+from ptqc.ir.nodes import (
+    add_constant,
+    constant,
+    input_of,
+    insert_before,
+    nodes_of,
+    rank,
+    remove_dead,
+    required,
+    static,
+    text,
+)
 from ptqc.notes import Level, Note
 from ptqc.passes.base import Effect, Probed, Result
 

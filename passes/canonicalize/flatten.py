@@ -6,8 +6,20 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from ptqc.ir.editing import infer_shapes, remove_dead, replace_node
-from ptqc.ir.nodes import constant, input_of, integer, nodes_of, producer, rank, same_size, scalar, static
+from ptqc.ir.nodes import (
+    constant,
+    infer_shapes,
+    input_of,
+    integer,
+    nodes_of,
+    producer,
+    rank,
+    remove_dead,
+    replace_node,
+    same_size,
+    scalar,
+    static,
+)
 from ptqc.notes import Note
 from ptqc.passes.base import Effect, Probed, Result
 

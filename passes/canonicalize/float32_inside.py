@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.ir.editing import unique_name
+from ptqc.ir.nodes import unique_name
 from ptqc.ir.sites import IN_FLOAT
 from ptqc.notes import Note
 from ptqc.passes.base import Effect, Probed, Result

@@ -6,11 +6,10 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.ir.editing import bypass
-from ptqc.ir.nodes import constant, nodes_of, only_consumer, producer
+from ptqc.ir.nodes import bypass, constant, nodes_of, only_consumer, producer
 from ptqc.notes import Level, Note
 from ptqc.passes.base import Effect, Probed, Result
-from ptqc.passes.canonicalize.tools.channel_scaling import channels_of, layer_problem, scale_outputs
+from ptqc.passes.canonicalize.tools import channels_of, layer_problem, scale_outputs
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.ir.editing import add_constant, bypass, replace_node
 from ptqc.ir.nodes import (
+    add_constant,
+    bypass,
     constant,
     input_of,
     integer,
@@ -21,17 +22,12 @@ from ptqc.ir.nodes import (
     only_consumer,
     producer,
     rank,
+    replace_node,
     text,
 )
 from ptqc.notes import Level, Note
 from ptqc.passes.base import Effect, Probed, Result
-from ptqc.passes.canonicalize.tools.channel_scaling import (
-    LAYERS,
-    channels_of,
-    layer_problem,
-    scale_inputs,
-    scale_outputs,
-)
+from ptqc.passes.canonicalize.tools import LAYERS, channels_of, layer_problem, scale_inputs, scale_outputs
 
 Affine = tuple[np.ndarray, np.ndarray]
 

@@ -15,22 +15,27 @@ import onnx_ir as ir
 import onnx_ir.passes.common as common
 
 from ptqc.execution.onnxruntime import open_session, session_options
-from ptqc.ir.branches import inline_known_branches, lift_constants
-from ptqc.ir.editing import (
+from ptqc.ir.nodes import (
     bypass,
+    constant,
     fix_value,
     infer_shapes,
+    inline_known_branches,
+    input_of,
     insert_before,
+    integer,
+    lift_constants,
     names_of,
+    nodes_of,
+    rank,
     remove_dead,
     replace_node,
 )
-from ptqc.ir.nodes import constant, input_of, integer, nodes_of, rank
 from ptqc.ir.operators import Trait, named
 from ptqc.ir.recorded import remembered, source_of
 from ptqc.notes import Note
 from ptqc.passes.base import Effect, Probed, Result
-from ptqc.passes.canonicalize.tools.known_sizes import fold_known_sizes
+from ptqc.passes.canonicalize.tools import fold_known_sizes
 
 # Folding may trade this many bytes of constants for a computation, or LARGEST_SHARE of those that the model has if that
 # is less, but at least ALWAYS: more would cost file size.

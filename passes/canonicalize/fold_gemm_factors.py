@@ -6,8 +6,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.ir.editing import remove_dead, replace_constant
-from ptqc.ir.nodes import constant, input_of, nodes_of, number
+from ptqc.ir.nodes import constant, input_of, nodes_of, number, remove_dead, replace_constant
 from ptqc.notes import Level, Note
 from ptqc.passes.base import Effect, Probed, Result
 

@@ -5,8 +5,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from ptqc.ir.editing import bypass, remove_dead
-from ptqc.ir.nodes import constant, input_of, integer, integers, nodes_of, producer, rank, text
+from ptqc.ir.nodes import bypass, constant, input_of, integer, integers, nodes_of, producer, rank, remove_dead, text
 from ptqc.notes import Level, Note
 from ptqc.passes.base import Effect, Probed, Result
 

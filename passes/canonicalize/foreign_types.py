@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from ptqc.execution.onnxruntime import Runner, session_options
-from ptqc.ir.editing import infer_shapes
+from ptqc.ir.nodes import infer_shapes
 from ptqc.passes.base import Effect, Probed, Result
 
 

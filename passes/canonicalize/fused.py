@@ -26,7 +26,7 @@ from ptqc.ir.nodes import (
     text,
 )
 from ptqc.passes.base import Effect, Probed, Result
-from ptqc.passes.canonicalize.tools.writing import Rule, Writer, write_out
+from ptqc.passes.canonicalize.tools import Rule, Writer, write_out
 
 LAYER_ATTRIBUTES = {
     "Conv": ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"),

@@ -5,8 +5,19 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from ptqc.ir.editing import insert_before, replace_node, unique_name
-from ptqc.ir.nodes import constant, input_of, integer, integers, nodes_of, producer, rank, static
+from ptqc.ir.nodes import (
+    constant,
+    input_of,
+    insert_before,
+    integer,
+    integers,
+    nodes_of,
+    producer,
+    rank,
+    replace_node,
+    static,
+    unique_name,
+)
 from ptqc.notes import Note
 from ptqc.passes.base import Effect, Probed, Result
 

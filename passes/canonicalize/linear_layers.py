@@ -10,9 +10,18 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.ir.editing import add_constant, infer_shapes, insert_before, remove_dead, replace_node
 from ptqc.ir.layers import MATRIX
-from ptqc.ir.nodes import constant, nodes_of, only_consumer, rank
+from ptqc.ir.nodes import (
+    add_constant,
+    constant,
+    infer_shapes,
+    insert_before,
+    nodes_of,
+    only_consumer,
+    rank,
+    remove_dead,
+    replace_node,
+)
 from ptqc.notes import Level, Note
 from ptqc.passes.base import Effect, Probed, Result
 

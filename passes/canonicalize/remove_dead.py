@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ptqc.ir.editing import infer_shapes, remove_dead
+from ptqc.ir.nodes import infer_shapes, remove_dead
 from ptqc.notes import Note
 from ptqc.passes.base import Effect, Probed, Result
 

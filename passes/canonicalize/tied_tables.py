@@ -11,10 +11,9 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.ir.editing import add_constant, remove_dead
-from ptqc.ir.nodes import constant, integer, integers, producer
+from ptqc.ir.layers import picks_rows
+from ptqc.ir.nodes import add_constant, constant, integer, integers, producer, remove_dead
 from ptqc.ir.operators import Trait, named
-from ptqc.ir.picked_rows import picks_rows
 from ptqc.notes import Note
 from ptqc.passes.base import Effect, Probed, Result
 

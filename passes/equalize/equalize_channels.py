@@ -15,19 +15,17 @@ from ptqc.errors import PassError
 from ptqc.execution.onnxruntime import Runner
 from ptqc.execution.shapes import observed_shapes
 from ptqc.ir.channels import ChannelTies, Rule, Shapes, find_ties
-from ptqc.ir.editing import set_constant
 from ptqc.ir.layers import Layer, find_layers, find_weights
-from ptqc.ir.nodes import initial
+from ptqc.ir.nodes import initial, set_constant
 from ptqc.ir.rotation_rules import ROTATIONS
 from ptqc.ir.scale_rules import SCALES
 from ptqc.notes import Level, Note
 from ptqc.options import CompileOptions, Phase
 from ptqc.passes.base import Rewrite
-from ptqc.passes.equalize.channel_scales import MOST_UNEVEN, UNEVEN, balance, smoothing, unevenness
+from ptqc.passes.equalize.outliers import channel_axis
 from ptqc.passes.equalize.rotate import Rotate, rotatable, unit_gains
 from ptqc.passes.equalize.rounded_losses import Comparison, RoundedLosses, SampleLosses
-from ptqc.passes.equalize.scale_channels import ScaleChannels
-from ptqc.passes.equalize.split_outliers import channel_axis
+from ptqc.passes.equalize.scale_channels import MOST_UNEVEN, UNEVEN, ScaleChannels, balance, smoothing, unevenness
 from ptqc.passes.equalize.standardize import Standard, Standardize, can_shift, columns_of, readers
 from ptqc.passes.quantize.measure import key_of
 from ptqc.passes.quantize.prepare import PROBES, Prepared
@@ -35,7 +33,7 @@ from ptqc.passes.runner import run_rewrites
 from ptqc.utils.deadline import Deadline
 from ptqc.utils.progress import Progress
 from ptqc.utils.stopwatch import seconds_of
-from ptqc.utils.store.entries import Store
+from ptqc.utils.store import Store
 
 # Samples that show whether channels are uneven, and those that ranges are seen on.
 LOOKED_AT, OBSERVED = 8, 64

@@ -5,10 +5,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from ptqc.ir.channel_sets import moved
-from ptqc.ir.channels import ChannelTies, Role
-from ptqc.ir.editing import set_constant
-from ptqc.ir.nodes import initial
+from ptqc.ir.channels import ChannelTies, Role, moved
+from ptqc.ir.nodes import initial, set_constant
 from ptqc.notes import Note
 from ptqc.passes.base import Effect, Probed, Result
 

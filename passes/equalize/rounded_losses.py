@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.calibration.observers import RangeObserver
+from ptqc.calibration.ranges import RangeObserver
 from ptqc.calibration.samples import Samples
 from ptqc.execution.onnxruntime import Runner
 from ptqc.execution.walk import Slicer, Values

@@ -16,7 +16,7 @@ from ptqc.passes.quantize.prepare import PROBES, Prepared
 from ptqc.passes.runner import run_rewrites
 from ptqc.utils.deadline import Deadline
 from ptqc.utils.progress import Progress
-from ptqc.utils.store.entries import Store
+from ptqc.utils.store import Store
 
 # A budget has room for splits where it is so many times the smallest file with them: others need the bytes more.
 ROOM = 1.4

@@ -12,12 +12,11 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.ir.editing import add_constant, insert_before, set_constant, unique_name
 from ptqc.ir.layers import Layer, find_layers
-from ptqc.ir.nodes import initial
+from ptqc.ir.nodes import add_constant, initial, insert_before, set_constant, unique_name
 from ptqc.notes import Note
 from ptqc.passes.base import Effect, Probed, Result
-from ptqc.passes.equalize.split_outliers import channel_axis, splittable
+from ptqc.passes.equalize.outliers import channel_axis, splittable
 
 # What only moves values of the model's inputs, or changes their type.
 MOVING = {"Cast", "Concat", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}

@@ -1,7 +1,7 @@
 """A decoder with its caches packed, before any other step, and samples as it takes them."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,96 @@ from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.recording import recorded_specs
 from ptqc.calibration.samples import Samples, collect
 from ptqc.frontend import ModelSource
-from ptqc.kv_cache.form import CacheForm
-from ptqc.kv_cache.known import FLOAT
-from ptqc.kv_cache.values import packed_feeds
+from ptqc.kv_cache.form import CacheForm, packed_feeds
+from ptqc.kv_cache.known import FLOAT, NAMES, to_json
+from ptqc.notes import Level, Note
 from ptqc.options import KvCache
-from ptqc.passes.kv_cache.choose import asked_names, chosen
-from ptqc.passes.kv_cache.describe import ToldCaches
-from ptqc.passes.kv_cache.statistics import SeenCaches
+from ptqc.passes.kv_cache.choose import ChosenForms, SeenCaches, asked_names, chosen
 from ptqc.passes.kv_cache.verify import check_packing
 from ptqc.passes.kv_cache.wrap import pack_caches
+from ptqc.utils.text import number
+
+# How a decoder's caches are kept, as manifest, summary, report and notes tell it.
+
+STEP = "kv-cache"
+
+
+@dataclass(frozen=True)
+class ToldCache:
+    """One cache.
+
+    form: its name, or float. order: of channels that are sorted. inputs: that hold it. bytes, float_bytes: at the
+    longest text, as it is and in float32. loss: of it alone, where that decided.
+    """
+
+    name: str
+    form: str
+    order: tuple[int, ...]
+    inputs: tuple[str, ...]
+    bytes: int
+    float_bytes: int
+    loss: float | None
+
+
+@dataclass(frozen=True)
+class ToldCaches:
+    """All caches. places: of the longest text. loss: of all together in one step, in a unit; None: nothing shows it."""
+
+    caches: tuple[ToldCache, ...]
+    places: int
+    budget: str | None
+    limit_bytes: int | None
+    loss: float | None
+    unit: str
+
+    @classmethod
+    def of(cls, seen: SeenCaches, found: ChosenForms, budget: CacheBudget | None, loss: float | None) -> "ToldCaches":
+        """What was chosen, with bytes as samples show them."""
+        caches = tuple(_of(seen, found, name) for name in found.forms)
+        limit = None if budget is None else budget.limit(sum(cache.float_bytes for cache in caches))
+        return cls(caches, seen.places, None if budget is None else str(budget), limit, loss, seen.unit)
+
+    @property
+    def packed(self) -> list[ToldCache]:
+        """Those that are not float."""
+        return [cache for cache in self.caches if cache.form != FLOAT]
+
+    def to_json(self) -> dict[str, Any]:
+        """The document for manifests."""
+        after, before = _bytes(self.caches)
+        return {
+            **asdict(self),
+            "caches": [{**asdict(cache), "order": list(cache.order)} for cache in self.caches],
+            "bytes": after,
+            "float_bytes": before,
+        }
+
+    def notes(self) -> Iterator[Note]:
+        """How many bytes packed caches take, and what that loses, as samples show."""
+        packed, (after, before) = self.packed, _bytes(self.packed)
+        counts = {name: sum(cache.form == name for cache in packed) for name in NAMES}
+        kinds = ", ".join(f"{count} as {name}" for name, count in counts.items() if count)
+        told = f"{len(packed)} caches are packed ({kinds}): they take {after:,} bytes for {self.places} tokens"
+        yield Note(STEP, "", f"{told}, not {before:,}")
+        if self.loss is None:
+            told = "in no sample anything is cached, so nothing shows what packed caches lose"
+            yield Note(STEP, "", f"{told}: record feeds of a later step", Level.WARNING)
+        else:
+            told = f"that loses {number(self.loss)} {self.unit} in one step, on samples with something cached"
+            yield Note(STEP, "", f"{told}; all else is compared with the model whose caches are packed")
+
+
+def _of(seen: SeenCaches, found: ChosenForms, name: str) -> ToldCache:
+    form = found.forms[name]
+    document: dict[str, Any] = {"form": FLOAT, "order": []} if form is None else to_json(form)
+    kept, before = seen.bytes(name, form), seen.bytes(name, None)
+    inputs, loss = seen.inputs(name, form), found.losses.get(name)
+    return ToldCache(name, document["form"], tuple(document["order"]), inputs, kept, before, loss)
+
+
+def _bytes(caches: Sequence[ToldCache]) -> tuple[int, int]:
+    """As they are, and in float32."""
+    return sum(cache.bytes for cache in caches), sum(cache.float_bytes for cache in caches)
 
 
 @dataclass(frozen=True)

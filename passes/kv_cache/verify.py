@@ -12,9 +12,8 @@ import onnx_ir as ir
 
 from ptqc.errors import VerificationError
 from ptqc.execution.onnxruntime import Feeds, Runner
-from ptqc.ir.caches import Cache, find_caches
-from ptqc.kv_cache.form import CacheForm
-from ptqc.kv_cache.values import packed_feeds, unpacked_feeds
+from ptqc.ir.layers import Cache, find_caches
+from ptqc.kv_cache.form import CacheForm, packed_feeds, unpacked_feeds
 
 SAMPLES = 4
 # How far outputs may differ, as a share of the largest; and errors of what is new, as a share of the largest of a row.

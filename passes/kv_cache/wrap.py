@@ -5,16 +5,19 @@ The model stays as it is, whatever it does with its caches, and sees real values
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from ptqc.errors import UsageError
-from ptqc.ir.caches import AXES, Cache, find_caches
-from ptqc.ir.editing import infer_shapes, unique_name
-from ptqc.ir.nodes import integer, producer
-from ptqc.kv_cache.form import CacheForm, CachePart
+from ptqc.ir.layers import AXES, Cache, find_caches
+from ptqc.ir.nodes import infer_shapes, integer, producer, unique_name
+from ptqc.kv_cache.block_float import BlockFloat
+from ptqc.kv_cache.form import CacheForm, CachePart, NodeDraft
+from ptqc.kv_cache.known import FIXED, SORTED, forms_told
 from ptqc.kv_cache.marks import mark
-from ptqc.kv_cache.nodes import NodeDraft
+from ptqc.passes.kv_cache.key_order import order_of_all
 
 PLACES = 2  # the axis that grows
 OLDEST = 12  # Clip of integers came with this opset
@@ -110,3 +113,18 @@ def _sizes(value: ir.Value) -> Sequence[int | ir.SymbolicDim]:
 def _declare(values: Sequence[ir.Value], parts: Sequence[CachePart], sizes: Sequence[int | ir.SymbolicDim]) -> None:
     for part, value in zip(parts, values, strict=True):
         value.shape, value.type = ir.Shape([*sizes, part.size]), ir.TensorType(part.dtype)
+
+
+# Forms by name with what they take from samples, and models whose caches have the forms that documents tell.
+
+
+def form_named(name: str, caches: Sequence[np.ndarray]) -> CacheForm:
+    """A form. caches: (texts, heads, places, channels) of samples, by whose energies channels are sorted."""
+    return BlockFloat(tuple(order_of_all(caches).tolist())) if name == SORTED else FIXED[name]
+
+
+def with_caches(model: ir.Model, documents: Sequence[Mapping[str, Any]]) -> ir.Model:
+    """A copy of a model with its caches packed as documents say: what `to_json` made, with the `name` of the input."""
+    packed = model.clone()
+    pack_caches(packed, forms_told(documents))
+    return packed

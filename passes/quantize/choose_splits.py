@@ -14,23 +14,19 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.calibration.observers import RangeObserver
-from ptqc.execution.bounded import outputs_in_files
-from ptqc.execution.compressed import Held
+from ptqc.calibration.ranges import RangeObserver
 from ptqc.execution.onnxruntime import Runner
-from ptqc.execution.suffix import Suffix, Suffixes
-from ptqc.execution.walk import Slicer, Values, Walk
-from ptqc.ir.editing import insert_before, unique_name
+from ptqc.execution.tensors import Held, outputs_in_files
+from ptqc.execution.walk import Slicer, Suffix, Suffixes, Values, Walk
 from ptqc.ir.integer_arithmetic import fake_quantize
 from ptqc.ir.layers import Layer
+from ptqc.ir.nodes import insert_before, unique_name
 from ptqc.losses import AUTO, OutputLoss, recognize
 from ptqc.notes import Note, out_of_time
 from ptqc.options import Loss
 from ptqc.passes.allocate.choose_activations import WORTH, limit_of
 from ptqc.passes.base import Effect, Result
-from ptqc.passes.equalize.outliers import Remedy
-from ptqc.passes.equalize.scale_rows import SMALLEST, have_rows
-from ptqc.passes.equalize.split_outliers import channel_axis, channels_of, splittable
+from ptqc.passes.equalize.outliers import SMALLEST, Remedy, channel_axis, channels_of, have_rows, splittable
 from ptqc.passes.quantize.calibrate import ELEMENT_COST, observed_params
 from ptqc.passes.quantize.phases import Setting
 from ptqc.utils.lazy import Lazy

@@ -1,8 +1,9 @@
 """Everything that is measured once per model and calibration set, and then serves every budget."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,11 +13,13 @@ import onnxruntime as ort
 
 from ptqc.calibration.samples import Samples
 from ptqc.errors import UsageError
-from ptqc.execution import skeleton
+from ptqc.execution import onnxruntime
 from ptqc.formats import Float8, Format, Integer
-from ptqc.ir.caches import find_caches
 from ptqc.ir.external import fits_in_memory, hold_external, is_in_files, weight_bytes
+from ptqc.ir.layers import Weight, find_caches
+from ptqc.ir.nodes import initial
 from ptqc.ir.operators import OPERATORS
+from ptqc.ir.quantized_weight import Candidates
 from ptqc.notes import Level, Note, is_cut_short
 from ptqc.options import CompileOptions, Phase
 from ptqc.passes.base import Pass
@@ -26,16 +29,61 @@ from ptqc.passes.equalize.outliers import from_json, to_json
 from ptqc.passes.extensions import used
 from ptqc.passes.pipeline import default_rewrites
 from ptqc.passes.quantize import measurements
+from ptqc.passes.quantize.measurements import pack_candidates, unpack_candidates
 from ptqc.passes.quantize.phases import Decided, Setting
 from ptqc.passes.quantize.prepare import Origin, Prepared
 from ptqc.passes.quantize.solve_weights import CandidateCache
-from ptqc.passes.quantize.stored_weights import StoredWeights
 from ptqc.utils.deadline import NEVER, Deadline
 from ptqc.utils.executors.base import Executor
 from ptqc.utils.executors.threads import Threads
 from ptqc.utils.progress import Progress
-from ptqc.utils.store.entries import Entry, Store, digest
+from ptqc.utils.store import Entry, Store, digest
 from ptqc.utils.version import __version__
+
+# Solved weights in the store, put there as they are solved: a compile that was stopped resumes behind the last.
+
+
+@dataclass(frozen=True)
+class StoredWeights:
+    """A cache of `SolveWeights`. key: of all that the candidates follow from. names: of the entries, by first weight.
+
+    What is found is mapped from the store's files, so that the memory taken does not grow with the model.
+    """
+
+    store: Store
+    key: Mapping[str, Any]
+    model: ir.Model
+    names: dict[str, str] = field(default_factory=dict)
+
+    def find(self, weights: Sequence[Weight]) -> Candidates | None:
+        """The candidates of these weights, if they are in the store."""
+        entry = self.store.get(self._key(weights))
+        if entry is None:
+            return None
+        self.names[weights[0].name] = entry.folder.name
+        return self._unpack(entry)
+
+    def put(self, weights: Sequence[Weight], candidates: Candidates, cut_short: bool = False) -> Candidates:
+        """Store the candidates and map them from there. Raises Interrupted when they cannot be written.
+
+        cut_short: by the time limit; they are then found by name only.
+        """
+        key = {**self._key(weights), **({"cut_short": True} if cut_short else {})}
+        self.names[weights[0].name] = name = self.store.put(key, *pack_candidates(candidates))
+        entry = self.store.open(name)
+        return candidates if entry is None else self._unpack(entry)  # another process may have cleared the store
+
+    def open(self, names: Iterable[str]) -> list[Candidates] | None:
+        """The candidates of entries by name; None if one of them is not there any more."""
+        entries = [self.store.open(name) for name in names]
+        return None if None in entries else [self._unpack(entry) for entry in entries if entry is not None]
+
+    def _key(self, weights: Sequence[Weight]) -> Mapping[str, Any]:
+        return {**self.key, "weights": [weight.name for weight in weights]}
+
+    def _unpack(self, entry: Entry) -> Candidates:
+        return unpack_candidates(entry.document, entry.arrays, partial(initial, self.model))
+
 
 MODEL, WHOLE, SAMPLES, JUDGING = "model.onnx", "whole.onnx", "samples", "judging"
 # Raised when what is measured, or how, changes, so that old entries are not taken for new ones. A format, a rewrite or
@@ -206,7 +254,7 @@ def _forms(caches: Mapping[str, Any]) -> list[Any]:
 
 def _digest(model: ir.Model) -> str:
     """Of the nodes and constants of a model."""
-    found, graph = hashlib.sha256(), skeleton.message(model).graph
+    found, graph = hashlib.sha256(), onnxruntime.message(model).graph
     for part in (*graph.node, *graph.initializer):
         found.update(part.SerializeToString(deterministic=True))
     return found.hexdigest()

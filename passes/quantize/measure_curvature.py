@@ -18,8 +18,8 @@ import numpy as np
 
 from ptqc.calibration.samples import Samples
 from ptqc.errors import Unsupported
-from ptqc.execution.bounded import outputs_in_files
 from ptqc.execution.onnxruntime import Feeds, Runner
+from ptqc.execution.tensors import outputs_in_files
 from ptqc.formats import Format, QuantParams
 from ptqc.ir.layers import Layer
 from ptqc.ir.sites import Site
@@ -184,7 +184,7 @@ class _Sweeps:
 
     def of(self, sample: tuple[int, Feeds, Outputs]) -> _Found:
         """Means over the directions of one sample. Raises Unsupported for what torch cannot run."""
-        from ptqc.execution.torch.backward import Backward
+        from ptqc.execution.torch.graph import Backward
 
         number, feeds, reference = sample
         random, found = np.random.default_rng((self.given.seed, number)), _Found()

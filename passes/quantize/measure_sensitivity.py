@@ -23,10 +23,8 @@ import numpy as np
 
 from ptqc.calibration.samples import Samples
 from ptqc.errors import TimeTooShort
-from ptqc.execution.bounded import outputs_in_files
-from ptqc.execution.compressed import Held
-from ptqc.execution.suffix import Suffix, Suffixes
-from ptqc.execution.walk import Slicer, Values, Walk
+from ptqc.execution.tensors import Held, outputs_in_files
+from ptqc.execution.walk import Slicer, Suffix, Suffixes, Values, Walk
 from ptqc.formats import Format, QuantParams
 from ptqc.ir.external import is_in_files
 from ptqc.ir.integer_arithmetic import fake_quantize

@@ -11,9 +11,9 @@ from typing import Any, Self, overload
 
 import numpy as np
 
-from ptqc.execution.compressed import Compressed, Held, real
+from ptqc.execution.tensors import Compressed, Held, real
 from ptqc.ir.layers import Layer
-from ptqc.utils.store import spool
+from ptqc.utils import store
 
 # A gram matrix of d columns takes 8·d² bytes; wider layers keep its diagonal only.
 WIDEST_GRAM = 8192
@@ -54,7 +54,7 @@ class Moments:
         shape: tuple[int, ...] = (groups, width, width) if width <= WIDEST_GRAM else (groups, width)
         if not squares:
             shape = (0, 0)
-        gram = spool.zeros(shape) if bytes_of(groups, width) >= SPOOLED else np.zeros(shape, np.float32)
+        gram = store.zeros(shape) if bytes_of(groups, width) >= SPOOLED else np.zeros(shape, np.float32)
         return cls(gram, np.zeros((groups, width)), np.zeros((groups, width), np.float32))
 
     def add(self, columns: np.ndarray) -> None:

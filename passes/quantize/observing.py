@@ -8,8 +8,8 @@ import numpy as np
 from ptqc.calibration.runnable import explaining
 from ptqc.calibration.samples import InputSpec, Samples
 from ptqc.errors import ModelError
-from ptqc.execution.compressed import largest
 from ptqc.execution.onnxruntime import Feeds, Runner
+from ptqc.execution.tensors import largest
 from ptqc.ir.layers import Layer
 from ptqc.passes.quantize.moments import TOGETHER, ColumnSample, Moments
 from ptqc.utils.parallel import in_order

@@ -20,7 +20,7 @@ from ptqc.ir.quantized_weight import Candidates, Solution, TunedNumbers
 from ptqc.ir.sites import Kernel, Site, find_kernels, find_sites, useful_sites
 from ptqc.losses import Kinds
 from ptqc.passes.quantize.moments import Moments
-from ptqc.solver.proof import Proof
+from ptqc.solver.integer_program import Proof
 from ptqc.utils.deadline import Deadline
 from ptqc.utils.progress import SILENT, Progress
 

@@ -14,9 +14,9 @@ from ptqc.calibration.continuing import continued
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.joining import takes_batches
-from ptqc.calibration.observers import RangeObserver
 from ptqc.calibration.open_batches import OpenBatches
 from ptqc.calibration.plausibility import outlier_warning, preprocessing_warning
+from ptqc.calibration.ranges import RangeObserver
 from ptqc.calibration.recording import with_recorded
 from ptqc.calibration.runnable import check_runs, runnable_short_sizes, runnable_side
 from ptqc.calibration.samples import Samples, collect
@@ -24,15 +24,14 @@ from ptqc.calibration.synthetic import draw
 from ptqc.calibration.texts import Texts
 from ptqc.errors import CalibrationError
 from ptqc.execution.onnxruntime import Feeds, Runner
-from ptqc.execution.suffix import Piece
-from ptqc.execution.walk import Slicer
+from ptqc.execution.walk import Piece, Slicer
 from ptqc.frontend import FILE, ModelSource
 from ptqc.frontend.first_run import try_once
 from ptqc.ir.external import is_in_files
 from ptqc.ir.nodes import constant
 from ptqc.ir.recorded import released
 from ptqc.losses import check_finite
-from ptqc.notes import Level, Note
+from ptqc.notes import Level, Note, out_of_time, unfit
 from ptqc.passes.base import Rewrite
 from ptqc.passes.dump import NO_DUMP, Dump
 from ptqc.passes.equalize.outliers import Remedy
@@ -40,7 +39,9 @@ from ptqc.passes.pipeline import default_rewrites
 from ptqc.passes.quantize.synthesize import synthesize
 from ptqc.passes.quantize.unseen import leave_unseen_in_float
 from ptqc.passes.runner import run_rewrites
+from ptqc.utils.deadline import Deadline
 from ptqc.utils.progress import Progress
+from ptqc.utils.stopwatch import seconds_of
 
 SYNTHETIC = "synthetic"
 CONTINUED = "every other text goes on from a cache: the keys and values that the float model gives for its beginning"
@@ -250,3 +251,37 @@ def _first_statistics(model: ir.Model, name: str, probes: Sequence[Feeds]) -> tu
 def _by_channel(x: np.ndarray) -> np.ndarray:
     """(N, C, *spatial) as (C, everything else)."""
     return np.moveaxis(x, 1, 0).reshape(x.shape[1], -1)
+
+
+# Fewer calibration samples where a time limit does not leave time for all.
+
+# How often a sample is run in all, from calibration to the comparison with float.
+RUNS = 20
+# Share of the time that is left that these runs may take.
+SHARE = 0.5
+FEWEST = 8
+# With fewer, ranges and losses are guesses, of which a quarter is held back.
+ENOUGH = 16
+
+
+def affordable(prepared: Prepared, deadline: Deadline) -> Prepared:
+    """As many samples as there is time for: all, or an evenly spread half, a quarter, and so on.
+
+    Halves, so that a second compile with the same limit finds what the first one stored.
+    """
+    samples = prepared.samples
+    if not deadline.is_limited or len(samples) <= FEWEST:
+        return prepared
+    runner, feeds = Runner(prepared.model), samples.largest[0]
+    runner.run(feeds)
+    each, count = seconds_of(lambda: runner.run(feeds)), len(samples)
+    most = deadline.share(SHARE).affords(RUNS * each, len(samples), FEWEST)
+    while count > most:
+        count = max(FEWEST, count // 2)
+    if count == len(samples):
+        return prepared
+    kept = samples.select([i * len(samples) // count for i in range(count)])
+    notes = [out_of_time(f"{count} of {len(samples)} calibration samples")]
+    if count < ENOUGH:
+        notes.append(unfit(f"there was time for {count} of {len(samples)} calibration samples"))
+    return dataclasses.replace(prepared, samples=kept, notes=(*prepared.notes, *notes))

@@ -4,8 +4,8 @@ from collections.abc import Callable, Collection, Container, Mapping, Sequence
 
 import numpy as np
 
-from ptqc.execution.compressed import Compressed, real
 from ptqc.execution.onnxruntime import Feeds
+from ptqc.execution.tensors import Compressed, real
 from ptqc.execution.walk import Keep, Slicer, Values, Walk, bytes_of
 from ptqc.formats import ActivationParams, QuantParams
 from ptqc.ir.operators import OPERATORS, Trait, named

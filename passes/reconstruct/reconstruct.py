@@ -24,10 +24,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.errors import NotFinite
-from ptqc.execution.bounded import WALK_MEMORY, Bounded, outputs_in_files
-from ptqc.execution.compressed import Compressed, Held
 from ptqc.execution.finite import Finite
 from ptqc.execution.onnxruntime import Feeds
+from ptqc.execution.tensors import WALK_MEMORY, Bounded, Compressed, Held, outputs_in_files
 from ptqc.execution.walk import Keep, Slicer, Walk
 from ptqc.formats import Format, Scaled, scales
 from ptqc.ir.external import is_in_files
@@ -42,12 +41,11 @@ from ptqc.passes.quantize.column_order import ColumnOrder
 from ptqc.passes.quantize.moments import ColumnSample, Joined, Moments
 from ptqc.passes.quantize.phases import Decided, Planned
 from ptqc.passes.reconstruct.quantized_walk import Holding, compact, fine_values, peak_bytes, uncompressed
+from ptqc.utils import store
 from ptqc.utils.deadline import Deadline
 from ptqc.utils.memory import give_back
-from ptqc.utils.parallel import Room, in_order, processors
+from ptqc.utils.parallel import Room, Shared, in_order, processors
 from ptqc.utils.progress import IN_SHARES, Stage, in_shares
-from ptqc.utils.store import spool
-from ptqc.utils.tee import Shared
 
 # Bytes of activations that all walks may hold together; they decide how many samples take part.
 WALK_BYTES = 3 * 2**29
@@ -523,7 +521,7 @@ class _Problem:
         target = gptq.RoundingTarget.of(matrix, grids[form], form, ROUNDS)
         (answer,) = gptq.round_best([target], second, self.numbers)
         codes = np.ascontiguousarray(self.layer.tensor(order.restored(answer.codes)))
-        codes = codes if self.numbers is None else spool.kept(codes)
+        codes = codes if self.numbers is None else store.kept(codes)
         return Solution(form, codes, answer.scale.reshape(-1), self.layer.channel_axis)
 
     def target(self, second: gptq.Factored, strength: float, order: ColumnOrder) -> np.ndarray:

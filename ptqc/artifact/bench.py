@@ -8,7 +8,7 @@ from typing import Any
 from ptqc.artifact.bisect import kept, seen_inputs
 from ptqc.artifact.folder import load
 from ptqc.artifact.names import OwnNames
-from ptqc.codegen.program.edge_inputs import edges
+from ptqc.codegen.program.inputs import edges
 from ptqc.codegen.program.listing import Call, Listing
 from ptqc.codegen.program.memory import size
 from ptqc.codegen.program.timing import prepared_calls

@@ -19,7 +19,7 @@ from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.recording import recorder
 from ptqc.calibration.samples import collect
-from ptqc.codegen.program.edge_inputs import Extent, edge_runs, edges, other_runs
+from ptqc.codegen.program.inputs import Extent, edge_runs, edges, other_runs
 from ptqc.codegen.program.listing import Listing
 from ptqc.codegen.program.verify import Loaded, Runnable, TensorComparison, outcomes
 from ptqc.codegen.targets import emulate
@@ -27,7 +27,7 @@ from ptqc.errors import TargetError
 from ptqc.execution.onnxruntime import Feeds, Runner
 from ptqc.ir import zipmaps
 from ptqc.ir.recorded import remember, with_inputs
-from ptqc.runtime.cuda_driver import check
+from ptqc.runtime.cuda import check
 from ptqc.runtime.cuda_library import NAME as GPU
 from ptqc.runtime.interface import KERNELS
 from ptqc.utils.logs import quiet_libraries

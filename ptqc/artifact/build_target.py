@@ -14,7 +14,7 @@ from ptqc.codegen.targets import Chosen, TargetOutput
 from ptqc.errors import TargetError, UsageError
 from ptqc.passes.allocate.fit import Fitted
 from ptqc.utils.progress import Progress, Stage
-from ptqc.utils.store.entries import Store
+from ptqc.utils.store import Store
 
 VERIFIED_SAMPLES = 4
 

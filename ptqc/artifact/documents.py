@@ -1,9 +1,11 @@
 """The files of an artifact: model, manifest, plan, sensitivities, report, times."""
 
+import json
 import platform
+import re
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,34 +16,89 @@ import onnxruntime as ort
 
 from ptqc.artifact import folder as artifact
 from ptqc.artifact.build_target import BuiltTargets
-from ptqc.artifact.consistency import check_documents
 from ptqc.artifact.fit_for_use import worse_than_predicted
 from ptqc.artifact.golden import Golden
-from ptqc.artifact.labels import labels_of
 from ptqc.artifact.report import render
 from ptqc.artifact.report.energy import Energy
 from ptqc.artifact.unquantized import float_operators, rounded_for_float, unquantized_weights
-from ptqc.codegen.onnxruntime import exact_sums
+from ptqc.codegen.onnxruntime import verify
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.onnxruntime.verify import Verified
+from ptqc.errors import VerificationError
 from ptqc.evaluation.detection.detector import Detector
-from ptqc.evaluation.judge import Judged, to_json
-from ptqc.evaluation.speed import Measured
+from ptqc.evaluation.judge import Judged, Measured, to_json
 from ptqc.formats import coded
 from ptqc.frontend.operators import FUSED
 from ptqc.ir import zipmaps
-from ptqc.ir.plan import write_json
+from ptqc.ir.layers import Weight
+from ptqc.ir.plan import Plan, write_json
 from ptqc.notes import Level, Note, is_cut_short, reasons_unfit
-from ptqc.passes.allocate.allocation import price, smallest_choice
-from ptqc.passes.allocate.fit import Fitted
-from ptqc.passes.allocate.frontier import frontier
-from ptqc.passes.allocate.job import Job
-from ptqc.passes.allocate.latency.latency_report import LatencyReport
-from ptqc.passes.allocate.loss.kept_loss import KeptLoss
-from ptqc.passes.allocate.memory.memory_report import MemoryReport
+from ptqc.passes.allocate.allocation import frontier, price, smallest_choice
+from ptqc.passes.allocate.choose_activations import Checked
+from ptqc.passes.allocate.constraints.latency import LatencyReport
+from ptqc.passes.allocate.constraints.loss import KeptLoss
+from ptqc.passes.allocate.constraints.memory import MemoryReport
+from ptqc.passes.allocate.fit import Fitted, Job
 from ptqc.passes.equalize.split import used_remedies
 from ptqc.passes.extensions import used
+from ptqc.passes.quantize.phases import Decided
 from ptqc.utils.version import __version__
+
+# Names by which people know layers: exporters number what operators give, and keep the names of modules in weights.
+
+# `blocks.5.c1.weight`, `encoder/dense/kernel:0`
+OF_MODULE = re.compile(r"(?P<module>.+)[./](weight|kernel)s?(:\d+)?", re.IGNORECASE)
+# Names with a path tell the module themselves, as `/blocks.5/c1/Conv_output_0`.
+PATH = re.compile(r"[./:]")
+
+
+def labels_of(weights: Sequence[Weight]) -> Mapping[str, str]:
+    """The module of each layer that has a weight for itself, where only the weight tells it: by the layer's name."""
+    found = {}
+    for weight in weights:
+        match = OF_MODULE.fullmatch(weight.name)
+        if match and len(weight.layers) == 1 and not PATH.search(name := weight.layers[0].name):
+            found[name] = match["module"]
+    times = Counter(found.values())
+    return {name: module for name, module in found.items() if times[module] == 1}
+
+
+# Checks at the end that what was said earlier still holds: the loss of the activations, plan and manifest.
+
+# Codes flip where sums are ordered differently, as on another processor than the one that measured.
+FACTOR, ALLOWANCE = 2.0, 1e-6
+
+
+def check_activations(decided: Decided, plan: Plan) -> float:
+    """What the plan's activations lose with float weights: as was measured, where they are those that were chosen.
+
+    Raises VerificationError where they, or fewer real numbers of few digits, now lose clearly more.
+    """
+    if not plan.activations:
+        return 0.0
+    found = Checked(decided).loss_of(plan.rounded)
+    promised = decided.activation_loss
+    given, chosen = plan.activations, decided.activations
+    is_measured = coded(given) == coded(chosen) and given.items() <= chosen.items()
+    if is_measured and not found <= FACTOR * promised + ALLOWANCE:  # NaN included
+        raise VerificationError(
+            f"the plan's activations lose {found:.3g} {decided.loss_unit}; {promised:.3g} were measured"
+        )
+    return promised if given == chosen else found
+
+
+def check_documents(manifest: Mapping[str, Any], plan: Mapping[str, Any], fitted: Fitted) -> None:
+    """Read the plan back, and compare what the manifest says of the file. Raises VerificationError."""
+    read = Plan.from_json(json.loads(write_json(plan)), fitted.plan)
+    if read != fitted.plan:
+        raise VerificationError("the plan as written is not the plan of the file")
+    weights: Counter[str] = Counter()
+    for weight in fitted.plan.weights:
+        weights[str(fitted.plan.formats[weight.name])] += weight.size
+    said = manifest["weights_by_format"], manifest["file"]["bytes"]
+    if said != (weights, fitted.exported.size):
+        raise VerificationError("the manifest does not describe the file")
+
 
 FRONTIER_POINTS = 12
 
@@ -184,7 +241,7 @@ def _allocation(job: Job, fitted: Fitted) -> dict[str, Any]:
 
 
 def _cpu(exported: Exported) -> dict[str, Any]:
-    needed = exact_sums.settings(exported)
+    needed = verify.settings(exported)
     return {"saturates_without_vnni": bool(needed), "session_option_without_vnni": needed}
 
 

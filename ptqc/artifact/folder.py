@@ -23,7 +23,7 @@ from ptqc.errors import Interrupted, TargetError, UsageError
 from ptqc.notes import UNFIT, Level
 from ptqc.utils.arguments import path_of
 from ptqc.utils.locks import Claim, InUse
-from ptqc.utils.store.entries import file_digest
+from ptqc.utils.store import file_digest
 
 if TYPE_CHECKING:
     import onnxruntime as ort

@@ -8,7 +8,7 @@ from typing import Any
 from ptqc.artifact.folder import MANIFEST, MODEL, Artifact
 from ptqc.errors import UsageError
 from ptqc.ir.lowered import own_name
-from ptqc.utils.store.entries import file_digest
+from ptqc.utils.store import file_digest
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from os import PathLike
 
 from ptqc.artifact import folder as artifact
 from ptqc.errors import UsageError
+from ptqc.passes.allocate.constraints.latency import recorded_times
 from ptqc.passes.allocate.cost_model import Times
-from ptqc.passes.allocate.latency.latency_budget import recorded_times
 
 
 def times_of(folder: str | PathLike[str]) -> Times:

@@ -12,8 +12,7 @@ from ptqc.ir.plan import Plan
 from ptqc.ir.recorded import remembered, source_of
 from ptqc.ir.sites import UNSEEN, find_kernels
 from ptqc.notes import Level, Note
-from ptqc.passes.equalize.outliers import Remedy
-from ptqc.passes.equalize.scale_rows import scales_of_rows
+from ptqc.passes.equalize.outliers import Remedy, scales_of_rows
 
 STEP = "lower"
 

@@ -18,26 +18,23 @@ from ptqc.artifact.bisect import kept as kernels_of
 from ptqc.artifact.folder import GOLDEN, MODEL, Artifact, load
 from ptqc.artifact.golden import Golden
 from ptqc.artifact.names import OwnNames
-from ptqc.codegen.onnxruntime import verify_integer_kernels
 from ptqc.codegen.onnxruntime.unpack import unpack
+from ptqc.codegen.onnxruntime.verify import compare
 from ptqc.codegen.targets import check_emulated
 from ptqc.errors import UsageError, VerificationError
 from ptqc.execution import sandboxed
 from ptqc.execution.agreement import alike, allowed, relative
-from ptqc.execution.onnxruntime import Feeds, Runner, computes_in_float, tensors_of
+from ptqc.execution.onnxruntime import Feeds, Runner, computes_in_float, is_loaded_whole, tensors_of
 from ptqc.execution.saturation import saturates
-from ptqc.execution.skeleton import is_loaded_whole
 from ptqc.frontend import read_model
-from ptqc.frontend.file import parse, read_bytes
 from ptqc.frontend.first_run import try_once
-from ptqc.frontend.functions import check_functions
-from ptqc.frontend.tensors import check_tensors, external_files
-from ptqc.frontend.values import check_no_cycles, check_values
-from ptqc.ir.external import fits_in_memory, refer_to_files, take_in
+from ptqc.frontend.model_files import parse, read_bytes
+from ptqc.frontend.operators import check_functions
+from ptqc.frontend.tensors import check_no_cycles, check_tensors, check_values, external_files
+from ptqc.ir.external import fits_in_memory, has_references, refer_to_files, take_in
 from ptqc.ir.recorded import with_inputs
-from ptqc.ir.references import has_references
 from ptqc.ir.zipmaps import as_tensors
-from ptqc.passes.kv_cache.known import with_caches
+from ptqc.passes.kv_cache.wrap import with_caches
 from ptqc.passes.runner import in_float32
 from ptqc.runtime.cuda_library import NAME
 from ptqc.runtime.interface import KERNELS
@@ -112,9 +109,7 @@ def _try_once(artifact: Artifact, proto: onnx.ModelProto, kept: Golden, *, lean:
 def _kernels(artifact: Artifact, proto: onnx.ModelProto | None, kept: Golden) -> str:
     """proto: the file; None where it has no integer kernels."""
     own = OwnNames.of(artifact).in_file
-    kernels, numbers = (
-        (0, 0) if proto is None else verify_integer_kernels.compare(proto, unpack(proto), kept.inputs, own=own)
-    )
+    kernels, numbers = (0, 0) if proto is None else compare(proto, unpack(proto), kept.inputs, own=own)
     expected = artifact.manifest["verification"]["kernels_compared"]
     if kernels < expected:  # an earlier version compared fewer of them
         raise VerificationError(

@@ -13,10 +13,9 @@ from typing import Self
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.calibration.inputs import Dim, InputSpec, input_specs
-from ptqc.calibration.roles import InputRole, roles
+from ptqc.calibration.inputs import Dim, InputRole, InputSpec, input_specs, roles
 from ptqc.execution.onnxruntime import Feeds, Runner
-from ptqc.ir.caches import find_caches
+from ptqc.ir.layers import find_caches
 
 # Of a cache (texts, heads, places, channels) the axis that grows.
 PLACES = 2

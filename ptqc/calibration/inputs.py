@@ -1,19 +1,114 @@
 """What a model takes: its declared inputs, and the check of one calibration sample against them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.calibration.image_channels import CHANNELS, IMAGE_AXES, channels_of
-from ptqc.calibration.masks import is_mask
-from ptqc.calibration.tables import rows_of_tables
 from ptqc.errors import CalibrationError
 from ptqc.execution.onnxruntime import Feeds
-from ptqc.ir.operators import Trait, named
+from ptqc.ir.nodes import constant, integer, required, static
+from ptqc.ir.operators import EVERY, Trait, known, named
 from ptqc.ir.recorded import remembered
+from ptqc.losses.words import says
+
+# How many channels an image input has whose shape leaves them open, by the convolution that reads it.
+#
+# Exporters of vision transformers name every axis of the input, that of the channels too.
+
+IMAGE_AXES = 4
+CHANNELS = 1  # the axis of the channels, which convolutions want in front of height and width
+ELEMENTWISE = named(Trait.AFFINE, Trait.COPIES)
+
+
+def channels_of(value: ir.Value) -> int | None:
+    """Channels that a convolution wants of a value with 4 axes, as it is or normalized; None where none reads it."""
+    for node in value.consumers():
+        if node.domain or node.graph is not value.graph:
+            continue
+        if node.op_type == "Conv" and node.inputs[0] is value:
+            weight = static(node.inputs[1])
+            if weight is not None and len(weight) == IMAGE_AXES:
+                return weight[CHANNELS] * integer(node, "group", 1)
+        elif node.op_type in ELEMENTWISE and (found := channels_of(required(node.outputs[0]))) is not None:
+            return found
+    return None
+
+
+# Whether an input says which positions are attended to, as the graph shows it.
+
+SOFTMAXES = named(Trait.SOFTMAX)
+STOPPING = named(Trait.LAYER, Trait.MEASURES)
+# Inputs of fused attention, by place, that say what is attended to.
+MASKED = {(operator.domain, operator.name): operator.masks for operator in EVERY if operator.masks}
+
+
+def is_mask(value: ir.Value) -> bool:
+    """Whether an input reaches a softmax, or the mask of an attention, and meets no layer."""
+    reached, waiting = set[int](), [value]
+    while waiting:
+        for node, place in waiting.pop().uses():
+            if node.graph is not value.graph or _is_parameter(node, place):  # a branch need not be taken
+                continue
+            if _is_masked(node, place):
+                return True
+            if node.op_type not in STOPPING:
+                new = [output for output in node.outputs if id(output) not in reached]
+                reached.update(map(id, new))
+                waiting += new
+    return False
+
+
+def _is_masked(node: ir.Node, place: int) -> bool:
+    softmax = not node.domain and node.op_type in SOFTMAXES
+    return softmax or place in MASKED.get((node.domain, node.op_type), ())
+
+
+def _is_parameter(node: ir.Node, place: int) -> bool:
+    """Whether the operator reads it as a shape, as axes or as places of values."""
+    found = known(node)
+    return found is not None and (place in found.parameters or (found.name == "Gather" and place == 1))
+
+
+# How many rows the tables have that an input of integers indexes, as tokens index an embedding.
+
+# Operators that change nothing about which rows are meant.
+MOVES = named(Trait.RESHAPES, Trait.COPIES)
+
+
+def rows_of_tables(value: ir.Value) -> int | None:
+    """Rows of the smallest constant table that the value indexes, directly or moved; None if it indexes none."""
+    return min(_rows(value, value.graph), default=None)
+
+
+def _rows(value: ir.Value, graph: ir.Graph | ir.Function | None) -> Iterator[int]:
+    """Of tables that nodes of this graph read, and both branches of each If in it."""
+    for node in value.consumers():
+        if node.domain or node.graph is not graph:
+            continue
+        if node.op_type in MOVES and node.inputs[0] is value:
+            yield from _rows(required(node.outputs[0]), graph)
+        elif node.op_type == "Gather" and node.inputs[1] is value:
+            table = constant(node.inputs[0])
+            if table is not None:
+                yield table.shape[integer(node, "axis", 0)]
+    if graph is not None and any(node.graph is not graph for node in value.consumers()):
+        yield from _rows_of_branches(value, graph)
+
+
+def _rows_of_branches(value: ir.Value, graph: ir.Graph | ir.Function) -> Iterator[int]:
+    """Of the tables that both branches index, as in a decoder of two files in one, with a cache and without."""
+    for node in graph:
+        if node.op_type == "If" and not node.domain:
+            branches = (attribute.as_graph() for attribute in node.attributes.values())
+            found = [min(_rows(value, branch), default=None) for branch in branches]
+            rows = [each for each in found if each is not None]
+            if len(rows) == len(found):  # one branch alone need not be taken
+                yield max(rows)
+
 
 Dim = int | str | None
 
@@ -237,3 +332,73 @@ def _bind_symbols(given: tuple[int, ...], spec: InputSpec, where: str, symbols: 
                 f"{where}: has shape {given}, expected {shape_text(spec.shape)} with {dim} = {first} as in input "
                 f"{owner!r}: give all inputs of one sample the same {dim}"
             )
+
+
+# What the inputs of a model of texts are for: as its graph shows it, and where that says nothing, their names.
+
+# Whole words of the names that exporters give.
+MASKS = frozenset(["mask"])
+TYPES = frozenset(["type", "types", "segment", "segments"])
+PLACES = frozenset(["pos", "position", "positions"])
+PASTS = frozenset(["past", "cache", "kv"])
+CROSS = frozenset(["encoder", "cross"])
+# Tables of kinds of tokens have no more rows.
+FEW_KINDS = 4
+SEQUENCE = 3  # axes of features in a row; a picture has one more
+
+
+class InputRole(Enum):
+    """What an input is for."""
+
+    TOKENS = auto()
+    MASK = auto()  # 1 where there is a token, 0 where there is padding
+    TYPES = auto()  # which of two texts a token is of
+    PLACES = auto()  # the number of each position
+    PAST = auto()  # keys and values of earlier tokens
+    FLAG = auto()  # whether the cache is read, for a model that takes it in either case
+    HEARD = auto()  # what an encoder made, or keys and values of that: a sequence of another length than the tokens
+    OTHER = auto()
+
+
+def roles(inputs: Sequence[InputSpec]) -> dict[str, InputRole]:
+    """The role of each input by name."""
+    found = {spec.name: _role(spec, inputs) for spec in inputs}
+    whole = [spec for spec in inputs if spec.dtype.kind in "iu" and found[spec.name] is InputRole.OTHER]
+    most = max((spec.rows or 0 for spec in whole), default=0)
+    tokens = [spec for spec in whole if (spec.rows or 0) == most]
+    if len(tokens) == 1:
+        found[tokens[0].name] = InputRole.TOKENS
+    return found
+
+
+def _role(spec: InputSpec, inputs: Sequence[InputSpec]) -> InputRole:
+    if spec.dtype.kind == "f":
+        if (len(spec.shape) == 2 and says(spec.name, MASKS)) or (spec.masks and _has_tokens(inputs)):
+            return InputRole.MASK
+        if all(isinstance(size, int) for size in spec.shape[1:]):
+            return InputRole.OTHER
+        if says(spec.name, PASTS) and not says(spec.name, CROSS):
+            return InputRole.PAST
+        is_sequence = len(spec.shape) == SEQUENCE or says(spec.name, CROSS)
+        return InputRole.HEARD if is_sequence and _has_tokens(inputs) else InputRole.OTHER
+    # What is called a position may reach a softmax as well: decoders compare positions to mask later tokens.
+    if spec.dtype.kind in "iu" and says(spec.name, PLACES) and not says(spec.name, MASKS):
+        return InputRole.PLACES
+    if spec.masks or (spec.rows is None and says(spec.name, MASKS)):
+        return InputRole.MASK
+    if spec.dtype.kind == "b" and all(size == 1 for size in spec.shape) and says(spec.name, PASTS):
+        return InputRole.FLAG
+    if spec.dtype.kind not in "iu":
+        return InputRole.OTHER
+    return InputRole.TYPES if says(spec.name, TYPES) or _has_few_kinds(spec, inputs) else InputRole.OTHER
+
+
+def _has_few_kinds(spec: InputSpec, inputs: Sequence[InputSpec]) -> bool:
+    """Whether it indexes a small table beside a larger one, in a model whose positions can be masked."""
+    largest = max(other.rows or 0 for other in inputs)
+    return spec.rows is not None and spec.rows <= FEW_KINDS < largest and any(other.masks for other in inputs)
+
+
+def _has_tokens(inputs: Sequence[InputSpec]) -> bool:
+    """Whether some input indexes a table: without one, floats that reach a softmax are scores."""
+    return any(spec.rows is not None for spec in inputs)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ptqc.calibration.observers import RangeObserver
+from ptqc.calibration.ranges import RangeObserver
 
 # Codes of 8 bits over a range that one sample sets this many times wider do not tell the other samples from zero.
 FAR_LARGER = 256.0

@@ -17,12 +17,187 @@ from typing import Self
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.calibration.inputs import InputSpec, input_specs, shape_text
-from ptqc.calibration.pictures import picture
-from ptqc.calibration.pixel_range import RAW, PixelRange
-from ptqc.calibration.roles import InputRole, roles
+from ptqc.calibration.inputs import InputRole, InputSpec, input_specs, roles, shape_text
 from ptqc.errors import CalibrationError
 from ptqc.execution.onnxruntime import Feeds
+from ptqc.ir.nodes import constant, number, only_consumer
+from ptqc.ir.operators import Trait, named
+
+# Pictures drawn without any data, with the coarse statistics of photographs.
+#
+# Photographs have amplitudes that fall as 1/f (Field, J. Opt. Soc. Am. A 4, 1987), channels that vary together, with
+# most of the variance in brightness (Ruderman et al., J. Opt. Soc. Am. A 15, 1998), edges where one thing hides
+# another, and a brightness and contrast of their own.
+
+Array = np.ndarray
+
+MEAN, STD = 0.45, 0.25  # of the pixels of photographs, of their range
+COLOUR = np.array([[1.0, 0.4, 0.15], [1.0, 0.0, -0.3], [1.0, -0.4, 0.15]])  # brightness, blue-yellow, red-green
+SLOPES = 0.8, 1.4  # of the amplitudes; 1 in the mean of photographs
+BRIGHTNESS, CONTRAST = 0.5, (0.3, 1.3)  # standard deviation over pictures, and range within one, in units of STD
+THINGS = 12  # at most, in one picture
+Mask = Callable[[np.random.Generator, Array, Array], Array]
+
+
+def picture(rng: np.random.Generator, channels: int, height: int, width: int) -> Array:
+    """One picture (channels, height, width) of 1 or 3 channels in float32, pixels from 0 to 1."""
+    layers = np.stack([_texture(rng, height, width) for _ in range(3)])
+    for _ in range(rng.integers(THINGS + 1)):
+        _put_thing(rng, layers)
+    x = np.tensordot(COLOUR, layers, 1) if channels == 3 else layers[:1]
+    x = (x - x.mean()) / max(x.std(), 1e-6)
+    x = BRIGHTNESS * rng.standard_normal() + rng.uniform(*CONTRAST) * x
+    pixels: Array = np.clip(MEAN + STD * x, 0, 1).astype(np.float32)
+    return pixels
+
+
+def _texture(rng: np.random.Generator, height: int, width: int) -> Array:
+    """Noise with amplitudes 1/f^slope, of variance 1 and mean 0."""
+    frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None, :])
+    frequency[0, 0] = np.inf  # no constant part
+    amplitude = frequency ** -rng.uniform(*SLOPES)
+    phases = rng.standard_normal(amplitude.shape) + 1j * rng.standard_normal(amplitude.shape)
+    noise = np.fft.irfft2(amplitude * phases, (height, width))
+    normalized: Array = noise / max(noise.std(), 1e-6)
+    return normalized
+
+
+def _put_thing(rng: np.random.Generator, layers: Array) -> None:
+    """Something of another colour, shading and texture that hides what is behind it."""
+    height, width = layers.shape[1:]
+    y, x = np.mgrid[0 : 1 : height * 1j, 0 : 1 : width * 1j]
+    mask = SHAPES[rng.integers(len(SHAPES))](rng, y, x)
+    slope = rng.standard_normal((3, 2, 1, 1))
+    shading = rng.standard_normal((3, 1, 1)) * 1.2 + slope[:, 0] * (y - 0.5) + slope[:, 1] * (x - 0.5)
+    own = rng.uniform(0, 0.5) * _texture(rng, height, width)
+    layers[:, mask] = (shading + own)[:, mask]
+
+
+def _rectangle(rng: np.random.Generator, y: Array, x: Array) -> Array:
+    """A rectangle, turned."""
+    angle, (v, u) = rng.uniform(0, np.pi), rng.uniform(0, 1, 2)
+    across, along = _turned(y - v, x - u, angle)
+    inside: Array = (np.abs(across) < rng.uniform(0.03, 0.4)) & (np.abs(along) < rng.uniform(0.03, 0.4))
+    return inside
+
+
+def _ellipse(rng: np.random.Generator, y: Array, x: Array) -> Array:
+    """An ellipse, turned."""
+    angle, (v, u) = rng.uniform(0, np.pi), rng.uniform(0, 1, 2)
+    across, along = _turned(y - v, x - u, angle)
+    inside: Array = (across / rng.uniform(0.03, 0.4)) ** 2 + (along / rng.uniform(0.03, 0.4)) ** 2 < 1
+    return inside
+
+
+def _half(rng: np.random.Generator, y: Array, x: Array) -> Array:
+    """Everything on one side of a line."""
+    across, _ = _turned(y - 0.5, x - 0.5, rng.uniform(0, 2 * np.pi))
+    inside: Array = across > rng.uniform(0, 0.5)
+    return inside
+
+
+def _turned(y: Array, x: Array, angle: float) -> tuple[Array, Array]:
+    return np.cos(angle) * y - np.sin(angle) * x, np.sin(angle) * y + np.cos(angle) * x
+
+
+SHAPES: tuple[Mask, ...] = (_rectangle, _ellipse, _half)
+
+
+# Which values a float image input takes, as far as the graph says so by a normalization at its head.
+#
+# A pixel p in 0..1 becomes low + (high - low) p, per channel.
+
+BYTES = 255.0
+AFFINE = named(Trait.AFFINE)
+MOVES = named(Trait.COPIES) | {"Transpose"}
+
+
+@dataclass(frozen=True)
+class PixelRange:
+    """What pixels of 0 and of 1 become, one value per channel (or one for all), and how messages name it."""
+
+    low: Array
+    high: Array
+    description: str
+
+    def apply(self, picture: Array) -> Array:
+        """Pixels (channels, height, width) as the model takes them."""
+        low, high = (bound.reshape(-1, 1, 1) for bound in (self.low, self.high))
+        taken: Array = (low + (high - low) * picture).astype(np.float32)
+        return taken
+
+    @classmethod
+    def between(cls, low: float, high: float) -> "PixelRange":
+        """The same range in every channel."""
+        return cls(np.array([low]), np.array([high]), f"pixels from {low:g} to {high:g}")
+
+    @classmethod
+    def normalized(cls, mean: Array, std: Array, description: str) -> "PixelRange":
+        """The range in which the pixels of photographs have this mean and standard deviation."""
+        return cls(mean - std * MEAN / STD, mean + std * (1 - MEAN) / STD, description)
+
+
+RAW = PixelRange.between(0, BYTES)
+# What trained networks take that do not say what they take, likeliest first.
+COMMON = (
+    PixelRange.normalized(np.zeros(1), np.ones(1), "pixels of mean 0 and variance 1"),
+    PixelRange.between(0, 1),
+    PixelRange.between(-1, 1),
+    RAW,
+)
+
+
+def stated_range(value: ir.Value) -> PixelRange | None:
+    """The range of an image input by the normalization that reads it; None if there is none."""
+    factor, shift = np.ones(1), np.zeros(1)
+    normalized = False
+    while (node := only_consumer(value)) is not None and not node.domain:
+        if node.op_type == "BatchNormalization" and not normalized:
+            return _by_batch_normalization(node)
+        if node.op_type in AFFINE and (affine := _affine(node, value)) is not None:
+            factor, shift = factor * affine[0], shift * affine[0] + affine[1]
+            normalized = True
+        elif node.op_type not in MOVES:
+            break
+        value = node.outputs[0]
+    return _by_affine(factor, shift) if normalized else None
+
+
+def _by_batch_normalization(node: ir.Node) -> PixelRange | None:
+    mean, variance = constant(node.inputs[3]), constant(node.inputs[4])
+    if mean is None or variance is None:
+        return None
+    std = np.sqrt(np.asarray(variance, np.float64) + number(node, "epsilon", 1e-5))
+    return PixelRange.normalized(mean, std, "pixels with the statistics of the batch normalization that reads them")
+
+
+def _by_affine(factor: Array, shift: Array) -> PixelRange | None:
+    """The range that (x - mean) / std is made for: bytes unless mean and std are those of pixels from 0 to 1.
+
+    A negative mean undoes another normalization: that of pixels from 0 to 1.
+    """
+    if not np.all(factor > 0):
+        return None
+    mean, std = -shift / factor, 1 / factor
+    if mean.min() < 0:
+        return PixelRange(mean, mean + std, "pixels that the normalization behind the input takes to 0 to 1")
+    top = 1.0 if (mean + std).max() <= 2 else BYTES
+    return PixelRange(np.zeros(1), np.full(1, top), f"pixels from 0 to {top:g}, by the normalization behind the input")
+
+
+def _affine(node: ir.Node, value: ir.Value) -> tuple[Array, Array] | None:
+    """(a, c) such that the node computes a x + c, with one value per channel; None for anything else."""
+    left, right = node.inputs
+    operand = constant(right if left is value else left)
+    if operand is None or operand.size not in (1, 3) or (left is not value and node.op_type == "Div"):
+        return None
+    c = np.asarray(operand, np.float64).reshape(-1)
+    if node.op_type in ("Mul", "Div"):
+        return (c if node.op_type == "Mul" else 1 / c), np.zeros(1)
+    if left is not value and node.op_type == "Sub":
+        return -np.ones(1), c
+    return np.ones(1), c if node.op_type == "Add" else -c
+
 
 CHANNELS = (1, 3)
 FREE_SIDE = 224  # of a picture whose sizes the model leaves open: a multiple of every usual stride

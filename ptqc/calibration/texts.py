@@ -9,8 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from ptqc.calibration.images import IMAGE_SUFFIXES
-from ptqc.calibration.inputs import InputSpec, shape_text
-from ptqc.calibration.roles import InputRole, roles
+from ptqc.calibration.inputs import InputRole, InputSpec, roles, shape_text
 from ptqc.calibration.sources import ARRAY_SUFFIXES, SampleReader, SampleSource, files_below, spread
 from ptqc.errors import CalibrationError, UsageError
 from ptqc.execution.onnxruntime import Feeds

@@ -220,8 +220,7 @@ def run_explain(options: argparse.Namespace) -> None:
 
 def run_cache(options: argparse.Namespace) -> None:
     """`ptqc cache`."""
-    from ptqc.utils.store.housekeeping import clear, contents
-    from ptqc.utils.store.shared import store_at
+    from ptqc.utils.store import clear, contents, store_at
 
     store = store_at(options.cache)
     _tell(clear(store) if options.action == "clear" else contents(store), options, f" in {store.folder}")

@@ -1,5 +1,6 @@
 """How good the delivered file is: agreement with the float model, score where labels are given."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,15 +10,23 @@ import onnx
 import onnx_ir as ir
 
 from ptqc.calibration.samples import Samples
+from ptqc.codegen.onnxruntime import verify
+from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.evaluation.scoring import Scoring
-from ptqc.execution.bounded import outputs_in_files
-from ptqc.execution.onnxruntime import Feeds, Runner, open_packed, tensors_of
+from ptqc.execution.agreement import Difference
+from ptqc.execution.onnxruntime import Feeds, Runner, is_lean, open_packed, session_options, tensors_of
+from ptqc.execution.saturation import saturates
+from ptqc.execution.speed import Speed, Subject, compare
+from ptqc.execution.tensors import outputs_in_files
 from ptqc.ir.recorded import release, remembered
 from ptqc.losses import Kinds, OutputKind, OutputLoss, Outputs, comparable
 from ptqc.losses.base import Figure, Pair
 from ptqc.losses.classes import SAME_CLASS
 from ptqc.losses.state import State
+from ptqc.notes import Level, Note
+from ptqc.utils.deadline import NEVER, Deadline
 from ptqc.utils.progress import Progress
+from ptqc.utils.text import entries, percent
 
 Pairs = Sequence[tuple[Outputs, Outputs]]
 
@@ -173,3 +182,90 @@ def to_json(judged: Judged) -> dict[str, Any]:
         "compiled_score": judged.compiled_score,
         "score_title": judged.score_title,
     }
+
+
+# What a user should know where the delivered file has 8-bit weights and this machine's ONNX Runtime saturates.
+
+
+def saturation_notes(exported: Exported, samples: Sequence[Feeds]) -> tuple[Note, ...]:
+    """A warning with what saturation does to the outputs on samples; none where it cannot happen."""
+    needed = verify.settings(exported)
+    if not (needed and saturates()):
+        return ()
+    off = percent(_distance(exported, samples))
+    message = (
+        f"8-bit weights saturate in ONNX Runtime on this processor, unless a session sets {entries(needed)}: without, "
+        f"outputs are off by {off} of their size here. artifact.session() sets it, and what is reported does not "
+        "saturate; processors with VNNI need nothing"
+    )
+    return (Note("saturation", "", message, Level.WARNING),)
+
+
+def _distance(exported: Exported, samples: Sequence[Feeds]) -> float:
+    """The largest relative difference that saturation makes to a float output."""
+    runners = [Runner(exported.proto, options=session_options(exact_sums=choice)) for choice in (True, False)]
+    differences = defaultdict[str, Difference](Difference)
+    for feeds in samples:
+        wanted, found = (tensors_of(runner.run(feeds)) for runner in runners)
+        for name in (name for name, array in wanted.items() if array.dtype.kind == "f"):
+            differences[name].add(wanted[name], found[name])
+    return max((difference.relative for difference in differences.values()), default=0.0)
+
+
+# How fast the delivered file is beside the float model, for one sample.
+
+# Why speeds are not compared.
+NO_TIME = "there was no time left"
+NO_MEMORY = "both models, with their weights unpacked to float, may not fit into memory"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """speed: None where it was not measured; missing: why. rows: samples in a run.
+
+    They are more than one where the model takes no single one.
+    """
+
+    speed: Speed | None
+    rows: int
+    missing: str = NO_TIME
+
+    def to_json(self) -> dict[str, Any]:
+        """The document for `run.json`."""
+        speed = self.speed
+        if speed is None:
+            return {"speed": None, "speed_missing": self.missing}
+        return {
+            "float_ms": speed.float_ms,
+            "compiled_ms": speed.compiled_ms,
+            "speed": {
+                "times_as_fast": speed.ratio,
+                "low": speed.low,
+                "high": speed.high,
+                "rounds": speed.rounds,
+                "rows": self.rows,
+            },
+        }
+
+
+def measure_speed(
+    model: ir.Model, file: onnx.ModelProto, samples: Samples, progress: Progress, deadline: Deadline = NEVER
+) -> Measured:
+    """Run the packed file and the float model in turns on one sample."""
+    if is_lean(file, model):  # both in memory at the same time, each with all of its weights in float
+        return Measured(None, 1, NO_MEMORY)
+    with progress.stage("compare speeds"):
+        feeds, rows = one_sample(model, samples)
+        return Measured(compare(Subject(model, feeds), Subject(file, feeds), deadline), rows)
+
+
+def one_sample(model: ir.Model, samples: Samples) -> tuple[Feeds, int]:
+    """Feeds of a single sample, and how many the model takes it for: what a reader gives may be a batch."""
+    given = samples[0]
+    rows = {len(array) if array.ndim else 0 for array in given.values()}
+    if len(rows) != 1 or max(rows) < 2:
+        return given, 1
+    if samples.batchable:
+        return {name: array[:1] for name, array in given.items()}, 1
+    firsts = {value.shape[0] if value.shape else None for value in (*model.graph.inputs, *model.graph.outputs)}
+    return given, max(rows) if firsts == rows else 1

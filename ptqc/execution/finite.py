@@ -7,8 +7,8 @@ from enum import IntEnum
 import numpy as np
 
 from ptqc.errors import NotFinite
-from ptqc.execution.compressed import largest
 from ptqc.execution.onnxruntime import Feeds
+from ptqc.execution.tensors import largest
 from ptqc.execution.walk import Slicer
 
 

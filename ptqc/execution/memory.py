@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ptqc.execution.profile import Subject, kernel_events
+from ptqc.execution.speed import Subject, kernel_events
 from ptqc.utils.scratch import scratch
 
 # What the allocator holds behind a node, how much of that came with the node, and the most it held so far.

@@ -16,7 +16,7 @@ from ptqc.errors import ModelError
 from ptqc.utils import sandbox
 from ptqc.utils.memory import lacks_memory
 from ptqc.utils.scratch import scratch
-from ptqc.utils.store.npz import write_npz
+from ptqc.utils.store import write_npz
 
 SECONDS = 120.0
 BYTES_PER_SECOND = 10_000_000
@@ -97,7 +97,7 @@ def _run(path: str, feeds: str, *, is_skeleton: bool = False) -> None:
 
 def _skeleton(path: str, options: Any) -> tuple[bytes, dict[str, Any]]:
     """A model without its tensors, and how it is opened. What only these need takes longer to import than the rest."""
-    from ptqc.execution.skeleton import SETTINGS, WITHOUT
+    from ptqc.execution.onnxruntime import SETTINGS, WITHOUT
 
     for name, value in SETTINGS.items():
         options.add_session_config_entry(name, value)

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.execution.compressed import Held
 from ptqc.execution.onnxruntime import Feeds
+from ptqc.execution.tensors import Held
 from ptqc.execution.walk import Slicer, Walk
 
 

@@ -4,14 +4,24 @@ Weights: `Format`, listed in `ptqc.formats.families`. Activations: `ActivationFo
 its file and list it.
 """
 
-from ptqc.formats.activations import ActivationFormat, ActivationParams
-from ptqc.formats.affine import UINT8, Affine, QuantParams, coded
+from ptqc.formats.activations import (
+    BFLOAT16,
+    UINT8,
+    ActivationFormat,
+    ActivationParams,
+    Affine,
+    FloatActivation,
+    FloatRounding,
+    QuantParams,
+    Reader,
+    coded,
+    rounded_to,
+    to_bfloat16,
+)
 from ptqc.formats.base import Coded, Format, Grid, Nodes, Scaled, mean_bits, spread
-from ptqc.formats.bfloat16 import BFLOAT16, to_bfloat16
 from ptqc.formats.codebook import Codebook
 from ptqc.formats.families import FAMILIES, added_family
 from ptqc.formats.float8 import FLOAT8, FLOAT8_ACTIVATION, Float8
-from ptqc.formats.float_activations import FloatActivation, FloatRounding, Reader, rounded_to
 from ptqc.formats.floats import FLOAT16, FLOAT32, Float
 from ptqc.formats.palette import Palette
 from ptqc.formats.sparse import Sparse, SparseCodebook, TwoOfFour

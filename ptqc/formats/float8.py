@@ -13,8 +13,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.formats import scales
+from ptqc.formats.activations import FloatActivation, FloatRounding, Reader
 from ptqc.formats.base import Grid, Nodes, Scaled, V
-from ptqc.formats.float_activations import FloatActivation, FloatRounding, Reader
 
 LARGEST = 448.0
 NAME = "float8_e4m3fn"

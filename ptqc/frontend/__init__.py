@@ -10,23 +10,34 @@ import onnx_ir.passes.common as common
 
 from ptqc.errors import ModelError
 from ptqc.execution import sandboxed
-from ptqc.execution.skeleton import without_tensors
-from ptqc.frontend.annotations import drop_annotations
+from ptqc.execution.onnxruntime import without_tensors
 from ptqc.frontend.classical import check_classical
-from ptqc.frontend.file import digest_of, parse, read_bytes
-from ptqc.frontend.free_axes import name_free_axes
-from ptqc.frontend.functions import check_functions
-from ptqc.frontend.inference import check_inference
-from ptqc.frontend.normalizations import write_out_normalizations
-from ptqc.frontend.operators import INTEGER, check_attributes, check_operators, check_versions
-from ptqc.frontend.sizes import check_sizes
-from ptqc.frontend.tensors import check_tensors, external_files
-from ptqc.frontend.unchanged import NOTHING, FileStates
-from ptqc.frontend.values import check_no_cycles, check_values, is_sorted
-from ptqc.frontend.weights import check_interface, check_no_double, check_no_double_layers, check_weights_finite
+from ptqc.frontend.model_files import NOTHING, FileStates, check_inference, digest_of, parse, read_bytes
+from ptqc.frontend.operators import (
+    INTEGER,
+    check_attributes,
+    check_functions,
+    check_operators,
+    check_versions,
+    drop_annotations,
+    name_free_axes,
+    write_out_normalizations,
+)
+from ptqc.frontend.tensors import (
+    check_interface,
+    check_no_cycles,
+    check_no_double,
+    check_no_double_layers,
+    check_sizes,
+    check_tensors,
+    check_values,
+    check_weights_finite,
+    external_files,
+    is_sorted,
+)
 from ptqc.ir import recorded, zipmaps
 from ptqc.ir.external import fits_in_memory, hold_external
-from ptqc.ir.proto_walk import every_node
+from ptqc.ir.protos import every_node
 from ptqc.notes import Level, Note
 
 STEP = "read"

@@ -5,7 +5,7 @@ import onnx
 from ptqc.errors import ModelError
 from ptqc.ir import zipmaps
 from ptqc.ir.operators import Trait, named
-from ptqc.ir.proto_walk import every_node, label
+from ptqc.ir.protos import every_node, label
 
 DOMAIN = zipmaps.DOMAIN
 TREES, SUPPORT_VECTORS = named(Trait.TREES), named(Trait.SUPPORT_VECTORS)

@@ -4,10 +4,9 @@ from pathlib import Path
 
 from ptqc.errors import ModelError
 from ptqc.execution import sandboxed
-from ptqc.execution.onnxruntime import LOOP_LIMIT, Feeds, has_loop
-from ptqc.execution.skeleton import message
+from ptqc.execution.onnxruntime import LOOP_LIMIT, Feeds, has_loop, message
 from ptqc.frontend import ModelSource
-from ptqc.ir.references import has_references
+from ptqc.ir.external import has_references
 
 
 def try_once(source: ModelSource, feeds: Feeds) -> None:

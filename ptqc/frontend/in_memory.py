@@ -8,9 +8,8 @@ import onnx_ir as ir
 
 from ptqc.errors import UsageError
 from ptqc.frontend import FILE, ModelSource, read_model
-from ptqc.ir.external import weight_bytes
-from ptqc.ir.proto_walk import every_graph
-from ptqc.ir.split_file import MESSAGE_LIMIT, is_split
+from ptqc.ir.external import MESSAGE_LIMIT, is_split, weight_bytes
+from ptqc.ir.protos import every_graph
 from ptqc.utils.arguments import path_of, shown
 
 Model = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model

@@ -2,16 +2,224 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+from typing import Any
 
+import numpy as np
 import onnx
+from onnx import helper, numpy_helper
 from onnx.defs import SchemaError
 
 from ptqc.errors import ModelError
 from ptqc.frontend.classical import DOMAIN as CLASSICAL
-from ptqc.frontend.functions import key_of
 from ptqc.ir.operators import Trait, named
-from ptqc.ir.proto_walk import every_graph, every_node, label
+from ptqc.ir.protos import all_nodes, every_graph, every_node, label
+
+# Normalizations that ONNX Runtime's optimizer writes as if ONNX defined them there, in operators that it does define.
+#
+# SimplifiedLayerNormalization (x over the root of its mean square) belongs to no version of ONNX, LayerNormalization to
+# none before 17.
+
+WHOLE = "LayerNormalization"
+SIMPLIFIED = "SimplifiedLayerNormalization"
+INTRODUCED = 17  # LayerNormalization
+AXES_ARE_INPUT = 18  # of ReduceMean
+
+
+def write_out_normalizations(model: onnx.ModelProto) -> None:
+    """Replace them in the model, in place. Those over more than the last axis stay, and are refused as unknown."""
+    version = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 0)
+    kinds = {tensor.name: tensor.data_type for graph in every_graph(model) for tensor in graph.initializer}
+    for graph in every_graph(model):
+        nodes: list[onnx.NodeProto] = []
+        for node in graph.node:
+            is_meant = _is_meant(node, version)
+            nodes += _written(node, version, kinds.get(node.input[1], onnx.TensorProto.FLOAT)) if is_meant else [node]
+        if len(nodes) > len(graph.node):
+            del graph.node[:]
+            graph.node.extend(nodes)
+
+
+def _is_meant(node: onnx.NodeProto, version: int) -> bool:
+    foreign = node.op_type == SIMPLIFIED or (node.op_type == WHOLE and version < INTRODUCED)
+    axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), -1)
+    return foreign and node.domain == "" and axis == -1 and not any(node.output[1:])
+
+
+def _written(node: onnx.NodeProto, version: int, kind: int) -> list[onnx.NodeProto]:
+    """((x - mean) / √(variance + ε)) · scale + bias, without mean and bias for the simplified one.
+
+    kind: type of the numbers.
+    """
+    epsilon = next((attribute.f for attribute in node.attribute if attribute.name == "epsilon"), 1e-5)
+    made: list[onnx.NodeProto] = []
+
+    def op(op_type: str, *inputs: str, **attributes: Any) -> str:
+        output = f"{node.output[0]}/{len(made)}"
+        made.append(helper.make_node(op_type, inputs, [output], **attributes))
+        return output
+
+    def constant(number: float) -> str:
+        return op("Constant", value=numpy_helper.from_array(np.array(number, helper.tensor_dtype_to_np_dtype(kind))))
+
+    def mean(name: str) -> str:
+        if version < AXES_ARE_INPUT:
+            return op("ReduceMean", name, axes=[-1])
+        return op("ReduceMean", name, op("Constant", value_ints=[-1]))
+
+    x = node.input[0]
+    if node.op_type == WHOLE:
+        x = op("Sub", x, mean(x))
+    square = op("Pow", x, constant(2.0))
+    size = op("Sqrt", op("Add", mean(square), constant(epsilon)))
+    op("Mul", op("Div", x, size), node.input[1])
+    if len(node.input) > 2 and node.input[2]:
+        op("Add", made[-1].output[0], node.input[2])
+    made[-1].output[0] = node.output[0]
+    return made
+
+
+# What exporters write beside the network: stack traces and names of modules, in metadata and doc strings.
+
+Annotated = onnx.GraphProto | onnx.FunctionProto | onnx.NodeProto | onnx.ValueInfoProto | onnx.TensorProto
+
+
+def drop_annotations(model: onnx.ModelProto) -> int:
+    """Clear metadata and doc strings of everything inside the model; the bytes that they took.
+
+    What describes the model to its users stays: its own `metadata_props`, and the doc strings of the model, of its
+    graph, and of its inputs and outputs.
+    """
+    before: int = model.ByteSize()
+    for message in (model.graph, *model.graph.input, *model.graph.output):
+        message.ClearField("metadata_props")
+    for message in _annotated(model):
+        message.ClearField("metadata_props")
+        message.ClearField("doc_string")
+    for node in every_node(model):
+        for attribute in node.attribute:
+            attribute.ClearField("doc_string")
+    after: int = model.ByteSize()
+    return before - after
+
+
+def _annotated(model: onnx.ModelProto) -> Iterator[Annotated]:
+    yield from model.functions
+    yield from every_node(model)
+    for number, graph in enumerate(every_graph(model)):
+        yield from graph.initializer
+        yield from graph.value_info
+        if number:  # the first one is the model's own
+            yield from (graph, *graph.input, *graph.output)
+    for function in model.functions:
+        yield from function.value_info
+    yield from _attribute_tensors(every_node(model))
+
+
+def _attribute_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
+    for attribute in (attribute for node in nodes for attribute in node.attribute):
+        if attribute.HasField("t"):
+            yield attribute.t
+        yield from attribute.tensors
+
+
+# Sizes of -1 or 0, and names such as "?", with which some exporters say that an axis may have any size.
+#
+# PaddlePaddle's and TensorFlow's write them. One "?" says nothing of another one.
+
+NO_NAMES = frozenset(("None", "-1"))
+
+
+def name_free_axes(model: onnx.ModelProto) -> None:
+    """Give such axes of inputs a name of their own each, and leave those of other values open.
+
+    Shape inference fills in what follows from the inputs.
+    """
+    taken = {dim.dim_param for value in model.graph.input for dim in _dims(value)}
+    for value in model.graph.input:
+        for axis, dim in enumerate(_dims(value)):
+            if _is_free(dim):
+                dim.dim_param = _unused(f"{value.name}_{axis}", taken)
+    for graph in every_graph(model):
+        for value in (*graph.input, *graph.value_info, *graph.output):
+            for dim in filter(_is_free, _dims(value)):
+                dim.Clear()
+
+
+def _dims(value: onnx.ValueInfoProto) -> list[onnx.TensorShapeProto.Dimension]:
+    return list(value.type.tensor_type.shape.dim)
+
+
+def _is_free(dim: onnx.TensorShapeProto.Dimension) -> bool:
+    if dim.HasField("dim_value"):
+        return bool(dim.dim_value <= 0)
+    return dim.HasField("dim_param") and (dim.dim_param in NO_NAMES or not re.search(r"\w", dim.dim_param))
+
+
+def _unused(name: str, taken: Container[str]) -> str:
+    while name in taken:
+        name += "_"
+    return name
+
+
+# Model-local functions: small files can expand into graphs that hang or crash every library.
+
+MAX_EXPANDED_NODES = 1_000_000
+MAX_CALL_DEPTH = 100
+
+Key = tuple[str, str, str]
+
+
+def key_of(function: onnx.FunctionProto) -> Key:
+    """What a node's domain, operator and overload must be to call the function."""
+    return (function.domain, function.name, function.overload)
+
+
+def check_functions(model: onnx.ModelProto) -> None:
+    """Refuse functions that are defined twice, call themselves, nest too deep or expand too far."""
+    keys = [key_of(function) for function in model.functions]
+    for key, count in Counter(keys).items():
+        if count > 1:
+            raise ModelError(f"function {_show(key)} is defined {count} times; expected once")
+    known = set(keys)
+    calls = {key_of(function): _calls(function.node, known) for function in model.functions}
+    sizes, depths = _expand(calls, {key_of(function): _count(function.node) for function in model.functions})
+    roots = _calls(model.graph.node, known)
+    total = _count(model.graph.node) + sum(sizes[key] * count for key, count in roots.items())
+    if total > MAX_EXPANDED_NODES:
+        raise ModelError(f"its functions expand to {total:.3g} nodes; at most {MAX_EXPANDED_NODES:,} are accepted")
+    deepest = max(roots, key=depths.__getitem__, default=None)
+    if deepest is not None and depths[deepest] > MAX_CALL_DEPTH:
+        raise ModelError(f"function {_show(deepest)} nests {depths[deepest]} calls; at most {MAX_CALL_DEPTH} work")
+
+
+def _expand(calls: dict[Key, Counter[Key]], own: dict[Key, int]) -> tuple[dict[Key, int], dict[Key, int]]:
+    """Nodes after inlining and depth of calls, for each function."""
+    try:
+        order = tuple(TopologicalSorter(calls).static_order())
+    except CycleError as error:
+        raise ModelError(f"function {_show(error.args[1][0])} calls itself; ONNX allows no recursion") from error
+    sizes: dict[Key, int] = {}
+    depths: dict[Key, int] = {}
+    for key in order:
+        sizes[key] = own[key] + sum(sizes[callee] * count for callee, count in calls[key].items())
+        depths[key] = 1 + max((depths[callee] for callee in calls[key]), default=0)
+    return sizes, depths
+
+
+def _calls(nodes: "list[onnx.NodeProto]", keys: set[Key]) -> Counter[Key]:
+    called = ((node.domain, node.op_type, node.overload) for node in all_nodes(nodes))
+    return Counter(key for key in called if key in keys)
+
+
+def _count(nodes: "list[onnx.NodeProto]") -> int:
+    return sum(1 for _ in all_nodes(nodes))
+
+
+def _show(key: Key) -> str:
+    return repr(":".join(part for part in key if part))
+
 
 MIN_OPSET = 7  # lower ones broadcast by attributes
 MAX_OPSET = 26  # what ONNX Runtime 1.31 loads

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.ir.channel_moves import MOVES
-from ptqc.ir.channels import MOST_PLACES, Factor, Role, Rule, TieWalk, along, placed
+from ptqc.ir.channels import MOST_PLACES, MOVES, Factor, Role, Rule, TieWalk, along, placed
 from ptqc.ir.nodes import constant, input_of, integer, integers, required
 from ptqc.ir.operators import Trait, named
 

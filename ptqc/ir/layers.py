@@ -8,9 +8,44 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.formats import Format
+from ptqc.formats.planes import MULTIPLE, planes_of
 from ptqc.ir.nodes import constant, initial, input_of, integer, integers, rank, static, text
 from ptqc.ir.operators import Trait, is_float, named, settled_output
-from ptqc.ir.picked_rows import pickers
+
+# Tables of which only rows are read: embeddings, that a Gather picks rows of at places that vary.
+
+# Tables of fewer numbers are unpacked when the file is loaded: they take less memory than the operators are worth.
+LARGE = 2**18
+
+
+def pickers(value: ir.Value) -> tuple[ir.Node, ...]:
+    """The nodes that pick rows of a table, where nothing else reads it; none where something does."""
+    nodes = tuple(value.consumers())
+    is_picked = not value.is_graph_output() and all(picks_rows(node, value) for node in nodes)
+    return nodes if is_picked else ()
+
+
+def picks_rows(node: ir.Node, table: ir.Value) -> bool:
+    """Whether a node picks rows of the table at places that vary, in the graph that has the table."""
+    if node.op_type != "Gather" or node.domain or node.inputs[0] is not table or integer(node, "axis", 0) != 0:
+        return False
+    places = node.inputs[1]
+    return constant(places) is None and bool(rank(places)) and node.graph is table.graph
+
+
+def is_by_row(form: Format, shape: tuple[int, ...]) -> bool:
+    """Whether each row of a table in this format takes whole bytes of each plane, and can be picked as it is stored."""
+    if len(shape) != 2 or not (form.is_scaled and form.is_regular):
+        return False
+    width = shape[1]
+    return width % form.group == 0 and (not planes_of(form.bits) or width // form.group % MULTIPLE == 0)
+
+
+def stays_packed(form: Format, shape: tuple[int, ...]) -> bool:
+    """Whether a table that only rows are picked of stays as it is stored when the file is loaded."""
+    return is_by_row(form, shape) and shape[0] * shape[1] >= LARGE
+
 
 LAYERS = named(Trait.LAYER)
 NOT_NEGATIVE = named(Trait.NOT_NEGATIVE)
@@ -353,3 +388,68 @@ def _table_axis(shape: tuple[int, ...]) -> int:
     """The axis of a table that gets own scales: the longest but the last, so that rows are at least 8 long."""
     axes = [axis for axis in range(len(shape) - 1) if np.prod(shape) // shape[axis] >= 8]
     return max(axes, key=lambda axis: shape[axis], default=0)
+
+
+# Caches of keys and values: inputs of a decoder that one of its outputs continues.
+
+# Ways to name what is continued, and what continues it, the longest first.
+NAMES = (("past_key_values", "present"), ("past", "present"))
+AXES = 4
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Keys or values of one layer: (texts, heads, places, channels), handed on from `past` to `present`."""
+
+    past: ir.Value
+    present: ir.Value
+
+    @property
+    def name(self) -> str:
+        """That of the input."""
+        return str(self.past.name)
+
+    @property
+    def channels(self) -> int | None:
+        """Of one head; None where the model leaves them open."""
+        size = None if self.past.shape is None else self.past.shape[-1]
+        return size if isinstance(size, int) else None
+
+
+def find_caches(model: ir.Model) -> list[Cache]:
+    """All caches of a model, in the order of its inputs."""
+    return list(_found(model.graph.inputs, model.graph.outputs))
+
+
+def _found(inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]) -> Iterator[Cache]:
+    by_name = {str(value.name): value for value in outputs}
+    for past in inputs:
+        names = (str(past.name).replace(*pair) for pair in NAMES)
+        present = next((by_name[name] for name in names if name != past.name and name in by_name), None)
+        if present is not None and present.dtype == past.dtype and _rank(past) == _rank(present) == AXES:
+            yield Cache(past, present)
+
+
+def _rank(value: ir.Value) -> int | None:
+    return None if value.shape is None else value.shape.rank()
+
+
+# Values through which the whole of a network passes.
+
+
+def bottlenecks(model: ir.Model) -> Iterator[str]:
+    """Names of the values that, once they are there, are all that is still read, in order; constants aside."""
+    position = {node: index for index, node in enumerate(model.graph)}
+    end = len(position)
+
+    def last_read(value: ir.Value) -> int:
+        uses = [position.get(use.node, end) for use in value.uses()]
+        return end if value.is_graph_output() else max(uses, default=-1)
+
+    alive = {value: last_read(value) for value in model.graph.inputs if not value.is_initializer()}
+    for node, index in position.items():
+        if node.op_type != "Constant":
+            alive |= {value: last_read(value) for value in node.outputs}
+        alive = {value: last for value, last in alive.items() if last > index}
+        if len(alive) == 1:
+            yield str(next(iter(alive)).name)

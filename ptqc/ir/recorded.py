@@ -16,7 +16,7 @@ import onnx_ir as ir
 from onnx import helper
 
 from ptqc.errors import ModelError
-from ptqc.ir.editing import bypass, remove_dead, replace_node
+from ptqc.ir.nodes import bypass, remove_dead, replace_node
 from ptqc.ir.operators import OPERATORS, Trait, named
 from ptqc.ir.protos import reads
 

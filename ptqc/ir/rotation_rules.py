@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.ir.channel_moves import MOVES
 from ptqc.ir.channel_rules import elementwise, gemm, is_constant, kept, of_constant, product
-from ptqc.ir.channels import Rule, TieWalk, placed
+from ptqc.ir.channels import MOVES, Rule, TieWalk, placed
 from ptqc.ir.nodes import constant, input_of, integer, integers, required, scalar
 
 Found = Sequence[np.ndarray] | None

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.ir.channel_moves import MOVES, padded
 from ptqc.ir.channel_rules import (
     POOLS,
     aligned,
@@ -19,8 +18,7 @@ from ptqc.ir.channel_rules import (
     take_vector,
     within_groups,
 )
-from ptqc.ir.channel_sets import FIXED
-from ptqc.ir.channels import Factor, Role, Rule, TieWalk, along, placed
+from ptqc.ir.channels import FIXED, MOVES, Factor, Role, Rule, TieWalk, along, padded, placed
 from ptqc.ir.nodes import constant, input_of, integer, required, text
 from ptqc.ir.operators import Trait, clip_bounds, known, named
 

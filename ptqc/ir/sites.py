@@ -7,8 +7,7 @@ from typing import TypeVar
 import onnx_ir as ir
 
 from ptqc.formats import ActivationParams
-from ptqc.ir.caches import find_caches
-from ptqc.ir.layers import Layer
+from ptqc.ir.layers import Layer, find_caches
 from ptqc.ir.nodes import rank
 from ptqc.ir.operators import Trait, absorbs, data_inputs, has_own_scale, is_float, keeps_codes, named
 

@@ -14,8 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.kv_cache import nibbles
-from ptqc.kv_cache.form import CacheForm, CachePart, channels_of
-from ptqc.kv_cache.nodes import NodeDraft
+from ptqc.kv_cache.form import CacheForm, CachePart, NodeDraft, channels_of
 
 EXPONENT = ".exponent"
 BITS, WIDEST, NARROWEST = 4, 32, 4

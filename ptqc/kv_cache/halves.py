@@ -7,8 +7,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.kv_cache.form import CacheForm, CachePart
-from ptqc.kv_cache.nodes import NodeDraft
+from ptqc.kv_cache.form import CacheForm, CachePart, NodeDraft
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.kv_cache.nodes import NodeDraft
+from ptqc.kv_cache.form import NodeDraft
 
 HIGH = 16.0
 

@@ -11,8 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.kv_cache import nibbles
-from ptqc.kv_cache.form import CacheForm, CachePart, channels_of
-from ptqc.kv_cache.nodes import NodeDraft
+from ptqc.kv_cache.form import CacheForm, CachePart, NodeDraft, channels_of
 
 SCALE = ".scale"
 # Of a scale; smaller ones have fewer digits in float16, and larger ones do not exist.

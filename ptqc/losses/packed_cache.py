@@ -7,8 +7,8 @@ from typing import ClassVar
 import numpy as np
 
 from ptqc.errors import UsageError
+from ptqc.kv_cache.form import real_of
 from ptqc.kv_cache.known import from_json
-from ptqc.kv_cache.values import real_of
 from ptqc.losses.base import OutputFacts, OutputKind
 from ptqc.losses.state import State
 

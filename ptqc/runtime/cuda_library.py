@@ -10,9 +10,8 @@ from typing import Any, Self
 import numpy as np
 
 from ptqc.errors import InternalError, TargetError
-from ptqc.runtime import cuda_driver
-from ptqc.runtime.cuda_graph import CapturedRun, key
-from ptqc.runtime.cuda_tensors import GpuFeeds, are_on_gpu, take
+from ptqc.runtime import cuda
+from ptqc.runtime.cuda import CapturedRun, GpuFeeds, are_on_gpu, key, take
 from ptqc.runtime.interface import INTERFACE, WEIGHTS, Interface, library_file
 from ptqc.runtime.library import aligned, readable
 from ptqc.runtime.runtime import LOADING, check_version, load_module, load_runtime, runtime_path
@@ -141,14 +140,14 @@ class CudaLibrary:
         check_version(interface.tvm)
         path, weights = readable(folder / library_file(NAME)), np.fromfile(readable(folder / WEIGHTS), np.uint8)
         if not emulated:
-            cuda_driver.check(index)
+            cuda.check(index)
         with LOADING:
-            ffi = load_runtime(cuda_driver.INSTALL)
+            ffi = load_runtime(cuda.INSTALL)
             _load_sidecar()
         try:
             return cls(interface, ffi, load_module(ffi, path), weights, index, graph=graph)
         except (RuntimeError, AttributeError, OSError, ValueError, MemoryError) as error:
-            if told := cuda_driver.refusal_of(error, index):
+            if told := cuda.refusal_of(error, index):
                 raise told from error
             raise TargetError(f"{path} is not a CUDA library that runs here: {error}") from error
 
@@ -199,7 +198,7 @@ class CudaLibrary:
             yield
         except Exception as error:
             what = f"a run of {samples} samples"
-            raise cuda_driver.refusal_of(error, self._device.index, what) or InternalError(
+            raise cuda.refusal_of(error, self._device.index, what) or InternalError(
                 f"the CUDA library failed: {error}"
             ) from error
 
@@ -247,7 +246,7 @@ class CudaLibrary:
 def _load_sidecar() -> None:
     """Load the part of TVM's runtime that calls CUDA's. Raises TargetError when it or what it needs is absent."""
     path = runtime_path().with_name(SIDECAR)
-    cuda_driver.load_runtime_library()
+    cuda.load_runtime_library()
     try:
         ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
     except OSError as error:

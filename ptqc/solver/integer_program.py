@@ -10,15 +10,169 @@ any other option costs at least the relaxation plus the least reduced cost left 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
+import highspy
+import numpy as np
 import pulp
 
 from ptqc.errors import InternalError
-from ptqc.solver.choices import Event, JointChoice, Option, Selection
-from ptqc.solver.highs import HighsAtOnce
+
+# Choices that are made together: one option each, with costs in any number of resources. Plain data, no solver.
+#
+# Costs belong to options, or to events that follow from several of them: "all of these", or "any of these". A product
+# x ∧ q is an event of two conditions; what candidates share and pay once is an event of any of them.
+
+State = Hashable
+Costs = Mapping[str, float]
+Selection = Mapping[str, State]
+
+
+@dataclass(frozen=True)
+class Option:
+    """One state that a choice may take, and what it costs by resource.
+
+    Things that must be in the same state are one choice: tensors that share their parameters are tied like that.
+    """
+
+    choice: str
+    state: State
+    costs: Costs = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """That an option is taken, or that an event happens; with holds=False that it does not.
+
+    of: (choice, state), which never holds where there is no such option, or the name of an earlier event.
+    """
+
+    of: tuple[str, State] | str
+    holds: bool = True
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happens where all of its conditions hold (every), or where any does. never: nothing may make it happen."""
+
+    name: str
+    conditions: tuple[Condition, ...]
+    costs: Costs = field(default_factory=dict)
+    every: bool = True
+    never: bool = False
+
+
+@dataclass(frozen=True)
+class JointChoice:
+    """Options, grouped into choices by name; events, each of which refers to earlier ones; and fixed costs."""
+
+    options: tuple[Option, ...]
+    events: tuple[Event, ...] = ()
+    fixed: Costs = field(default_factory=dict)
+
+    @property
+    def choices(self) -> dict[str, list[Option]]:
+        """The options of each choice, in order."""
+        found: dict[str, list[Option]] = {}
+        for option in self.options:
+            found.setdefault(option.choice, []).append(option)
+        return found
+
+    def happening(self, selection: Selection) -> dict[str, bool]:
+        """Whether each event happens."""
+        found: dict[str, bool] = {}
+        for event in self.events:
+            true = [self._is(condition, selection, found) == condition.holds for condition in event.conditions]
+            found[event.name] = all(true) if event.every else any(true)
+        return found
+
+    def allows(self, selection: Selection) -> bool:
+        """Whether nothing happens that never may."""
+        found = self.happening(selection)
+        return not any(event.never and found[event.name] for event in self.events)
+
+    def costs(self, selection: Selection) -> dict[str, float]:
+        """What a selection costs, by resource."""
+        happening = self.happening(selection)
+        spent = [option.costs for option in self.options if selection[option.choice] == option.state]
+        return total([self.fixed, *spent, *(event.costs for event in self.events if happening[event.name])])
+
+    def rows(self, resource: str) -> tuple[list[float], list[float]]:
+        """What each option and each event costs of a resource."""
+        return [o.costs.get(resource, 0.0) for o in self.options], [e.costs.get(resource, 0.0) for e in self.events]
+
+    def with_sum(self, resource: str, prices: Mapping[str, float]) -> "JointChoice":
+        """The same choices with one more resource: the sum of others, each at its price."""
+
+        def summed(costs: Costs) -> Costs:
+            return {**costs, resource: sum(price * costs.get(other, 0.0) for other, price in prices.items())}
+
+        options = tuple(replace(option, costs=summed(option.costs)) for option in self.options)
+        events = tuple(replace(event, costs=summed(event.costs)) for event in self.events)
+        return replace(self, options=options, events=events, fixed=summed(self.fixed))
+
+    @staticmethod
+    def _is(condition: Condition, selection: Selection, found: Mapping[str, bool]) -> bool:
+        if isinstance(condition.of, str):
+            return found[condition.of]
+        choice, state = condition.of
+        return selection[choice] == state
+
+
+def total(several: Sequence[Costs]) -> dict[str, float]:
+    """The sum of costs, by resource."""
+    found: dict[str, float] = {}
+    for costs in several:
+        for resource, cost in costs.items():
+            found[resource] = found.get(resource, 0) + cost
+    return found
+
+
+# HiGHS as PuLP calls it, with the program handed over in three calls instead of one for each variable and row.
+#
+# Each row that is added alone moves the whole matrix. HiGHS gets the same numbers in the same order, so its answers are
+# the same to the bit.
+
+
+class HighsAtOnce(pulp.HiGHS):  # type: ignore[misc]  # PuLP defines it only where highspy is installed
+    """Solves as `pulp.HiGHS` does."""
+
+    def buildSolverModel(self, lp: pulp.LpProblem) -> None:  # noqa: N802
+        """Hand a program over. Sets the indices of its variables and rows."""
+        variables, rows = lp.variables(), lp.constraints()
+        for index, part in (*enumerate(variables), *enumerate(rows)):
+            part.index = index
+        sign = -1 if lp.sense == pulp.LpMaximize else 1
+        costs = [sign * lp.objective.get(variable, 0.0) for variable in variables]
+        within = _bounds([v.lowBound for v in variables], [v.upBound for v in variables])
+        model, count = lp.solverModel, len(variables)
+        model.addCols(count, np.array(costs, np.float64), *within, 0, np.zeros(count, np.int32), *_entries([]))
+        whole = [variable.index for variable in variables if variable.cat == pulp.LpInteger and self.mip]
+        kinds = np.full(len(whole), highspy.HighsVarType.kInteger)
+        model.changeColsIntegrality(len(whole), np.array(whole, np.int32), kinds)
+        entries = [[(v.index, factor) for v, factor in row.items() if factor != 0] for row in rows]
+        starts = np.cumsum([0, *map(len, entries)])[:-1].astype(np.int32)
+        flat = [entry for row in entries for entry in row]
+        within = _bounds([row.getLb() for row in rows], [row.getUb() for row in rows])
+        model.addRows(len(rows), *within, len(flat), starts, *_entries(flat))
+
+
+def _bounds(lower: list[float | None], upper: list[float | None]) -> tuple[np.ndarray, np.ndarray]:
+    """Float64 each; what has no bound is bounded by infinity."""
+    infinity = highspy.kHighsInf
+    lows = [-infinity if each is None else each for each in lower]
+    highs = [infinity if each is None else each for each in upper]
+    return np.array(lows, np.float64), np.array(highs, np.float64)
+
+
+def _entries(entries: list[tuple[int, float]]) -> tuple[np.ndarray, np.ndarray]:
+    """Indices of variables, int32, and their factors, float64."""
+    indices, factors = zip(*entries, strict=True) if entries else ((), ())
+    return np.array(indices, np.int32), np.array(factors, np.float64)
+
 
 RELATIVE_GAP = 1e-5
 # A gap up to this is the solver's tolerance: the answer is called optimal.
@@ -391,3 +545,33 @@ def prices(program: JointChoice, goal: Goal, found: Answer, more: Mapping[str, f
 def _price(program: JointChoice, goal: Goal, found: Answer, resource: str, step: float) -> float:
     wider = Goal(goal.least, {**goal.limits, resource: goal.limits[resource] + step}, goal.then, goal.gap, goal.nodes)
     return max(0.0, found.value - solve(program, wider).value)
+
+
+# What is proven of the best choice of a program: its bound, and what a little more of each limit would gain.
+
+
+@dataclass(frozen=True)
+class Proof:
+    """An answer with the program and the goal that it is of. names: of the limited resources whose price is told."""
+
+    program: JointChoice
+    goal: Goal
+    answer: Answer
+    names: Mapping[str, str]
+
+    @cached_property
+    def prices(self) -> dict[str, float]:
+        """By how much the least resource falls for a hundredth more of each limit, by name; solved again for each."""
+        more = {resource: self.goal.limits[resource] / 100 for resource in self.names}
+        gains = prices(self.program, self.goal, self.answer, more)
+        return {self.names[resource]: gain for resource, gain in gains.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """The document for the artifact."""
+        return {
+            "loss": self.answer.value,
+            "bound": self.answer.bound,
+            "gap": self.answer.gap,
+            "status": self.answer.status,
+            "prices_of_one_percent": self.prices,
+        }

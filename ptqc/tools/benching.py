@@ -16,7 +16,7 @@ from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.synthetic import ADVICE, draw
 from ptqc.errors import CalibrationError, UsageError
 from ptqc.execution.onnxruntime import Feeds
-from ptqc.execution.profile import Subject, profile
+from ptqc.execution.speed import Subject, profile
 from ptqc.frontend.in_memory import Model
 from ptqc.tools.comparing.contenders import file_contender, memory_contender
 from ptqc.utils.arguments import path_of

@@ -18,12 +18,11 @@ from ptqc.codegen import targets
 from ptqc.errors import PtqcError, TargetError
 from ptqc.execution import saturation
 from ptqc.passes.extensions import ALWAYS, examined
-from ptqc.solver.choices import JointChoice, Option
-from ptqc.solver.integer_program import Goal, solve
+from ptqc.solver.integer_program import Goal, JointChoice, Option, solve
 from ptqc.utils.machine import processor_features, processor_name
 from ptqc.utils.memory import available_bytes
 from ptqc.utils.parallel import processors
-from ptqc.utils.store.shared import store_at
+from ptqc.utils.store import store_at
 from ptqc.utils.version import __version__
 
 DISTRIBUTION = "ptqc"

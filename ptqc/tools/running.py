@@ -21,7 +21,7 @@ from ptqc.tools.comparing.contenders import Contender, as_compiled, contenders, 
 from ptqc.utils.arguments import path_of
 from ptqc.utils.logs import quiet_libraries
 from ptqc.utils.progress import SILENT, Progress
-from ptqc.utils.store.npz import write_npz
+from ptqc.utils.store import write_npz
 from ptqc.utils.text import number, visible
 
 

@@ -22,15 +22,14 @@ from ptqc.budget import Budget, parse
 from ptqc.budget import Given as GivenBudget
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.errors import UsageError
-from ptqc.evaluation.judge import judge
-from ptqc.evaluation.speed import one_sample
+from ptqc.evaluation.judge import judge, one_sample
 from ptqc.execution.onnxruntime import Feeds
-from ptqc.execution.profile import Subject, latencies
+from ptqc.execution.speed import Subject, latencies
 from ptqc.ir.plan import Plan, write_json
 from ptqc.options import CompileOptions
+from ptqc.passes.allocate.activations_in_float import rounding_of
 from ptqc.passes.allocate.allocation import best_choice, smallest_choice
 from ptqc.passes.allocate.fit import PlanSearch
-from ptqc.passes.allocate.float_layers import rounding_of
 from ptqc.passes.allocate.problem import packed, problem_of
 from ptqc.passes.effects import applied, check_tuned
 from ptqc.passes.quantize.measure import recall
@@ -40,7 +39,7 @@ from ptqc.passes.reconstruct.reconstruct import ColumnLimits, Reconstruct, recon
 from ptqc.utils.deadline import Deadline
 from ptqc.utils.logs import quiet_libraries
 from ptqc.utils.progress import SILENT, Progress, Stage
-from ptqc.utils.store.shared import store_at
+from ptqc.utils.store import store_at
 from ptqc.utils.threads import one_blas_thread
 
 POINTS = 10

@@ -246,7 +246,7 @@ def test_a_cuda_library_asks_for_a_driver(tmp_path: Path, monkeypatch: pytest.Mo
     given = {**FILES, **{name: data if isinstance(data, bytes) else data.encode() for name, data in files.items()}}
     publish(tmp_path / "out", given, {**MANIFEST, "targets": {"cuda": {}}}, APART, force=False)
     monkeypatch.setattr("ptqc.runtime.cuda_library.check_version", lambda _tvm: None)
-    monkeypatch.setattr("ptqc.runtime.cuda_driver.DRIVER", "libcuda.so.of.nobody")
+    monkeypatch.setattr("ptqc.runtime.cuda.DRIVER", "libcuda.so.of.nobody")
     found = load(tmp_path / "out")
     assert found.runnable == ""  # it runs in ONNX Runtime unless a device is asked for
     with pytest.raises(TargetError, match="needs a GPU with NVIDIA's driver"):

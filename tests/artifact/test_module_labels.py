@@ -8,8 +8,8 @@ import onnx_ir as ir
 import pytest
 from compiling import compiled, proto, samples, weight
 
+from ptqc.artifact.documents import labels_of
 from ptqc.artifact.folder import REPORT
-from ptqc.artifact.labels import labels_of
 from ptqc.artifact.report.explanation import Explanation
 from ptqc.ir.layers import find_layers, find_weights
 

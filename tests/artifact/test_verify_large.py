@@ -14,7 +14,7 @@ from ptqc.artifact.folder import MODEL, Artifact
 from ptqc.errors import UsageError
 from ptqc.execution.onnxruntime import Runner
 from ptqc.ir import external
-from ptqc.ir.references import has_references
+from ptqc.ir.external import has_references
 
 GRAPH = "g (float[N,64] x) => (float[N,96] y) { a = MatMul(x, w) r = Relu(a) y = MatMul(r, v) }"
 DATA = "model.data"

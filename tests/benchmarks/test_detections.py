@@ -10,7 +10,7 @@ import pytest
 from detections import Detections
 from graphs import noise, parse
 
-from ptqc.evaluation.changed_objects import overlap
+from ptqc.evaluation.changed import overlap
 
 
 def found(*rows: tuple[float, float, float, int]) -> Detections:

@@ -14,7 +14,7 @@ from harness import Outcome
 from install_peers import STEPS
 from onnx import TensorProto, helper
 
-from ptqc.utils.store.npz import write_npz
+from ptqc.utils.store import write_npz
 
 sys.path.append(str(peers.SCRIPTS))
 import recipe

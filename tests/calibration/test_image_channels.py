@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from graphs import noise, parse
 
-from ptqc.calibration.image_channels import channels_of
-from ptqc.calibration.inputs import input_specs
+from ptqc.calibration.inputs import channels_of, input_specs
 from ptqc.calibration.runnable import runnable_side
 from ptqc.calibration.synthetic import draw
 

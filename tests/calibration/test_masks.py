@@ -4,7 +4,7 @@ import onnx_ir as ir
 import pytest
 from graphs import parse
 
-from ptqc.calibration.masks import is_mask
+from ptqc.calibration.inputs import is_mask
 
 FOUND = {
     "chosen by booleans": "c = Cast<to=9>(m) s = Where(c, scores, low) y = Softmax(s)",

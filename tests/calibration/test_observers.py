@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from ptqc.calibration.observers import BINS, SAMPLED, RangeObserver, _subset
+from ptqc.calibration.ranges import BINS, SAMPLED, RangeObserver, _subset
 
 FLOATS = hnp.arrays(
     np.float32,

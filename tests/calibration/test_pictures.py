@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ptqc.calibration.pictures import MEAN, STD, picture
+from ptqc.calibration.synthetic import MEAN, STD, picture
 
 
 def draw(count: int, channels: int = 3, size: tuple[int, int] = (64, 64), seed: int = 0) -> np.ndarray:

@@ -6,7 +6,7 @@ import pytest
 from graphs import parse
 from numpy.typing import ArrayLike
 
-from ptqc.calibration.pixel_range import COMMON, PixelRange, stated_range
+from ptqc.calibration.synthetic import COMMON, PixelRange, stated_range
 
 MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
 

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from ptqc.calibration.observers import RangeObserver
 from ptqc.calibration.plausibility import outlier_warning, preprocessing_warning
+from ptqc.calibration.ranges import RangeObserver
 
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(0, 256, size=(1, 3, 32, 32)).astype(np.float32)

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ptqc.calibration import ranges
-from ptqc.calibration.observers import RangeObserver
-from ptqc.calibration.ranges import METHODS, affine_params, choose_range, power_params
+from ptqc.calibration.ranges import METHODS, RangeObserver, affine_params, choose_range, power_params
 from ptqc.errors import UsageError
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False, width=32)

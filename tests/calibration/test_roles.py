@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from ptqc.calibration.inputs import InputSpec
-from ptqc.calibration.roles import InputRole, roles
+from ptqc.calibration.inputs import InputRole, InputSpec, roles
 
 
 def ints(name: str, rows: int | None = None, masks: bool = False) -> InputSpec:

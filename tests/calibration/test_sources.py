@@ -12,7 +12,7 @@ from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import InputSpec
 from ptqc.calibration.sources import open_source, spread
 from ptqc.errors import CalibrationError
-from ptqc.utils.store.npz import write_npz
+from ptqc.utils.store import write_npz
 
 X = InputSpec("x", np.dtype(np.float32), ("N", 2))
 STATE = InputSpec("state", np.dtype(np.float32), ())

@@ -8,8 +8,7 @@ from graphs import noise, parse
 from writing import ROWS, encoder
 
 from ptqc.calibration.inputs import conform, input_specs
-from ptqc.calibration.pixel_range import PixelRange
-from ptqc.calibration.synthetic import FREE_LENGTH, draw, short_sizes
+from ptqc.calibration.synthetic import FREE_LENGTH, PixelRange, draw, short_sizes
 from ptqc.errors import CalibrationError
 from ptqc.execution.onnxruntime import Runner
 

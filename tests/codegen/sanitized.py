@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ptqc.utils.store.npz import write_npz
+from ptqc.utils.store import write_npz
 
 # Compiling takes most of the time; what is checked are accesses and operations, which no optimization adds.
 FLAGS = ["-g", "-O0", "-ffp-contract=off", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
@@ -23,15 +23,13 @@ def build(folder: Path) -> None:
     import tvm
 
     from ptqc.codegen.cpu import isa
-    from ptqc.codegen.kernels.epilogue import Epilogue, Lookup, Sum
+    from ptqc.codegen.kernels.epilogue import Epilogue, Lookup, Requantization, Sum
     from ptqc.codegen.kernels.families import dense, depthwise, functions, matmul, move, pointwise, pool, rows
     from ptqc.codegen.kernels.families.real_stages import Beside, RealStage, WithVector
-    from ptqc.codegen.kernels.requantization import Requantization
     from ptqc.codegen.kernels.tiling import Dense
-    from ptqc.codegen.program.built import Built
     from ptqc.codegen.program.constants import Arranged
     from ptqc.codegen.program.layout import BFLOAT16, ROUNDED, Frame, Layout
-    from ptqc.codegen.program.window import Window
+    from ptqc.codegen.program.program import Built, Window
 
     plain = isa.C
     random = np.random.default_rng(0)

@@ -5,13 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from ptqc.evaluation.changed_objects import (
-    FoundObject,
-    compared,
-    objects_of,
-    places_of,
-    reading_of,
-)
+from ptqc.evaluation.changed import FoundObject, compared, objects_of, places_of, reading_of
 from ptqc.losses.base import Group
 from ptqc.losses.boxes import Boxes
 from ptqc.losses.classes import Probabilities

@@ -7,7 +7,7 @@ import pytest
 from writing import WORDS, tokenizer
 
 from ptqc.calibration.inputs import InputSpec
-from ptqc.evaluation.changed_tokens import TokenInput
+from ptqc.evaluation.changed import TokenInput
 from ptqc.losses.classes import Logits, Probabilities
 
 ROWS = 20

@@ -16,8 +16,8 @@ from ptqc.errors import CalibrationError
 from ptqc.evaluation.detection.detector import Detector
 from ptqc.evaluation.labels import LabelledClasses, LabelledObjects, predicted, read_labels
 from ptqc.execution.onnxruntime import Runner
-from ptqc.passes.allocate.loss.criteria import LabelledDrop
-from ptqc.utils.store.npz import write_npz
+from ptqc.passes.allocate.constraints.criteria import LabelledDrop
+from ptqc.utils.store import write_npz
 
 
 @pytest.fixture

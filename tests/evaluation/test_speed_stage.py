@@ -9,7 +9,7 @@ import pytest
 from compiling import proto, weight
 
 from ptqc.calibration.samples import Samples, collect, input_specs
-from ptqc.evaluation.speed import measure_speed, one_sample
+from ptqc.evaluation.judge import measure_speed, one_sample
 from ptqc.execution import speed
 from ptqc.ir import external
 from ptqc.utils.deadline import Deadline

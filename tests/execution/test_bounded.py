@@ -6,8 +6,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from ptqc.execution.bounded import SMALL, Bounded
-from ptqc.execution.compressed import Compressed, Held
+from ptqc.execution.tensors import SMALL, Bounded, Compressed, Held
 
 COUNT = SMALL // 2  # of 16 bits
 

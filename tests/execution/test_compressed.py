@@ -4,7 +4,7 @@ from graphs import noise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ptqc.execution.compressed import SMALLEST_SCALE, STEPS, Compressed
+from ptqc.execution.tensors import SMALLEST_SCALE, STEPS, Compressed
 from ptqc.formats import UINT8, QuantParams
 from ptqc.ir.integer_arithmetic import fake_quantize
 

@@ -10,22 +10,22 @@ from graphs import noise, parse
 from lowering import CONSTANTS, RESIDUAL
 
 from ptqc.errors import Interrupted
-from ptqc.execution import profile
-from ptqc.execution.profile import Subject, _by_node, _charged, _Node, kernel_events, undisturbed
+from ptqc.execution import speed
+from ptqc.execution.speed import Subject, _by_node, _charged, _Node, kernel_events, undisturbed
 
 FEEDS = {"x": noise(1, 3, 8, 8)}
 
 
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> ir.Model:
-    monkeypatch.setattr(profile, "ROUNDS", (1, 1))
+    monkeypatch.setattr(speed, "ROUNDS", (1, 1))
     return parse(RESIDUAL, **CONSTANTS)
 
 
 def test_charges_add_up_to_the_whole(model: ir.Model) -> None:
     names = [str(node.outputs[0].name) for node in model.graph]
     before = [node.name for node in model.graph]
-    (found,) = profile.profile([Subject(model, FEEDS, {name: name for name in names})], 0.01)
+    (found,) = speed.profile([Subject(model, FEEDS, {name: name for name in names})], 0.01)
     assert sum(found.charges.values()) == pytest.approx(found.nanoseconds)
     assert set(found.charges) <= set(names)
     assert {node.outputs[0].name for node in model.graph if node.op_type in ("Conv", "Gemm")} & set(found.charges)
@@ -33,7 +33,7 @@ def test_charges_add_up_to_the_whole(model: ir.Model) -> None:
 
 
 def test_several_models_are_timed_in_order(model: ir.Model) -> None:
-    assert len(profile.latencies([Subject(model, FEEDS), Subject(ir.to_proto(model), FEEDS)], 0.01)) == 2
+    assert len(speed.latencies([Subject(model, FEEDS), Subject(ir.to_proto(model), FEEDS)], 0.01)) == 2
 
 
 @pytest.mark.parametrize(("times", "mean"), [([3.0], 3), ([9.0, 1, 2], 1), ([8.0, 1, 2, 3, 90, 4], 1.5)])

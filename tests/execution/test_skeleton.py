@@ -17,15 +17,13 @@ from compiling import compiled, proto, weight
 from ptqc.errors import ModelError
 from ptqc.execution import onnxruntime as execute
 from ptqc.execution import sandboxed
-from ptqc.execution.onnxruntime import Runner, open_packed
-from ptqc.execution.profile import Subject
-from ptqc.execution.skeleton import PREPACKING, message, without_tensors
+from ptqc.execution.onnxruntime import PREPACKING, Runner, message, open_packed, without_tensors
+from ptqc.execution.speed import Subject
 from ptqc.execution.walk import Slicer, Walk
 from ptqc.frontend import read_model
 from ptqc.frontend.first_run import try_once
 from ptqc.ir import external
-from ptqc.ir.external import spill, whole_message
-from ptqc.ir.references import has_references
+from ptqc.ir.external import has_references, spill, whole_message
 from ptqc.tools.comparing.contenders import file_contender
 
 GRAPH = "g (float[N,64] x) => (float[N,8] y) { h = MatMul(x, w) r = Relu(h) y = MatMul(r, v) }"
@@ -206,7 +204,7 @@ def test_values_that_share_a_tensor_keep_their_names(path: Path) -> None:
 
 
 def test_models_are_found_where_the_working_folder_is_gone(tmp_path: Path) -> None:
-    program = "import os; os.rmdir(os.getcwd()); from ptqc.execution.skeleton import ROOT; print(ROOT)"
+    program = "import os; os.rmdir(os.getcwd()); from ptqc.execution.onnxruntime import ROOT; print(ROOT)"
     command = [sys.executable, "-c", program]
     (tmp_path / "gone").mkdir()
     done = subprocess.run(command, cwd=tmp_path / "gone", capture_output=True, text=True, check=False)

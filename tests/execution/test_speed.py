@@ -9,8 +9,7 @@ import pytest
 from graphs import noise, parse
 
 from ptqc.execution import speed
-from ptqc.execution.profile import Subject
-from ptqc.execution.speed import Speed, compare, interval
+from ptqc.execution.speed import Speed, Subject, compare, interval
 
 
 def product(size: int) -> Subject:

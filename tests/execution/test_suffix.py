@@ -7,8 +7,7 @@ from graphs import noise, parse
 from walks import NAMES, RESIDUAL, batches_of, close, model_of
 
 from ptqc.execution.onnxruntime import Feeds, run
-from ptqc.execution.suffix import Suffixes
-from ptqc.execution.walk import Slicer, Walk
+from ptqc.execution.walk import Slicer, Suffixes, Walk
 from ptqc.utils.lazy import Lazy
 
 

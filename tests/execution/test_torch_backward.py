@@ -12,8 +12,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 import torch
 
-from ptqc.execution.torch.backward import Backward
-from ptqc.execution.torch.graph import TorchGraph
+from ptqc.execution.torch.graph import Backward, TorchGraph
 
 GRAPH = """g (float[N, 4] x, int64[N] rows) => (float[N, 2] y, float[N, 3] z, int64[N] k) {
     picked = Gather <axis = 0> (table, rows)

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from graphs import noise
 
-from ptqc.execution import waiting
-from ptqc.execution.waiting import Waiting
+from ptqc.execution import tensors
+from ptqc.execution.tensors import Waiting
 
 
 @pytest.mark.parametrize("size", [1e-38, 1e-12, 1.0, 3e4, 1e30])
 @pytest.mark.parametrize("small", [0, 2**20])
 def test_numbers_of_every_size_keep_eleven_bits(size: float, small: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "SMALL", small)
+    monkeypatch.setattr(tensors, "SMALL", small)
     array = noise(5, 400) * np.float32(size)
     held = Waiting.of(array)
     assert held.codes.dtype == np.float16

@@ -21,8 +21,7 @@ from compiling import alone, digests, proto, quick, weight
 
 from ptqc.cli import main as cli
 from ptqc.utils import sandbox
-from ptqc.utils.store.entries import Store
-from ptqc.utils.store.housekeeping import clear, contents
+from ptqc.utils.store import Store, clear, contents
 
 GRAPH = "g (float[N,8] x) => (float[N,8] y) { h = Gemm(x, w) r = Relu(h) y = Gemm(r, v) }"
 DISK = ctypes.CDLL(None)

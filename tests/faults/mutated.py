@@ -25,7 +25,7 @@ from ptqc import api
 from ptqc.cli import main as cli
 from ptqc.kv_cache.known import NAMES
 from ptqc.utils.memory import peak_memory_mb
-from ptqc.utils.store.npz import write_npz
+from ptqc.utils.store import write_npz
 
 CRASH, LITTER, FAULT = -1, -2, -3
 ADDRESS_SPACE = 8 * 2**30

@@ -9,7 +9,7 @@ from planting import Changed, Fault, given
 
 from ptqc.kv_cache import nibbles
 from ptqc.kv_cache.block_float import BlockFloat
-from ptqc.kv_cache.nodes import NodeDraft
+from ptqc.kv_cache.form import NodeDraft
 from ptqc.kv_cache.scaled import ScaledRows
 from ptqc.passes.kv_cache import wrap
 

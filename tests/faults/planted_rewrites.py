@@ -10,6 +10,7 @@ from planting import Changed, Fault, always, given
 from ptqc.ir.nodes import constant
 from ptqc.passes.canonicalize import (
     conv_transpose,
+    convert_opset,
     explicit_padding,
     flatten,
     float32_inside,
@@ -21,8 +22,8 @@ from ptqc.passes.canonicalize import (
     global_pool,
     linear_layers,
     remove_dead,
+    tools,
 )
-from ptqc.passes.canonicalize.tools import channel_scaling, opset_changes
 
 
 def swapped_halves(values: Any) -> Any:
@@ -95,13 +96,13 @@ REWRITES: dict[str, Fault] = {
         fold_batch_norm, "_conv_after", lambda _: padded_convolution, "image", "fold-batch-norm changed output"
     ),
     "inputs of a layer not scaled": Fault(
-        channel_scaling,
+        tools,
         "_scaled",
         lambda _: lambda _node, weight, _scale: weight,
         "image",
         "fold-batch-norm changed output",
     ),
-    "transB ignored": Fault(channel_scaling, "integer", always(0), "image", "fold-batch-norm changed output"),
+    "transB ignored": Fault(tools, "integer", always(0), "image", "fold-batch-norm changed output"),
     "begins and ends of automatic pads swapped": Fault(
         explicit_padding, "_pads", given(swapped_halves), "image", "explicit-padding changed output"
     ),
@@ -140,7 +141,7 @@ REWRITES: dict[str, Fault] = {
         "fold-constants changed output",
     ),
     "an axis lost on the way to opset 18": Fault(
-        opset_changes, "add_constant", first_axis_only, "image", "convert-opset (changed output|left a model)"
+        convert_opset, "add_constant", first_axis_only, "image", "convert-opset (changed output|left a model)"
     ),
     "live output removed": Fault(remove_dead, "remove_dead", lost_output, "image", "remove-dead changed the model's"),
     "cast at the output lost": Fault(float32_inside, "_cast_output", lambda _: lost_cast, "half", "float32-inside"),

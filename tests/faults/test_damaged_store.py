@@ -16,7 +16,7 @@ import ptqc
 from ptqc.errors import CalibrationError, UsageError
 from ptqc.passes.quantize.choose_splits import ChooseSplits
 from ptqc.passes.reconstruct.reconstruct import Reconstruct
-from ptqc.utils.store import entries as store
+from ptqc.utils import store
 
 GRAPH = "g (float[N,8] x) => (float[N,8] y) { h = Gemm(x, w) r = Relu(h) y = Gemm(r, v) }"
 COUNT, SAMPLE = 200, 6

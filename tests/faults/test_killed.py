@@ -10,8 +10,7 @@ import pytest
 from compiling import digests, proto, weight
 
 import ptqc
-from ptqc.utils.store.entries import Store
-from ptqc.utils.store.housekeeping import clear, contents
+from ptqc.utils.store import Store, clear, contents
 
 PROGRAM = Path(__file__).with_name("killed.py")
 

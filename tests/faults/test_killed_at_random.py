@@ -14,8 +14,7 @@ import pytest
 from compiling import digests, samples
 
 import ptqc
-from ptqc.utils.store.entries import Store
-from ptqc.utils.store.housekeeping import clear, contents
+from ptqc.utils.store import Store, clear, contents
 
 TIMES = 50
 MARK = "PTQC_TEST_PROCESS"

@@ -10,9 +10,8 @@ from ptqc.errors import VerificationError
 from ptqc.execution.onnxruntime import Feeds
 from ptqc.kv_cache.form import CacheForm
 from ptqc.kv_cache.known import NAMES
-from ptqc.passes.kv_cache.known import form_named
 from ptqc.passes.kv_cache.verify import check_packing
-from ptqc.passes.kv_cache.wrap import pack_caches
+from ptqc.passes.kv_cache.wrap import form_named, pack_caches
 
 HEADS, DEPTH = 2, 8
 CACHE, GROWN = (f"float[N, {HEADS}, {places}, {DEPTH}]" for places in "PA")

@@ -11,7 +11,7 @@ from compiling import compiled, proto, samples, weight
 from ptqc import compiler
 from ptqc.errors import Interrupted
 from ptqc.frontend import read_model
-from ptqc.frontend.unchanged import FileStates
+from ptqc.frontend.model_files import FileStates
 from ptqc.ir import external
 
 GRAPH = "g (float[N,16] x) => (float[N,8] y) { h = Gemm(x, w, b) y = Gemm(h, v) }"

@@ -6,7 +6,7 @@ from hypothesis.extra import numpy as hnp
 
 from ptqc.errors import PassError
 from ptqc.formats import UINT8, Integer, QuantParams, VectorCodebook
-from ptqc.ir.bias_arithmetic import (
+from ptqc.ir.integer_arithmetic import (
     FEW,
     MANY,
     accumulator_scale,

@@ -1,7 +1,7 @@
 import pytest
 from graphs import noise, parse
 
-from ptqc.ir.bottlenecks import bottlenecks
+from ptqc.ir.layers import bottlenecks
 
 CHAIN = "g (float[N, 4] x) => (float[N, 4] y) { a = MatMul(x, w) b = Relu(a) y = Exp(b) }"
 BLOCK = "g (float[N, 4] x) => (float[N, 4] y) { a = Relu(x) b = MatMul(a, w) c = Relu(b) d = Add(a, c) y = Exp(d) }"

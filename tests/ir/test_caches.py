@@ -4,7 +4,7 @@ import onnx_ir as ir
 import pytest
 from graphs import parse
 
-from ptqc.ir.caches import find_caches
+from ptqc.ir.layers import find_caches
 
 GRAPH = "g (float[N,2,P,4] {past}, float[N,2,T,4] x) => ({kind} {present}) {{ {present} = Concat<axis=2>({past}, x) }}"
 

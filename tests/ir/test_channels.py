@@ -6,8 +6,7 @@ import pytest
 from graphs import noise, parse
 
 from ptqc.ir.channel_rules import ORDERS
-from ptqc.ir.channel_sets import ChannelSets, moved, turns
-from ptqc.ir.channels import ChannelTies, find_ties
+from ptqc.ir.channels import ChannelSets, ChannelTies, find_ties, moved, turns
 
 
 def ties(body: str, constants: dict[str, np.ndarray], **shapes: tuple[int, ...]) -> tuple[ir.Model, ChannelTies]:

@@ -2,7 +2,7 @@ import numpy as np
 from graphs import noise, parse
 from rewriting import operators
 
-from ptqc.ir import editing as tools
+from ptqc.ir import nodes as tools
 
 CHAIN = "g (float[N] x) => (float[N] y) { a = Relu(x)  b = Neg(a)  y = Identity(b) }"
 

@@ -7,7 +7,7 @@ from compiling import proto, weight
 from google.protobuf.message import DecodeError
 from onnx import helper, numpy_helper
 
-from ptqc.ir.model_file import OWN, SMALL, skeleton
+from ptqc.ir.external import OWN, SMALL, skeleton
 
 GRAPH = """g (float[N,64] x) => (float[N,8] y) {
     h = MatMul(x, w) k = Constant <value = float[1] {2}> () s = Mul(h, k) y = MatMul(s, v)

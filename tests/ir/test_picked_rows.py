@@ -3,7 +3,7 @@ import pytest
 from graphs import noise, parse
 
 from ptqc.formats import FLOAT16, FLOAT32, Codebook, Format, Integer, Palette, VectorCodebook
-from ptqc.ir import picked_rows
+from ptqc.ir import layers
 
 READERS = {
     "two nodes pick rows": ("a = Gather(t, i) b = Gather(t, j) y = Concat <axis = 0> (a, b)", 2),
@@ -24,7 +24,7 @@ def test_what_picks_rows(case: str) -> None:
         u=noise(9, 8),
         first=np.array([0]),
     )
-    assert len(picked_rows.pickers(model.graph.initializers["t"])) == count
+    assert len(layers.pickers(model.graph.initializers["t"])) == count
 
 
 def test_a_subgraph_that_picks_rows_reads_the_table_whole() -> None:
@@ -37,7 +37,7 @@ def test_a_subgraph_that_picks_rows_reads_the_table_whole() -> None:
         }""",
         t=noise(9, 8),
     )
-    assert picked_rows.pickers(model.graph.initializers["t"]) == ()
+    assert layers.pickers(model.graph.initializers["t"]) == ()
 
 
 @pytest.mark.parametrize(
@@ -59,10 +59,10 @@ def test_a_subgraph_that_picks_rows_reads_the_table_whole() -> None:
     ],
 )
 def test_rows_of_whole_bytes(form: Format, shape: tuple[int, ...], fits: bool) -> None:
-    assert picked_rows.is_by_row(form, shape) == fits
+    assert layers.is_by_row(form, shape) == fits
 
 
 def test_small_tables_are_unpacked() -> None:
-    assert picked_rows.stays_packed(Integer(4), (2**15, 8))
-    assert not picked_rows.stays_packed(Integer(4), (2**15 - 1, 8))
-    assert not picked_rows.stays_packed(Integer(4), (2**15, 9))
+    assert layers.stays_packed(Integer(4), (2**15, 8))
+    assert not layers.stays_packed(Integer(4), (2**15 - 1, 8))
+    assert not layers.stays_packed(Integer(4), (2**15, 9))

@@ -13,8 +13,7 @@ from graphs import noise
 
 import ptqc
 from ptqc.ir import external
-from ptqc.ir.references import array_of, held, place_of, refers
-from ptqc.ir.spilled import SpilledTensors, content, tensor
+from ptqc.ir.external import SpilledTensors, array_of, content, held, place_of, refers, tensor
 
 ARRAYS = [
     noise(40, 50),

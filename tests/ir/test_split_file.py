@@ -13,8 +13,8 @@ from compiling import compiled, proto, weight
 import ptqc
 from ptqc.errors import UsageError
 from ptqc.execution.onnxruntime import Runner
-from ptqc.ir import external, split_file
-from ptqc.ir.split_file import is_in_two, is_split, size_of, write_split
+from ptqc.ir import external
+from ptqc.ir.external import is_in_two, is_split, size_of, write_split
 
 GRAPH = "g (float[N,64] x) => (float[N,80] y) { h = MatMul(x, w) r = Relu(h) y = MatMul(r, v) }"
 FEEDS = {"x": np.random.default_rng(0).normal(size=(4, 64)).astype(np.float32)}
@@ -26,7 +26,7 @@ def network() -> onnx.ModelProto:
 
 @pytest.fixture
 def small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(split_file, "MESSAGE_LIMIT", 4000)
+    monkeypatch.setattr(external, "MESSAGE_LIMIT", 4000)
     monkeypatch.setattr(external, "IN_MEMORY_LIMIT", 4000)
 
 

@@ -10,13 +10,11 @@ from hypothesis import strategies as st
 
 from ptqc.execution.onnxruntime import Runner
 from ptqc.kv_cache.block_float import BlockFloat, block_of
-from ptqc.kv_cache.form import CacheForm
+from ptqc.kv_cache.form import CacheForm, packed_feeds
 from ptqc.kv_cache.known import FIXED, NAMES, from_json, to_json
 from ptqc.kv_cache.scaled import ScaledRows
-from ptqc.kv_cache.values import packed_feeds
 from ptqc.passes.kv_cache.key_order import block_rounded
-from ptqc.passes.kv_cache.known import form_named
-from ptqc.passes.kv_cache.wrap import pack_caches
+from ptqc.passes.kv_cache.wrap import form_named, pack_caches
 
 CACHE = "g (float[N,2,P,8] past, float[N,2,T,8] x) => (float[N,2,Q,8] present) { present = Concat<axis=2>(past, x) }"
 

@@ -6,15 +6,13 @@ from graphs import noise, parse
 
 from ptqc.errors import UsageError
 from ptqc.execution.onnxruntime import Feeds, Runner
-from ptqc.kv_cache.form import CacheForm
+from ptqc.kv_cache.form import CacheForm, packed_arrays, packed_feeds
 from ptqc.kv_cache.known import NAMES
-from ptqc.kv_cache.values import packed_arrays, packed_feeds
 from ptqc.losses import Kinds, from_json, recognize, to_json
 from ptqc.losses.packed_cache import PackedCache
 from ptqc.losses.state import State
 from ptqc.losses.total import OutputLoss
-from ptqc.passes.kv_cache.known import form_named
-from ptqc.passes.kv_cache.wrap import pack_caches
+from ptqc.passes.kv_cache.wrap import form_named, pack_caches
 
 DECODER = """g (float[N,2,P,8] past, float[N,2,T,8] x) => (float[N,2,Q,5] logits, float[N,2,Q,8] present) {
     present = Concat<axis = 2>(past, x) logits = MatMul(present, w)

@@ -16,8 +16,7 @@ import ptqc
 from ptqc import plugins
 from ptqc.cli.main import main
 from ptqc.errors import PassError, UsageError
-from ptqc.ir.editing import bypass
-from ptqc.ir.nodes import nodes_of
+from ptqc.ir.nodes import bypass, nodes_of
 from ptqc.passes.base import Effect, Probed, Result
 from ptqc.passes.registry import added_rewrites
 from ptqc.plugins import PluginKind

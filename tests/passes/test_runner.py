@@ -10,8 +10,7 @@ from rewriting import operators
 
 from ptqc.errors import ModelError, PassError
 from ptqc.execution.onnxruntime import run
-from ptqc.ir.editing import replace_constant
-from ptqc.ir.nodes import constant
+from ptqc.ir.nodes import constant, replace_constant
 from ptqc.notes import Note
 from ptqc.passes.base import Effect, Probed, Result
 from ptqc.passes.dump import Dump

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from ptqc.errors import TargetError
-from ptqc.runtime import cuda_driver
-from ptqc.runtime.cuda_driver import Found, check
+from ptqc.runtime import cuda
+from ptqc.runtime.cuda import Found, check
 
 
 def test_a_gpu_that_is_new_enough_is_taken() -> None:
@@ -30,7 +30,7 @@ def test_what_cannot_run_it_is_refused(index: int, found: Found, told: str) -> N
 
 
 def test_a_machine_without_a_driver_is_told_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_driver, "DRIVER", "libcuda.so.of.nobody")
+    monkeypatch.setattr(cuda, "DRIVER", "libcuda.so.of.nobody")
     with pytest.raises(TargetError, match=r"GPU with NVIDIA's driver, .*libcuda\.so\.of\.nobody.*run model\.onnx"):
         check(0)
 
@@ -41,7 +41,7 @@ def test_the_stand_in_for_the_driver_is_known(tmp_path: Path, monkeypatch: pytes
     if told := building.refusal():
         pytest.skip(told)
     driver, _ = building.build_stand_ins(tmp_path)
-    monkeypatch.setattr(cuda_driver, "DRIVER", str(driver))
+    monkeypatch.setattr(cuda, "DRIVER", str(driver))
     with pytest.raises(TargetError, match="emulator"):
         check(0)
     name = ctypes.create_string_buffer(64)

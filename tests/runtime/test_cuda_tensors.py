@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from ptqc.errors import GpuMemoryError, TargetError, UsageError
-from ptqc.runtime.cuda_driver import refusal_of
-from ptqc.runtime.cuda_tensors import are_on_gpu, take
+from ptqc.runtime.cuda import are_on_gpu, refusal_of, take
 from ptqc.runtime.interface import Interface
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pulp
 import pytest
 
-from ptqc.solver.highs import HighsAtOnce
+from ptqc.solver.integer_program import HighsAtOnce
 
 ARRAYS = ("col_cost_", "col_lower_", "col_upper_", "row_lower_", "row_upper_", "integrality_")
 MATRIX = ("format_", "start_", "index_", "value_")

@@ -7,8 +7,19 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from ptqc.solver.choices import Condition, Event, JointChoice, Option, Selection
-from ptqc.solver.integer_program import Contradiction, Goal, NoSelection, contradiction, prices, solve
+from ptqc.solver.integer_program import (
+    Condition,
+    Contradiction,
+    Event,
+    Goal,
+    JointChoice,
+    NoSelection,
+    Option,
+    Selection,
+    contradiction,
+    prices,
+    solve,
+)
 
 STATES = ("float", "uint8", "bfloat16")
 FORMS = ("int2", "int4", "pairs8", "float16")

@@ -13,7 +13,7 @@ import ptqc
 from ptqc.artifact.folder import Artifact
 from ptqc.cli.main import main
 from ptqc.errors import Infeasible, UsageError
-from ptqc.execution import profile
+from ptqc.execution import speed
 from ptqc.tools import sweep as sweeping
 from ptqc.tools.sweep import Swept
 
@@ -30,7 +30,7 @@ def before(made: Artifact) -> dict[str, str]:
 
 def swept(made: Artifact, **options: object) -> Swept:
     with quick(), pytest.MonkeyPatch.context() as patched:
-        patched.setattr(profile, "ROUNDS", (1, 1))
+        patched.setattr(speed, "ROUNDS", (1, 1))
         return ptqc.sweep(made.folder, cache=made.folder.parent / "cache", **options)  # type: ignore[arg-type]
 
 
@@ -79,7 +79,7 @@ def test_only_the_frontier_is_added(made: Artifact, before: dict[str, str], foun
 def test_sizes_can_be_given(made: Artifact, capsys: pytest.CaptureFixture[str]) -> None:
     cache = str(made.folder.parent / "cache")
     with quick(), pytest.MonkeyPatch.context() as patched:
-        patched.setattr(profile, "ROUNDS", (1, 1))
+        patched.setattr(speed, "ROUNDS", (1, 1))
         assert main(["sweep", str(made.folder), "--budgets", "13%,16%", "--cache", cache]) == 0
     points = json.loads((made.folder / "sweep.json").read_text())["points"]
     assert [point["budget"] for point in points] == ["13%", "16%"]

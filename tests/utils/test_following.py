@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ptqc.utils import following
+from ptqc.utils import progress
 
 
 class Stage:
@@ -16,23 +16,23 @@ class Stage:
 
 
 def test_each_line_is_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "PERIOD", 0.001)
+    monkeypatch.setattr(progress, "PERIOD", 0.001)
     stage, path = Stage(), tmp_path / "done.txt"
-    with following.following(path, stage):
-        following.tell(path, "1 of 3")
+    with progress.following(path, stage):
+        progress.tell(path, "1 of 3")
         while stage.labels != ["1 of 3"]:
             pass
-        following.tell(path, "2 of 3")
-        following.tell(path, "3 of 3")
+        progress.tell(path, "2 of 3")
+        progress.tell(path, "3 of 3")
     assert stage.labels == ["1 of 3", "2 of 3", "3 of 3"]
 
 
 def test_what_was_done_is_told_where_the_work_fails_and_nothing_without_a_file(tmp_path: Path) -> None:
     stage, path = Stage(), tmp_path / "done.txt"
-    with following.following(path, stage):
+    with progress.following(path, stage):
         pass
     assert stage.labels == []
-    with pytest.raises(ValueError, match="broken"), following.following(path, stage):  # noqa: PT012
-        following.tell(path, "one")
+    with pytest.raises(ValueError, match="broken"), progress.following(path, stage):  # noqa: PT012
+        progress.tell(path, "one")
         raise ValueError("broken")
     assert stage.labels == ["one"]

@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 
-from ptqc.utils.tee import Shared, StreamStopped
+from ptqc.utils.parallel import Shared, StreamStopped
 
 PATIENCE = 10.0
 

@@ -5,11 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from ptqc.codegen.kernels.kernel import Argument, Constant, write
-from ptqc.codegen.program.accuracy import USUAL, Accuracy
-from ptqc.codegen.program.built import Built
+from ptqc.codegen.kernels.writing import Argument, Constant, write
 from ptqc.codegen.program.constants import Arranged, BfloatCodes, InOrder, Nibbles, ScaledPanels, Stored
 from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.program import USUAL, Accuracy, Built
 from ptqc.runtime.lengths import Size, names_of, typical
 
 

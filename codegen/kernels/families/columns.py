@@ -11,20 +11,13 @@ from typing import Any
 import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
-from ptqc.codegen.kernels import requantize
-from ptqc.codegen.kernels.epilogue import NOTHING, Epilogue
+from ptqc.codegen.kernels.epilogue import NOTHING, PACKED, PART, Epilogue, Requantization, Sums, fits, narrow
 from ptqc.codegen.kernels.families import build
-from ptqc.codegen.kernels.int16_accumulation import Sums
 from ptqc.codegen.kernels.isa import DOT, Isa
-from ptqc.codegen.kernels.kernel import fill, pieces, span, vector
-from ptqc.codegen.kernels.loops import nest, registers
-from ptqc.codegen.kernels.requantization import Requantization
-from ptqc.codegen.kernels.requantize import PACKED, PART
-from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS
-from ptqc.codegen.program.built import Built
+from ptqc.codegen.kernels.writing import fill, nest, pieces, registers, span, vector
 from ptqc.codegen.program.constants import Arranged, IndexSource, Order, Stored
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.window import Window
+from ptqc.codegen.program.program import SUM_OF_PRODUCTS, Built, Window
 
 PART_BYTES = 16
 # The input, its layout, and which sample, row, column and channel of the output begin there.
@@ -119,7 +112,7 @@ def integer(
         np.array([requantization.zero_point], np.float32),
         *epilogue.constants(loops.isa),
     ]
-    body = _body(loops, x, y, epilogue, is_fitting=requantize.fits(weights, requantization.bias, requantization.factor))
+    body = _body(loops, x, y, epilogue, is_fitting=fits(weights, requantization.bias, requantization.factor))
     operations = 2 * loops.window.products * loops.window.channels
     return build("depthwise", [x, *epilogue.others], constants, y, body, operations, SUM_OF_PRODUCTS)
 
@@ -216,4 +209,4 @@ def _settle(loops: ColumnLoops, totals: list[Any], numbers: Any, block: Any, cod
         T.Cast(vector("float32", lanes), total[span(0, lanes)]) * factor[span(block * loops.wide + q * lanes, lanes)]
         for q, total in enumerate(totals)
     ]
-    requantize.narrow(loops.isa, values, zero[0], codes, fitting=is_fitting, transposed=True)
+    narrow(loops.isa, values, zero[0], codes, fitting=is_fitting, transposed=True)

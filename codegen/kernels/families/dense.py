@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
-from ptqc.codegen.kernels import bfloats, requantize
-from ptqc.codegen.kernels.epilogue import NOTHING, Epilogue, Place
+from ptqc.codegen.kernels import writing
+from ptqc.codegen.kernels.epilogue import NOTHING, PACKED, Epilogue, Place, Requantization, fits
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.families.functions import accuracy_with, family_with
 from ptqc.codegen.kernels.families.real_stages import (
@@ -31,15 +31,11 @@ from ptqc.codegen.kernels.families.real_stages import (
     unrounded,
 )
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.kernel import expressed, fill, pieces, rounded_up, span, vector
-from ptqc.codegen.kernels.loops import PRODUCTS, nest, registers
-from ptqc.codegen.kernels.requantization import Requantization
-from ptqc.codegen.kernels.requantize import PACKED
 from ptqc.codegen.kernels.tiling import Cut, Dense
-from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS
-from ptqc.codegen.program.built import Alternatives, Built
+from ptqc.codegen.kernels.writing import PRODUCTS, expressed, fill, nest, pieces, registers, rounded_up, span, vector
 from ptqc.codegen.program.constants import VALUES, Arranged, BfloatCodes, Nibbles, ScaledPanels, Stored, values_of
 from ptqc.codegen.program.layout import BFLOAT16, Layout
+from ptqc.codegen.program.program import SUM_OF_PRODUCTS, Alternatives, Built
 from ptqc.runtime.lengths import typical, varies
 
 # Vectors of products that stay in registers one chain after the other; sums of longer chains are all open at once.
@@ -97,7 +93,7 @@ def integer(
     loops, risky = _chained(loops, codes)
     loops = replace(loops, in_nibbles=_stay_packed(loops, codes))
     assert not loops.in_nibbles or loops.cut.vectors % 2 == 0, "two vectors of weights share their bytes"
-    isa, fitting = loops.isa, requantize.fits(weights, requantization.bias, requantization.factor)
+    isa, fitting = loops.isa, fits(weights, requantization.bias, requantization.factor)
     arranged = Arranged(codes, loops.order)
     constants: list[Stored] = [
         Nibbles(arranged, loops.unit * isa.lanes) if loops.in_nibbles else arranged,
@@ -226,7 +222,7 @@ def _staged(
 
 def _keep(isa: Isa, y: Layout, values: Sequence[Any], made: Any) -> None:
     for place, value in enumerate(values):
-        T.buffer_store(made, bfloats.kept(isa, y, value, isa.lanes), [span(place * isa.lanes, isa.lanes)])
+        T.buffer_store(made, writing.kept(isa, y, value, isa.lanes), [span(place * isa.lanes, isa.lanes)])
 
 
 def _body(kernel: DenseLoops) -> Any:
@@ -240,7 +236,7 @@ def _body(kernel: DenseLoops) -> Any:
         beside, (w, bias, *numbers, out) = rest[:others], rest[others:]
         risky = numbers.pop(0) if loops.has_risky_links else None
         needed = loops.width == 2 or kernel.y.dtype == BFLOAT16
-        with bfloats.instructions(loops.isa, needed=needed), _nest(batch, loops) as (sample, tile, group_panel):
+        with writing.instructions(loops.isa, needed=needed), _nest(batch, loops) as (sample, tile, group_panel):
             pixel = tile // across, T.Bind(T.min(tile % across * pixels, width - pixels))
             totals = _accumulate(kernel, (x, w, bias, risky), (sample, *pixel), group_panel)
             sums = _placed(loops, totals, sample, pixel, group_panel)
@@ -258,7 +254,7 @@ def _body_of_any_size(kernel: DenseLoops) -> Any:
 
     def body(batch: Any, *buffers: Any) -> None:
         needed = loops.width == 2 or kernel.y.dtype == BFLOAT16
-        with bfloats.instructions(loops.isa, needed=needed), T.If(expressed(loops.area[1]) >= loops.cut.pixels):
+        with writing.instructions(loops.isa, needed=needed), T.If(expressed(loops.area[1]) >= loops.cut.pixels):
             with T.Then():
                 _tiles_of_any_size(kernel, batch, buffers)
             with T.Else():
@@ -389,7 +385,7 @@ def _chain(loops: Dense, totals: Totals, operands: Operands, first: Any, count: 
 def _product(loops: Dense, total: Any, operands: tuple[Any, Any, Any, Any], j: int) -> Any:
     x, place, w, weight = operands
     if loops.width == 2:
-        return bfloats.add_products(loops.isa, total, x, place, w, weight)
+        return writing.add_products(loops.isa, total, x, place, w, weight)
     if loops.width == 4:
         return total + fill(x[place[0], place[1]], loops.isa.lanes) * w[span(weight, loops.isa.lanes)]
     if loops.in_nibbles:

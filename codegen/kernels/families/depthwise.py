@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
-from ptqc.codegen.kernels.bfloats import instructions, kept, load
+from ptqc.codegen.kernels.epilogue import Requantization
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.families.functions import (
     Function,
@@ -18,14 +18,10 @@ from ptqc.codegen.kernels.families.functions import (
     unrounded,
 )
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.kernel import fill, span, to_codes, vector
-from ptqc.codegen.kernels.loops import nest, registers
-from ptqc.codegen.kernels.requantization import Requantization
-from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS
-from ptqc.codegen.program.built import Built
+from ptqc.codegen.kernels.writing import fill, instructions, kept, load, nest, registers, span, to_codes, vector
 from ptqc.codegen.program.constants import Arranged, IndexSource, Order, Stored
 from ptqc.codegen.program.layout import BFLOAT16, Layout
-from ptqc.codegen.program.window import Window
+from ptqc.codegen.program.program import SUM_OF_PRODUCTS, Built, Window
 
 LARGEST_TILE = 4
 

@@ -8,13 +8,12 @@ from typing import Any, Protocol
 import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
-from ptqc.codegen.kernels import bfloats, mathematics
+from ptqc.codegen.kernels import mathematics, writing
 from ptqc.codegen.kernels.families.pointwise import pointwise, with_array
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.kernel import fill
-from ptqc.codegen.program.accuracy import EXACT, USUAL, Accuracy
-from ptqc.codegen.program.built import Built
+from ptqc.codegen.kernels.writing import fill
 from ptqc.codegen.program.layout import BFLOAT16, ROUNDED, Layout
+from ptqc.codegen.program.program import EXACT, USUAL, Accuracy, Built
 
 # Gelu without its factor of ½, as exporters spell it in four operators.
 TWICE_GELU = "twice_gelu"
@@ -114,7 +113,7 @@ FORMS: dict[str, Unary] = {
     TWICE_GELU: _twice_gelu,
     "square": lambda x, _lanes, _: x * x,
     "cube": lambda x, _lanes, _: x * x * x,
-    ROUNDED: lambda x, lanes, _: bfloats.rounded(x, lanes),
+    ROUNDED: lambda x, lanes, _: writing.rounded(x, lanes),
 }
 
 BINARY: dict[str, Callable[[Any, Any], Any]] = {

@@ -9,10 +9,9 @@ from typing import Any
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.kernels.families import build
-from ptqc.codegen.kernels.kernel import expressed
-from ptqc.codegen.kernels.loops import elements, registers, rows
-from ptqc.codegen.program.built import Built
+from ptqc.codegen.kernels.writing import elements, expressed, registers, rows
 from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.program import Built
 from ptqc.runtime.lengths import Size, varies
 
 

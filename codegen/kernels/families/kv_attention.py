@@ -14,11 +14,9 @@ from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.kernel import expressed, fill, span, vector
-from ptqc.codegen.kernels.loops import in_vectors, registers, rows
-from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS
-from ptqc.codegen.program.built import Built
+from ptqc.codegen.kernels.writing import expressed, fill, in_vectors, registers, rows, span, vector
 from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.program import SUM_OF_PRODUCTS, Built
 from ptqc.runtime.lengths import Size, UnknownSizeError
 
 # Rows that are multiplied at once, each with sums of its own in registers.

@@ -9,11 +9,9 @@ from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.kernel import expressed, fill, rounded_up, span
-from ptqc.codegen.kernels.loops import in_vectors, nest, registers, rows
-from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS
-from ptqc.codegen.program.built import Built
+from ptqc.codegen.kernels.writing import expressed, fill, in_vectors, nest, registers, rounded_up, rows, span
 from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.program import SUM_OF_PRODUCTS, Built
 from ptqc.runtime.lengths import varies
 
 LARGEST_TILE = 4

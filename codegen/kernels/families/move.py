@@ -11,12 +11,10 @@ from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.kernels.families import build, pointwise
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.loops import elements, nest, rows
-from ptqc.codegen.kernels.runs import ElementRun
-from ptqc.codegen.program.accuracy import EXACT
-from ptqc.codegen.program.built import Built
+from ptqc.codegen.kernels.writing import ElementRun, elements, nest, rows
 from ptqc.codegen.program.constants import Stored
 from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.program import EXACT, Built
 from ptqc.runtime.lengths import Size, varies
 
 Place = Sequence[Any]

@@ -5,13 +5,12 @@ from typing import Any
 import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
-from ptqc.codegen.kernels import requantize
+from ptqc.codegen.kernels import epilogue
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.kernel import fill, span
-from ptqc.codegen.kernels.loops import registers, rows
-from ptqc.codegen.program.built import Built
+from ptqc.codegen.kernels.writing import fill, registers, rows, span
 from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.program import Built
 from ptqc.runtime.lengths import varies
 
 AXES, MOST_CHANNELS = 3, 4
@@ -37,9 +36,9 @@ def quantize(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) -> B
             planes = []
             for channel in range(channels):
                 place = (channel * height + row) * width + start
-                values = [_steps(given, sample, place + i * isa.lanes, numbers, isa) for i in range(requantize.PACKED)]
+                values = [_steps(given, sample, place + i * isa.lanes, numbers, isa) for i in range(epilogue.PACKED)]
                 codes = registers(step, "uint8")
-                requantize.narrow(isa, values, numbers[1], codes, fitting=False)
+                epilogue.narrow(isa, values, numbers[1], codes, fitting=False)
                 planes.append(codes[span(0, step)])
             for part in range(channels):
                 place = y.at(row, start, 0) + part * step

@@ -13,14 +13,24 @@ import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.kernels import mathematics
-from ptqc.codegen.kernels.bfloats import load, store
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.kernel import expressed, fill, rounded_up, span, to_codes, vector
-from ptqc.codegen.kernels.loops import elements, in_vectors, nest, rows
-from ptqc.codegen.program.accuracy import EXACT
-from ptqc.codegen.program.built import Built
+from ptqc.codegen.kernels.writing import (
+    elements,
+    expressed,
+    fill,
+    in_vectors,
+    load,
+    nest,
+    rounded_up,
+    rows,
+    span,
+    store,
+    to_codes,
+    vector,
+)
 from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.program import EXACT, Built
 from ptqc.ir.integer_arithmetic import Reals
 from ptqc.runtime.lengths import varies
 

@@ -7,11 +7,9 @@ from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.kernel import fill, span, to_codes, vector
-from ptqc.codegen.kernels.loops import nest, registers, rows
-from ptqc.codegen.program.built import Built
+from ptqc.codegen.kernels.writing import fill, nest, registers, rows, span, to_codes, vector
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.window import Window
+from ptqc.codegen.program.program import Built, Window
 
 
 def largest(x: Layout, y: Layout, window: Window, isa: Isa) -> Built:

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
-from ptqc.codegen.kernels.bfloats import load
 from ptqc.codegen.kernels.epilogue import Place
 from ptqc.codegen.kernels.families.functions import BINARY, Function
-from ptqc.codegen.kernels.kernel import fill, span
+from ptqc.codegen.kernels.writing import fill, load, span
 from ptqc.codegen.program.layout import BFLOAT16, ROUNDED, Layout
 
 # Operations that keep a small change of either operand as it is.

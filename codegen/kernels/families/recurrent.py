@@ -15,12 +15,10 @@ from ptqc.codegen.kernels import mathematics
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.families.functions import UNARY
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.kernel import fill, span
-from ptqc.codegen.kernels.loops import each, elements, in_vectors, nest, registers
-from ptqc.codegen.program.accuracy import EXACT, Accuracy
-from ptqc.codegen.program.built import Built
+from ptqc.codegen.kernels.writing import each, elements, fill, in_vectors, nest, registers, span
 from ptqc.codegen.program.constants import Stored
 from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.program import EXACT, Accuracy, Built
 
 # Vectors of a gate that are summed at the same time: with the gates, enough for a processor to add without waiting.
 VECTORS = 2

@@ -10,11 +10,9 @@ import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.kernels.families import build, typed
-from ptqc.codegen.kernels.kernel import expressed
-from ptqc.codegen.kernels.loops import elements, registers
-from ptqc.codegen.program.accuracy import SUM_OF_INPUTS, USUAL
-from ptqc.codegen.program.built import Built
+from ptqc.codegen.kernels.writing import elements, expressed, registers
 from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.program import SUM_OF_INPUTS, USUAL, Built
 
 
 def _same(x: Any, _dtype: str) -> Any:

@@ -6,9 +6,9 @@ import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.kernels.families import build
-from ptqc.codegen.kernels.loops import elements
-from ptqc.codegen.program.built import Built
+from ptqc.codegen.kernels.writing import elements
 from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.program import Built
 
 
 def along(x: Layout, y: Layout, axis: int, weights: np.ndarray) -> Built:

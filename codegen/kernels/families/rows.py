@@ -13,11 +13,9 @@ from tvm.tirx.script import builder as T  # noqa: N812
 from ptqc.codegen.kernels import mathematics
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.kernel import fill, in_float32, span, to_codes, vector
-from ptqc.codegen.kernels.loops import in_vectors, registers, rows
-from ptqc.codegen.program.accuracy import SUM_OF_INPUTS, USUAL, Accuracy
-from ptqc.codegen.program.built import Built
+from ptqc.codegen.kernels.writing import fill, in_float32, in_vectors, registers, rows, span, to_codes, vector
 from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.program import SUM_OF_INPUTS, USUAL, Accuracy, Built
 from ptqc.runtime.lengths import Size
 
 Element = Callable[[Any, int], Any]  # of index and count: that many elements from the index on

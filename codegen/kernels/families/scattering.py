@@ -12,10 +12,9 @@ from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.families.indexing import within
-from ptqc.codegen.kernels.kernel import expressed
-from ptqc.codegen.kernels.loops import rows
-from ptqc.codegen.program.built import Built
+from ptqc.codegen.kernels.writing import expressed, rows
 from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.program import Built
 from ptqc.runtime.lengths import Size
 
 # By what the attribute `reduction` may be, what becomes of an element and its update.

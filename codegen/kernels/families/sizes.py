@@ -8,11 +8,9 @@ import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.kernels.families import build
-from ptqc.codegen.kernels.kernel import Constant, expressed, in_int64, write
-from ptqc.codegen.kernels.loops import elements, rows
-from ptqc.codegen.program.accuracy import EXACT
-from ptqc.codegen.program.built import Built
+from ptqc.codegen.kernels.writing import Constant, elements, expressed, in_int64, rows, write
 from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.program import EXACT, Built
 from ptqc.runtime.lengths import Size
 
 

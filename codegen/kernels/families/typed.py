@@ -7,8 +7,8 @@ from typing import Any
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.kernels.families.pointwise import Operand, by_element
-from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.program import Built
 
 # Of elements and their types to one element.
 Function = Callable[[Sequence[Any], Sequence[str]], Any]

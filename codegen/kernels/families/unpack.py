@@ -8,9 +8,7 @@ import numpy as np
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as T  # noqa: N812
 
-from ptqc.codegen.kernels.bfloats import narrowed
-from ptqc.codegen.kernels.kernel import Constant, write
-from ptqc.codegen.kernels.loops import each, registers
+from ptqc.codegen.kernels.writing import Constant, each, narrowed, registers, write
 from ptqc.codegen.program.constants import Order, half
 from ptqc.codegen.program.indexed import SPAN, Indexed
 from ptqc.formats.planes import planes_of

@@ -12,9 +12,9 @@ from ptqc.codegen.kernels.emission import Emission, is_float8
 from ptqc.codegen.kernels.families import planes, pointwise, pool, rows
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.op_lowerings import real
-from ptqc.codegen.program.built import Built, Declined
 from ptqc.codegen.program.evaluation import compute, standalone
 from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.program import Built, Declined
 from ptqc.execution.onnxruntime import softmax_in_float64
 from ptqc.formats import QuantParams
 from ptqc.ir import integer_arithmetic as integer

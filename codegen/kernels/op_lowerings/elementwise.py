@@ -12,8 +12,8 @@ from ptqc.codegen.kernels.families import typed
 from ptqc.codegen.kernels.families.functions import BINARY, UNARY
 from ptqc.codegen.kernels.families.pointwise import Operand
 from ptqc.codegen.kernels.op_lowerings import real
-from ptqc.codegen.program.built import Declined
 from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.program import Declined
 from ptqc.ir.nodes import input_of, integer, text
 from ptqc.ir.operators import clip_bounds
 

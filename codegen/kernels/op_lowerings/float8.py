@@ -12,8 +12,8 @@ from ptqc.codegen.kernels.families.real_stages import RealStage
 from ptqc.codegen.kernels.float8 import Float8Kernels, Float8Numbers
 from ptqc.codegen.kernels.op_lowerings.layers import MATRIX, bias_of_rows, rows, vectors
 from ptqc.codegen.kernels.op_lowerings.sliding import slide
-from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.program import Built
 from ptqc.ir.nodes import input_of, integer, number
 
 TYPE = ir.DataType.FLOAT8E4M3FN

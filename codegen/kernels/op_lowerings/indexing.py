@@ -7,8 +7,8 @@ import onnx_ir as ir
 
 from ptqc.codegen.kernels.emission import Emission
 from ptqc.codegen.kernels.families import indexing, scattering
-from ptqc.codegen.program.built import Built, Declined
 from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.program import Built, Declined
 from ptqc.ir.nodes import input_of, integer, text
 
 Build = Callable[[Layout, Layout, Layout], Built]

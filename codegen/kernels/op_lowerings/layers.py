@@ -7,17 +7,14 @@ import onnx_ir as ir
 
 from ptqc.codegen.kernels.drafts import Draft, Finished, IntegerLayer, IntegerProduct, RealLayer
 from ptqc.codegen.kernels.emission import Emission
-from ptqc.codegen.kernels.epilogue import NOTHING, Epilogue
+from ptqc.codegen.kernels.epilogue import NOTHING, Epilogue, Requantization, Sums
 from ptqc.codegen.kernels.families import columns, dense, depthwise, matmul
 from ptqc.codegen.kernels.families.real_stages import RealStage, functions_of
-from ptqc.codegen.kernels.int16_accumulation import Sums
 from ptqc.codegen.kernels.op_lowerings import kv_attention
 from ptqc.codegen.kernels.op_lowerings.sliding import slide
-from ptqc.codegen.kernels.requantization import Requantization
 from ptqc.codegen.kernels.tiling import SECOND_CACHE, Dense
-from ptqc.codegen.program.built import Built, Declined
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.window import Window
+from ptqc.codegen.program.program import Built, Declined, Window
 from ptqc.ir.integer_arithmetic import multiplier
 from ptqc.ir.nodes import input_of, integer, number
 from ptqc.ir.operators.step import LoweredStep, has_float_output, input_params, layer_constants, output_params

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from ptqc.codegen.kernels.emission import Emission
 from ptqc.codegen.kernels.families import move, sizes
-from ptqc.codegen.program.built import Declined
+from ptqc.codegen.program.program import Declined
 from ptqc.ir.nodes import input_of
 from ptqc.runtime.lengths import at
 

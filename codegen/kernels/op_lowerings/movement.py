@@ -10,9 +10,9 @@ from ptqc.codegen.kernels.emission import Emission
 from ptqc.codegen.kernels.families import move
 from ptqc.codegen.kernels.op_lowerings import indexing, lengths
 from ptqc.codegen.kernels.op_lowerings.sliding import slide
-from ptqc.codegen.program.built import Declined
 from ptqc.codegen.program.constants import Arranged, IndexSource, Order, Stored
 from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.program import Declined
 from ptqc.ir.nodes import input_of, integer, integers, producer, text
 from ptqc.runtime.lengths import varies
 

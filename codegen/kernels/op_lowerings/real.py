@@ -10,9 +10,8 @@ from ptqc.codegen.kernels.emission import Emission
 from ptqc.codegen.kernels.families import functions, pool, reductions, rows
 from ptqc.codegen.kernels.families.functions import TWICE_GELU, Function, with_number
 from ptqc.codegen.kernels.op_lowerings.sliding import slide
-from ptqc.codegen.program.built import Declined
 from ptqc.codegen.program.layout import BFLOAT16, ROUNDED, Layout
-from ptqc.codegen.program.window import Window
+from ptqc.codegen.program.program import Declined, Window
 from ptqc.ir.nodes import input_of, integer, integers, number, only_consumer, required, text
 from ptqc.ir.operators import clip_bounds
 

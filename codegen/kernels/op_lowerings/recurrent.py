@@ -9,9 +9,9 @@ import onnx_ir as ir
 from ptqc.codegen.kernels.drafts import StridedSlice
 from ptqc.codegen.kernels.emission import Emission
 from ptqc.codegen.kernels.families import recurrent
-from ptqc.codegen.program.built import Declined
 from ptqc.codegen.program.constants import Arranged, IndexSource, Order, ScaledPanels, Stored
 from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.program import Declined
 from ptqc.codegen.program.recurrent import (
     BIASES,
     CELLS,

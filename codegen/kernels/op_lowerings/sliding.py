@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from ptqc.codegen.kernels.emission import Emission
-from ptqc.codegen.program.built import Declined
-from ptqc.codegen.program.window import Window
+from ptqc.codegen.program.program import Declined, Window
 from ptqc.ir.nodes import integers, text
 from ptqc.runtime.lengths import varies
 

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ptqc.ir.editing import bypass
-from ptqc.ir.nodes import constant, input_of, nodes_of
+from ptqc.ir.nodes import bypass, constant, input_of, nodes_of
 from ptqc.notes import Note
 from ptqc.passes.base import Effect, Probed, Result
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ptqc.calibration.observers import RangeObserver
+from ptqc.calibration.ranges import RangeObserver
 
 
 def three_sigma(observed: RangeObserver, bits: int) -> tuple[float, float]:  # noqa: ARG001

@@ -4,12 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ptqc.artifact.report.budgets import loss_in_words, memory_in_words
 from ptqc.artifact.report.energy import Energy
-from ptqc.artifact.report.loss_budget import loss_in_words
-from ptqc.artifact.report.memory import memory_in_words
-from ptqc.artifact.report.note_groups import NAMED, NoteGroup, groups
 from ptqc.artifact.report.rows import labelled_notes, labels_in
-from ptqc.artifact.report.summary import NAME_LENGTH, agreement, judged_as
+from ptqc.artifact.report.summary import NAME_LENGTH, NAMED, NoteGroup, agreement, groups, judged_as
 from ptqc.utils.text import magnitude, number, shorten, visible
 
 Document = Mapping[str, Any]

@@ -3,19 +3,24 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ptqc.artifact.report.bits_plot import bits_plot
-from ptqc.artifact.report.caches import cache_table, has_caches
+from ptqc.artifact.report.budgets import (
+    cache_table,
+    has_caches,
+    has_latency,
+    has_loss_budget,
+    has_memory,
+    has_outputs,
+    latency_tables,
+    loss_budget_table,
+    memory_table,
+    output_table,
+)
 from ptqc.artifact.report.changed import changed_samples, has_changed
-from ptqc.artifact.report.frontier_plot import frontier_plot
-from ptqc.artifact.report.headline import cards
-from ptqc.artifact.report.latency import has_latency, latency_tables
-from ptqc.artifact.report.loss_budget import has_loss_budget, loss_budget_table
 from ptqc.artifact.report.markup import name, safe
-from ptqc.artifact.report.memory import has_memory, memory_table
-from ptqc.artifact.report.outputs import has_outputs, output_table
+from ptqc.artifact.report.plots import bits_plot, frontier_plot, size_plot
 from ptqc.artifact.report.rows import ReportFacts
-from ptqc.artifact.report.size_plot import size_plot
 from ptqc.artifact.report.style import SCRIPT, STYLE
+from ptqc.artifact.report.summary import cards
 from ptqc.artifact.report.sweep import has_sweep, sweep_plots
 from ptqc.artifact.report.tables import activation_table, layer_table, note_list, reproducibility_table, worst_table
 from ptqc.artifact.report.targets import has_native, has_others, native_tables, other_tables

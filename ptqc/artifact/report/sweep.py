@@ -3,8 +3,8 @@
 import math
 from collections.abc import Iterator
 
-from ptqc.artifact.report.frontier_plot import HEIGHT, RIGHT, TOP, WIDTH, PlotAxes, loss_axis, size_axis
 from ptqc.artifact.report.markup import cell, dot, label, path, svg, table
+from ptqc.artifact.report.plots import HEIGHT, RIGHT, TOP, WIDTH, PlotAxes, loss_axis, size_axis
 from ptqc.artifact.report.rows import Document, ReportFacts
 from ptqc.utils.text import number, percent
 from ptqc.utils.text import table as text_table

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ptqc.artifact.report.markup import cell, details, name, safe, swatch, table
-from ptqc.artifact.report.note_groups import NAMED, NoteGroup, groups
 from ptqc.artifact.report.rows import Document, ReportFacts, Row
+from ptqc.artifact.report.summary import NAMED, NoteGroup, groups
 from ptqc.formats import Integer
 from ptqc.options import PORTABLE_BITS
 from ptqc.utils.text import decibels, magnitude, number, percent

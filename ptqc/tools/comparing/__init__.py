@@ -18,11 +18,11 @@ from ptqc.calibration.samples import collect
 from ptqc.calibration.synthetic import draw
 from ptqc.errors import UsageError
 from ptqc.evaluation.judge import BEST_SQNR, Judged, judge_pairs
-from ptqc.execution.bounded import outputs_in_files
 from ptqc.execution.onnxruntime import Feeds, tensors_of
 from ptqc.execution.speed import Speed, race, speed_of
+from ptqc.execution.tensors import outputs_in_files
 from ptqc.frontend.in_memory import Model
-from ptqc.kv_cache.values import unpacked_feeds
+from ptqc.kv_cache.form import unpacked_feeds
 from ptqc.losses import recognize
 from ptqc.tools.comparing.contenders import Contender, as_compiled, contenders, of_one_interface, running
 from ptqc.utils.logs import quiet_libraries

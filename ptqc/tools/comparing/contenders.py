@@ -16,15 +16,14 @@ from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.recording import recorder
 from ptqc.errors import ModelError, PtqcError, TargetError, UsageError
 from ptqc.execution.onnxruntime import Feeds, Runner, session_options
-from ptqc.frontend.file import parse, read_bytes
 from ptqc.frontend.in_memory import Model, file_of
+from ptqc.frontend.model_files import parse, read_bytes
 from ptqc.frontend.tensors import check_tensors, external_files
 from ptqc.ir import recorded, zipmaps
-from ptqc.ir.caches import find_caches
 from ptqc.ir.external import hold_external
-from ptqc.kv_cache.form import CacheForm
+from ptqc.ir.layers import find_caches
+from ptqc.kv_cache.form import CacheForm, packed_feeds, unpacked_feeds
 from ptqc.kv_cache.known import forms_told
-from ptqc.kv_cache.values import packed_feeds, unpacked_feeds
 from ptqc.runtime.interface import WEIGHTS, library_file
 from ptqc.utils.arguments import path_of
 from ptqc.utils.scratch import Scratch

@@ -10,16 +10,14 @@ from typing import Any
 import numpy as np
 
 from ptqc.calibration.images import Preprocessing
-from ptqc.calibration.inputs import input_specs
-from ptqc.calibration.roles import roles
+from ptqc.calibration.inputs import input_specs, roles
 from ptqc.calibration.texts import Texts, read_tokenizer
 from ptqc.errors import ModelError, UsageError
 from ptqc.evaluation.detection.detector import Detector
 from ptqc.frontend.in_memory import Model
 from ptqc.tools.comparing.contenders import Contender, Run, as_compiled, contenders, of_one_interface, running
 from ptqc.tools.evaluating.data import Judges, LabelledCase, read_judges, read_pictures
-from ptqc.tools.evaluating.estimates import Estimate, difference, estimate
-from ptqc.tools.evaluating.metric import Case, Metric, Outputs
+from ptqc.tools.evaluating.metric import Case, Estimate, Metric, Outputs, difference, estimate
 from ptqc.tools.evaluating.metrics.mean_ap import MeanAP
 from ptqc.tools.evaluating.own import metric_of
 from ptqc.utils.logs import quiet_libraries

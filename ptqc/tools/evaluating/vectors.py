@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ptqc.calibration.roles import InputRole
+from ptqc.calibration.inputs import InputRole
 from ptqc.tools.evaluating.metric import Case
 
 

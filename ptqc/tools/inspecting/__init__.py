@@ -12,8 +12,8 @@ from ptqc.artifact.unquantized import float_operators
 from ptqc.errors import ModelError, PtqcError
 from ptqc.formats import UINT8, Integer, QuantParams
 from ptqc.frontend import ModelSource
-from ptqc.frontend.file import parse, read_bytes
 from ptqc.frontend.in_memory import NAME, Model, read_given
+from ptqc.frontend.model_files import parse, read_bytes
 from ptqc.ir.external import is_in_files
 from ptqc.ir.layers import find_inner_layers, find_layers, find_weights
 from ptqc.ir.plan import Plan
@@ -24,10 +24,7 @@ from ptqc.passes.allocate.smallest import estimated_size, lower_bound
 from ptqc.passes.pipeline import default_rewrites
 from ptqc.passes.quantize.solve_weights import formats_of
 from ptqc.passes.runner import run_rewrites
-from ptqc.tools.inspecting.content import content
-from ptqc.tools.inspecting.effort import effort
-from ptqc.tools.inspecting.facts import Compilable, Inspection, StaysFloat, Tensor
-from ptqc.tools.inspecting.products import products_of_a_run
+from ptqc.tools.inspecting.facts import Compilable, Inspection, StaysFloat, Tensor, content, effort, products_of_a_run
 from ptqc.utils.scratch import scratch
 
 __all__ = ["Inspection", "inspect"]

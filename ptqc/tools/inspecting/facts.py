@@ -2,10 +2,26 @@
 
 import re
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from math import prod
 from typing import Any
 
+import numpy as np
+import onnx_ir as ir
+
+from ptqc.calibration.inputs import input_specs
+from ptqc.calibration.synthetic import stated_range
+from ptqc.errors import CalibrationError
+from ptqc.formats import Scaled
+from ptqc.ir.layers import Layer, Weight
+from ptqc.ir.nodes import input_of
+from ptqc.ir.operators import Trait, named
+from ptqc.passes.quantize.measure_sensitivity import COMPUTE
+from ptqc.passes.quantize.moment_stream import SMALL_BLOCK_BYTES
+from ptqc.passes.quantize.solve_weights import products, solving_bytes
+from ptqc.passes.reconstruct.reconstruct import WALK_BYTES, WALK_COMPUTE
+from ptqc.utils.parallel import ROOM
 from ptqc.utils.text import magnitude, shorten, visible
 
 LABEL, WIDTH, NAME, LISTED = 12, 100, 60, 8
@@ -131,3 +147,142 @@ def _counted(counts: Mapping[str, int]) -> str:
     listed = [f"{count:,} {visible(name)}" for name, count in list(counts.items())[:LISTED]]
     more = len(counts) - len(listed)
     return ", ".join([*listed, *([f"and {more} more kinds"] if more > 0 else [])]) or "none"
+
+
+# What an input likely is, and how it is prepared.
+
+IMAGE_CHANNELS = (1, 3, 4)
+
+
+def content(model: ir.Model, name: str) -> str:
+    """What an input holds, in a few words; "" where nothing can be told."""
+    try:
+        spec = next((spec for spec in input_specs(model) if spec.name == name), None)
+    except CalibrationError:
+        return ""
+    if spec is None:
+        return ""
+    if spec.dtype == np.bool_ or "mask" in name.lower():
+        return "a mask"
+    if spec.dtype.kind in "iu" and len(spec.shape) <= 2:
+        return "token numbers or other indices"
+    axis = next((axis for axis in (1, 3) if len(spec.shape) == 4 and spec.shape[axis] in IMAGE_CHANNELS), None)
+    if axis is not None:
+        return _image(next(value for value in model.graph.inputs if value.name == name), axis, spec.shape[axis])
+    return "sound or another signal" if spec.dtype.kind == "f" and _is_long(spec.shape) else ""
+
+
+def _image(value: ir.Value, axis: int, channels: int | str | None) -> str:
+    kind = f"an image of {channels} channel{'' if channels == 1 else 's'}, channels {'first' if axis == 1 else 'last'}"
+    found = stated_range(value)
+    if found is None:
+        # A spectrogram has the shape of a picture, too, and comes as arrays.
+        return (
+            f"{kind}; the graph does not say how pixels are scaled: for files of images give the --scale, --mean and "
+            "--std of its training; arrays (.npz) are taken as they are"
+        )
+    return f"{kind}; {found.description}"
+
+
+def _is_long(shape: tuple[int | str | None, ...]) -> bool:
+    """Whether the last axis is of the length of a signal."""
+    return len(shape) in (2, 3) and isinstance(shape[-1], int) and shape[-1] >= 4096
+
+
+# What a compile will roughly take: whether minutes or hours, no more.
+#
+# seconds = START + EACH · weights + products of solving / SOLVED + products of running / RAN, on one processor
+# bytes = PROGRAM + COPIES · weights in float32 + what a walk holds of activations
+#
+# Of a model beyond memory, bytes = PROGRAM + the most of its phases: a block of second moments with the weights that
+# are solved at a time; what a walk holds; FILED bytes for each weight while the file is verified.
+
+# Seconds in any case and for each weight, and products per second; fitted to compiles of 0.07 to 5 million weights.
+START, EACH, SOLVED, RAN = 4.0, 0.5, 1e10, 4e10
+# How often a calibration sample is run, from the observation to the comparison with float.
+RUNS = 10
+# Draws that reconstruction walks with.
+WALKS = 3
+PROGRAM, COPIES, FILED = 350e6, 6, 1
+
+
+@dataclass(frozen=True)
+class Effort:
+    """Seconds of one processor, and bytes of memory; both rough. seconds: None where the products are not known."""
+
+    seconds: float | None
+    memory: float
+
+
+def effort(
+    weights: Sequence[Weight], forms: Sequence[Scaled], macs: int | None, samples: int, *, in_files: bool = False
+) -> Effort:
+    """Time and memory of a compile with this many samples.
+
+    macs: products of one run of one sample. in_files: whether the model is beyond memory.
+    """
+    elements = sum(weight.size for weight in weights)
+    walk = WALK_BYTES if macs is None else min(WALK_BYTES, macs)
+    memory = PROGRAM + 4 * COPIES * elements + walk
+    if in_files:
+        largest = max((solving_bytes(weight, forms, in_files=True) for weight in weights), default=0)
+        memory = PROGRAM + max(SMALL_BLOCK_BYTES + max(largest, min(2 * largest, ROOM)), walk, FILED * elements)
+    if macs is None:
+        return Effort(None, memory)
+    ran = min(COMPUTE, len(weights) ** 2 * 2.0 * macs) + RUNS * samples * macs
+    ran += WALKS * min(WALK_COMPUTE, float(samples * macs))
+    solving = sum(products(weight, forms) for weight in weights)
+    return Effort(START + EACH * len(weights) + solving / SOLVED + ran / RAN, memory)
+
+
+# Multiply-accumulates of one run, from the shapes that the graph declares or that follow from them.
+
+RECURRENT = named(Trait.RECURRENT)
+
+
+def products_of_a_run(model: ir.Model, layers: Sequence[Layer]) -> int | None:
+    """Products of one sample: of layers, of recurrent operators, and of matrices that are both computed.
+
+    None where one of them has free sizes other than the batch, the first axis (of what recurrent operators read, the
+    second one).
+    """
+    of_layers, found = {layer.name: layer for layer in layers}, list[int | None]()
+    for node in model.graph:
+        output = node.outputs[0]
+        if layer := of_layers.get(str(output.name)):
+            found.append(_product(output.shape, layer.width))
+        elif node.op_type in RECURRENT:
+            found.append(_recurrent(node))
+        elif node.op_type == "MatMul":
+            summed = _last(input_of(node, 0))
+            found.append(None if summed is None else _product(output.shape, summed))
+    return sum(each for each in found if each is not None) if None not in found else None
+
+
+def _product(shape: ir.Shape | None, summed: int, batch: int = 0) -> int | None:
+    """Products of an output of this shape, each number of which is a sum of so many. batch: its axis, which counts as 1
+    where it is free.
+    """
+    if shape is None or not len(shape):
+        return None
+    sizes = [1 if axis == batch and not isinstance(size, int) else size for axis, size in enumerate(shape)]
+    known = [size for size in sizes if isinstance(size, int)]
+    return prod(known) * summed if len(known) == len(sizes) else None
+
+
+def _recurrent(node: ir.Node) -> int | None:
+    """Every step multiplies both matrices, of each direction, with the input and with the state before."""
+    x, *matrices = (input_of(node, place) for place in range(3))
+    if x is None or x.shape is None:
+        return None
+    by_batch = "layout" in node.attributes and node.attributes["layout"].as_int() == 1
+    steps = _product(ir.Shape(list(x.shape)[:2]), 1, 0 if by_batch else 1)
+    weights = [None if value is None or value.shape is None else _product(value.shape, 1, -1) for value in matrices]
+    known = [size for size in weights if size is not None]
+    return None if steps is None or len(known) < len(weights) else steps * sum(known)
+
+
+def _last(value: ir.Value | None) -> int | None:
+    """The size of the last axis, None where it is free."""
+    last = value.shape[-1] if value is not None and value.shape is not None and len(value.shape) else None
+    return last if isinstance(last, int) else None

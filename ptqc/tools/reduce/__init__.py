@@ -15,7 +15,7 @@ from ptqc.calibration.samples import collect
 from ptqc.calibration.synthetic import draw
 from ptqc.errors import UsageError
 from ptqc.execution.onnxruntime import Feeds
-from ptqc.frontend.file import parse, read_bytes
+from ptqc.frontend.model_files import parse, read_bytes
 from ptqc.frontend.tensors import check_tensors
 from ptqc.ir.external import take_in
 from ptqc.ir.zipmaps import as_tensors

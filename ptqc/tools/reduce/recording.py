@@ -12,9 +12,9 @@ import numpy as np
 import onnx
 
 from ptqc.execution.onnxruntime import Feeds
-from ptqc.ir.split_file import write_model
+from ptqc.ir.external import write_model
 from ptqc.utils import sandbox
-from ptqc.utils.store.npz import write_npz
+from ptqc.utils.store import write_npz
 
 SECONDS = 600.0
 MODEL, INFERRED, SAMPLE = "model.onnx", "inferred.onnx", "{}.npz"
@@ -60,7 +60,7 @@ def _measured(folder: Path) -> dict[str, onnx.ValueInfoProto]:
 def main(folder: Path) -> None:
     """The sandboxed process."""
     from ptqc.execution.onnxruntime import Runner
-    from ptqc.ir.references import has_references
+    from ptqc.ir.external import has_references
 
     model = onnx.load(folder / MODEL, load_external_data=False)
     onnx.save(onnx.shape_inference.infer_shapes(model), folder / INFERRED)

@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from ptqc.execution.onnxruntime import Feeds
-from ptqc.ir.split_file import write_model
+from ptqc.ir.external import write_model
 from ptqc.tools.reduce.cut import Subgraph, Whole
 from ptqc.tools.reduce.failure import Command, Failure
 from ptqc.tools.reduce.recording import recorded
-from ptqc.utils.store.entries import file_digest
-from ptqc.utils.store.npz import write_npz
+from ptqc.utils.store import file_digest, write_npz
 
 FEWEST = 2  # samples that a compile needs
 

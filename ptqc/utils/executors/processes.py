@@ -9,10 +9,10 @@ from contextlib import suppress
 from threading import Lock
 from typing import ClassVar, Self
 
-from ptqc.utils.executors.messages import Message, Reply
+from ptqc.utils.executors.base import Message, Reply
 from ptqc.utils.executors.remote import Remote, WorkerLost
 from ptqc.utils.parallel import processors
-from ptqc.utils.store.entries import Store
+from ptqc.utils.store import Store
 
 # What libraries for products read when they are loaded.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")

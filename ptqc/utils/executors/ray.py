@@ -15,12 +15,12 @@ from threading import Event, Lock, Thread
 from typing import Any, ClassVar, Self
 
 from ptqc.errors import Interrupted, UsageError
-from ptqc.utils.executors.messages import Message, Reply
+from ptqc.utils.executors.base import Message, Reply
 from ptqc.utils.executors.remote import Remote, WorkerLost
 from ptqc.utils.executors.worker import work
 from ptqc.utils.parallel import processors
 from ptqc.utils.scratch import Scratch
-from ptqc.utils.store.entries import Store
+from ptqc.utils.store import Store
 
 LOOPBACK = "127.0.0.1"
 # What Ray reads from the environment when it begins: it tells nobody of its use, listens on the loopback interface

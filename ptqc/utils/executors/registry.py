@@ -8,7 +8,7 @@ from ptqc.utils.executors.base import Executor
 from ptqc.utils.executors.processes import Processes
 from ptqc.utils.executors.ray import Ray
 from ptqc.utils.executors.threads import Threads
-from ptqc.utils.store.entries import Store
+from ptqc.utils.store import Store
 
 DEFAULT = Threads.name
 EXECUTORS: Mapping[str, type[Executor]] = {one.name: one for one in (Threads, Processes, Ray)}

@@ -15,12 +15,9 @@ import numpy as np
 
 from ptqc import errors
 from ptqc.errors import InternalError, Interrupted, PtqcError, UsageError
-from ptqc.utils.executors.base import Executor, Result, UnitOfWork
-from ptqc.utils.executors.kind import Kind
-from ptqc.utils.executors.messages import Message, Outcome, Reply
+from ptqc.utils.executors.base import Executor, Kind, Message, Outcome, Reply, Result, UnitOfWork
 from ptqc.utils.executors.worker import name_of
-from ptqc.utils.store.entries import Store, digest
-from ptqc.utils.store.housekeeping import discard
+from ptqc.utils.store import Store, digest, discard
 
 # How often a problem is given to a worker, where workers are lost.
 ATTEMPTS = 4

@@ -5,7 +5,7 @@ from typing import ClassVar, Self
 
 from ptqc.utils.executors.base import Executor, Result, UnitOfWork
 from ptqc.utils.parallel import processors
-from ptqc.utils.store.entries import Store
+from ptqc.utils.store import Store
 
 
 class Threads(Executor):

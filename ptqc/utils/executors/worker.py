@@ -7,10 +7,8 @@ from importlib import import_module
 from typing import Any
 
 from ptqc.errors import InternalError, PtqcError
-from ptqc.utils.executors.base import UnitOfWork
-from ptqc.utils.executors.kind import Kind
-from ptqc.utils.executors.messages import Message, Outcome, Reply
-from ptqc.utils.store.shared import store_at
+from ptqc.utils.executors.base import Kind, Message, Outcome, Reply, UnitOfWork
+from ptqc.utils.store import store_at
 from ptqc.utils.threads import one_blas_thread
 
 PACKAGE = "ptqc."

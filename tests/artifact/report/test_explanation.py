@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from summary_documents import judged, manifest
 
+from ptqc.artifact.report.budgets import UNTOLD
 from ptqc.artifact.report.explanation import Explanation
-from ptqc.artifact.report.memory import UNTOLD
 
 
 def test_explain_says_how_outputs_were_judged() -> None:

@@ -1,6 +1,6 @@
 """Equal notes are one group, in the order of the first of each."""
 
-from ptqc.artifact.report.note_groups import NoteGroup, groups
+from ptqc.artifact.report.summary import NoteGroup, groups
 
 
 def note(step: str, subject: str, message: str) -> dict[str, str]:

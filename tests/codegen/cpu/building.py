@@ -10,9 +10,8 @@ import pytest
 
 from ptqc.codegen.cpu import isa, worker
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Program, ProgramStep
+from ptqc.codegen.program.program import Built, Program, ProgramStep
 from ptqc.codegen.targets import TargetOutput
 from ptqc.runtime.library import Library
 

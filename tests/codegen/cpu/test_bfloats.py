@@ -18,13 +18,13 @@ from together import compared, program_of
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.cpu import isa, tuning
-from ptqc.codegen.kernels import bfloats
+from ptqc.codegen.kernels import writing
 from ptqc.codegen.kernels.families import dense, functions
 from ptqc.codegen.kernels.families.functions import Function
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.tiling import Dense
 from ptqc.codegen.program.layout import BFLOAT16, ROUNDED, Layout
-from ptqc.codegen.program.window import Window
+from ptqc.codegen.program.program import Window
 from ptqc.errors import NoKernel
 from ptqc.formats import FLOAT16, to_bfloat16
 from ptqc.ir.integer_arithmetic import im2col
@@ -164,11 +164,11 @@ def test_weights_without_codes_are_multiplied_in_float32(tmp_path: Path) -> None
 @SETS
 def test_rounding_otherwise_is_found(chosen: Isa, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def truncated(x: Any, lanes: int) -> Any:
-        bits = T.reinterpret(bfloats.vector("int32", lanes), x)
+        bits = T.reinterpret(writing.vector("int32", lanes), x)
         return T.reinterpret(
-            bfloats.vector("float32", lanes), T.bitwise_and(bits, bfloats.fill(T.int32(-65536), lanes))
+            writing.vector("float32", lanes), T.bitwise_and(bits, writing.fill(T.int32(-65536), lanes))
         )
 
-    monkeypatch.setattr(bfloats, "rounded", truncated)
+    monkeypatch.setattr(writing, "rounded", truncated)
     program = program_of(rounded(CHAIN, TAPS, "cs"), samples(2, 6, 8, 8), chosen, tmp_path / "g")
     assert "rounded" in compared({"g": program}, chosen, tmp_path).wrong["g"]

@@ -14,9 +14,8 @@ from ptqc.codegen.kernels import package as kernels_package
 from ptqc.codegen.kernels.families import pointwise
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Program, ProgramStep
-from ptqc.codegen.program.weights import Weights
-from ptqc.utils.store.entries import Store
+from ptqc.codegen.program.program import Program, ProgramStep, Weights
+from ptqc.utils.store import Store
 
 LAYOUT = Layout((3,), "uint8", outside=True)
 

@@ -16,7 +16,7 @@ from tvm.tirx.script import builder
 
 from ptqc.codegen.cpu import worker
 from ptqc.codegen.cpu.jobs import Choices
-from ptqc.codegen.kernels import fusion, requantize
+from ptqc.codegen.kernels import epilogue, fusion
 from ptqc.codegen.kernels.emission import Emission
 from ptqc.codegen.kernels.epilogue import Sum
 from ptqc.codegen.kernels.families import depthwise, move, pool
@@ -25,12 +25,11 @@ from ptqc.codegen.kernels.jobs import write_job
 from ptqc.codegen.kernels.op_lowerings import codes, layers
 from ptqc.codegen.kernels.tiling import Dense
 from ptqc.codegen.program import memory, verify
-from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS
 from ptqc.codegen.program.batching import Batching
 from ptqc.codegen.program.constants import Order
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.listing import Call, Listing
-from ptqc.codegen.program.window import Window
+from ptqc.codegen.program.program import SUM_OF_PRODUCTS, Window
 from ptqc.errors import VerificationError
 
 Changed = Callable[[Any], Any]  # from the right function to the wrong one
@@ -97,7 +96,7 @@ FAULTS: dict[str, tuple[Any, str, Changed]] = {
     "taps reversed": (depthwise, "_order", taps_reversed),
     "placed one column off": (fusion, "_frame", one_column_off),
     "border not written": (move, "border", lambda right: lambda x, y, _value, isa: right(x, y, 255, isa)),
-    "sum before rounding": (requantize, "rounded", lambda _right: lambda _isa, value, zero: value + zero),
+    "sum before rounding": (epilogue, "rounded", lambda _right: lambda _isa, value, zero: value + zero),
     "other operand of a sum from the next pixel": (Sum, "add", next_pixel),
     "not saturated": (Isa, "saturate_codes", without_clipping),
 }

@@ -30,9 +30,8 @@ from ptqc.codegen.program.layout import Layout
 from ptqc.errors import VerificationError
 from ptqc.execution.onnxruntime import Feeds, Runner
 from ptqc.ir.lowered import Lowered
-from ptqc.kv_cache.form import CacheForm
+from ptqc.kv_cache.form import CacheForm, packed_feeds
 from ptqc.kv_cache.known import FIXED
-from ptqc.kv_cache.values import packed_feeds
 from ptqc.passes.kv_cache.wrap import pack_caches
 
 pytestmark = pytest.mark.processor

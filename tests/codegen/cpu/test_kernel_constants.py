@@ -15,15 +15,14 @@ from together import program_of
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.cpu import isa, worker
+from ptqc.codegen.kernels.epilogue import Sums
 from ptqc.codegen.kernels.families import build
-from ptqc.codegen.kernels.int16_accumulation import Sums
 from ptqc.codegen.kernels.tiling import Dense
 from ptqc.codegen.program import constants
 from ptqc.codegen.program.constants import Arranged, IndexSource, Nibbles, Order, ScaledPanels, Stored
 from ptqc.codegen.program.indexed import Indexed, smallest
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Program, ProgramStep
-from ptqc.codegen.program.window import Window
+from ptqc.codegen.program.program import Program, ProgramStep, Window
 from ptqc.formats import Codebook, Format, VectorCodebook, planes
 from ptqc.formats.levels import REACH
 

@@ -13,13 +13,13 @@ from building import Case, present, run
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.cpu import isa
-from ptqc.codegen.kernels import lookup
+from ptqc.codegen.kernels import epilogue
 from ptqc.codegen.kernels.families import build, functions, pointwise, pool
 from ptqc.codegen.kernels.families.functions import Function
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.kernel import span
+from ptqc.codegen.kernels.writing import span
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.window import Window
+from ptqc.codegen.program.program import Window
 from ptqc.formats import UINT8, QuantParams
 from ptqc.ir import integer_arithmetic as integer
 
@@ -85,10 +85,10 @@ def looked_up(chosen: Isa, entries: np.ndarray) -> Case:
     def body(_batch: Any, x: Any, table: Any, out: Any) -> None:
         for start in range(0, 256, wide):
             vector = T.Bind(x[0, span(start, wide)])
-            T.buffer_store(out, lookup.look_up(chosen, table, vector, wide), [0, span(start, wide)])
+            T.buffer_store(out, epilogue.look_up(chosen, table, vector, wide), [0, span(start, wide)])
 
     return Case(
-        build("lookup", [codes], [lookup.arranged(chosen, entries)], codes, body), [codes], [CODES[None]], codes
+        build("lookup", [codes], [epilogue.arranged(chosen, entries)], codes, body), [codes], [CODES[None]], codes
     )
 
 

@@ -11,7 +11,7 @@ from building import Case, present, run
 
 from ptqc.codegen.kernels.families import move, planes
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.kernel import pieces
+from ptqc.codegen.kernels.writing import pieces
 from ptqc.codegen.program.layout import Layout
 
 INSTRUCTION_SETS = pytest.mark.parametrize("chosen", present(), ids=lambda chosen: chosen.name)

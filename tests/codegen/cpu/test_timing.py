@@ -28,11 +28,10 @@ from ptqc.codegen.program.listing import Listing
 from ptqc.codegen.program.timing import TimedCall, TimedProgram
 from ptqc.codegen.targets import TargetOutput
 from ptqc.errors import Infeasible, Missed, TargetError, UsageError
-from ptqc.execution.profile import Profile
+from ptqc.execution.speed import Profile
 from ptqc.ir.sites import useful_sites
+from ptqc.passes.allocate.constraints.clocks import LibraryClock, LoweredPlan, any_plan, charges, network_of
 from ptqc.passes.allocate.cost_model import Times
-from ptqc.passes.allocate.latency.library_clock import LibraryClock, LoweredPlan, charges
-from ptqc.passes.allocate.latency.times import any_plan, network_of
 from ptqc.passes.allocate.problem import packed, table_numbers
 
 LAYERS = "g (float[N,4,8,8] x) => (float[N,4,8,8] y) { a = Conv(x, w, b) r = Relu(a) y = Conv(r, w, b) }"

@@ -27,13 +27,11 @@ from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.jobs import write_job
 from ptqc.codegen.kernels.tiling import Cut
 from ptqc.codegen.program.batching import Batching
-from ptqc.codegen.program.built import Alternatives
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Program, ProgramStep
-from ptqc.codegen.program.window import Window
+from ptqc.codegen.program.program import Alternatives, Program, ProgramStep, Window
 from ptqc.codegen.targets import choose
 from ptqc.errors import TargetError, UsageError
-from ptqc.utils.store.entries import Store
+from ptqc.utils.store import Store
 
 LAYOUTS = {"x": Layout((8, 1, 200), "uint8"), "y": Layout((64, 1, 200), "uint8")}
 

@@ -8,14 +8,12 @@ import numpy as np
 from single_kernels import Case
 
 from ptqc.codegen.cuda import mma
-from ptqc.codegen.cuda.codebook import PairCoding
 from ptqc.codegen.cuda.coded_layer import CodedLayer
-from ptqc.codegen.cuda.fragments import Coding
+from ptqc.codegen.cuda.packed_weights import Coding, PairCoding
 from ptqc.codegen.cuda.tiles import TileCut, Tiles
-from ptqc.codegen.kernels.requantization import Requantization
-from ptqc.codegen.program.built import Built
+from ptqc.codegen.kernels.epilogue import Requantization
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.window import Window
+from ptqc.codegen.program.program import Built, Window
 
 # Its last step is not full, and neither is the last tile of rows.
 WINDOW = Window(48, (7, 8), (3, 2), (1, 2), (2, 1))

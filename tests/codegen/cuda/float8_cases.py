@@ -20,7 +20,7 @@ from ptqc.codegen.kernels.families.functions import Function
 from ptqc.codegen.kernels.families.real_stages import RealStage, WithVector
 from ptqc.codegen.kernels.float8 import Float8Numbers
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.window import Window
+from ptqc.codegen.program.program import Window
 
 GPUS = ("sm_80", "sm_86", "sm_89", "sm_90a")
 # Of the norm of sums in float64: each 32 products are rounded once, and so are their sums.

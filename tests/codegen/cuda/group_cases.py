@@ -10,11 +10,10 @@ from dense_cases import OUTPUTS, POINTS, WINDOW, Drawn, drawn
 from single_kernels import Case
 
 from ptqc.codegen.cuda import wgmma
-from ptqc.codegen.cuda.codebook import PairCoding
-from ptqc.codegen.cuda.fragments import Coding
+from ptqc.codegen.cuda.packed_weights import Coding, PairCoding
 from ptqc.codegen.cuda.tiles import TileCut
 from ptqc.codegen.cuda.wgmma_tiles import GroupTiles
-from ptqc.codegen.program.window import Window
+from ptqc.codegen.program.program import Window
 
 CUTS = {
     "one warpgroup": TileCut(64, 128, 4, 1, 4),

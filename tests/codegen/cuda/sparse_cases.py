@@ -11,7 +11,7 @@ from single_kernels import Case
 from ptqc.codegen.cuda import mma_sparse
 from ptqc.codegen.cuda.sparse_codes import SparseCodes
 from ptqc.codegen.cuda.tiles import TileCut, Tiles
-from ptqc.codegen.program.window import Window
+from ptqc.codegen.program.program import Window
 
 CUTS = {
     "few rows": TileCut(32, 32, 1),

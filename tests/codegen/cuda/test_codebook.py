@@ -5,8 +5,7 @@ import pytest
 
 pytest.importorskip("tvm.tirx", reason="the cuda target needs Apache TVM")
 
-from ptqc.codegen.cuda.codebook import PairCoding
-from ptqc.codegen.cuda.fragments import LANES
+from ptqc.codegen.cuda.packed_weights import LANES, PairCoding
 
 
 def drawn(count: int, shape: tuple[int, ...]) -> np.ndarray:

@@ -7,9 +7,9 @@ import pytest
 pytest.importorskip("tvm.tirx", reason="the cuda target needs Apache TVM")
 
 from ptqc.codegen.cuda import costs
-from ptqc.codegen.cuda.fragments import Coding
 from ptqc.codegen.cuda.gpu_specs import CHIPS
-from ptqc.codegen.program.window import Window
+from ptqc.codegen.cuda.packed_weights import Coding
+from ptqc.codegen.program.program import Window
 
 BYTES, FOUR = Coding(8), Coding(4)
 LAYERS = {

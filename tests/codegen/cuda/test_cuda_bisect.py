@@ -25,7 +25,7 @@ from ptqc.codegen.program.emulated import Emulated
 from ptqc.codegen.program.listing import Listing
 from ptqc.codegen.program.verify import Values
 from ptqc.errors import TargetError, VerificationError
-from ptqc.runtime import cuda_driver
+from ptqc.runtime import cuda
 
 ABSENT = building.refusal() or ("" if Toolkit.find() else "nvcc is not installed: pip install 'ptqc[cuda]'")
 pytestmark = pytest.mark.skipif(bool(ABSENT), reason=ABSENT)
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(bool(ABSENT), reason=ABSENT)
 
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_driver, "DRIVER", "libcuda.so.of.nobody")
+    monkeypatch.setattr(cuda, "DRIVER", "libcuda.so.of.nobody")
 
 
 def with_ptx(artifact: Artifact, folder: Path, old: str, new: str) -> Path:

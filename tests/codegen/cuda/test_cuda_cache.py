@@ -15,7 +15,7 @@ from ptqc.codegen.cuda import cache, package
 from ptqc.codegen.cuda.machine_code import KernelCode
 from ptqc.codegen.cuda.toolkit import Image
 from ptqc.codegen.kernels import built_before
-from ptqc.utils.store.entries import Store
+from ptqc.utils.store import Store
 
 TOOLS: Any = SimpleNamespace(version="13.0.88")
 

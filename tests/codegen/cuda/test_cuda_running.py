@@ -18,7 +18,7 @@ from ptqc.codegen.cuda.emulator import building
 from ptqc.codegen.cuda.emulator.opening import image_of, read_ptx
 from ptqc.codegen.cuda.toolkit import Toolkit
 from ptqc.errors import TargetError, UsageError
-from ptqc.runtime import cuda_driver
+from ptqc.runtime import cuda
 
 ABSENT = building.refusal() or ("" if Toolkit.find() else "nvcc is not installed: pip install 'ptqc[cuda]'")
 pytestmark = pytest.mark.skipif(bool(ABSENT), reason=ABSENT)
@@ -40,7 +40,7 @@ def test_a_library_runs_in_all_ways(artifact: Artifact, tmp_path: Path) -> None:
 
 
 def test_without_a_gpu_it_is_told(artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_driver, "DRIVER", "libcuda.so.of.nobody")
+    monkeypatch.setattr(cuda, "DRIVER", "libcuda.so.of.nobody")
     with pytest.raises(TargetError, match="needs a GPU with NVIDIA's driver"):
         artifact.run({"x": np.zeros((1, 3, 8, 8), np.float32)}, device="cuda")
 

@@ -18,7 +18,7 @@ from ptqc.codegen.cuda.target import CudaTarget
 from ptqc.codegen.kernels.timers import timed
 from ptqc.codegen.targets import TargetOutput
 from ptqc.errors import Infeasible, UsageError
-from ptqc.runtime import cuda_device
+from ptqc.runtime import cuda
 
 LAYERS = """g (float[N, 64, 16, 16] x) => (float[N, 64, 16, 16] y) {
     a = Conv <pads = [1, 1, 1, 1]> (x, w, b)
@@ -74,7 +74,7 @@ def test_a_latency_is_told_as_measured_where_there_is_a_gpu(
     def predicted(graphs: Any, samples: Any, choices: Any, *given: Any, **more: Any) -> Any:
         return timed(graphs, samples, lambda batching: replace(choices(batching), device=None), *given, **more)
 
-    monkeypatch.setattr(cuda_device, "find", lambda: A100)
+    monkeypatch.setattr(cuda, "find", lambda: A100)
     monkeypatch.setattr(timer, "timed", predicted)
     found = resolve(loose, tmp_path / "measured", "50ms@cuda", gpu="sm_80")
     told = found.manifest["latency"]

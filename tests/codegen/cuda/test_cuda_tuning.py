@@ -21,9 +21,9 @@ from test_times_table import A100
 
 from ptqc.codegen.cuda import layers, tuner
 from ptqc.codegen.cuda.costs import SAMPLES
+from ptqc.codegen.cuda.isa import ThreadLoops
 from ptqc.codegen.cuda.jobs import CudaChoices
 from ptqc.codegen.cuda.kernel_times import KernelTimer
-from ptqc.codegen.cuda.loops import ThreadLoops
 from ptqc.codegen.cuda.measuring import Measuring
 from ptqc.codegen.cuda.options import CudaOptions
 from ptqc.codegen.cuda.target import TARGET
@@ -32,18 +32,15 @@ from ptqc.codegen.cuda.trials import TimingEffort, TrialTimes
 from ptqc.codegen.cuda.tuner import Tuner
 from ptqc.codegen.cuda.tuning import given, kernel_key, tried, tunable, tuned
 from ptqc.codegen.cuda.variants import Variant
-from ptqc.codegen.kernels.epilogue import NOTHING
-from ptqc.codegen.kernels.loops import written_with
-from ptqc.codegen.kernels.requantization import Requantization
+from ptqc.codegen.kernels.epilogue import NOTHING, Requantization
+from ptqc.codegen.kernels.writing import written_with
 from ptqc.codegen.program.batching import Batching
-from ptqc.codegen.program.built import Alternatives
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Program, ProgramStep
-from ptqc.codegen.program.window import Window
+from ptqc.codegen.program.program import Alternatives, Program, ProgramStep, Window
 from ptqc.errors import TargetError, UsageError
-from ptqc.runtime import cuda_device
-from ptqc.runtime.cuda_device import CudaDevice
-from ptqc.utils.store.entries import Store
+from ptqc.runtime import cuda
+from ptqc.runtime.cuda import CudaDevice
+from ptqc.utils.store import Store
 
 L4 = CudaDevice("L4", (8, 9), "580.65")
 B200 = CudaDevice("B200", (10, 0), "580.65")
@@ -228,11 +225,11 @@ def test_a_kernel_of_a_budget_that_is_not_timed_ends_it(few: Program, tmp_path: 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[CudaDevice], None]:
     """Lets a machine have a GPU."""
-    return lambda device: monkeypatch.setattr(cuda_device, "find", lambda: device)
+    return lambda device: monkeypatch.setattr(cuda, "find", lambda: device)
 
 
 def test_without_a_gpu_nothing_is_asked_for_and_no_process_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_device, "NODES", (Path("/dev/of-nobody"),))
+    monkeypatch.setattr(cuda, "NODES", (Path("/dev/of-nobody"),))
     monkeypatch.setattr(subprocess, "run", lambda *_given, **_more: pytest.fail("a process was started"))
     assert Tuner.of(CudaOptions()) == Tuner()
     with pytest.raises(TargetError, match=r"this machine's GPU, but this machine has no GPU of NVIDIA.*--tune off"):
@@ -244,13 +241,13 @@ def loaded() -> set[str]:
     return {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libcuda" in line}
 
 
-@pytest.mark.skipif(any(node.exists() for node in cuda_device.NODES), reason="this machine has a GPU")
+@pytest.mark.skipif(any(node.exists() for node in cuda.NODES), reason="this machine has a GPU")
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the system what is loaded")
 def test_a_driver_that_is_absent_is_asked_in_another_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(cuda_device, "NODES", (tmp_path,))
+    monkeypatch.setattr(cuda, "NODES", (tmp_path,))
     before = loaded()
     with pytest.raises(TargetError, match=r"libcuda\.so\.1 does not load|NVIDIA's driver"):
-        cuda_device.find()
+        cuda.find()
     assert loaded() == before
 
 
@@ -332,7 +329,7 @@ def test_a_compile_takes_what_it_measured_and_another_one_the_same_from_its_tabl
     first.mkdir()
     second.mkdir()
     with monkeypatch.context() as patched:
-        patched.setattr(cuda_device, "find", lambda: emulator)
+        patched.setattr(cuda, "find", lambda: emulator)
         patched.setattr(tuner, "EFFORT", TimingEffort((1,), 2, 1200.0))
         measured = TARGET.build(made.lowered, file, FEEDS, CudaOptions("sm_80"), store, first)
     given = TARGET.build(made.lowered, file, FEEDS, CudaOptions("sm_80", first / "tuning.json"), store, second)

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from ptqc.codegen.cuda import emulation_worker, verification
-from ptqc.codegen.cuda.emulation import OUTPUTS
 from ptqc.codegen.cuda.emulator.opening import PTX
+from ptqc.codegen.cuda.verification import OUTPUTS
 from ptqc.codegen.kernels.job_files import JOB, REPORT, VALUES
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.listing import Call, Listing
 from ptqc.runtime.interface import KERNELS
-from ptqc.utils.store.npz import write_npz
+from ptqc.utils.store import write_npz
 
 LAYOUTS = {name: Layout((5,), "uint8", outside=True) for name in "xy"}
 LISTING = Listing((Call("invert", "invert", ("x",), "y", "y", 0, operations=10),), LAYOUTS, ("x",), ("y",))

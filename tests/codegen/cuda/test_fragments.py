@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("tvm.tirx", reason="the cuda target needs Apache TVM")
 
-from ptqc.codegen.cuda.fragments import LANES, Coding
+from ptqc.codegen.cuda.packed_weights import LANES, Coding
 
 
 def every_code(bits: int) -> np.ndarray:

@@ -9,11 +9,11 @@ from fours import two_of_four
 from sparse_tables import place_of_a, place_of_e
 from test_emulator_threads import place_of_c
 
-from ptqc.codegen.cuda.fragments import LANES, Coding
+from ptqc.codegen.cuda.packed_weights import LANES, Coding
 from ptqc.codegen.cuda.sparse_codes import SparseCodes
 from ptqc.codegen.cuda.swap_ab import first_channel_of
 from ptqc.codegen.cuda.tiles import STEP, TileCut, Tiles
-from ptqc.codegen.program.window import Window
+from ptqc.codegen.program.program import Window
 
 WINDOWS = {
     "a product": (Window(48, (1, 5)), 10),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ptqc.codegen.cuda.tiles import LANES, STEP, TileCut, Tiles
-from ptqc.codegen.program.window import Window
+from ptqc.codegen.program.program import Window
 
 WINDOWS = {
     "a product": (Window(48, (1, 5)), 10),

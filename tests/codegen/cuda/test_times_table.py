@@ -9,7 +9,7 @@ import pytest
 from ptqc.codegen.cuda.times_table import GpuTimes, MeasuredKernel
 from ptqc.codegen.cuda.trials import TrialTimes
 from ptqc.errors import UsageError
-from ptqc.runtime.cuda_device import CudaDevice
+from ptqc.runtime.cuda import CudaDevice
 
 A100 = CudaDevice("A100", (8, 0), "580.65")
 

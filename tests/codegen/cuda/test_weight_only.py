@@ -11,8 +11,8 @@ import kernel_processes
 from test_cuda_target import needs_nvcc
 
 from ptqc.codegen.cuda.weight_only import WeightOnly, product
-from ptqc.codegen.program.built import Declined
 from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.program import Declined
 
 # Of one kernel for one chip, outside of its loop.
 FEW_SPILLS = 16

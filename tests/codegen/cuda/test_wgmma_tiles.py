@@ -8,10 +8,10 @@ pytest.importorskip("tvm.tirx", reason="the cuda target needs Apache TVM")
 
 from ptqc.codegen.cuda import costs
 from ptqc.codegen.cuda.async_copy import exchanged
-from ptqc.codegen.cuda.fragments import Coding
+from ptqc.codegen.cuda.packed_weights import Coding
 from ptqc.codegen.cuda.tiles import LANES, STEP, TileCut
 from ptqc.codegen.cuda.wgmma_tiles import GroupTiles
-from ptqc.codegen.program.window import Window
+from ptqc.codegen.program.program import Window
 
 WINDOWS = {
     "a product": (Window(48, (1, 5)), 130),

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ptqc.codegen.cuda.trials import TimingEffort
-from ptqc.runtime.cuda_device import CudaDevice
+from ptqc.runtime.cuda import CudaDevice
 
 
 def main(folder: Path, what: str) -> None:
@@ -23,18 +23,15 @@ def main(folder: Path, what: str) -> None:
 
     from ptqc.codegen.cuda import layers
     from ptqc.codegen.cuda.device_timer import DeviceTimer
+    from ptqc.codegen.cuda.isa import ThreadLoops
     from ptqc.codegen.cuda.kernel_times import KernelTimer
-    from ptqc.codegen.cuda.loops import ThreadLoops
     from ptqc.codegen.cuda.measuring import Measuring
     from ptqc.codegen.cuda.toolkit import Toolkit
-    from ptqc.codegen.kernels.epilogue import NOTHING
-    from ptqc.codegen.kernels.loops import written_with
-    from ptqc.codegen.kernels.requantization import Requantization
-    from ptqc.codegen.program.built import Alternatives
+    from ptqc.codegen.kernels.epilogue import NOTHING, Requantization
+    from ptqc.codegen.kernels.writing import written_with
     from ptqc.codegen.program.layout import Layout
-    from ptqc.codegen.program.program import Program, ProgramStep
-    from ptqc.codegen.program.window import Window
-    from ptqc.utils.store.entries import Store
+    from ptqc.codegen.program.program import Alternatives, Program, ProgramStep, Window
+    from ptqc.utils.store import Store
 
     device = CudaDevice("no GPU: the emulator of ptqc", (8, 0), "none", is_emulator=True)
     window, weights = Window(16, (4, 4)), np.random.default_rng(0).integers(-127, 128, (8, 16, 1, 1)).astype(np.int8)

@@ -4,7 +4,7 @@ import onnx
 import pytest
 from compiling import measure_residual
 
-from ptqc.codegen.onnxruntime.census import take
+from ptqc.codegen.onnxruntime.verify import take
 from ptqc.passes.allocate.fit import Fitted
 
 KERNELS = {

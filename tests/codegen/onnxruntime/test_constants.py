@@ -2,10 +2,10 @@ import numpy as np
 from onnx import numpy_helper
 
 from ptqc.codegen.onnxruntime import constants
-from ptqc.codegen.onnxruntime.functions import DOMAIN, UnpackFunction, UnpackKind
+from ptqc.codegen.onnxruntime.unpack_functions import DOMAIN, UnpackFunction, UnpackKind
 from ptqc.formats import Integer, Palette
+from ptqc.ir.external import tensor
 from ptqc.ir.quantized_weight import Solution
-from ptqc.ir.spilled import tensor
 
 
 class Shared:

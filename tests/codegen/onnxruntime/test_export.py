@@ -22,7 +22,7 @@ from lowering import (
 from onnx import helper
 
 from ptqc.codegen.onnxruntime.export import Exported, export
-from ptqc.codegen.onnxruntime.functions import DOMAIN
+from ptqc.codegen.onnxruntime.unpack_functions import DOMAIN
 from ptqc.execution.onnxruntime import Feeds, Runner
 from ptqc.formats import FLOAT16, FLOAT32, Format, Integer
 from ptqc.ir import reference

@@ -8,7 +8,8 @@ import onnxruntime as ort
 import pytest
 from compiling import Measured, measured_model, proto, samples, weight
 
-from ptqc.codegen.onnxruntime import census, export
+from ptqc.codegen.onnxruntime import export
+from ptqc.codegen.onnxruntime.verify import optimized as optimized_by_onnxruntime
 from ptqc.codegen.onnxruntime.verify import verify
 from ptqc.codegen.onnxruntime.verify_semantics import Intent
 
@@ -61,7 +62,7 @@ def test_onnxruntime_does_not_round_their_weights_again(measured: Measured, monk
     exact = outputs(file, x, optimized=False)
     gap = np.abs(outputs(file, x, optimized=True) - exact).max()
     assert gap < 1e-4 * np.abs(exact).max()
-    counts = [node.op_type for node in census.optimized(file).node].count("Max")
+    counts = [node.op_type for node in optimized_by_onnxruntime(file).node].count("Max")
     assert counts == 2
     verify(fitted.exported, fitted.lowered, Intent(measured.model, fitted.plan, fitted.tuned), measured.feeds, None)
     monkeypatch.setattr(export, "with_float_layers", lambda lowered, nodes: nodes)  # noqa: ARG005

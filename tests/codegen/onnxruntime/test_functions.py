@@ -10,7 +10,7 @@ from kernels import ELEMENT, Graph, run_optimized
 from onnx import helper
 
 from ptqc.codegen.onnxruntime import constants
-from ptqc.codegen.onnxruntime.functions import DOMAIN, UnpackFunction, UnpackKind
+from ptqc.codegen.onnxruntime.unpack_functions import DOMAIN, UnpackFunction, UnpackKind
 from ptqc.formats import (
     UINT8,
     Codebook,

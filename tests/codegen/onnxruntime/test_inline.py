@@ -26,7 +26,7 @@ from lowering import samples as batches
 import ptqc
 from ptqc.artifact.folder import Artifact
 from ptqc.codegen.onnxruntime.export import export
-from ptqc.codegen.onnxruntime.functions import DOMAIN
+from ptqc.codegen.onnxruntime.unpack_functions import DOMAIN
 from ptqc.execution.onnxruntime import Feeds, Runner
 from ptqc.formats import FLOAT16, Codebook, Format, Integer, VectorCodebook
 

@@ -7,15 +7,15 @@ from graphs import noise, parse
 from lowering import Quantized, quantized
 from onnx import numpy_helper
 
-from ptqc.codegen.onnxruntime import size, weight_check
+from ptqc.codegen.onnxruntime import size, verify
 from ptqc.codegen.onnxruntime.export import Exported, export
 from ptqc.codegen.onnxruntime.matmul_nbits import OPERATOR, PICKER, block_size, without_rounding
-from ptqc.codegen.onnxruntime.memory import loaded_bytes
+from ptqc.codegen.onnxruntime.size import loaded_bytes
 from ptqc.codegen.onnxruntime.verify_semantics import Intent
 from ptqc.errors import VerificationError
 from ptqc.execution.onnxruntime import Feeds, Runner, session_options
 from ptqc.formats import Codebook, Format, Integer
-from ptqc.ir import picked_rows
+from ptqc.ir import layers
 
 PRODUCTS = {
     "rows of texts": ("float[N, T, 64] x", "a = MatMul(x, w) y = MatMul(a, v)", (2, 5, 64)),
@@ -37,7 +37,7 @@ def made_of(case: str, form: Format) -> tuple[Quantized, np.ndarray]:
 
 
 def check(made: Quantized, file: Exported) -> int:
-    return weight_check.check(file, made.lowered, Intent(made.model, made.plan, made.tuned))
+    return verify.check(file, made.lowered, Intent(made.model, made.plan, made.tuned))
 
 
 @pytest.mark.parametrize("form", [Integer(4), Integer(8)], ids=str)
@@ -130,7 +130,7 @@ PLACES: Feeds = {"i": np.array([[0, 499, 7], [-1, 3, 3]]), "j": np.array([5, 499
 @pytest.mark.parametrize("form", [Integer(4), Integer(8), Integer(5)], ids=str)
 def test_rows_are_picked_by_an_operator(form: Format, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exactly, of tables of the widths that it takes."""
-    monkeypatch.setattr(picked_rows, "LARGE", 500 * 64)
+    monkeypatch.setattr(layers, "LARGE", 500 * 64)
     made = quantized(parse(PICKS, embedding=noise(500, 64)), [PLACES], forms=form)
     file = export(made.lowered, made.model, in_blocks=True)
     proto = onnx.load_from_string(file.data)
@@ -146,7 +146,7 @@ def test_rows_are_picked_by_an_operator(form: Format, monkeypatch: pytest.Monkey
 
 
 def test_a_wrong_bit_of_a_table_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(picked_rows, "LARGE", 500 * 64)
+    monkeypatch.setattr(layers, "LARGE", 500 * 64)
     made = quantized(parse(PICKS, embedding=noise(500, 64)), [PLACES], forms=Integer(4))
     file = export(made.lowered, made.model, in_blocks=True)
     plane = next(t for t in file.proto.graph.initializer if t.data_type == onnx.TensorProto.UINT8)
@@ -160,7 +160,7 @@ def test_a_wrong_bit_of_a_table_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("length", [1, 2])
 def test_the_bytes_of_a_table_in_blocks_are_said(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to the prefixes of lengths, between the formats that the operator takes."""
-    monkeypatch.setattr(picked_rows, "LARGE", 500 * 64)
+    monkeypatch.setattr(layers, "LARGE", 500 * 64)
     told, written = list[int](), list[int]()
     for form in (Integer(4), Integer(8)):
         made = quantized(parse(PICKS, embedding=noise(500, 64)), [PLACES], forms=form)

@@ -7,15 +7,15 @@ from graphs import noise, parse
 from lowering import Quantized, quantized
 from onnx import numpy_helper
 
-from ptqc.codegen.onnxruntime import size, weight_check
+from ptqc.codegen.onnxruntime import size, verify
 from ptqc.codegen.onnxruntime.export import Exported, export
-from ptqc.codegen.onnxruntime.functions import UnpackKind
-from ptqc.codegen.onnxruntime.memory import loaded_bytes
+from ptqc.codegen.onnxruntime.size import loaded_bytes
+from ptqc.codegen.onnxruntime.unpack_functions import UnpackKind
 from ptqc.codegen.onnxruntime.verify_semantics import Intent
 from ptqc.errors import VerificationError
 from ptqc.execution.onnxruntime import Feeds, Runner
 from ptqc.formats import FLOAT16, Codebook, Format, Integer
-from ptqc.ir import picked_rows
+from ptqc.ir import layers
 
 ROWS, WIDTH = 500, 48
 FUNCTIONS = 10_000  # bytes of what two of them keep
@@ -29,7 +29,7 @@ FEEDS: Feeds = {"i": np.array([[0, 499, 7], [-1, 3, 3]]), "j": np.array([5, 499,
 
 @pytest.fixture(autouse=True)
 def every_table_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(picked_rows, "LARGE", ROWS * WIDTH)
+    monkeypatch.setattr(layers, "LARGE", ROWS * WIDTH)
 
 
 def made_in(form: Format) -> Quantized:
@@ -37,7 +37,7 @@ def made_in(form: Format) -> Quantized:
 
 
 def check(made: Quantized, file: Exported) -> int:
-    return weight_check.check(file, made.lowered, Intent(made.model, made.plan, made.tuned))
+    return verify.check(file, made.lowered, Intent(made.model, made.plan, made.tuned))
 
 
 @pytest.mark.parametrize("inline", [False, True])

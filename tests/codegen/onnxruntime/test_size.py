@@ -15,13 +15,12 @@ from onnx import numpy_helper
 from ptqc.codegen.onnxruntime import constants, size
 from ptqc.codegen.onnxruntime.export import export
 from ptqc.formats import Format, Integer, VectorCodebook
-from ptqc.ir import picked_rows
-from ptqc.ir.bias_arithmetic import accumulator_scale, bias_codes, bits_for
-from ptqc.ir.model_file import field_bytes
+from ptqc.ir import layers
+from ptqc.ir.external import field_bytes, tensor
+from ptqc.ir.integer_arithmetic import accumulator_scale, bias_codes, bits_for
 from ptqc.ir.nodes import constant
 from ptqc.ir.plan import Plan
 from ptqc.ir.quantized_weight import TunedNumbers
-from ptqc.ir.spilled import tensor
 from ptqc.passes.allocate.lower import Lower
 from ptqc.passes.quantize.phases import Numbered
 
@@ -163,7 +162,7 @@ def test_the_solver_is_told_the_size_of_the_file(integer: Measured, limit: int |
 @pytest.mark.parametrize("integer", [False, True])
 @pytest.mark.parametrize("large", [1, 10**9])
 def test_a_tied_table_is_counted_once(large: int, integer: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(picked_rows, "LARGE", large)
+    monkeypatch.setattr(layers, "LARGE", large)
     graph = "g (int64[N, T] i) => (float[N, T, 90] y) { e = Gather(t, i) a = Tanh(e) y = MatMul(a, h) }"
     table, written, said = noise(90, 16), [], []
     for form in (Integer(3), Integer(7), VectorCodebook(5)):
@@ -179,7 +178,7 @@ def test_a_tied_table_is_counted_once(large: int, integer: bool, monkeypatch: py
 
 
 def test_a_tied_table_in_blocks_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(picked_rows, "LARGE", 1)
+    monkeypatch.setattr(layers, "LARGE", 1)
     graph = "g (int64[N, T] i) => (float[N, T, 90] y) { e = Gather(t, i) a = Tanh(e) y = MatMul(a, h) }"
     table, written, said = noise(90, 32), [], []
     for form in (Integer(4), Integer(8)):

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS, Accuracy
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.listing import Call, Listing
+from ptqc.codegen.program.program import SUM_OF_PRODUCTS, Accuracy
 from ptqc.codegen.program.verify import Made, judged_calls
 
 CALL = Call("float8_mma", "k", ("x",), "y", "y", 0, accuracy=replace(SUM_OF_PRODUCTS, of_chip=2.0**-10))

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ptqc.codegen.program.edge_inputs import edges, extents
+from ptqc.codegen.program.inputs import edges, extents
 
 
 def test_samples_with_and_without_a_cache() -> None:

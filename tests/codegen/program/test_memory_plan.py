@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from ptqc.codegen.program import memory
-from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Program, ProgramStep
+from ptqc.codegen.program.program import Built, Program, ProgramStep
 from ptqc.runtime.lengths import of_length
 
 NOTHING = Built("none", "none_0", None, ())

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ptqc.codegen.program.accuracy import EXACT, SUM_OF_INPUTS, SUM_OF_PRODUCTS, USUAL, Accuracy
 from ptqc.codegen.program.listing import Listing
+from ptqc.codegen.program.program import EXACT, SUM_OF_INPUTS, SUM_OF_PRODUCTS, USUAL, Accuracy
 
 
 def listed(kernel: str, output: str = "y") -> Listing:

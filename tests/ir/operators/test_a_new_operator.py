@@ -16,7 +16,7 @@ import pytest
 from compiling import compiled, proto, samples, weight
 
 import ptqc
-from ptqc.codegen.onnxruntime.census import take
+from ptqc.codegen.onnxruntime.verify import take
 from ptqc.execution.onnxruntime import softmax_in_float64
 from ptqc.ir import integer_arithmetic as integer
 from ptqc.ir.nodes import integer as integer_attribute

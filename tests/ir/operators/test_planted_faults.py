@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from compiling import Measured, measured_model, proto, samples, weight
 
-from ptqc.codegen.onnxruntime.census import take
-from ptqc.codegen.onnxruntime.verify_integer_kernels import compare
+from ptqc.codegen.onnxruntime.verify import compare, take
 from ptqc.errors import VerificationError
 from ptqc.ir import reference
 from ptqc.ir.operators import OPERATORS, Trait, registry

@@ -22,12 +22,12 @@ ALLOWED = {
     "codegen/onnxruntime/names.py": "a fault of ONNX Runtime 1.18 with two operators",
     "passes/canonicalize": "a rewrite names the operators of its pattern",
     "passes/equalize": "the same of those that even channels out",
-    "ptqc/ir/channel_moves.py": "a function for each operator that says where the places of channels go",
+    "ptqc/ir/channels.py": "a function for each operator that says where the places of channels go",
     "ptqc/ir/channel_rules.py": "the same for those that compute",
     "ptqc/ir/rotation_rules.py": "the same for those that rotations pass",
     "ptqc/ir/scale_rules.py": "the same for factors of channels",
     "ptqc/losses/trace.py": "a function for each operator that says where the channels go",
-    "ptqc/calibration/pixel_range.py": "the pattern of a preprocessing",
+    "ptqc/calibration/synthetic.py": "the pattern of a preprocessing",
 }
 
 

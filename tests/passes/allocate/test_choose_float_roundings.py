@@ -9,7 +9,7 @@ from measuring import measured as measure
 from ptqc.execution.onnxruntime import Feeds, Runner
 from ptqc.formats import BFLOAT16, rounded_to, to_bfloat16
 from ptqc.losses import OutputLoss
-from ptqc.passes.allocate.choose_float_roundings import ChooseFloatRoundings, _cheapest
+from ptqc.passes.allocate.choose_activations import ChooseFloatRoundings, _cheapest
 from ptqc.passes.quantize.phases import Assessed, Decided
 
 SHARE = 0.25

@@ -10,8 +10,7 @@ from ptqc.errors import Infeasible, UsageError
 from ptqc.formats import FLOAT16, Format, Integer
 from ptqc.options import PORTABLE_BITS
 from ptqc.passes.allocate import fit
-from ptqc.passes.allocate.fit import CLEARLY_LESS, TRIES, better_of
-from ptqc.passes.allocate.held_back_loss import HeldBackLoss
+from ptqc.passes.allocate.fit import CLEARLY_LESS, TRIES, HeldBackLoss, better_of
 from ptqc.passes.reconstruct.reconstruct import Reconstruct
 from ptqc.utils.deadline import Deadline
 

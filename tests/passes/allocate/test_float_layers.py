@@ -15,8 +15,8 @@ from ptqc.artifact.folder import Artifact
 from ptqc.budget import Budgets
 from ptqc.codegen.targets import choose
 from ptqc.options import CompileOptions
-from ptqc.passes.allocate.float_layers import _in_bfloat16
-from ptqc.passes.allocate.job import Job
+from ptqc.passes.allocate.activations_in_float import _in_bfloat16
+from ptqc.passes.allocate.fit import Job
 from ptqc.tools import sweep
 
 

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from whole_plans import FORMS, plans, problem_of
 
-from ptqc.passes.allocate.allocation import Candidate, Problem, allocate, best_choice, smallest_choice
-from ptqc.passes.allocate.frontier import frontier
+from ptqc.passes.allocate.allocation import Candidate, Problem, allocate, best_choice, frontier, smallest_choice
 
 ALL = 1000
 

@@ -20,8 +20,7 @@ from ptqc.passes.allocate.joint import (
     joint_choice,
     weight_choice,
 )
-from ptqc.solver.choices import JointChoice
-from ptqc.solver.integer_program import Goal, NoSelection, contradiction, solve
+from ptqc.solver.integer_program import Goal, JointChoice, NoSelection, contradiction, solve
 
 FORMS = (Integer(2), Integer(4), FLOAT16)
 LAYERS = {"w1": ("a",), "w2": ("y",), "table": ()}

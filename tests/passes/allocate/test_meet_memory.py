@@ -14,10 +14,10 @@ from ptqc.formats import Integer
 from ptqc.notes import Level
 from ptqc.passes.allocate.allocation import Candidate, Problem
 from ptqc.passes.allocate.choose_activations import ChooseActivations
+from ptqc.passes.allocate.constraints.memory import memory_model
 from ptqc.passes.allocate.cost_model import Timed, Times
 from ptqc.passes.allocate.joint import Weighed
 from ptqc.passes.allocate.meet_memory import PRECISION, MeetMemory
-from ptqc.passes.allocate.memory.memory_report import memory_model
 from ptqc.passes.allocate.memory_model import MemoryModel
 from ptqc.passes.quantize.phases import Decided
 

@@ -9,11 +9,9 @@ from test_latency import TIMES, plan_of
 from test_memory_model import SHAPES, mixed_model
 
 from ptqc.passes.allocate.allocation import LOSS
-from ptqc.passes.allocate.joint import CODES, FLOAT, SiteCosts, Weighed, joint_choice
+from ptqc.passes.allocate.joint import CODES, FLOAT, SiteCosts, StepCosts, Weighed, _largest, joint_choice, with_memory
 from ptqc.passes.allocate.memory_model import MemoryModel
-from ptqc.passes.allocate.memory_program import StepCosts, _largest, with_memory
-from ptqc.solver.choices import JointChoice
-from ptqc.solver.integer_program import Goal, NoSelection, solve
+from ptqc.solver.integer_program import Goal, JointChoice, NoSelection, solve
 
 SITES = {"x": ("x",), "ar": ("ar", "p"), "y": ("y",)}
 SITE_OF = {tensor: site for site, tensors in SITES.items() for tensor in tensors}

@@ -11,10 +11,8 @@ from ptqc.execution.onnxruntime import Runner
 from ptqc.formats import Integer
 from ptqc.ir.nodes import initial
 from ptqc.ir.plan import Plan
-from ptqc.passes.allocate.fit import Fitted
-from ptqc.passes.allocate.float_activations import in_float
-from ptqc.passes.allocate.held_back_loss import HeldBackLoss
-from ptqc.passes.allocate.job import Job
+from ptqc.passes.allocate.activations_in_float import in_float
+from ptqc.passes.allocate.fit import Fitted, HeldBackLoss, Job
 from ptqc.passes.allocate.simplest import Fit, or_simpler, rounded_to_nearest
 
 LIMIT = 20_000

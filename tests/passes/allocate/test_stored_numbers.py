@@ -13,10 +13,9 @@ from ptqc.compiler import fit
 from ptqc.formats import Integer
 from ptqc.options import CompileOptions
 from ptqc.passes.allocate import fit as fitting
-from ptqc.passes.allocate.fit import reconstruct
-from ptqc.passes.allocate.stored_numbers import StoredNumbers
+from ptqc.passes.allocate.fit import StoredNumbers, reconstruct
 from ptqc.utils.deadline import Deadline
-from ptqc.utils.store.entries import Store
+from ptqc.utils.store import Store
 
 
 def no_more(*_given: object) -> None:

@@ -3,8 +3,7 @@ import pytest
 from graphs import noise, parse
 from rewriting import rewrite
 
-from ptqc.passes.canonicalize.convert_opset import ConvertOpset
-from ptqc.passes.canonicalize.tools.opset_changes import REDUCTIONS
+from ptqc.passes.canonicalize.convert_opset import REDUCTIONS, ConvertOpset
 
 
 @pytest.mark.parametrize("kind", REDUCTIONS)

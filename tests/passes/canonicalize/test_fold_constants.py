@@ -4,7 +4,7 @@ from graphs import noise, parse
 from rewriting import operators, rewrite
 
 from ptqc.execution.onnxruntime import run
-from ptqc.ir import editing as graph_tools
+from ptqc.ir import nodes as graph_tools
 from ptqc.ir.nodes import constant
 from ptqc.passes.base import Probed
 from ptqc.passes.canonicalize.fold_constants import FoldConstants

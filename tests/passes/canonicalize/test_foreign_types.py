@@ -3,7 +3,7 @@ import onnx_ir as ir
 from graphs import noise
 from rewriting import rewrite
 
-from ptqc.ir.editing import infer_shapes
+from ptqc.ir.nodes import infer_shapes
 from ptqc.passes.canonicalize.foreign_types import ForeignTypes
 from ptqc.passes.runner import run_rewrites
 

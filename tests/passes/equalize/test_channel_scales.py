@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ptqc.passes.equalize.channel_scales import MOST, smoothing, unevenness
+from ptqc.passes.equalize.scale_channels import MOST, smoothing, unevenness
 
 
 def test_activations_and_weights_reach_alike_far() -> None:

@@ -23,7 +23,7 @@ from ptqc.passes.equalize.standardize import Standard
 from ptqc.passes.quantize.prepare import HELD_BACK, Prepared, gather, prepare
 from ptqc.utils.deadline import NEVER
 from ptqc.utils.progress import SILENT
-from ptqc.utils.store.entries import Store
+from ptqc.utils.store import Store
 
 # One of 32 channels between the products carries 40 times its values.
 TWO = "g (float[N,8] x) => (float[N,6] y) { h = Gemm(x, w, b)  r = Relu(h)  y = Gemm(r, v) }"

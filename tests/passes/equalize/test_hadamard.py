@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ptqc.passes.equalize.hadamard import rotation
+from ptqc.passes.equalize.rotate import rotation
 
 
 @pytest.mark.parametrize("keeps_mean", [False, True])

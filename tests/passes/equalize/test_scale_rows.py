@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from rewriting import operators, rewrite
 
 from ptqc.execution.onnxruntime import Runner
-from ptqc.passes.equalize.scale_rows import ScaleRows
+from ptqc.passes.equalize.outliers import ScaleRows
 
 CHANNELS = 6
 SCALED = ["Abs", "ReduceMax", "Max", "Div"]

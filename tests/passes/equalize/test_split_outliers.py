@@ -8,7 +8,7 @@ from rewriting import operators, rewrite
 
 from ptqc.ir.layers import find_layers, find_weights
 from ptqc.ir.nodes import initial
-from ptqc.passes.equalize.split_outliers import Split, SplitOutliers, splittable
+from ptqc.passes.equalize.outliers import Split, SplitOutliers, splittable
 
 CHANNELS = 6
 wide = st.sets(st.integers(0, CHANNELS - 1), min_size=1, max_size=CHANNELS - 1).map(sorted).map(tuple)

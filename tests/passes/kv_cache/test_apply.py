@@ -17,11 +17,11 @@ from ptqc.calibration.samples import Samples, collect
 from ptqc.errors import Infeasible, UsageError
 from ptqc.execution.onnxruntime import Feeds, Runner
 from ptqc.frontend import ModelSource, read_model
+from ptqc.kv_cache.form import packed_feeds
 from ptqc.kv_cache.known import FIXED, NAMES, from_json
-from ptqc.kv_cache.values import packed_feeds
 from ptqc.options import CacheKind, CompileOptions, KvCache
 from ptqc.passes.kv_cache.apply import PackedCaches, with_packed_caches
-from ptqc.passes.kv_cache.statistics import SeenCaches
+from ptqc.passes.kv_cache.choose import SeenCaches
 
 tiny_llama = tiny_llama_model.tiny_llama
 CACHE = "g (float[N,2,P,4] past, float[N,2,T,4] x) => (float[N,2,Q,4] present) { present = Concat<axis=2>(past, x) }"

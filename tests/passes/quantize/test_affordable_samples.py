@@ -12,8 +12,8 @@ import ptqc
 from ptqc import compiler
 from ptqc.errors import Missed, TimeTooShort
 from ptqc.notes import is_cut_short
-from ptqc.passes.quantize import affordable_samples
-from ptqc.passes.quantize.affordable_samples import affordable
+from ptqc.passes.quantize import prepare
+from ptqc.passes.quantize.prepare import affordable
 from ptqc.utils.deadline import NEVER, Deadline
 
 
@@ -32,9 +32,7 @@ def test_without_a_limit_all_samples_are_used(measured: Measured) -> None:
 def test_halves_as_there_is_time(
     measured: Measured, monkeypatch: pytest.MonkeyPatch, seconds: float, count: int
 ) -> None:
-    monkeypatch.setattr(
-        affordable_samples, "seconds_of", lambda _: affordable_samples.SHARE * 49.5 / 64 / affordable_samples.RUNS
-    )
+    monkeypatch.setattr(prepare, "seconds_of", lambda _: prepare.SHARE * 49.5 / 64 / prepare.RUNS)
     given = measured.prepared
     found = affordable(given, Deadline.after(seconds, time.monotonic()))
     assert len(found.samples) == count
@@ -60,7 +58,7 @@ def test_a_file_of_guesses_is_correct_and_told_to_be_unfit(tmp_path: Path, monke
     assert ["there was time" in each for each in found.warnings[:2]] == [True, True]
     assert "It is not fit for use" in (found.folder / "report.html").read_text()
     assert found.manifest["cut_short"]
-    assert found.manifest["calibration"]["samples"] == affordable_samples.FEWEST
+    assert found.manifest["calibration"]["samples"] == prepare.FEWEST
     assert "8 of 40 calibration samples" in (found.folder / "report.html").read_text()
     assert "not measured: there was no time left" in found.summary()
     assert found.manifest["file"]["bytes"] <= found.manifest["allocation"]["limit"]

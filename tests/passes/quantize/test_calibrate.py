@@ -11,7 +11,7 @@ from graphs import noise, parse
 from lowering import CONSTANTS, RESIDUAL, TABLE_CONSTANTS, TABLES
 
 from ptqc.calibration.inputs import input_specs
-from ptqc.calibration.observers import RangeObserver
+from ptqc.calibration.ranges import RangeObserver
 from ptqc.calibration.samples import Samples, collect
 from ptqc.errors import CalibrationError
 from ptqc.execution.onnxruntime import Runner

@@ -13,7 +13,7 @@ from ptqc.execution.onnxruntime import Feeds
 from ptqc.formats import Integer
 from ptqc.notes import Level, is_cut_short
 from ptqc.passes.quantize import moments
-from ptqc.passes.quantize.calibrate_inner import CalibrateInner
+from ptqc.passes.quantize.calibrate import CalibrateInner
 from ptqc.passes.quantize.phases import Observed
 from ptqc.passes.quantize.solve_weights import SolveWeights
 from ptqc.utils.deadline import Deadline

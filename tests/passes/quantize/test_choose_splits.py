@@ -11,7 +11,7 @@ from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import collect
 from ptqc.execution.onnxruntime import Runner
 from ptqc.execution.walk import Slicer
-from ptqc.ir.editing import infer_shapes
+from ptqc.ir.nodes import infer_shapes
 from ptqc.losses import UNITS, OutputLoss, recognize
 from ptqc.notes import is_cut_short
 from ptqc.passes.effects import applied

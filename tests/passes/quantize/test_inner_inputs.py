@@ -7,7 +7,7 @@ from graphs import noise, parse
 
 from ptqc.execution.onnxruntime import Runner
 from ptqc.ir.layers import find_inner_layers
-from ptqc.passes.quantize.inner_inputs import with_inner_inputs
+from ptqc.passes.quantize.calibrate import with_inner_inputs
 
 IF = """g (float[N, 4] x, bool c, bool d) => (float[N, 4] y) {
     y = If(c) <

@@ -26,7 +26,7 @@ from ptqc.passes.quantize.measure import Run, recall
 from ptqc.passes.quantize.phases import Decided
 from ptqc.utils.deadline import Deadline
 from ptqc.utils.progress import SILENT, Lines
-from ptqc.utils.store.entries import Store
+from ptqc.utils.store import Store
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,7 @@ from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import collect
 from ptqc.errors import TimeTooShort
 from ptqc.execution.onnxruntime import Feeds, Runner
-from ptqc.execution.suffix import Suffix
-from ptqc.execution.walk import Slicer
+from ptqc.execution.walk import Slicer, Suffix
 from ptqc.formats import FLOAT16, FLOAT32, Codebook, Format, Integer, Palette, VectorCodebook
 from ptqc.ir.layers import Weight
 from ptqc.losses import UNITS, OutputLoss, recognize

@@ -10,9 +10,9 @@ from graphs import noise, parse
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import Samples, collect
 from ptqc.ir import external
-from ptqc.passes.quantize import moment_blocks
+from ptqc.passes.quantize import moment_stream
 from ptqc.passes.quantize.calibrate import Calibrate
-from ptqc.passes.quantize.moment_blocks import blocks_of
+from ptqc.passes.quantize.moment_stream import blocks_of
 from ptqc.passes.quantize.phases import Observed, Setting
 from ptqc.passes.quantize.solve_weights import SolveWeights
 from ptqc.utils.deadline import Deadline
@@ -33,16 +33,16 @@ def setting(folder: Path) -> Setting:
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moment_blocks, "BLOCK_BYTES", 1)
-    monkeypatch.setattr(moment_blocks, "SMALL_BLOCK_BYTES", 1)
+    monkeypatch.setattr(moment_stream, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(moment_stream, "SMALL_BLOCK_BYTES", 1)
 
 
 def test_a_block_has_at_least_one_weight_and_at_most_its_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = setting(tmp_path)
     assert blocks_of(given) == [("u", "v", "w")]
-    monkeypatch.setattr(moment_blocks, "BLOCK_BYTES", 2 * 4 * (12**2 + 20**2))
+    monkeypatch.setattr(moment_stream, "BLOCK_BYTES", 2 * 4 * (12**2 + 20**2))
     assert blocks_of(given) == [("u", "v"), ("w",)]
-    monkeypatch.setattr(moment_blocks, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(moment_stream, "BLOCK_BYTES", 1)
     assert blocks_of(given) == [("u",), ("v",), ("w",)]
 
 
@@ -55,8 +55,8 @@ def test_moments_of_blocks_are_those_of_the_whole(limit: int, tmp_path: Path, mo
     """Bit by bit where the model is in memory, up to the sums that ONNX Runtime orders otherwise where it is not."""
     whole = observed(tmp_path / "whole")
     monkeypatch.setattr(external, "IN_MEMORY_LIMIT", limit)
-    monkeypatch.setattr(moment_blocks, "BLOCK_BYTES", 1)
-    monkeypatch.setattr(moment_blocks, "SMALL_BLOCK_BYTES", 1)
+    monkeypatch.setattr(moment_stream, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(moment_stream, "SMALL_BLOCK_BYTES", 1)
     given = observed(tmp_path / "blocks")
     assert given.later is not None
     assert given.ranges == whole.ranges
@@ -79,14 +79,14 @@ def test_moments_of_blocks_are_those_of_the_whole(limit: int, tmp_path: Path, mo
 @pytest.mark.usefixtures("small_blocks")
 def test_weights_are_solved_block_by_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given, held = observed(tmp_path / "blocks"), list[set[str]]()
-    right = moment_blocks.LaterMoments.observe
+    right = moment_stream.LaterMoments.observe
 
-    def observe(self: moment_blocks.LaterMoments, names: list[str], seen: Observed, deadline: Deadline) -> bool:
+    def observe(self: moment_stream.LaterMoments, names: list[str], seen: Observed, deadline: Deadline) -> bool:
         found = right(self, names, seen, deadline)
         held.append({name for name, moments in seen.moments.items() if moments.gram.size})
         return found
 
-    monkeypatch.setattr(moment_blocks.LaterMoments, "observe", observe)
+    monkeypatch.setattr(moment_stream.LaterMoments, "observe", observe)
     monkeypatch.setattr("ptqc.passes.quantize.solve_weights.TOGETHER", 1)
     solved = SolveWeights((3,)).apply(given).made
     assert held == [{"u"}, {"v"}, {"w"}]
@@ -124,7 +124,7 @@ SHARED = """g (float[N,L,12] x) => (float[N,L,6] y) {
 def test_moments_that_weights_share_count_once_in_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
     model = parse(SHARED, u=noise(12, 20), v=noise(12, 20, seed=1), w=noise(20, 6, seed=2))
     given = Setting.of(model, [], [])  # type: ignore[arg-type]
-    monkeypatch.setattr(moment_blocks, "BLOCK_BYTES", 2 * 4 * 12**2)
+    monkeypatch.setattr(moment_stream, "BLOCK_BYTES", 2 * 4 * 12**2)
     assert blocks_of(given) == [("u", "v"), ("w",)]
-    monkeypatch.setattr(moment_blocks, "BLOCK_BYTES", 2 * 4 * (12**2 + 20**2))
+    monkeypatch.setattr(moment_stream, "BLOCK_BYTES", 2 * 4 * (12**2 + 20**2))
     assert blocks_of(given) == [("u", "v", "w")]

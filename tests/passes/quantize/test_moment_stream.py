@@ -10,9 +10,9 @@ from graphs import noise, parse
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import Samples, collect
 from ptqc.errors import CalibrationError
-from ptqc.execution import waiting
+from ptqc.execution import tensors
 from ptqc.ir import external
-from ptqc.passes.quantize import moment_blocks
+from ptqc.passes.quantize import moment_stream
 from ptqc.passes.quantize.calibrate import Calibrate
 from ptqc.passes.quantize.moment_stream import MomentStream
 from ptqc.passes.quantize.phases import Observed, Setting
@@ -40,8 +40,8 @@ def observed(folder: Path) -> Observed:
 @pytest.fixture
 def beyond_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(external, "IN_MEMORY_LIMIT", 1)
-    monkeypatch.setattr(moment_blocks, "SMALL_BLOCK_BYTES", 1)
-    monkeypatch.setattr(waiting, "SMALL", 0)
+    monkeypatch.setattr(moment_stream, "SMALL_BLOCK_BYTES", 1)
+    monkeypatch.setattr(tensors, "SMALL", 0)
 
 
 @pytest.mark.usefixtures("beyond_memory")

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from ptqc.execution.compressed import Compressed
 from ptqc.execution.onnxruntime import run
+from ptqc.execution.tensors import Compressed
 from ptqc.formats import UINT8, QuantParams
 from ptqc.ir.layers import Layer, find_layers
 from ptqc.passes.quantize import moments

@@ -11,11 +11,11 @@ import pytest
 from compiling import compiled, proto
 from graphs import noise, parse
 
-from ptqc.calibration.pixel_range import COMMON, PixelRange
+from ptqc.calibration.synthetic import COMMON, PixelRange
 from ptqc.errors import CalibrationError
 from ptqc.execution.onnxruntime import Feeds
 from ptqc.notes import Level
-from ptqc.passes.quantize import match_batch_norm
+from ptqc.passes.quantize import synthesize as synthesis
 from ptqc.passes.quantize.synthesize import BALANCE, Synthetic, synthesize
 from ptqc.utils.progress import SILENT
 
@@ -111,8 +111,8 @@ def test_what_cannot_be_drawn_is_refused() -> None:
 
 def test_samples_are_matched_to_batch_normalization(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
-    monkeypatch.setattr(match_batch_norm, "SAMPLES", 6)
-    monkeypatch.setattr(match_batch_norm, "MEMORY", 4 * 4 * 16 * 16 * 4)  # of 4 samples
+    monkeypatch.setattr(synthesis, "SAMPLES", 6)
+    monkeypatch.setattr(synthesis, "MEMORY", 4 * 4 * 16 * 16 * 4)  # of 4 samples
     found = synthesize(normalized(), 100, 0, SILENT)
     x = values(found)
     assert len(x) == 6
@@ -148,8 +148,8 @@ def test_a_fixed_batch_is_not_matched() -> None:
 
 def test_a_model_too_large_is_not_matched(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
-    monkeypatch.setattr(match_batch_norm, "WORK", 1.0)
-    monkeypatch.setattr(match_batch_norm, "SAMPLES", 2)
+    monkeypatch.setattr(synthesis, "WORK", 1.0)
+    monkeypatch.setattr(synthesis, "SAMPLES", 2)
     found = synthesize(normalized(), 4, 0, SILENT)
     assert "too large" in remarks(found)
     assert len(values(found)) == 4

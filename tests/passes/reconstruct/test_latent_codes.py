@@ -7,7 +7,7 @@ from ptqc.ir.quantized_weight import Solution
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from ptqc.passes.reconstruct.latent_codes import LatentCodes, LatentPairs, latent  # noqa: E402
+from ptqc.passes.reconstruct.gradients import LatentCodes, LatentPairs, latent  # noqa: E402
 
 FORMATS = [Integer(2), Integer(3), Integer(4), Integer(8), Codebook(3)]
 

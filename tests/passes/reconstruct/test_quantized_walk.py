@@ -3,8 +3,8 @@ import onnx_ir as ir
 import pytest
 from graphs import noise, parse
 
-from ptqc.execution.compressed import Compressed
 from ptqc.execution.onnxruntime import Feeds, run
+from ptqc.execution.tensors import Compressed
 from ptqc.execution.walk import Slicer, Walk
 from ptqc.formats import UINT8, QuantParams
 from ptqc.ir.integer_arithmetic import fake_quantize

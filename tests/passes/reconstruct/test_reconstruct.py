@@ -14,14 +14,14 @@ from lowering import CONSTANTS, RESIDUAL, TABLE_CONSTANTS, TABLES, array
 from reconstructing import error, measured, outputs, plan_of, table
 
 from ptqc.errors import NotFinite
-from ptqc.execution import bounded
-from ptqc.execution.compressed import Held
+from ptqc.execution import tensors
 from ptqc.execution.onnxruntime import Feeds, Runner
+from ptqc.execution.tensors import Held
 from ptqc.execution.walk import Slicer, Walk
 from ptqc.formats import FLOAT16, Codebook, Format, Integer, Palette, Scaled
 from ptqc.ir import external
-from ptqc.ir.editing import replace_constant, set_constant
 from ptqc.ir.layers import Layer, find_layers
+from ptqc.ir.nodes import replace_constant, set_constant
 from ptqc.ir.quantized_weight import Solution, TunedNumbers
 from ptqc.passes.quantize import gptq
 from ptqc.passes.quantize.phases import Decided, Planned
@@ -39,8 +39,8 @@ from ptqc.passes.reconstruct.reconstruct import (
     choices_of,
     reconstruct_all,
 )
+from ptqc.utils import store
 from ptqc.utils.deadline import NEVER, Deadline
-from ptqc.utils.store import spool
 
 
 @pytest.fixture(scope="module")
@@ -191,10 +191,10 @@ def test_weights_beyond_memory_are_settled_a_few_outputs_at_a_time(
 def test_values_that_wait_in_files_give_the_same(context: Decided, monkeypatch: pytest.MonkeyPatch) -> None:
     plan, kept = plan_of(context, Integer(3)), list[np.ndarray]()
     (in_memory,) = reconstruct_all(Planned(context, plan), [0])
-    in_file = spool.kept
-    monkeypatch.setattr(bounded, "SMALL", 0)
+    in_file = store.kept
+    monkeypatch.setattr(tensors, "SMALL", 0)
     monkeypatch.setattr(reconstruct, "WALK_MEMORY", 0)
-    monkeypatch.setattr(spool, "kept", lambda array: kept.append(array) or in_file(array))
+    monkeypatch.setattr(store, "kept", lambda array: kept.append(array) or in_file(array))
     (in_files,) = reconstruct_all(Planned(context, plan), [0])
     assert len(kept) > len(plan.layers)
     for name, solution in in_memory.weights.items():

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from ptqc.tools.evaluating.estimates import GROUPS, difference, estimate
+from ptqc.tools.evaluating.metric import GROUPS, difference, estimate
 
 
 def mean(measured: np.ndarray) -> float:

@@ -23,7 +23,7 @@ from ptqc.tools.evaluating import Evaluation
 from ptqc.tools.evaluating.metric import Case
 from ptqc.tools.evaluating.metrics.top_k import TopK
 from ptqc.tools.evaluating.own import OwnMetric
-from ptqc.utils.store.npz import write_npz
+from ptqc.utils.store import write_npz
 
 COUNT = 40
 DECODER = """g (int64[N,T] ids) => (float[N,T,20] y) {

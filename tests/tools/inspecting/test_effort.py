@@ -8,8 +8,8 @@ from graphs import noise, parse
 
 from ptqc.formats import Integer
 from ptqc.ir.layers import Weight, find_layers, find_weights
-from ptqc.passes.quantize.moment_blocks import SMALL_BLOCK_BYTES
-from ptqc.tools.inspecting.effort import FILED, PROGRAM, effort
+from ptqc.passes.quantize.moment_stream import SMALL_BLOCK_BYTES
+from ptqc.tools.inspecting.facts import FILED, PROGRAM, effort
 
 FORMS = [Integer(4)]
 

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 import ptqc
 from ptqc.cli import main as cli
 from ptqc.errors import UsageError
-from ptqc.ir import external, model_file, split_file
+from ptqc.ir import external
 from ptqc.tools.reduce import recording
 from ptqc.utils import sandbox
 from ptqc.utils.sandbox import Ended
@@ -189,10 +189,10 @@ def test_nothing_is_written_over(output: str, message: str) -> None:
 def test_a_model_that_is_left_in_its_files(beside: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Too large for memory, and for one message."""
     monkeypatch.setattr(external, "IN_MEMORY_LIMIT", 1000)
-    monkeypatch.setattr(split_file, "MESSAGE_LIMIT", 1000)
-    monkeypatch.setattr(model_file, "SMALL", 256)
+    monkeypatch.setattr(external, "MESSAGE_LIMIT", 1000)
     monkeypatch.setattr(external, "SMALL", 256)
-    monkeypatch.setattr(split_file, "SMALL", 256)
+    monkeypatch.setattr(external, "SMALL", 256)
+    monkeypatch.setattr(external, "SMALL", 256)
     onnx.save(residual(), "whole.onnx", save_as_external_data=beside, location="whole.data", size_threshold=0)
     assert ptqc.reduce("whole.onnx", output="s.onnx", command=COMMAND).nodes == 2
     assert operators("s.onnx") == ["Add", "Flatten"]

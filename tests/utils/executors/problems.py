@@ -11,7 +11,7 @@ import numpy as np
 
 from ptqc.formats import Format, Integer, Scaled
 from ptqc.ir.layers import Layer
-from ptqc.passes.quantize.weight_problem import Found, WeightProblem
+from ptqc.passes.quantize.solve_weights import Found, WeightProblem
 
 FORMS: list[Scaled] = [Integer(3), Integer(4)]
 MARK = "PTQC_TEST_MARK"

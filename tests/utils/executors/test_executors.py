@@ -9,7 +9,7 @@ from ptqc.utils.executors.processes import Processes
 from ptqc.utils.executors.registry import executor_of
 from ptqc.utils.executors.threads import Threads
 from ptqc.utils.parallel import processors
-from ptqc.utils.store.entries import Store
+from ptqc.utils.store import Store
 
 
 def test_each_name_has_its_class(tmp_path: Path) -> None:

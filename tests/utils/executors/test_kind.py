@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from problems import environment
 
-from ptqc.utils.executors.kind import Kind
+from ptqc.utils.executors.base import Kind
 
-PRINT = "from ptqc.utils.executors.kind import Kind; import json; print(json.dumps(Kind.here().to_json()))"
+PRINT = "from ptqc.utils.executors.base import Kind; import json; print(json.dumps(Kind.here().to_json()))"
 
 
 def test_a_process_is_like_itself_and_its_document() -> None:

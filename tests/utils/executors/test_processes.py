@@ -17,13 +17,12 @@ from problems import environment, gone, marked, problem, told
 
 from ptqc.errors import InternalError, Interrupted, UsageError
 from ptqc.utils.executors import remote
-from ptqc.utils.executors.kind import Kind
-from ptqc.utils.executors.messages import Message, Outcome
+from ptqc.utils.executors.base import Kind, Message, Outcome
 from ptqc.utils.executors.processes import Processes
 from ptqc.utils.executors.remote import Remote
 from ptqc.utils.executors.worker import name_of, unit_of, work
 from ptqc.utils.parallel import in_order
-from ptqc.utils.store.entries import Store
+from ptqc.utils.store import Store
 
 COUNT = 6
 DRIVER = """
@@ -32,7 +31,7 @@ from pathlib import Path
 sys.path.insert(0, {tests!r})
 from problems import problem
 from ptqc.utils.executors.processes import Processes
-from ptqc.utils.store.entries import Store
+from ptqc.utils.store import Store
 executor = Processes(Store(Path({store!r})), 1)
 executor.solve("first", problem)
 print("solved", flush=True)

@@ -17,7 +17,7 @@ from problems import command_of, environment, gone, marked
 from ptqc.errors import UsageError
 from ptqc.utils.executors import ray as ptqc_ray
 from ptqc.utils.executors.ray import Ray
-from ptqc.utils.store.entries import Store
+from ptqc.utils.store import Store
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray: pip install 'ptqc[ray]'")
 LOCAL = ("--executor", "ray", "--workers", "2")
@@ -29,7 +29,7 @@ from pathlib import Path
 sys.path.insert(0, {tests!r})
 from problems import command_of, problem, told
 from ptqc.utils.executors.ray import Ray
-from ptqc.utils.store.entries import Store
+from ptqc.utils.store import Store
 with Ray(Store(Path({store!r})), 1) as executor:
     assert told(executor.solve("one", problem)) == told(problem().solve())
     for name in ("tcp", "tcp6"):

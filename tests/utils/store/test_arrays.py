@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from ptqc.utils.store.arrays import DTYPES, mapped
+from ptqc.utils.store import DTYPES, mapped
 
 
 def test_every_type_is_read_as_the_library_wrote_it(tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from ptqc.cli import main as cli
-from ptqc.utils.store.entries import QUARANTINE, Store
-from ptqc.utils.store.housekeeping import Cleared, Contents, clear, contents
+from ptqc.utils.store import QUARANTINE, Cleared, Contents, Store, clear, contents
 
 ARRAYS = {"a": np.arange(1000, dtype=np.float32)}
 
@@ -72,7 +71,7 @@ def test_what_a_store_object_opened_stays(tmp_path: Path) -> None:
 def test_a_dead_process_keeps_nothing(tmp_path: Path) -> None:
     store = filled(tmp_path)
     code = (
-        "import sys; from ptqc.utils.store.entries import *; s = Store(Path(sys.argv[1])); "
+        "import sys; from ptqc.utils.store import *; s = Store(Path(sys.argv[1])); "
         "s.get({'number': 0}); print(1); input()"
     )
     command = [sys.executable, "-u", "-c", code, str(store.folder)]

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ptqc.utils.store.npz import write_npz
+from ptqc.utils.store import write_npz
 
 ARRAYS = {
     "file": np.arange(3),

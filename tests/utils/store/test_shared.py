@@ -11,12 +11,10 @@ from compiling import compiled, digests, product, samples
 from ptqc.errors import Interrupted, UsageError
 from ptqc.formats import Integer
 from ptqc.passes.quantize import solve_weights
-from ptqc.passes.quantize.weight_problem import WeightProblem
+from ptqc.passes.quantize.solve_weights import WeightProblem
+from ptqc.utils import store
 from ptqc.utils.executors.processes import Processes
-from ptqc.utils.store import shared
-from ptqc.utils.store.entries import ENVIRONMENT, Store, digest
-from ptqc.utils.store.housekeeping import discard
-from ptqc.utils.store.shared import SharedStore, store_at
+from ptqc.utils.store import ENVIRONMENT, SharedStore, Store, digest, discard, store_at
 
 KEY = {"step": "test"}
 ARRAYS = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
@@ -114,7 +112,7 @@ def test_a_storage_that_fails_stops_the_work(machines: Machines, monkeypatch: py
 def test_urls_that_nothing_reads_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"the store teleport://a cannot be used: .*teleport"):
         store_at("teleport://a")
-    monkeypatch.setattr(shared, "find_spec", lambda _name: None)
+    monkeypatch.setattr(store, "find_spec", lambda _name: None)
     with pytest.raises(UsageError, match=r"needs fsspec, which is not installed: pip install 'ptqc\[fsspec\]'"):
         store_at("s3://bucket")
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ptqc.utils.store import spool
+from ptqc.utils import store
 
 
 def test_it_is_written_and_read_as_any_array() -> None:
-    array = spool.zeros((2, 300, 5))
+    array = store.zeros((2, 300, 5))
     assert not array.any()
     array += 2.5
     array[1, 7] = np.arange(5)
@@ -29,7 +29,7 @@ def test_its_pages_are_no_anonymous_memory_and_go_with_it() -> None:
         return sum("(deleted)" in line for line in Path("/proc/self/maps").read_text().splitlines())
 
     before = anonymous()
-    array = spool.zeros((16 << 20,))
+    array = store.zeros((16 << 20,))
     array += 1
     assert anonymous() - before < 8 << 10
     held = mapped()
@@ -40,7 +40,7 @@ def test_its_pages_are_no_anonymous_memory_and_go_with_it() -> None:
 
 def test_numbers_are_kept_in_a_file() -> None:
     array = np.arange(12, dtype=np.int8).reshape(3, 4).T
-    kept = spool.kept(array)
+    kept = store.kept(array)
     assert np.array_equal(kept, array)
     assert kept.dtype == array.dtype
     assert not kept.flags.writeable

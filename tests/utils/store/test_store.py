@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ptqc.errors import Interrupted, UsageError
-from ptqc.utils.store.entries import Store, default_folder, digest
+from ptqc.utils.store import Store, default_folder, digest
 
 KEY = {"model": "abc", "options": {"samples": 64}}
 DOCUMENT = {"losses": [0.5, 1e-9], "name": "/conv/\u202e\n"}

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ptqc.calibration.roles import InputRole
+from ptqc.calibration.inputs import InputRole
 from ptqc.tools.evaluating.metric import Case, Share
 
 

@@ -13,15 +13,14 @@ from ptqc.artifact.folder import Artifact, KeptBudgets
 from ptqc.budget import Budgets
 from ptqc.cli.main import main
 from ptqc.errors import Infeasible, Missed, UsageError
-from ptqc.execution import profile
-from ptqc.execution.profile import Profile
+from ptqc.execution import speed
+from ptqc.execution.speed import Profile
 from ptqc.notes import Note
 from ptqc.options import CompileOptions
+from ptqc.passes.allocate.constraints import clocks, latency
+from ptqc.passes.allocate.constraints.latency import LatencyReport, _over_budget
 from ptqc.passes.allocate.cost_model import Network, Timed, TimedOperator, Times
-from ptqc.passes.allocate.job import Job
-from ptqc.passes.allocate.latency import latency_budget as latency
-from ptqc.passes.allocate.latency import times
-from ptqc.passes.allocate.latency.latency_report import LatencyReport, _over_budget
+from ptqc.passes.allocate.fit import Job
 from ptqc.utils.progress import SILENT
 
 LAYERS = ("a", "b", "c", "y")
@@ -49,9 +48,9 @@ def never(*_given: object) -> None:
 def injected() -> Iterator[None]:
     """Times of operators as above, files that take as long as predicted, and short runs."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(times, "measure_times", lambda *_given: TIMES)
+        patched.setattr(clocks, "measure_times", lambda *_given: TIMES)
         patched.setattr(latency, "_trial", as_predicted)
-        patched.setattr(profile, "ROUNDS", (1, 1))
+        patched.setattr(speed, "ROUNDS", (1, 1))
         yield
 
 
@@ -128,7 +127,7 @@ def test_less_time_puts_more_layers_on_integers(tight: Artifact, tmp_path: Path)
 def test_recorded_times_give_the_same_bytes(
     place: Path, tight: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(times, "measure_times", never)
+    monkeypatch.setattr(clocks, "measure_times", never)
     monkeypatch.setattr(latency, "_trial", never)
     again = compile_(place, tmp_path / "again", ("3ms", "30%"), times=tight.folder)
     resolved = resolve(tight, tmp_path / "resolved", ["30%", "3ms"])
@@ -139,7 +138,7 @@ def test_a_latency_that_is_missed_counts_where_asked_for(
     tight: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert tight.kept_budgets == KeptBudgets(size=True, latency=True)
-    monkeypatch.setattr(times, "profile", lambda subjects, _seconds: [Profile(4e6, {}, {}, False) for _ in subjects])
+    monkeypatch.setattr(clocks, "profile", lambda subjects, _seconds: [Profile(4e6, {}, {}, False) for _ in subjects])
     found = resolve(tight, tmp_path / "missed", ["30%", "3ms"])
     assert found.kept_budgets == KeptBudgets(size=True, latency=False)
     assert not found.kept_budgets
@@ -212,7 +211,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
 def test_times_are_corrected_by_what_the_file_takes(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     trials = Trials(1.4, latency._trial)
     monkeypatch.setattr(latency, "_trial", trials)
-    corrected = latency.within_latency(job, times.OnnxRuntimeClock(), None, None, SILENT)
+    corrected = latency.within_latency(job, clocks.OnnxRuntimeClock(), None, None, SILENT)
     context, found = corrected.decided, corrected.timed
     assert found is not None
     assert found.times.floats["a"] == pytest.approx(1.4e6)
@@ -221,17 +220,17 @@ def test_times_are_corrected_by_what_the_file_takes(job: Job, monkeypatch: pytes
 
 
 def test_corrections_that_allow_nothing_keep_the_choice(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    uncorrected = latency.within_latency(job, times.OnnxRuntimeClock(), None, None, SILENT)
+    uncorrected = latency.within_latency(job, clocks.OnnxRuntimeClock(), None, None, SILENT)
     monkeypatch.setattr(latency, "_trial", Trials(9.0, latency._trial))
-    kept = latency.within_latency(job, times.OnnxRuntimeClock(), None, None, SILENT)
+    kept = latency.within_latency(job, clocks.OnnxRuntimeClock(), None, None, SILENT)
     assert kept.timed == uncorrected.timed
     assert kept.decided.activations == uncorrected.decided.activations != {}
 
 
 def test_without_a_latency_nothing_is_timed(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(times, "measure_times", never)
+    monkeypatch.setattr(clocks, "measure_times", never)
     asked = replace(job, budgets=Budgets.parse("13%"))
-    assert latency.within_latency(asked, times.OnnxRuntimeClock(), None, None, SILENT) is asked
+    assert latency.within_latency(asked, clocks.OnnxRuntimeClock(), None, None, SILENT) is asked
 
 
 def test_a_file_over_the_budget_is_told() -> None:
@@ -276,7 +275,7 @@ def test_a_file_that_takes_longer_than_predicted_is_chosen_again(tmp_path: Path)
     found = measure_residual(tmp_path)
     everything = replace(found.context, activations=dict(found.context.ranges))
     some = {name: params for name, params in found.context.ranges.items() if name in ("x", "ar")}
-    network = times.network_of(everything)
+    network = clocks.network_of(everything)
     budgets = Budgets.parse("3ms")
     assert budgets.latency is not None
     timed = Timed(budgets.latency, network, TIMES)

@@ -7,11 +7,10 @@ from compiling import Measured, measure_residual
 
 from ptqc.codegen.program.listing import Call, Listing
 from ptqc.codegen.program.timing import TimedCall, TimedProgram
-from ptqc.execution.profile import Profile
+from ptqc.execution.speed import Profile
 from ptqc.ir.plan import Plan
+from ptqc.passes.allocate.constraints.clocks import LoweredPlan, any_plan, charges, network_of, times_of, turns
 from ptqc.passes.allocate.cost_model import Edge, Network, TimedOperator, Times
-from ptqc.passes.allocate.latency.library_clock import LoweredPlan, charges, times_of, turns
-from ptqc.passes.allocate.latency.times import any_plan, network_of
 from ptqc.passes.allocate.problem import packed, table_numbers
 
 LAYERS = ("a", "b", "c", "y")

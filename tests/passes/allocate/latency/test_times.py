@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from compiling import Measured, measure_residual, measured_model, proto, samples, weight
 
-from ptqc.execution import profile
+from ptqc.execution import speed
 from ptqc.ir.sites import useful_sites
-from ptqc.passes.allocate.latency import times
-from ptqc.passes.allocate.latency.times import any_plan, measure_times, network_of, quantized_subject
+from ptqc.passes.allocate.constraints import clocks
+from ptqc.passes.allocate.constraints.clocks import any_plan, measure_times, network_of, quantized_subject
 from ptqc.passes.allocate.problem import packed, table_numbers
 from ptqc.utils.progress import SILENT
 
@@ -23,13 +23,13 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
 def test_executed_conversions_are_the_predicted_ones(
     measured: Measured, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(profile, "ROUNDS", (1, 1))
+    monkeypatch.setattr(speed, "ROUNDS", (1, 1))
     context, rng = measured.context, np.random.default_rng(seed)
     some = [site for site in context.sites if rng.random() < 0.7]
     kept = useful_sites(some, context.kernels, {layer.name for layer in context.layers})
     plan = any_plan(context, measured.options, {site.name: context.ranges[site.name] for site in kept})
     lowered, exported = packed(context, plan, table_numbers(context, plan.formats))
-    (found,) = profile.profile([quantized_subject(lowered, exported, plan, measured.feeds[0])], 0.01)
+    (found,) = speed.profile([quantized_subject(lowered, exported, plan, measured.feeds[0])], 0.01)
     network = network_of(context)
     operators = {operator.node for operator in network.operators}
     assert set(found.charges) - operators == {
@@ -43,26 +43,26 @@ def test_executed_conversions_are_the_predicted_ones(
     assert {name for name in network.on_codes(plan.params) if name in layers} == layers & set(plan.integer)
 
 
-def _counting(network: times.Network, what: str) -> times.Times:
+def _counting(network: clocks.Network, what: str) -> clocks.Times:
     """Times in which only conversions of one kind take any."""
     ones = {edge.tensor: 1.0 for edge in network.edges}
     columns = {"quantize": ones, "dequantize": {}} if what == "quantize" else {"quantize": {}, "dequantize": ones}
-    return times.Times("", {}, {}, columns["quantize"], columns["dequantize"])
+    return clocks.Times("", {}, {}, columns["quantize"], columns["dequantize"])
 
 
 def test_every_operator_that_takes_time_gets_one(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(times, "SECONDS", 0.01)
+    monkeypatch.setattr(clocks, "SECONDS", 0.01)
     found = measure_times(measured.context, measured.options, SILENT)
     layers = {layer.name for layer in measured.context.layers}
     assert layers <= found.floats.keys()
     assert layers <= found.integers.keys()
     assert {"x", "ar", "br", "cr"} <= found.quantize.keys() & found.dequantize.keys()
-    assert found == times.Times.from_json(found.to_json())
+    assert found == clocks.Times.from_json(found.to_json())
 
 
 def test_a_table_of_codes_is_charged_to_its_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the conversions that it would need in float are timed on a file without tables."""
-    monkeypatch.setattr(times, "SECONDS", 0.01)
+    monkeypatch.setattr(clocks, "SECONDS", 0.01)
     graph = "g (float[N,8,32,32] x) => (float[N,8,32,32] y) { a = Conv(x, w, b) m = Mish(a) y = Conv(m, w, b) }"
     model = proto(graph, w=weight(8, 8, 1, 1), b=weight(8))
     found = measured_model(model, samples(8, 32, 32, count=16), tmp_path, activations="integer", bits=(7,))

@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from ptqc.passes.allocate.loss.bounds import (
+from ptqc.passes.allocate.constraints.criteria import (
     CONFIDENCE,
     at_most,
     draws_needed,

@@ -19,8 +19,7 @@ from ptqc.losses import OutputLoss
 from ptqc.losses.classes import Logits
 from ptqc.losses.embedding import Embedding
 from ptqc.losses.regression import Regression
-from ptqc.passes.allocate.loss.bounds import mean_at_most, most_of
-from ptqc.passes.allocate.loss.criteria import (
+from ptqc.passes.allocate.constraints.criteria import (
     EXACT,
     EvaluatedDrop,
     LabelledDrop,
@@ -29,6 +28,8 @@ from ptqc.passes.allocate.loss.criteria import (
     SameClass,
     Splits,
     check_unit,
+    mean_at_most,
+    most_of,
 )
 from ptqc.utils.progress import SILENT
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ptqc.losses.classes import Logits
-from ptqc.passes.allocate.loss.flips import Flips
+from ptqc.passes.allocate.constraints.criteria import Flips
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from ptqc.errors import CalibrationError
 from ptqc.frontend import read_model
 from ptqc.notes import Level
 from ptqc.options import CompileOptions
-from ptqc.passes.allocate.loss.judges import gather_apart, with_judges
+from ptqc.passes.allocate.constraints.loss import gather_apart, with_judges
 from ptqc.passes.quantize.prepare import prepare
 from ptqc.utils.progress import SILENT
 

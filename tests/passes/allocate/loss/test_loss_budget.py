@@ -18,11 +18,9 @@ from ptqc.errors import Infeasible, Missed, UsageError
 from ptqc.execution.onnxruntime import Runner
 from ptqc.losses import OutputLoss
 from ptqc.losses.classes import Logits
-from ptqc.passes.allocate.loss import loss_budget
-from ptqc.passes.allocate.loss.bounds import mean_at_most
-from ptqc.passes.allocate.loss.criteria import Criterion, Lost
-from ptqc.passes.allocate.loss.kept_loss import tell_loss
-from ptqc.passes.allocate.loss.loss_budget import CLOSE, ROUNDS, Round, Verdict
+from ptqc.passes.allocate.constraints import loss
+from ptqc.passes.allocate.constraints.criteria import Criterion, Lost, mean_at_most
+from ptqc.passes.allocate.constraints.loss import CLOSE, ROUNDS, Round, Verdict, tell_loss
 from ptqc.utils.deadline import Deadline
 from ptqc.utils.progress import SILENT
 
@@ -81,7 +79,7 @@ def round_of(limit: float, lost: float, size: int, criterion: Planted) -> Round:
 def test_rounds_close_in_on_the_largest_limit_that_is_good(factor: float, order: float) -> None:
     build: Any = Builder(0.01, factor, order)
     with SILENT.stage("") as stage:
-        rounds = loss_budget._rounds(build, StartsAtLimit(0.01, "nat", {}), Deadline(), stage)
+        rounds = loss._rounds(build, StartsAtLimit(0.01, "nat", {}), Deadline(), stage)
     best = (0.01 / factor) ** (1 / order)
     good = max((one.limit for one in rounds if one.room >= 1), default=0.0)
     assert len(rounds) <= ROUNDS
@@ -98,14 +96,14 @@ class StartsAtLimit(Planted):
 def test_there_is_no_round_for_which_there_is_no_time() -> None:
     build: Any = Builder(0.01, 6.0, 1.0)
     with SILENT.stage("") as stage:
-        assert len(loss_budget._rounds(build, StartsAtLimit(0.01, "nat", {}), Deadline(0.0), stage)) == 1
+        assert len(loss._rounds(build, StartsAtLimit(0.01, "nat", {}), Deadline(0.0), stage)) == 1
 
 
 def verdict_of(*lost: float) -> Verdict:
     """Of files of 100, 99, … bytes, given in another order."""
     criterion = Planted(0.01, "nat", {})
     rounds = [round_of(0.01, value, 100 - number, criterion) for number, value in enumerate(lost)]
-    return loss_budget._judge(criterion, rounds[::-1], range(len(rounds)), SILENT)
+    return loss._judge(criterion, rounds[::-1], range(len(rounds)), SILENT)
 
 
 @pytest.mark.parametrize(

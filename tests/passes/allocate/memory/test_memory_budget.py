@@ -10,7 +10,7 @@ from compiling import compiled, proto, quick, samples, weight
 import ptqc
 from ptqc.artifact.folder import Artifact
 from ptqc.errors import Infeasible, Missed, UsageError
-from ptqc.passes.allocate.memory import memory_report
+from ptqc.passes.allocate.constraints import memory
 
 # Two layers whose weights are most of the memory.
 GRAPH = """g (float[N,16] x) => (float[N,64] y) {
@@ -106,7 +106,7 @@ def test_another_budget_and_a_given_plan(place: Path, free: Artifact, held: Arti
 def test_a_file_that_needs_more_is_delivered_with_a_warning(
     place: Path, free: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory_report, "loaded_bytes", lambda _proto: 2_000_000)
+    monkeypatch.setattr(memory, "loaded_bytes", lambda _proto: 2_000_000)
     with quick():
         options: Any = {"output": place / "missed", "cache": place / "cache", "budget": "1MBram"}
         found = ptqc.resolve(free.folder, **options)

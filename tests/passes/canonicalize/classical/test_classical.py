@@ -13,7 +13,7 @@ from rewriting import operators, rewrite
 
 from ptqc.execution.onnxruntime import Runner
 from ptqc.notes import Level, Note
-from ptqc.passes.canonicalize.classical.learners import Classical
+from ptqc.passes.canonicalize.classical import Classical
 from ptqc.passes.canonicalize.foreign_types import ForeignTypes
 from ptqc.passes.runner import run_rewrites
 

@@ -10,8 +10,7 @@ from rewriting import operators, rewrite
 
 from ptqc.errors import ModelError
 from ptqc.passes.base import Probed
-from ptqc.passes.canonicalize.convert_opset import TARGET, ConvertOpset
-from ptqc.passes.canonicalize.tools.opset_changes import CHANGES
+from ptqc.passes.canonicalize.convert_opset import CHANGES, TARGET, ConvertOpset
 
 OLDEST = 7
 CONSTANTS = {

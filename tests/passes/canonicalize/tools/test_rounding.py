@@ -7,7 +7,7 @@ from ptqc.errors import PassError
 from ptqc.execution.onnxruntime import Runner
 from ptqc.passes.base import Probed, Result
 from ptqc.passes.canonicalize.fold_batch_norm import FoldBatchNorm
-from ptqc.passes.canonicalize.tools.rounding import rounded_otherwise
+from ptqc.passes.canonicalize.tools import rounded_otherwise
 from ptqc.passes.runner import run_rewrites
 
 # Sines of large numbers make much of a rounding, as deep networks do.

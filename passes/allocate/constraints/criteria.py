@@ -1,0 +1,509 @@
+"""What a loss budget counts, on samples that choose and on samples that judge: one class for each way of counting."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from ptqc.budget import DROP, LOSS_UNITS, SAME, LossBudget
+from ptqc.calibration.samples import Samples
+from ptqc.errors import UsageError
+from ptqc.evaluation.labels import Labelled
+from ptqc.evaluation.scoring import Scoring
+from ptqc.execution.onnxruntime import Runner, open_packed
+from ptqc.execution.tensors import outputs_in_files
+from ptqc.ir.recorded import release, released, remembered
+from ptqc.losses import Kinds, OutputLoss, Outputs, comparable
+from ptqc.losses.base import some_rows
+from ptqc.losses.classes import Classes
+
+# How much a whole population loses at most, by some of its samples: one-sided bounds of CONFIDENCE.
+
+CONFIDENCE = 0.9
+HALVINGS = 60
+STEPS = 4001  # of the integral over the density
+TAIL = 1e3  # no quantile that is asked for lies further out
+
+
+def most_of(hits: int, count: int, confidence: float = CONFIDENCE) -> float:
+    """The largest share of which `count` independent draws still show at most `hits` with probability 1 − confidence.
+
+    Clopper and Pearson, Biometrika 26 (1934): exact for whatever the share is.
+    """
+    if hits >= count:
+        return 1.0
+    low, high = hits / count, 1.0
+    for _ in range(HALVINGS):
+        share = (low + high) / 2
+        low, high = (share, high) if at_most(hits, count, share) > 1 - confidence else (low, share)
+    return high
+
+
+def at_most(hits: int, count: int, share: float) -> float:
+    """Probability that at most `hits` of `count` draws are of a kind that has this share of all."""
+    if hits < 0 or share >= 1:
+        return float(hits >= count)
+    if share <= 0:
+        return 1.0
+    k = np.arange(min(hits, count) + 1)
+    orders = np.concatenate([[0.0], np.cumsum(np.log((count - k[1:] + 1) / k[1:]))])  # log of (count over k)
+    return float(min(1.0, np.exp(orders + k * math.log(share) + (count - k) * math.log1p(-share)).sum()))
+
+
+def most_hits(count: int, share: float, confidence: float = CONFIDENCE) -> int:
+    """The most hits among `count` draws whose bound `most_of` is still at most `share`; -1 where not even none will do.
+
+    It is the last k with P(at most k | share) ≤ 1 − confidence.
+    """
+    hits = -1
+    while hits < count and at_most(hits + 1, count, share) <= 1 - confidence:
+        hits += 1
+    return hits
+
+
+def draws_needed(share: float, confidence: float = CONFIDENCE) -> int:
+    """The fewest draws without a hit that show a share of at most `share`."""
+    return math.ceil(math.log(1 - confidence) / math.log1p(-share))
+
+
+def mean_at_most(values: Sequence[float] | np.ndarray, count: int = 0) -> float:
+    """An upper bound on the mean of what `values` were drawn from.
+
+    count: of samples, where so many others of this mean, spread and skewness are meant. Student's t, corrected for the
+    skewness of the sample, as losses have a long tail on the right that few samples show too little of (Hall, Annals of
+    Statistics 20 (1992), the monotone transformation of the statistic).
+    """
+    x, count = np.asarray(values, np.float64), count or len(values)
+    if min(len(x), count) < 2:
+        return math.inf
+    mean, spread = float(x.mean()), float(x.std(ddof=1))
+    if not spread > 0:
+        return mean
+    t, root = student(CONFIDENCE, count - 1), math.sqrt(count)
+    centred = x - mean
+    skewness = float((centred**3).mean() / (centred**2).mean() ** 1.5) / root
+    if skewness <= 1e-6:  # a tail on the left makes no bound tighter
+        return mean + t * spread / root
+    return mean - 3 / skewness * (float(np.cbrt(1 - skewness * (t + skewness / 6))) - 1) * spread / root
+
+
+@cache
+def student(probability: float, freedom: int) -> float:
+    """The quantile of Student's distribution above its median, to six digits."""
+    scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(freedom * math.pi)
+    low, high = 0.0, TAIL
+    for _ in range(HALVINGS):
+        t = (low + high) / 2
+        # The substitution x = sqrt(freedom) tan(a) makes the density a power of cos(a).
+        end = math.atan(t / math.sqrt(freedom))
+        angles = np.linspace(0, end, STEPS)
+        area = scale * math.sqrt(freedom) * _simpson(np.cos(angles) ** (freedom - 1), end)
+        low, high = (t, high) if 0.5 + area < probability else (low, t)
+    return high
+
+
+def _simpson(heights: np.ndarray, width: float) -> float:
+    inner = 4 * heights[1:-1:2].sum() + 2 * heights[2:-1:2].sum()
+    return float((heights[0] + inner + heights[-1]) * width / (len(heights) - 1) / 3)
+
+
+# How many top classes a loss of class scores is likely to change, told from the float scores alone.
+#
+# Noise of variance σ² on every score costs KL ≈ ½ σ² (1 − Σ_c p_c²) to second order, and the two best classes change
+# places with probability Φ(−m / (σ√2)) where the second is m behind. Both are means over predictions.
+
+MOST_ROWS = 4096
+FLIP_HALVINGS = 50
+RANGE = (1e-8, 1e2)  # of losses
+SMALLEST_SHARE = 1e-9
+
+
+@dataclass(frozen=True)
+class Flips:
+    """margins: of the best class before the second, in log probabilities. doubt: the mean of 1 − Σ p²."""
+
+    margins: np.ndarray
+    doubt: float
+
+    @classmethod
+    def of(cls, kind: Classes, values: Iterable[np.ndarray]) -> "Flips":
+        """What float outputs say."""
+        rows = list[np.ndarray]()
+        for value in values:
+            rows.append(some_rows(kind.log_probabilities(value), kind.axis)[:MOST_ROWS])
+            if sum(map(len, rows)) >= MOST_ROWS:
+                break
+        log_p = np.concatenate(rows)[:MOST_ROWS]
+        if log_p.shape[1] < 2:
+            return cls(np.full(len(log_p), np.inf), 1.0)
+        best = np.sort(log_p, axis=1)[:, -2:]
+        doubt = float(np.mean(1 - np.exp(2 * log_p).sum(1)))
+        return cls(best[:, 1] - best[:, 0], max(doubt, 1e-6))
+
+    def share(self, loss: float) -> float:
+        """The share of predictions that change where the mean divergence is `loss`."""
+        sigma = math.sqrt(2 * max(loss, RANGE[0]) / self.doubt)
+        return max(float(np.mean([0.5 * math.erfc(m / (2 * sigma)) for m in self.margins])), SMALLEST_SHARE)
+
+    def loss(self, share: float, most: float) -> float:
+        """The loss, at most `most`, with which this share changes."""
+        low, high = math.log(RANGE[0]), math.log(most)
+        for _ in range(FLIP_HALVINGS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.share(math.exp(middle)) < share else (low, middle)
+        return math.exp(low)
+
+
+# Samples from which constants of a loss, such as variances, are taken.
+REFERENCES = 64
+# A plan is aimed at that a judge passes with this probability.
+PASSING = 0.75
+# Times by which one round may change the predicted loss.
+MOST_ROOM = 8.0
+MOST_SAMPLES = 10**6
+# Samples that judge where there are as many, and how many differing ones of them the limit should allow: with fewer the
+# bound asks for much less than the limit.
+WANTED, WANTED_DIFFERENCES = (256, 1024), 10
+STUDENT, EXACT, NO_BOUND = "Student's t, corrected for skewness", "Clopper-Pearson", "none: one figure"
+
+Compared = Iterator[tuple[Outputs, Outputs]]
+
+
+@dataclass(frozen=True)
+class Lost:
+    """What a file loses. value: as counted. bound: what it loses at most, with CONFIDENCE; values: by sample."""
+
+    value: float
+    bound: float
+    samples: int
+    method: str
+    values: tuple[float, ...] = ()
+
+    @classmethod
+    def mean(cls, values: np.ndarray) -> "Lost":
+        """Of values that are drawn independently."""
+        return cls(float(values.mean()), mean_at_most(values), len(values), STUDENT, tuple(values.tolist()))
+
+
+@dataclass(frozen=True)
+class Criterion(ABC):
+    """limit: what may be lost. unit: of it, as the budget writes it. order: the power of it that a loss grows with."""
+
+    limit: float
+    unit: str
+    order: ClassVar[float] = 1.0
+
+    def shown(self, lost: float) -> str:
+        """What is lost, in the words of the budget."""
+        if self.unit == SAME:
+            return f"{100 * lost:.2f} % of the top classes"
+        return f"{lost:.2f} points" if self.unit == DROP else f"{lost:.3g} {self.unit}"
+
+    @abstractmethod
+    def held(self, file: onnx.ModelProto) -> Lost:
+        """What a file loses on samples that choose."""
+
+    @abstractmethod
+    def judged(self, file: onnx.ModelProto) -> Lost:
+        """What it loses on samples that chose nothing."""
+
+    @property
+    @abstractmethod
+    def judges(self) -> int:
+        """How many samples judge."""
+
+    @property
+    def can_show(self) -> bool:
+        """Whether so many samples could show that a budget is kept, and might by chance not show it."""
+        return self.judges > 1
+
+    def start(self, default: float) -> float:
+        """The predicted loss of the first plan. default: what 8-bit activations may cost."""
+        return default
+
+    def room(self, held: Lost) -> float:
+        """How many times as much may be predicted to be lost so that the judge still passes it with PASSING."""
+        return _room(self.limit, _expected_bound(np.array(held.values), self.judges), self.order)
+
+    def needed(self, judged: Lost) -> int | None:
+        """How many samples would show what these suggest; None where no number of them would."""
+        if judged.value >= self.limit or not math.isfinite(judged.bound):
+            return None
+        return math.ceil(judged.samples * ((judged.bound - judged.value) / (self.limit - judged.value)) ** 2)
+
+
+@dataclass(frozen=True)
+class Splits:
+    """What samples choose (held_back) and judge (judging), and the float model that both compare with."""
+
+    model: ir.Model
+    kinds: Kinds
+    held_back: Samples
+    judging: Samples
+
+    def compared(self, file: onnx.ModelProto, samples: Samples) -> Compared:
+        """Outputs of the float model and of a file, sample by sample."""
+        packed = open_packed(file, self.model)
+        return ((self.real.run(feeds), packed.run(feeds)) for feeds in samples)
+
+    @cached_property
+    def real(self) -> Runner:
+        """The float model, opened once."""
+        return Runner(self.model)
+
+    @cached_property
+    def loss(self) -> OutputLoss:
+        """With the constants that held-back samples give."""
+        return OutputLoss.of(
+            self.kinds, outputs_in_files(self.real.run(feeds) for feeds in self.held_back[:REFERENCES])
+        )
+
+    @property
+    def first_classes(self) -> tuple[str, Classes]:
+        """The first output of classes, with its kind."""
+        return next(iter(_classes(self.kinds).items()))
+
+
+@dataclass(frozen=True)
+class OnSplits(Criterion):
+    """What is counted on calibration samples."""
+
+    splits: Splits
+
+    @property
+    def judges(self) -> int:
+        return len(self.splits.judging)
+
+
+@dataclass(frozen=True)
+class MeanLoss(OnSplits):
+    """The mean loss of the outputs, in their own unit."""
+
+    def held(self, file: onnx.ModelProto) -> Lost:
+        return self._lost(file, self.splits.held_back)
+
+    def judged(self, file: onnx.ModelProto) -> Lost:
+        return self._lost(file, self.splits.judging)
+
+    def _lost(self, file: onnx.ModelProto, samples: Samples) -> Lost:
+        loss = self.splits.loss
+        found = [(loss(a, b), loss.size(a)) for a, b in self.splits.compared(file, samples)]
+        return Lost.mean(_weighed(found))
+
+    def start(self, default: float) -> float:
+        del default
+        return self.limit
+
+
+@dataclass(frozen=True)
+class SameClass(OnSplits):
+    """The share of predictions whose top class is another; of several outputs of classes the one that differs most."""
+
+    order: ClassVar[float] = 2.0  # outputs move by the root of the loss, and so many cross over
+
+    def held(self, file: onnx.ModelProto) -> Lost:
+        """As counted, drawn towards what the size of the loss makes likely: few samples show few differences."""
+        name, kind = self.splits.first_classes
+        losses = list[tuple[float, int]]()  # the divergence of the first output of classes
+
+        def compared() -> Compared:
+            for real, found in self.splits.compared(file, self.splits.held_back):
+                losses.append((kind.combine(kind.losses(real[name], found[name])), real[name].size))
+                yield real, found
+
+        lost = self._lost(compared())
+        likely = self._flips.share(float(_weighed(losses).mean()))
+        count = lost.samples * likely
+        value = likely * (lost.samples * lost.value + 1) / (count + 1)
+        return Lost(value, lost.bound, lost.samples, lost.method, lost.values)
+
+    def judged(self, file: onnx.ModelProto) -> Lost:
+        return self._lost(self.splits.compared(file, self.splits.judging))
+
+    def _lost(self, compared: Compared) -> Lost:
+        found = [differing_classes(self.splits.kinds, *pair) for pair in compared]
+        differing, predictions = (sum(numbers) for numbers in zip(*found, strict=True))
+        if max(count for _, count in found) == 1:
+            bound = most_of(differing, predictions)
+            return Lost(differing / predictions, bound, predictions, EXACT, tuple(float(x) for x, _ in found))
+        values = _weighed([(number / max(count, 1), count) for number, count in found])
+        if np.ptp(values) > 0:
+            return Lost.mean(values)
+        more = values.copy()  # one more prediction is taken to differ: samples that are all alike show no spread
+        more[0] += len(values) / predictions
+        return Lost(float(values.mean()), mean_at_most(more), len(values), STUDENT, tuple(values.tolist()))
+
+    @property
+    def can_show(self) -> bool:
+        return self.judges >= draws_needed(self.limit)
+
+    @cached_property
+    def _flips(self) -> Flips:
+        name, kind = self.splits.first_classes
+        return Flips.of(kind, (self.splits.real.run(feeds)[name] for feeds in self.splits.held_back))
+
+    def start(self, default: float) -> float:
+        return self._flips.loss(self._aim(), default)
+
+    def _aim(self) -> float:
+        """The share of differing predictions that the judge passes with PASSING."""
+        most = most_hits(self.judges, self.limit)
+        return self.limit if most < 0 else min(self.limit, most_of(most, self.judges, 1 - PASSING))
+
+    def room(self, held: Lost) -> float:
+        if held.method == EXACT:
+            return _room(self._aim(), held.value, self.order)
+        return super().room(held)
+
+    def needed(self, judged: Lost) -> int | None:
+        if judged.method != EXACT or judged.value >= self.limit:
+            return super().needed(judged)
+        low, high = 0, max(judged.samples, draws_needed(self.limit))
+        while not self._shows(judged.value, high):
+            if high > MOST_SAMPLES:
+                return None
+            low, high = high, 2 * high
+        while high - low > 1:
+            count = (low + high) // 2
+            low, high = (low, count) if self._shows(judged.value, count) else (count, high)
+        return high
+
+    def _shows(self, share: float, count: int) -> bool:
+        """Whether so many samples, of which this share differs, show that the limit is kept."""
+        return most_of(round(share * count), count) <= self.limit
+
+
+def _scored(file: onnx.ModelProto, model: ir.Model) -> Runner:
+    """A packed file as it is delivered, for whoever feeds only what that takes."""
+    stand_ins = remembered(model)
+    return open_packed(release(file, stand_ins)[0] if stand_ins else file, model)
+
+
+@dataclass(frozen=True)
+class LabelledDrop(Criterion):
+    """Points of the score that are lost on labelled samples: every second one chooses, the others judge."""
+
+    model: ir.Model
+    labelled: Labelled
+    order: ClassVar[float] = 2.0
+
+    def held(self, file: onnx.ModelProto) -> Lost:
+        return self._lost(file, 0)
+
+    def judged(self, file: onnx.ModelProto) -> Lost:
+        return self._lost(file, 1)
+
+    def _lost(self, file: onnx.ModelProto, first: int) -> Lost:
+        half, real = self.labelled.every_second(first), self._real[first::2]
+        found = half.measured(_scored(file, self.model).run)
+        value, drops = half.points(real) - half.points(found), half.drops(real, found)
+        bound = value + mean_at_most(drops) - float(drops.mean())
+        return Lost(value, bound, len(half.samples), STUDENT, tuple(drops.tolist()))
+
+    @cached_property
+    def _real(self) -> Sequence[Any]:
+        return self.labelled.measured(Runner(released(self.model)).run)
+
+    @property
+    def judges(self) -> int:
+        return self.labelled.every_second(1).draws
+
+
+@dataclass(frozen=True)
+class EvaluatedDrop(Criterion):
+    """Points that the user's own score falls by. It is one figure, which judges as it is."""
+
+    model: ir.Model
+    scoring: Scoring
+    order: ClassVar[float] = 2.0
+
+    def held(self, file: onnx.ModelProto) -> Lost:
+        value = self.scoring.float_score - self.scoring.score(_scored(file, self.model).run)
+        return Lost(value, value, 0, NO_BOUND)
+
+    def judged(self, file: onnx.ModelProto) -> Lost:
+        return self.held(file)
+
+    @property
+    def judges(self) -> int:
+        return 0
+
+    def room(self, held: Lost) -> float:
+        return _room(self.limit, held.value, self.order)
+
+    def needed(self, judged: Lost) -> int | None:
+        del judged
+        return None
+
+
+def differing_classes(kinds: Kinds, real: Outputs, found: Outputs) -> tuple[int, int]:
+    """Predictions of a run whose top class differs, and how many there are: of the output that differs most.
+
+    (0, 0) where no output has classes.
+    """
+    each = [~kind.same(*comparable(kind, real[name], found[name])) for name, kind in _classes(kinds).items()]
+    nothing = np.zeros(0, np.bool_)
+    worst = max(each, key=lambda differs: (differs.mean() if differs.size else 0.0, differs.size), default=nothing)
+    return int(worst.sum()), int(worst.size)
+
+
+def _classes(kinds: Kinds) -> dict[str, Classes]:
+    return {name: kind for name, kind in kinds.items() if isinstance(kind, Classes)}
+
+
+def check_unit(budget: LossBudget, kinds: Kinds) -> None:
+    """Raises UsageError where the outputs are not judged in what the budget counts."""
+    if budget.unit == DROP:
+        return
+    unit = OutputLoss(kinds).unit
+    judged = ", ".join(f"{name} as {kind.describe()}" for name, kind in kinds.items())
+    fitting = f"0.01{LOSS_UNITS[unit]}"
+    if budget.unit == SAME:
+        if not _classes(kinds):
+            raise UsageError(
+                f"the budget {budget} counts top classes, but no output has classes ({judged}): "
+                f"give a loss such as {fitting}, or say with --loss OUTPUT=logits which output has them"
+            )
+    elif budget.unit != LOSS_UNITS[unit]:
+        raise UsageError(
+            f"the budget {budget} does not fit: the outputs of this model are judged in {unit} ({judged}); "
+            f"give a loss such as {fitting}"
+        )
+
+
+def samples_wanted(budget: LossBudget | None) -> int:
+    """How many samples a judge is given where there are as many."""
+    if budget is None or budget.unit == DROP:
+        return 0
+    return int(np.clip(WANTED_DIFFERENCES / budget.limit, *WANTED)) if budget.unit == SAME else WANTED[0]
+
+
+def samples_necessary(budget: LossBudget) -> int:
+    """How few samples could at all show that the budget is kept."""
+    return draws_needed(budget.limit) if budget.unit == SAME else 2
+
+
+def _weighed(found: Sequence[tuple[float, int]]) -> np.ndarray:
+    """Values whose plain mean is the mean of the given ones by their weights."""
+    values, weights = (np.array(column, np.float64) for column in zip(*found, strict=True))
+    return np.asarray(values * weights / (weights.mean() or 1.0))
+
+
+def _expected_bound(held: np.ndarray, judges: int) -> float:
+    """What a judge's bound stays under with PASSING, for all that held-back samples say."""
+    if len(held) < 2:
+        return 2 * float(held.mean())
+    luck = float(held.std(ddof=1)) * math.sqrt(1 / judges + 1 / len(held)) * student(PASSING, len(held) - 1)
+    return mean_at_most(held, judges) + luck
+
+
+def _room(limit: float, lost: float, order: float) -> float:
+    """How many times as much may be predicted, where so much was lost; what is lost is to the power of `order`."""
+    times = (limit / lost) ** order if lost > 0 else MOST_ROOM
+    return float(np.clip(times, 1 / MOST_ROOM, MOST_ROOM))

@@ -1,0 +1,426 @@
+"""A budget of loss is met by measuring: plan, build, measure on held-back samples, correct the limit, plan again.
+
+The predicted loss of a plan is a sum of losses measured one by one, so the file of a plan loses more or less than that.
+Samples that chose nothing then judge the files that held-back samples found good, from the largest to the smallest, and
+the last one before the first that fails is delivered. The order is fixed before the judge sees any of them, so that all
+that pass together err as rarely as one alone (fixed sequence of tests: Maurer, Hothorn, Lehmacher 1995).
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ptqc.budget import DROP, LossBudget
+from ptqc.calibration.images import Preprocessing
+from ptqc.calibration.inputs import input_specs
+from ptqc.calibration.open_batches import OpenBatches
+from ptqc.calibration.recording import with_recorded
+from ptqc.calibration.runnable import check_runs
+from ptqc.calibration.samples import Samples, collect
+from ptqc.codegen.targets import Chosen
+from ptqc.errors import CalibrationError, Infeasible, Missed, UsageError
+from ptqc.evaluation.scoring import Scoring
+from ptqc.frontend import ModelSource
+from ptqc.ir.plan import Plan
+from ptqc.losses import UNITS
+from ptqc.notes import Level, Note
+from ptqc.options import CompileOptions
+from ptqc.passes.allocate.activations_in_float import fit_finite, with_float_layers
+from ptqc.passes.allocate.allocation import best_choice, smallest_within
+from ptqc.passes.allocate.choose_activations import ChooseActivations
+from ptqc.passes.allocate.constraints.criteria import (
+    CONFIDENCE,
+    Criterion,
+    EvaluatedDrop,
+    LabelledDrop,
+    Lost,
+    MeanLoss,
+    SameClass,
+    Splits,
+    check_unit,
+    samples_necessary,
+    samples_wanted,
+)
+from ptqc.passes.allocate.fit import Fitted, Job, OnePlan, PlanSearch, Search, smallest_plan
+from ptqc.passes.effects import applied
+from ptqc.passes.quantize.phases import Decided
+from ptqc.passes.quantize.prepare import SYNTHETIC, Prepared, gather
+from ptqc.utils.deadline import Deadline
+from ptqc.utils.progress import Progress, Stage
+
+ROUNDS = 5
+# Of the predicted loss, what 8-bit activations may take.
+ACTIVATIONS = 0.5
+# A limit within this factor of one that is too large is close enough: a few percent of the bytes.
+CLOSE = 1.2
+# Of the largest good limit, those of further plans: the judge has some chance to fail the plan of that one.
+SAFER = (1 / 8, 1 / 3)
+# Of a limit that is computed from files that all lose too much.
+MARGIN = 0.9
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """What a compile is given beside the job.
+
+    fit: makes the file of the plan that a search takes. plan: fixed decisions. target: which may change what layers in
+    float read. share: of the deadline for one plan.
+    """
+
+    fit: Callable[[Decided, Search], Fitted]
+    plan: Plan | None
+    target: Chosen | None
+    deadline: Deadline
+    share: float
+
+
+@dataclass(frozen=True)
+class Round:
+    """One plan that was built. limit: of its predicted loss; room: by how much that may grow."""
+
+    limit: float
+    job: Job
+    fitted: Fitted
+    held: Lost
+    room: float
+
+    @property
+    def size(self) -> int:
+        """Bytes of its file."""
+        return self.fitted.exported.size
+
+    @property
+    def predicted(self) -> float:
+        """What activations and weights were predicted to lose together."""
+        return self.job.decided.activation_loss + self.fitted.allocation.loss
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The rounds in the order in which they were built, the one that is delivered, and what its judge found.
+
+    judged: by number of the round.
+    """
+
+    criterion: Criterion
+    rounds: tuple[Round, ...]
+    delivered: int
+    judged: dict[int, Lost]
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the bound on what the delivered file loses is within the budget."""
+        return self.judged[self.delivered].bound <= self.criterion.limit
+
+
+def criterion_of(job: Job, budget: LossBudget, scoring: Scoring | None) -> Criterion:
+    """What a budget counts. Raises UsageError where it does not fit the model."""
+    decided, judging = job.decided, job.prepared.judging
+    check_unit(budget, decided.kinds)
+    if budget.unit == DROP:
+        assert scoring is not None  # see `ptqc.early_checks.check_score`
+        if scoring.labelled is None:
+            return EvaluatedDrop(budget.limit, budget.unit, job.model, scoring)
+        return LabelledDrop(budget.limit, budget.unit, job.model, scoring.labelled)
+    if judging is None:
+        raise UsageError(
+            f"the budget {budget} needs samples that were used for no choice, and the earlier compile set none aside: "
+            "give more samples with --calibration DATA (those that were measured on are left out), or compile again "
+            "with a loss budget"
+        )
+    splits = Splits(job.model, decided.kinds, decided.held_back, judging)
+    of_classes = budget.unit.startswith("%")
+    return (SameClass if of_classes else MeanLoss)(budget.limit, budget.unit, splits)
+
+
+def fit_within_loss(job: Job, criterion: Criterion, given: Fitting) -> tuple[Job, Fitted, Verdict]:
+    """The smallest file found that keeps a budget of loss, or the best of a size, with the compile that made it.
+
+    Raises Infeasible where budgets contradict each other.
+    """
+    progress = job.decided.progress
+    with progress.stage("meet the loss", ROUNDS) as stage:
+        build = _Building(job, criterion, given)
+        rounds = _rounds(build, criterion, given.deadline, stage)
+        if criterion.can_show:
+            rounds += _safer(build, rounds, given.deadline, stage)
+    hopeful = [number for number, one in enumerate(rounds) if one.held.value <= criterion.limit]
+    if not hopeful:
+        _check_agreeing(job, criterion, rounds)
+        hopeful = [min(range(len(rounds)), key=lambda number: rounds[number].held.value)]
+    verdict = _judge(criterion, rounds, hopeful, progress)
+    chosen = rounds[verdict.delivered]
+    return chosen.job, chosen.fitted, verdict
+
+
+@dataclass(frozen=True)
+class _Building:
+    """Builds and measures the plan of a limit on the predicted loss."""
+
+    job: Job
+    criterion: Criterion
+    given: Fitting
+
+    def __call__(self, limit: float, earlier: Sequence[Round]) -> Round | None:
+        """The round; None where its plan was built before."""
+        plan = self.given.plan
+        job = self.job if plan is not None else _with_activations(self.job, ACTIVATIONS * limit)
+        job = with_float_layers(job, self.given.target, plan)
+        # Of a given size, and of a given plan, only the activations follow from the limit.
+        fixed = job.limit is not None or plan is not None
+        if fixed and any(one.job.decided.activations == job.decided.activations for one in earlier):
+            return None
+        tried = [one.fitted.plan for one in earlier]
+        decided = replace(job.decided, deadline=self.given.deadline.share(self.given.share))
+        job, fitted = fit_finite(job, decided, plan, lambda known: self._fit(known, limit, tried))
+        if fitted is None:
+            return None
+        held = self.criterion.held(fitted.exported.proto)
+        return Round(limit, job, fitted, held, self.criterion.room(held))
+
+    def _fit(self, decided: Decided, limit: float, tried: Sequence[Plan]) -> Fitted | None:
+        options, size = self.job.options, self.job.limit
+        if size is not None or self.given.plan is not None:
+            return self.given.fit(decided, PlanSearch(decided, options, size, self.given.plan))
+        found = smallest_plan(decided, options, limit - decided.activation_loss)
+        return None if found.plan in tried else self.given.fit(decided, OnePlan(found))
+
+
+def _rounds(build: _Building, criterion: Criterion, deadline: Deadline, progress: Stage) -> list[Round]:
+    """Plans whose limits close in on the largest one that is good enough."""
+    limit = criterion.start(UNITS[build.job.decided.loss_unit].tolerance)
+    rounds, began = list[Round](), time.monotonic()
+    good, bad = 0.0, math.inf
+    while len(rounds) < ROUNDS:
+        if rounds and not deadline.leaves((time.monotonic() - began) / len(rounds)):
+            break
+        found = build(limit, rounds)
+        if found is None:
+            break
+        rounds.append(found)
+        progress.advance(f"{found.size:,} bytes")
+        good, bad = (max(good, limit), bad) if found.room >= 1 else (good, min(bad, limit))
+        limit = _next(limit * found.room, good, bad)
+        if limit <= CLOSE * good:
+            break
+    return rounds
+
+
+def _safer(build: _Building, rounds: list[Round], deadline: Deadline, progress: Stage) -> list[Round]:
+    """Plans of a part of the largest good limit, which the judge sees first: they stay where luck fails that one."""
+    good = max((one.limit for one in rounds if one.room >= 1), default=min(one.limit for one in rounds))
+    added = list[Round]()
+    for part in SAFER[: ROUNDS - len(rounds)]:
+        began = time.monotonic()
+        found = build(part * good, [*rounds, *added])
+        if found is not None:
+            added.append(found)
+            progress.advance(f"{found.size:,} bytes")
+        if not deadline.leaves(time.monotonic() - began):
+            break
+    return added
+
+
+def _next(wanted: float, good: float, bad: float) -> float:
+    """The limit to try between one that is good, 0 where none is known, and one that is too large."""
+    if good < wanted < bad:
+        return wanted if good else MARGIN * wanted
+    return math.sqrt(good * bad)
+
+
+def _with_activations(job: Job, limit: float) -> Job:
+    """The compile with fewer 8-bit activations where those that were chosen lose more than they may.
+
+    Where a latency or memory chose them, or the user, they stay.
+    """
+    decided = job.decided
+    is_chosen = job.timed is not None or job.budgets.memory is not None or job.options.activations != "auto"
+    if is_chosen or decided.activation_loss <= limit:
+        return job
+    return replace(job, decided=applied(ChooseActivations("auto", limit), decided).made)
+
+
+def _judge(criterion: Criterion, rounds: Sequence[Round], hopeful: Sequence[int], progress: Progress) -> Verdict:
+    """Judge from the largest file to the smallest, until one fails."""
+    ordered, judged = sorted(hopeful, key=lambda number: -rounds[number].size), dict[int, Lost]()
+    delivered = ordered[0]
+    with progress.stage("judge the loss", len(ordered)) as stage:
+        for number in ordered:
+            judged[number] = criterion.judged(rounds[number].fitted.exported.proto)
+            stage.advance()
+            if not judged[number].bound <= criterion.limit:
+                break
+            delivered = number
+    return Verdict(criterion, tuple(rounds), delivered, judged)
+
+
+def _check_agreeing(job: Job, criterion: Criterion, rounds: Sequence[Round]) -> None:
+    """Raises Infeasible where the file loses too much because of its size or its latency, with what each needs."""
+    best = min(rounds, key=lambda one: one.held.value)
+    loses = f"loses about {criterion.shown(best.held.value)} on held-back samples"
+    asked, decided, problem = job.budgets, best.job.decided, best.fitted.problem
+    room = best.predicted * best.room - decided.activation_loss
+    if job.timed is not None and room <= 0:
+        raise Infeasible(
+            f"the budgets {asked.latency} and {asked.loss} contradict each other: with the 8-bit activations that the "
+            f"time takes, the best file {loses}; give more time, or allow a larger loss",
+            best.size,
+        )
+    if job.limit is None:
+        return
+    least = sum(c.loss for c in problem.chosen(best_choice(problem)))
+    needed = smallest_within(problem, room).bytes if room > least else None
+    told = f"one that loses so little has about {needed:,} bytes" if needed else "none is predicted to lose so little"
+    raise Infeasible(
+        f"the budgets {asked.size} and {asked.loss} contradict each other: the best file of at most "
+        f"{job.limit:,} bytes {loses}; {told}",
+        needed or best.size,
+    )
+
+
+# What a compile with a budget of loss tells: what was asked, predicted and measured, and what the judge found.
+
+STEP = "loss"
+
+
+@dataclass(frozen=True)
+class KeptLoss:
+    """document: for the manifest."""
+
+    document: Mapping[str, Any]
+    notes: tuple[Note, ...]
+
+    def check(self) -> None:
+        """Raises Missed where the judge did not find the budget kept."""
+        if self.notes:
+            raise Missed(f"{self.notes[0].message}; without strict the file is delivered all the same")
+
+
+def tell_loss(budget: LossBudget, verdict: Verdict, loss_unit: str) -> KeptLoss:
+    """What was asked of a file, and what it was found to lose. loss_unit: of what was predicted."""
+    delivered, judged = verdict.rounds[verdict.delivered], verdict.judged[verdict.delivered]
+    needed = None if verdict.is_kept else verdict.criterion.needed(judged)
+    document = {
+        "budget": str(budget),
+        "unit": budget.unit,
+        "limit": budget.limit,
+        "predicted": delivered.predicted,
+        "predicted_unit": loss_unit,
+        "measured": _to_json(delivered.held),
+        "judged": _to_json(judged),
+        "confidence": CONFIDENCE,
+        "kept": verdict.is_kept,
+        "samples_needed": needed,
+        "delivered": verdict.delivered,
+        "rounds": [
+            {
+                "limit": one.limit,
+                "predicted": one.predicted,
+                "bytes": one.size,
+                "measured": _to_json(one.held),
+                "judged": _to_json(verdict.judged[number]) if number in verdict.judged else None,
+            }
+            for number, one in enumerate(verdict.rounds)
+        ],
+    }
+    return KeptLoss(document, () if verdict.is_kept else (_missed(budget, verdict, judged, needed),))
+
+
+def _to_json(lost: Lost) -> dict[str, Any]:
+    bound = lost.bound if math.isfinite(lost.bound) else None  # of a single sample
+    return {"lost": lost.value, "bound": bound, "samples": lost.samples, "method": lost.method}
+
+
+def _missed(budget: LossBudget, verdict: Verdict, judged: Lost, needed: int | None) -> Note:
+    shown = verdict.criterion.shown
+    on = f"on {judged.samples:,} unseen samples" if judged.samples else "by the score"
+    found = f"the file loses {shown(judged.value)} {on}"
+    if judged.value > budget.limit:
+        return Note(STEP, "", f"{found}, over the budget of {budget}: allow a larger loss", Level.WARNING)
+    more = "give more samples"
+    if needed is not None:
+        more = f"about {max(needed - judged.samples, 1):,} samples more would show that it is kept"
+    message = f"{found}, but it may lose up to {shown(judged.bound)}, over the budget of {budget}: {more}"
+    return Note(STEP, "", message, Level.WARNING)
+
+
+# Samples that choose nothing: a budget of loss is judged on them.
+
+# One in JUDGING judges, where there are no more samples than are measured on.
+JUDGING = 4
+
+
+def gather_apart(
+    source: ModelSource,
+    calibration: object,
+    folder: Path,
+    options: CompileOptions,
+    preprocessing: Preprocessing | None,
+    budget: LossBudget | None,
+    progress: Progress,
+) -> tuple[Samples, Samples | None]:
+    """The samples that are measured on, and with a budget of loss others that judge. Raises CalibrationError."""
+    wanted = samples_wanted(budget)
+    limit = options.samples + wanted
+    samples = gather(source, calibration, folder, limit, preprocessing, progress, options.seed)
+    if budget is None or not wanted:
+        return samples, None
+    measured, judging = _set_aside(samples, options.samples, samples_necessary(budget))
+    check_runs(source.model, judging)
+    told = f"{len(judging)} of the samples choose nothing: they judge the budget {budget}"
+    notes = [*samples.notes, Note("calibrate", "", told)]
+    if isinstance(calibration, str) and calibration == SYNTHETIC:
+        message = f"the budget {budget} is judged on drawn samples, and says nothing of real ones"
+        notes.append(Note("calibrate", "", message, Level.WARNING))
+    return replace(measured, notes=tuple(notes)), judging
+
+
+def with_judges(
+    prepared: Prepared,
+    calibration: object,
+    folder: Path,
+    preprocessing: Preprocessing | None,
+    budget: LossBudget | None,
+) -> Prepared:
+    """What an earlier compile prepared, with other samples that judge. Raises CalibrationError."""
+    limit = samples_wanted(budget) + len(prepared.samples)
+    batches = OpenBatches(prepared.model)
+    given = collect(calibration, input_specs(prepared.model), folder, limit, preprocessing, rows=batches)
+    given = with_recorded(prepared.model, given, folder / "recorded")
+    check_runs(prepared.model, given)
+    return replace(prepared, judging=_fresh(given, prepared.samples))
+
+
+def _set_aside(samples: Samples, most: int, necessary: int) -> tuple[Samples, Samples]:
+    """The samples that are measured on, and those that only judge: what is over `most`, or a quarter of all.
+
+    necessary: how few judges could show anything; they get as many where that leaves half of all for measuring.
+    Judges are spread evenly; one that is also measured on is left out. Raises CalibrationError where there are too few.
+    """
+    count = len(samples)
+    judges = max(count - most, count // JUDGING, 2)
+    if judges < necessary <= count // 2:
+        judges = necessary
+    if count - judges < 2:
+        raise CalibrationError(
+            f"{count} calibration samples were given; a loss budget needs at least 4, since two of them only judge the "
+            "result, and preferably some hundreds"
+        )
+    aside = {(2 * i + 1) * count // (2 * judges) for i in range(judges)}
+    measured = samples.select([i for i in range(count) if i not in aside])
+    return measured, _fresh(samples.select(sorted(aside)), measured)
+
+
+def _fresh(samples: Samples, measured: Samples) -> Samples:
+    """The samples that are not among those that are measured on. Raises CalibrationError where fewer than two are."""
+    known = {record.sha256 for record in measured.records}
+    found = samples.select([i for i, record in enumerate(samples.records) if record.sha256 not in known])
+    if len(found) < 2:
+        raise CalibrationError(
+            f"only {len(found)} of {len(samples)} samples differ from those that were measured on and can judge a loss "
+            "budget; give at least 2, and preferably some hundreds"
+        )
+    return found

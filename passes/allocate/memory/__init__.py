@@ -1,1 +1,0 @@
-"""Budgets of memory, and what a delivered file needs of it."""

@@ -1,1 +1,0 @@
-"""The rewrite of classical learners, operator family by operator family."""

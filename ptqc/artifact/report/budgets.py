@@ -1,0 +1,281 @@
+"""The section of a latency budget: the whole run, then every operator as predicted and as measured."""
+
+from collections.abc import Iterator
+
+from ptqc.artifact.report.markup import cell, details, name, safe, table
+from ptqc.artifact.report.rows import Document, ReportFacts
+from ptqc.budget import DROP, SAME
+from ptqc.utils.text import number, percent, visible
+
+OPEN_ROWS = 300  # longer tables are collapsed
+
+
+def has_latency(facts: ReportFacts) -> bool:
+    """Whether the compile was given a latency."""
+    return facts.manifest.get("latency") is not None
+
+
+def latency_tables(facts: ReportFacts) -> str:
+    """The whole, and the operators in execution order."""
+    found, together = facts.manifest["latency"], with_activations(facts.manifest["allocation"])
+    facts_told = [*_whole(found), *([("weights and activations together", together)] if together else [])]
+    whole = (f'<th scope="row">{safe(what)}</th><td>{safe(told)}</td>' for what, told in facts_told)
+    head = [">#", "operator", "type", "compute", ">predicted µs", ">measured µs", ">in float µs", ">on integers µs"]
+    longest = max((entry["measured_us"] or 0.0 for entry in found["operators"]), default=0.0)
+    rows = [_operator(i + 1, entry, longest, facts.labels) for i, entry in enumerate(found["operators"])]
+    operators = table(head, rows, "sortable")
+    shown = operators if len(rows) <= OPEN_ROWS else details(f"{len(rows):,} operators", operators)
+    return table(["what", "value"], whole, "facts") + shown
+
+
+def with_activations(allocation: Document) -> str:
+    """What is proven of a choice of weights and activations together; empty where there was none."""
+    found = allocation.get("with_activations")
+    if not found:
+        return ""
+    proof = "proven best" if found["status"] == "optimal" else f"at most {percent(found['gap'])} from the best"
+    gains = ", ".join(
+        f"+1 % of {what}: -{gain:.2g}" if gain > 0 else f"+1 % of {what} gains nothing"
+        for what, gain in found["prices_of_one_percent"].items()
+    )
+    return f"predicted loss {found['loss']:.3g} {allocation['unit']}, {proof}" + (f"; {gains}" if gains else "")
+
+
+def _whole(found: Document) -> Iterator[tuple[str, str]]:
+    conversions = found["conversions"]
+    yield "budget", found["budget"]
+    yield "predicted", f"{number(found['predicted_ms'])} ms"
+    predicted = f"{conversions['tensors']:,} tensors: predicted {number(conversions['predicted_us'])} µs"
+    if found["measured_ms"] is None:
+        yield "measured", "nothing: the times are predicted from the figures of chips"
+        yield "float network, predicted", f"{number(found['float_ms'])} ms"
+        yield "predicted for", found["runtime"]
+        yield "conversions between float and codes", predicted
+    else:
+        yield "measured", f"{number(found['measured_ms'])} ms"
+        yield "float network, at the same time", f"{number(found['float_ms'])} ms"
+        yield "measured in", found["runtime"]
+        measured = f"measured {number(conversions['measured_us'])} µs"
+        yield "conversions between float and codes", f"{predicted}, {measured}"
+
+
+def _operator(place: int, entry: Document, longest: float, labels: Document) -> str:
+    node = labels.get(entry["node"], entry["node"])
+    measured = entry["measured_us"]
+    compute = f'<span class="tag">{safe(entry["compute"])}</span>' if entry["compute"] == "float" else "integer"
+    return "".join(
+        [
+            cell(str(place), place),
+            cell(name(node), node),
+            cell(safe(entry["operator"]), entry["operator"]),
+            cell(compute, entry["compute"]),
+            _time(entry["predicted_us"]),
+            _time(measured) if not measured else cell(number(measured), measured, measured / longest),
+            _time(entry["float_us"]),
+            _time(entry["integer_us"]),
+        ]
+    )
+
+
+def _time(microseconds: float | None) -> str:
+    return cell("–", "") if microseconds is None else cell(number(microseconds), microseconds)
+
+
+# What the file needs of memory when it is loaded and run: a line for the terminal, and the section of the report.
+
+MEGABYTE = 1e6
+UNTOLD = "memory when loaded: not recorded, since an earlier version of ptqc compiled this"
+
+
+def has_memory(facts: ReportFacts) -> bool:
+    """Whether the compile told of memory; those of earlier versions did not."""
+    return facts.manifest.get("memory") is not None
+
+
+def memory_in_words(manifest: Document) -> str:
+    """Weights and run, for ONNX Runtime and for each native library."""
+    found = manifest.get("memory")
+    if found is None:
+        return UNTOLD
+    libraries = "".join(
+        f"; {visible(isa)} library {weights / MEGABYTE:.2f} MB and {run / MEGABYTE:.2f} MB"
+        for isa, weights, run in _libraries(manifest)
+    )
+    needed, weights = found["needed_bytes"], found["weights_bytes"]
+    limit = found["limit_bytes"]
+    budget = "" if limit is None else f", {100 * needed / limit:.1f} % of the budget of {found['budget']}"
+    how = "predicted" if found["run_bytes"] is None else "measured"
+    parts = f"weights {weights / MEGABYTE:.2f} MB, a run of one sample at most {(needed - weights) / MEGABYTE:.2f} MB"
+    where = f"{how}; {found['runtime']}, one thread, beside the runtime itself"
+    return f"memory when loaded: {needed / MEGABYTE:.2f} MB{budget}; {parts} ({where}){libraries}"
+
+
+def memory_table(facts: ReportFacts) -> str:
+    """Bytes of weights and of a run."""
+    rows = (f'<th scope="row">{safe(what)}</th><td>{safe(told)}</td>' for what, told in _memory_rows(facts.manifest))
+    return table(["what", "value"], rows, "facts")
+
+
+def _memory_rows(manifest: Document) -> Iterator[tuple[str, str]]:
+    found = manifest["memory"]
+    measured = found["run_bytes"]
+    if found["limit_bytes"] is not None:
+        yield "budget", found["budget"]
+        yield "kept", "yes" if found["needed_bytes"] <= found["limit_bytes"] else "no"
+    yield "together", f"{found['needed_bytes']:,} bytes"
+    yield "weights as they are loaded", f"{found['weights_bytes']:,} bytes"
+    yield "a run of one sample, predicted from what lives at each step", f"{found['predicted_run_bytes']:,} bytes"
+    told = "this release does not tell" if measured is None else f"{measured:,} bytes"
+    yield "the same by the allocator of ONNX Runtime", told
+    yield "in", f"{found['runtime']}, one thread"
+    for isa, weights, run in _libraries(manifest):
+        yield f"native library for {isa}", f"{weights:,} bytes of weights, {run:,} bytes for a run, beside its outputs"
+
+
+def _libraries(manifest: Document) -> Iterator[tuple[str, int, int]]:
+    """Instruction set, bytes of the unpacked weights and of a run, of libraries that tell them."""
+    for target in manifest.get("targets", {}).values():
+        for library in target.get("libraries", ()):
+            if "loaded_bytes" in library:
+                yield library["isa"], library["loaded_bytes"], library["workspace_bytes"]
+
+
+# A budget of loss: a line for the terminal, and the section with every plan that was built.
+
+
+def has_loss_budget(facts: ReportFacts) -> bool:
+    """Whether the compile was given a budget of loss."""
+    return facts.manifest.get("loss_budget") is not None
+
+
+def loss_in_words(found: Document) -> str:
+    """What was asked, predicted, measured and shown, on one line."""
+    judged, count = found["judged"], len(found["rounds"])
+    plans = f"{count} {'plan' if count == 1 else 'plans'} built"
+    first = f"{shown(judged['lost'], found['unit'])} on {judged['samples']:,} unseen samples"
+    if not judged["samples"]:
+        first = f"{shown(judged['lost'], found['unit'])} by the score, with no bound"
+    elif found["unit"] == SAME:
+        first += f", at least {shown(judged['bound'], SAME)} ({_certainty(found)})"
+    else:
+        first += f", at most {shown(judged['bound'], found['unit'])} ({_certainty(found)})"
+    kept = "" if found["kept"] else "NOT SHOWN TO BE KEPT: "
+    held = f"{shown(found['measured']['lost'], found['unit'])} on held-back samples"
+    predicted = f"predicted {number(found['predicted'])} {found['predicted_unit']}"
+    return f"{kept}{first}, of the budget of {found['budget']}; {held}, {predicted}; {plans}"
+
+
+def shown(lost: float, unit: str) -> str:
+    """What is lost, as a budget of this unit says it: of top classes, what is left."""
+    if unit == SAME:
+        return f"{100 * (1 - lost):.2f} % same"
+    return f"{lost:+.2f} points lost" if unit == DROP else f"{number(lost)} {unit}"
+
+
+def _certainty(found: Document) -> str:
+    return f"{100 * found['confidence']:.0f} % sure, {found['judged']['method']}"
+
+
+def loss_budget_table(facts: ReportFacts) -> str:
+    """The budget, and the plans in the order in which they were built."""
+    found = facts.manifest["loss_budget"]
+    whole = (f'<th scope="row">{safe(what)}</th><td>{safe(told)}</td>' for what, told in _whole_loss(found))
+    unit = found["predicted_unit"]
+    head = [">#", ">bytes", f">predicted ({unit})", ">held-back samples", ">judge", ">judge's bound", "delivered"]
+    rows = (_round(found, number, one) for number, one in enumerate(found["rounds"]))
+    return table(["what", "value"], whole, "facts") + table(head, rows)
+
+
+def _whole_loss(found: Document) -> Iterator[tuple[str, str]]:
+    judged = found["judged"]
+    yield "budget", found["budget"]
+    yield "kept", "yes" if found["kept"] else "not shown"
+    yield "judged on", f"{judged['samples']:,} unseen samples" if judged["samples"] else "the score"
+    yield "bound", f"{_certainty(found)}, one-sided"
+    if found["samples_needed"] is not None:
+        yield "samples that would show it, if the rest is like these", f"about {found['samples_needed']:,}"
+
+
+def _round(found: Document, place: int, one: Document) -> str:
+    judged, unit = one["judged"], found["unit"]
+    return "".join(
+        [
+            cell(str(place + 1), place),
+            cell(f"{one['bytes']:,}", one["bytes"]),
+            cell(number(one["predicted"]), one["predicted"]),
+            cell(safe(shown(one["measured"]["lost"], unit)), one["measured"]["lost"]),
+            *(_judged(judged, part, unit) for part in ("lost", "bound")),
+            cell("yes" if place == found["delivered"] else ""),
+        ]
+    )
+
+
+def _judged(judged: Document | None, part: str, unit: str) -> str:
+    return cell("–", "") if judged is None else cell(safe(shown(judged[part], unit)), judged[part])
+
+
+# How a decoder keeps keys and values of earlier tokens: a line for the terminal, and the section of the report.
+
+HEADER = ("cache", "form", "inputs", "bytes", "of float32", "loss alone")
+
+
+def has_caches(facts: ReportFacts) -> bool:
+    """Whether anything was asked of them; earlier versions did not tell."""
+    return facts.manifest.get("caches") is not None
+
+
+def caches_in_words(manifest: Document) -> str:
+    """Bytes in all, forms, and what they lose."""
+    found = manifest["caches"]
+    counts: dict[str, int] = {}
+    for cache in found["caches"]:
+        counts[cache["form"]] = counts.get(cache["form"], 0) + 1
+    kinds = ", ".join(f"{count} {visible(form)}" for form, count in counts.items())
+    after, before = found["bytes"], found["float_bytes"]
+    share = f"{before:,} -> {after:,} bytes for {found['places']} tokens: {100 * after / max(before, 1):.1f} %"
+    limit = "" if found["limit_bytes"] is None else f", within the {found['limit_bytes']:,} of {found['budget']}"
+    loss = "" if found["loss"] is None else f"; they lose {found['loss']:.3g} {found['unit']} in a step"
+    return f"{share}{limit}; {kinds}{loss}"
+
+
+def cache_table(facts: ReportFacts) -> str:
+    """One row for each cache."""
+    return table(HEADER, _rows(facts.manifest["caches"]))
+
+
+def _rows(found: Document) -> Iterator[str]:
+    for cache in found["caches"]:
+        share = f"{100 * cache['bytes'] / max(cache['float_bytes'], 1):.1f} %"
+        loss = "" if cache["loss"] is None else f"{cache['loss']:.3g} {found['unit']}"
+        inputs = ", ".join(cache["inputs"])
+        cells = (cache["form"], inputs, f"{cache['bytes']:,}", share, loss)
+        yield f'<th scope="row">{safe(cache["name"])}</th>' + "".join(f"<td>{safe(cell)}</td>" for cell in cells)
+
+
+# How each output was judged.
+
+HEAD = ["output", "judged as", ">loss", "unit", "agreement with the float model"]
+
+
+def has_outputs(facts: ReportFacts) -> bool:
+    """Whether outputs were judged one by one, which artifacts of older versions were not."""
+    return bool(facts.manifest["results"].get("outputs"))
+
+
+def output_table(facts: ReportFacts) -> str:
+    """One row per output, and one per group of its channels where there are several."""
+    return table(HEAD, _output_rows(facts.manifest["results"]["outputs"]))
+
+
+def _output_rows(outputs: list[Document]) -> Iterator[str]:
+    for found in outputs:
+        told = "; ".join(figure["text"] for figure in found["figures"])
+        loss = cell(number(found["loss"]), found["loss"])
+        yield cell(name(found["output"])) + cell(safe(found["judged_as"])) + loss + _rest(found["loss_unit"], told)
+        if len(found["losses"]) > 1:
+            for group, value in found["losses"].items():
+                yield cell("") + cell(safe(group)) + cell(number(value), value) + _rest(found["units"][group], "")
+
+
+def _rest(unit: str, told: str) -> str:
+    return cell(safe(unit)) + cell(safe(told))
