@@ -1,4 +1,25 @@
-"""Every pass of a compile in the order in which it runs: rewrites, then those that measure, then those that fit."""
+"""Every pass of a compile, in the order in which they run.
+
+Each step, and the file that holds it:
+
+    canonicalization                     canonicalize/, a file for each rewrite
+    packed caches of keys and values     kv_cache/apply.py
+    channel equalization                 equalize/equalize_channels.py: scale_channels.py, rotate.py, standardize.py
+    channel reordering                   equalize/reorder_channels.py
+    outlier channels split off           equalize/split.py, quantize/choose_splits.py
+    calibration                          quantize/calibrate.py
+    per-layer error minimization         quantize/solve_weights.py: gptq.py on the second moments of moments.py
+    sensitivity of the outputs           quantize/measure_sensitivity.py, or measure_curvature.py
+    choice of integer activations        allocate/choose_activations.py
+    integer-programming bit allocation   allocate/allocation.py, solved by ptqc/solver/integer_program.py
+    budgets of time, memory and loss     allocate/constraints/
+    bias correction                      reconstruct/bias_correction.py, layer after layer in reconstruct.py
+    gradient steps on scales and biases  reconstruct/gradients.py (advanced)
+    lowering to integer kernels          allocate/lower.py
+
+Up to the choice of activations nothing depends on a budget, and everything is measured once. `ptqc/compiler.py` runs
+the passes; `ptqc passes` lists them with their options.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -39,9 +60,10 @@ from ptqc.passes.quantize.solve_weights import SolveWeights
 from ptqc.passes.reconstruct.features import TuneFeatures
 from ptqc.passes.reconstruct.reconstruct import Reconstruct
 
-# Offered where channels are uneven, and accepted on held-back samples; ReorderChannels serves what asks for an order.
+# Channel equalization: offered where channels are uneven, and accepted on held-back samples. ReorderChannels serves
+# formats that ask for an order.
 EVENING: tuple[type[Any], ...] = (Standardize, ScaleChannels, Rotate)
-# One of the two that measure is asked for.
+# Calibration, per-layer error minimization and sensitivity, whatever the budgets: measured in one way or the other.
 MEASURING: tuple[type[Any], ...] = (
     ChooseSplits,
     SplitOutliers,
@@ -53,7 +75,8 @@ MEASURING: tuple[type[Any], ...] = (
     MeasureCurvature,
     ChooseActivations,
 )
-# The first three where latency, memory or layers in float ask for them; the others for each plan tried within a budget.
+# Bit allocation and reconstruction: the first three where latency, memory or layers in float ask for them, the others
+# for each plan that is tried within a budget.
 FITTING: tuple[type[Any], ...] = (MeetLatency, MeetMemory, ChooseFloatRoundings, Reconstruct, TuneFeatures, Lower)
 
 

@@ -1,11 +1,8 @@
 """Solve the chosen plan again in run order, each layer on the inputs it will really see.
 
-With x̂ what the already quantized predecessors give and y = Wx the float output, the layer minimizes
-E‖y − Ŵx̂ − b̂‖². Its least-squares target is W* = W + (C − W H)(H + λ)⁻¹ with H = cov(x̂), C = cov(y, x̂) (Li et al.
-2025, GPTAQ, arXiv 2504.02692, rounds towards the same); GPTQ rounds W*, or a point between W and it, against H, and the
-bias makes the mean exact. Of a layer whose bias is not corrected both are taken about zero, so that its weights answer
-for the mean too. Several answers compete (the table's own and GPTQ's, each with and without the bias), and the one with
-the lowest error on held-back columns is kept before the next layer starts.
+What a layer minimizes, and how its bias is corrected, is in `bias_correction.py`. Several answers compete (the table's
+own and GPTQ's, each with and without the bias), and the one with the lowest error on held-back columns is kept before
+the next layer starts.
 
 What the float model chooses (places of a TopK, masks, counts: all that is computed from real numbers and is none) the
 quantized walk takes over. Rows behind such a choice then stand for the same in y and in x̂; by a choice of its own, the
@@ -16,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import chain, islice
 from typing import ClassVar
 
@@ -26,9 +23,9 @@ import onnx_ir as ir
 from ptqc.errors import NotFinite
 from ptqc.execution.finite import Finite
 from ptqc.execution.onnxruntime import Feeds
-from ptqc.execution.tensors import WALK_MEMORY, Bounded, Compressed, Held, outputs_in_files
+from ptqc.execution.tensors import WALK_MEMORY, Bounded, Held, outputs_in_files
 from ptqc.execution.walk import Keep, Slicer, Walk
-from ptqc.formats import Format, Scaled, scales
+from ptqc.formats import Format, Scaled
 from ptqc.ir.external import is_in_files
 from ptqc.ir.layers import Layer, Reading, draws
 from ptqc.ir.nodes import constant
@@ -37,11 +34,10 @@ from ptqc.ir.plan import Plan
 from ptqc.ir.quantized_weight import Solution, TunedNumbers, with_tables
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.quantize import gptq, moments
-from ptqc.passes.quantize.column_order import ColumnOrder
-from ptqc.passes.quantize.moments import ColumnSample, Joined, Moments
+from ptqc.passes.quantize.moments import ColumnSample, Joined
 from ptqc.passes.quantize.phases import Decided, Planned
+from ptqc.passes.reconstruct.bias_correction import ROUNDS, LayerInputs, LayerProblem
 from ptqc.passes.reconstruct.quantized_walk import Holding, compact, fine_values, peak_bytes, uncompressed
-from ptqc.utils import store
 from ptqc.utils.deadline import Deadline
 from ptqc.utils.memory import give_back
 from ptqc.utils.parallel import Room, Shared, in_order, processors
@@ -58,14 +54,11 @@ HELD_SHARE = 0.25
 # Bytes that a walk holds of one batch: the allocator keeps memory of up to this size for the next batch.
 BATCH_BYTES = 2**23
 LARGEST_BATCH = 8
-# Added to the diagonal of the second moments, as a share of its mean.
-DAMPING = 0.02
 # How far each draw moves a layer from W towards W*. The whole way makes up for most of the error of the layers before,
 # but noise in x̂ makes W* small, which adds up over many layers. From GENEROUS_BITS on there is little to make up for.
 STRENGTHS = (0.5, 1.0, 0.25)
 GENEROUS_BITS = 6.0
 GENEROUS_STRENGTHS = (0.5, 0.25, 1.0)
-ROUNDS = 4
 # Seconds that a layer takes in any case, and products per second on its columns and on its moments; they decide what
 # progress says.
 EACH, COLUMNS_SPEED, MOMENTS_SPEED = 0.03, 1e10, 1e10
@@ -297,7 +290,7 @@ class _State:
     bounded: Bounded
     biases: dict[str, np.ndarray | None] = field(default_factory=dict)
     room: Room = field(default_factory=Room)
-    shared: dict[Reading, "_Inputs"] = field(default_factory=dict)
+    shared: dict[Reading, LayerInputs] = field(default_factory=dict)
     still: Counter[Reading] = field(init=False)
     shared_weights: set[str] = field(init=False)
     kept: int = 0
@@ -380,7 +373,7 @@ class _State:
         solution = self.given.solutions[layer.weight, self.plan.formats[layer.weight]]
         return self._outputs(layer, self.weights.setdefault(layer.weight, solution), self._take_bias(layer))
 
-    def solve(self, layer: Layer, problem: "_Problem") -> list[Held]:
+    def solve(self, layer: Layer, problem: LayerProblem) -> list[Held]:
         """Settle the layer's weight and bias; returns its outputs in the quantized walk."""
         form = self.plan.formats[layer.weight]
         answers = [answer for solution in self._solutions(layer, form, problem) for answer in problem.judged(solution)]
@@ -390,7 +383,7 @@ class _State:
         self.biases[layer.name] = bias if bias.any() or layer.bias is not None else None
         return self._outputs(layer, solution, bias)
 
-    def _solutions(self, layer: Layer, form: Format, problem: "_Problem") -> list[Solution]:
+    def _solutions(self, layer: Layer, form: Format, problem: LayerProblem) -> list[Solution]:
         """Candidates in order of preference."""
         if (fixed := self.weights.get(layer.weight)) is not None:  # an earlier layer shares it
             return [fixed]
@@ -406,7 +399,7 @@ class _State:
             return self.seen.compute({**constants, layer.bias: bias})[layer.name]
         return self.seen.compute(constants, layer.over_output(bias))[layer.name]
 
-    def _problem(self, layer: Layer, outputs: list[Held]) -> "_Problem":
+    def _problem(self, layer: Layer, outputs: list[Held]) -> LayerProblem:
         inputs, seen = self.seen.values[layer.input], self._inputs_of(layer)
         weight, base = (
             constant(self.given.model.graph.initializers[n]) if n else None for n in (layer.weight, layer.bias)
@@ -417,9 +410,9 @@ class _State:
         parts = (columns.outputs(b, a.shape, 1000 * i) for i, (a, b) in enumerate(zip(inputs, outputs, strict=True)))
         y, _ = self._joined(parts)
         numbers = gptq.NUMBERS if is_in_files(self.given.model) else None
-        return _Problem(layer, layer.matrix(weight), bias, seen, y, self.given.powers, numbers)
+        return LayerProblem(layer, layer.matrix(weight), bias, seen, y, self.given.powers, numbers)
 
-    def _inputs_of(self, layer: Layer) -> "_Inputs":
+    def _inputs_of(self, layer: Layer) -> LayerInputs:
         """What a layer sees; kept for others that see the same until the last of them has asked for it."""
         reading = layer.reading
         found = self.shared.pop(reading, None) or self._drawn(layer)
@@ -428,151 +421,17 @@ class _State:
             self.shared[reading] = found
         return found
 
-    def _drawn(self, layer: Layer) -> "_Inputs":
+    def _drawn(self, layer: Layer) -> LayerInputs:
         inputs = self.seen.values[layer.input]
         seed = self.given.seed * 100_003 + self.draw * 1_000_003 + 50_021 + draws(self.plan.layers)[layer.name]
         counts = [len(moments.images(len(x))) for x in inputs[: self.split]]
         columns = ColumnSample(layer, moments.positions_per_sample(layer, sum(counts), self.columns), seed)
         totals = (count * columns.total(x.shape) for count, x in zip(counts, inputs, strict=False))
         columns = replace(columns, usual=max(1, sum(totals) // sum(counts)))
-        return _Inputs(columns, *self._joined(columns.inputs(a, 1000 * i) for i, a in enumerate(inputs)))
+        return LayerInputs(columns, *self._joined(columns.inputs(a, 1000 * i) for i, a in enumerate(inputs)))
 
     def _joined(self, parts: Iterator[Held]) -> tuple[list[Joined], int]:
         """Columns of all batches in pieces, and how many of these are of batches that are fitted to."""
         kept = map(self.bounded.keep, parts)
         fitted = list(moments.joined(islice(kept, self.split)))
         return [*fitted, *moments.joined(kept)], len(fitted)
-
-
-@dataclass
-class _Inputs:
-    """What layers of one reading see: columns x (groups, d, n) in pieces, and the moments of those that are fitted to.
-
-    They stay in the codes that the walks hold them in, as those of a depthwise layer take gigabytes in float32.
-    columns: which they are. split: how many pieces are fitted to; the rest judges. finite: which columns of each piece
-    count: where both walks are finite.
-    """
-
-    columns: ColumnSample
-    x: list[Joined]
-    split: int
-    finite: list[np.ndarray | slice] = field(default_factory=list)
-
-    def leave_out(self, y: Sequence[Joined]) -> None:
-        """Let only those columns count where what is seen and y, of a layer that sees it, are finite."""
-        if not self.finite:
-            self.finite = [_finite_columns(*pieces) for pieces in zip(self.x, y, strict=True)]
-
-    @cached_property
-    def moments(self) -> Moments:
-        """Of the pieces that are fitted to."""
-        found = Moments.empty(self.columns.layer.groups, self.columns.layer.width)
-        for x, kept in zip(self.x[: self.split], self.finite, strict=False):
-            found.add(np.asarray(x)[..., kept])
-        return found
-
-
-def _finite_columns(*pieces: Joined) -> np.ndarray | slice:
-    """Where all pieces are finite; what is held in codes is."""
-    uncertain = [piece for piece in pieces if not all(isinstance(part, Compressed) for part in piece.parts)]
-    if all(np.isfinite(np.asarray(piece)).all() for piece in uncertain):
-        return slice(None)
-    return np.asarray(np.logical_and.reduce([np.isfinite(np.asarray(piece)).all((0, 1)) for piece in uncertain]))
-
-
-@dataclass
-class _Problem:
-    """One layer: what it sees, and y (groups, R, n) at the same columns as the float model has it, in the same pieces.
-
-    powers: whether scales are to be powers of two. numbers: of the weight, that are worked on together; None: all.
-    """
-
-    layer: Layer
-    weight: np.ndarray
-    bias: np.ndarray
-    seen: _Inputs
-    y: list[Joined]
-    powers: bool = False
-    numbers: int | None = None
-
-    def __post_init__(self) -> None:
-        self.seen.leave_out(self.y)
-        self.split, self.moments = self.seen.split, self.seen.moments
-        self.second = moments.shrunk(self.moments.second(self.layer.is_corrected), self.moments.count)
-        total = sum(y.sum(-1, dtype=np.float64) for _, y in self._columns(slice(self.split)))
-        self.mean_y = np.asarray(total / max(self.moments.count, 1), np.float32)
-
-    def _columns(self, which: slice) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """The real values of some pieces, one after the other."""
-        for x, y, kept in zip(self.seen.x[which], self.y[which], self.seen.finite[which], strict=True):
-            yield np.asarray(x)[..., kept], np.asarray(y)[..., kept]
-
-    def rounded(self, form: Scaled, strength: float) -> Solution:
-        """GPTQ on the seen inputs of what the layer aims at; of W where the layer is too wide for W*."""
-        order = ColumnOrder.of(form, self.layer)
-        whole = order.moments(self.second)
-        second = gptq.Factored.of(whole, DAMPING, form.together) if whole.ndim == 3 else whole
-        matrix = self.target(second, strength, order) if isinstance(second, gptq.Factored) else self.weight
-        if self.layer.keeps_sign:
-            matrix = np.maximum(matrix, 0)
-        matrix = order.rows(matrix)
-        kept, keeps_sign = form.kept(order.rows(self.weight)), self.layer.keeps_sign
-        grids = gptq.grids_for(matrix, whole, [form], keeps_sign=keeps_sign, kept=kept, powers=self.powers)
-        target = gptq.RoundingTarget.of(matrix, grids[form], form, ROUNDS)
-        (answer,) = gptq.round_best([target], second, self.numbers)
-        codes = np.ascontiguousarray(self.layer.tensor(order.restored(answer.codes)))
-        codes = codes if self.numbers is None else store.kept(codes)
-        return Solution(form, codes, answer.scale.reshape(-1), self.layer.channel_axis)
-
-    def target(self, second: gptq.Factored, strength: float, order: ColumnOrder) -> np.ndarray:
-        """W + strength · (W* − W), with W* the least-squares weight on the seen inputs, damped towards W.
-
-        order: that `second` has its columns in.
-        """
-        if self.numbers is None or self.weight.size <= self.numbers:
-            return self._target(slice(None), second, strength, order)
-        found = np.empty(self.weight.shape, np.float32)
-        for part in scales.parts(self.weight.shape[1], -(-found.size // self.numbers)):
-            found[:, part] = self._target(part, second, strength, order)
-        return found
-
-    def _target(self, part: slice, second: gptq.Factored, strength: float, order: ColumnOrder) -> np.ndarray:
-        """Some outputs of the target."""
-        mean_x, mean_y, weight = self.moments.mean, self.mean_y[:, part], self.weight[:, part]
-        cross = sum(
-            (y[:, part] - mean_y[..., None]) @ (x - mean_x[..., None]).transpose(0, 2, 1)
-            for x, y in self._columns(slice(self.split))
-        ) / np.float32(max(self.moments.count, 1))
-        residual = cross - weight @ self.moments.second()
-        if not self.layer.is_corrected:
-            missing = mean_y - self.bias.reshape(len(weight), -1)[:, part] - self._mean_of(weight)
-            residual += missing[..., None] * mean_x[:, None, :]
-        found = order.restored(second.solve(order.rows(residual)))
-        return np.asarray(weight + strength * found, np.float32)
-
-    def judged(self, solution: Solution) -> list[tuple[float, Solution, np.ndarray]]:
-        """Error on the held-back columns, solution and bias, for every bias: E‖y − Ŵx̂ − b̂‖²."""
-        matrix, biases = self.layer.matrix(solution.weight), self._biases(solution)
-        square, total, count = 0.0, np.zeros(matrix.shape[:2]), 0
-        for x, y in self._columns(slice(self.split, None)):
-            residual = y - matrix @ x - biases[0].reshape(*matrix.shape[:2], 1)
-            square += float((residual[..., None, :] @ residual[..., None]).sum(dtype=np.float64))
-            total += residual.sum(-1)
-            count += residual.shape[-1]
-        moves = [(bias - biases[0]).reshape(total.shape).astype(np.float64) for bias in biases]
-        errors = [float(square - 2 * (move * total).sum() + count * (move * move).sum()) for move in moves]
-        return [(error, solution, bias) for error, bias in zip(errors, biases, strict=True)]
-
-    def _biases(self, solution: Solution) -> list[np.ndarray]:
-        """The bias that makes the mean of every channel exact on the tuning columns, and the layer's own.
-
-        Of no columns there is no mean.
-        """
-        if not self.layer.is_corrected or not self.moments.count:
-            return [self.bias]
-        mean = self._mean_of(self.layer.matrix(solution.weight))
-        return [np.asarray((self.mean_y - mean).reshape(-1), np.float32), self.bias]
-
-    def _mean_of(self, matrix: np.ndarray) -> np.ndarray:
-        """What a weight gives in the mean, without bias (groups, R)."""
-        return np.asarray(np.einsum("gok,gk->go", matrix, self.moments.mean))

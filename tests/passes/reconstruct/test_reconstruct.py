@@ -26,13 +26,12 @@ from ptqc.ir.quantized_weight import Solution, TunedNumbers
 from ptqc.passes.quantize import gptq
 from ptqc.passes.quantize.phases import Decided, Planned
 from ptqc.passes.reconstruct import reconstruct
+from ptqc.passes.reconstruct.bias_correction import LayerInputs, LayerProblem
 from ptqc.passes.reconstruct.reconstruct import (
     GENEROUS_STRENGTHS,
     STRENGTHS,
     Reconstruct,
     _float_outputs,
-    _Inputs,
-    _Problem,
     _State,
     are_paired,
     behind_choices,
@@ -114,7 +113,7 @@ def test_shared_weights_keep_the_numbers_of_all_layers(tmp_path: Path, monkeypat
     plan = plan_of(context, Integer(4))
     tuned = Reconstruct().apply(Planned(context, plan)).made
     calls = []
-    monkeypatch.setattr(_Problem, "rounded", lambda made, *_: calls.append(made.layer.name) or tuned.weights["w"])
+    monkeypatch.setattr(LayerProblem, "rounded", lambda made, *_: calls.append(made.layer.name) or tuned.weights["w"])
     Reconstruct().apply(Planned(context, plan))
     assert calls == []
     assert dict(tuned.weights) == {"w": context.solutions["w", Integer(4)]}
@@ -256,8 +255,8 @@ def test_layers_are_solved_on_the_inputs_that_they_will_see(
     residual: ir.Model, context: Decided, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = plan_of(context, Integer(3))
-    seen: dict[str, _Problem] = {}
-    monkeypatch.setattr(_Problem, "target", lambda made, *_: seen.setdefault(made.layer.name, made) and made.weight)
+    seen: dict[str, LayerProblem] = {}
+    monkeypatch.setattr(LayerProblem, "target", lambda made, *_: seen.setdefault(made.layer.name, made) and made.weight)
     tuned = Reconstruct().apply(Planned(context, plan)).made
     assert set(seen) == {layer.name for layer in plan.layers}
     copy = residual.clone()
@@ -278,7 +277,7 @@ def test_least_squares_targets_compete(context: Decided, monkeypatch: pytest.Mon
     """At two bits the inputs drift so far that some layer does better with other weights than its own."""
     plan = plan_of(context, Integer(2))
     tuned = Reconstruct().apply(Planned(context, plan)).made
-    monkeypatch.setattr(_Problem, "target", lambda made, *_: made.weight)
+    monkeypatch.setattr(LayerProblem, "target", lambda made, *_: made.weight)
     without = Reconstruct().apply(Planned(context, plan)).made
     assert any(not np.array_equal(s.codes, without.weights[name].codes) for name, s in tuned.weights.items())
 
@@ -287,13 +286,13 @@ def test_least_squares_targets_compete(context: Decided, monkeypatch: pytest.Mon
 def test_each_draw_goes_another_part_of_the_way(
     bits: int, strengths: tuple[float, ...], context: Decided, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right, found = _Problem.rounded, list[float]()
+    right, found = LayerProblem.rounded, list[float]()
 
-    def rounded(made: _Problem, form: Scaled, strength: float) -> Solution:
+    def rounded(made: LayerProblem, form: Scaled, strength: float) -> Solution:
         found.append(strength)
         return right(made, form, strength)
 
-    monkeypatch.setattr(_Problem, "rounded", rounded)
+    monkeypatch.setattr(LayerProblem, "rounded", rounded)
     plan = plan_of(context, Integer(bits))
     layers, expected = len(plan.layers), list[float]()
     for draw, strength in enumerate((*strengths, strengths[0])):
@@ -381,7 +380,7 @@ def test_layers_that_see_the_same_share_it_as_long_as_one_is_still_to_be_settled
     drawn, right, held = list[str](), _State._drawn, list[int]()
     settle = _State._settled
 
-    def draw(state: _State, layer: Layer) -> _Inputs:
+    def draw(state: _State, layer: Layer) -> LayerInputs:
         drawn.append(layer.name)
         return right(state, layer)
 
