@@ -24,10 +24,9 @@ from ptqc.ir.channel_rules import ORDERS
 from ptqc.ir.channels import find_ties
 from ptqc.ir.layers import find_layers
 from ptqc.ir.sites import source_params
-from ptqc.passes.equalize.equalize_channels import OBSERVED, reach_of
+from ptqc.passes.equalize.equalize_channels import OBSERVED, RoundedLosses, ranges, reach_of
 from ptqc.passes.equalize.outliers import Remedy, Split, rewrites
 from ptqc.passes.equalize.reorder_channels import ReorderChannels, by_key
-from ptqc.passes.equalize.rounded_losses import RoundedLosses, ranges
 from ptqc.passes.equalize.scale_channels import unevenness
 from ptqc.passes.quantize.choose_splits import ChooseSplits
 from ptqc.passes.quantize.phases import Setting

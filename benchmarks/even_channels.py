@@ -25,9 +25,8 @@ from ptqc.ir.nodes import initial
 from ptqc.ir.rotation_rules import ROTATIONS
 from ptqc.ir.scale_rules import SCALES
 from ptqc.ir.sites import source_params
-from ptqc.passes.equalize.equalize_channels import OBSERVED, reach_of, weights_of
+from ptqc.passes.equalize.equalize_channels import OBSERVED, RoundedLosses, coarse, ranges, reach_of, weights_of
 from ptqc.passes.equalize.rotate import Rotate, rotatable, unit_gains
-from ptqc.passes.equalize.rounded_losses import RoundedLosses, coarse, ranges
 from ptqc.passes.equalize.scale_channels import ScaleChannels, smoothing, unevenness
 from ptqc.passes.quantize.phases import Setting
 from ptqc.passes.quantize.prepare import Prepared, gather, prepare

@@ -15,7 +15,7 @@ from ptqc.execution.onnxruntime import Runner
 from ptqc.frontend import read_model
 from ptqc.ir.layers import Weight
 from ptqc.ir.nodes import initial
-from ptqc.passes.equalize.rounded_losses import RoundedLosses
+from ptqc.passes.equalize.equalize_channels import RoundedLosses
 from ptqc.passes.quantize.calibrate import Calibrate
 from ptqc.passes.quantize.gptq import importance_of
 from ptqc.passes.quantize.phases import Observed, Setting

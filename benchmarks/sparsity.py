@@ -28,7 +28,7 @@ from ptqc.formats.base import largest
 from ptqc.formats.sparse import PATTERNS
 from ptqc.ir.layers import Layer
 from ptqc.passes.allocate.allocation import best_choice
-from ptqc.passes.quantize.column_order import ColumnOrder
+from ptqc.passes.quantize.gptq import ColumnOrder
 
 COLUMNS = (
     Column("task", "task"),

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ptqc.artifact.folder import Artifact, load
     from ptqc.artifact.verify import verify
     from ptqc.evaluation.detection.detector import Detector
-    from ptqc.frontend.torch_module import from_torch
+    from ptqc.frontend.in_memory import from_torch
     from ptqc.tools.benching import bench
     from ptqc.tools.comparing import compare
     from ptqc.tools.evaluating import evaluate
@@ -50,7 +50,7 @@ _HOMES = {
     "load": "ptqc.artifact.folder",
     "compile": "ptqc.api",
     "resolve": "ptqc.api",
-    "from_torch": "ptqc.frontend.torch_module",
+    "from_torch": "ptqc.frontend.in_memory",
     "inspect": "ptqc.tools.inspecting",
     "reduce": "ptqc.tools.reduce",
     "run": "ptqc.tools.running",

@@ -31,9 +31,8 @@ from ptqc.options import CompileOptions, FloatLayers, Operators, Pipeline
 from ptqc.passes.allocate.constraints.latency import clock_of, fitting_times
 from ptqc.passes.allocate.fit import Job
 from ptqc.passes.dump import NO_DUMP, Dump
-from ptqc.passes.extensions import check_extensions
 from ptqc.passes.quantize.measure import recall
-from ptqc.passes.registry import added_rewrites
+from ptqc.passes.registry import added_rewrites, check_extensions
 from ptqc.utils.arguments import check_kind, path_of, shown
 from ptqc.utils.executors.registry import DEFAULT, executor_of
 from ptqc.utils.logs import quiet_libraries

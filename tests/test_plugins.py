@@ -22,7 +22,7 @@ from ptqc.formats.families import added_family
 from ptqc.ir.operators import OPERATORS
 from ptqc.ir.operators.registry import added_operator
 from ptqc.options import CompileOptions
-from ptqc.passes.extensions import check_extensions, examined, used
+from ptqc.passes.registry import check_extensions, examined, used
 from ptqc.plugins import Plugin, PluginKind, added, by_name, usable
 from ptqc.tools.doctor import Judgement, examine
 

@@ -17,7 +17,7 @@ def _work(folder: Path) -> None:
     folders = [folder / name for name in json.loads((folder / JOB).read_text())["programs"]]
     if json.loads((folders[0] / JOB).read_text())["device"]:
         load_stand_ins()
-    from ptqc.codegen.cuda.program_times import timed
+    from ptqc.codegen.cuda.times import timed
     from ptqc.codegen.kernels.assignment import write_document
 
     write_document(folder / REPORT, {"programs": [timed(each).to_json() for each in folders]})

@@ -18,7 +18,7 @@ from ptqc.formats import to_bfloat16
 from ptqc.ir.lowered import Lowered
 from ptqc.ir.nodes import required
 from ptqc.ir.operators import clip_bounds, data_inputs, keeps_codes
-from ptqc.ir.operators.step import params_of
+from ptqc.ir.operators.base import params_of
 from ptqc.runtime.lengths import Length, Limit, Shape, Size, Varying, narrowest
 
 

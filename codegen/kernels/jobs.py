@@ -20,7 +20,7 @@ from ptqc.errors import InternalError, TargetError
 from ptqc.execution.onnxruntime import Feeds, Runner
 from ptqc.ir.external import whole_message
 from ptqc.ir.lowered import Lowered
-from ptqc.ir.operators.step import codes_of
+from ptqc.ir.operators.base import codes_of
 from ptqc.utils import sandbox
 from ptqc.utils.store import write_npz
 

@@ -32,7 +32,7 @@ from ptqc.ir import reference
 from ptqc.ir.lowered import Lowered
 from ptqc.ir.nodes import only_consumer, output_name
 from ptqc.ir.operators import clip_bounds
-from ptqc.ir.operators.step import LoweredStep, codes_of, has_float_output
+from ptqc.ir.operators.base import LoweredStep, codes_of, has_float_output
 from ptqc.runtime.lengths import UnknownSizeError
 
 DTYPES = ("float32", "float64", "float16", "bool", *INTEGERS)

@@ -16,12 +16,11 @@ from onnx import helper, numpy_helper
 
 from ptqc.codegen.onnxruntime import constants, names, unpack_functions
 from ptqc.codegen.onnxruntime import matmul_nbits as blocks
-from ptqc.codegen.onnxruntime.float_layers import with_float_layers
+from ptqc.codegen.onnxruntime.float_layers import with_float_layers, with_products_apart
 from ptqc.codegen.onnxruntime.float_pools import with_float_pools
-from ptqc.codegen.onnxruntime.inline import inlined
 from ptqc.codegen.onnxruntime.lookup import with_lookups
 from ptqc.codegen.onnxruntime.matmul_nbits import BlockProduct, block_products, picked_in_blocks, picks_in_blocks
-from ptqc.codegen.onnxruntime.unfused import with_products_apart
+from ptqc.codegen.onnxruntime.unpack import inlined
 from ptqc.codegen.onnxruntime.unpack_functions import Pick, picks
 from ptqc.formats.base import LOWEST_OPSET
 from ptqc.ir import protos, recorded, zipmaps

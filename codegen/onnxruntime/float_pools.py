@@ -17,7 +17,7 @@ from onnx import helper
 from ptqc.ir import reference
 from ptqc.ir.lowered import Lowered
 from ptqc.ir.operators import Trait, data_inputs, named
-from ptqc.ir.operators.step import codes_of
+from ptqc.ir.operators.base import codes_of
 from ptqc.ir.protos import reads
 
 CONVERSIONS, SOFTMAXES = named(Trait.CONVERTS), named(Trait.SOFTMAX)

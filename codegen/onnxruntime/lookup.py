@@ -18,7 +18,7 @@ from ptqc.ir.integer_arithmetic import EVERY_CODE
 from ptqc.ir.lowered import Lowered
 from ptqc.ir.nodes import constant
 from ptqc.ir.operators import known
-from ptqc.ir.operators.step import LoweredStep
+from ptqc.ir.operators.base import LoweredStep
 from ptqc.ir.protos import reads
 
 PARTS = ("index", "flat", "found", "shape")

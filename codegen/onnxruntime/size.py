@@ -12,8 +12,8 @@ import numpy as np
 import onnx
 
 from ptqc.codegen.onnxruntime import constants
-from ptqc.codegen.onnxruntime.inline import expanded
 from ptqc.codegen.onnxruntime.matmul_nbits import BlockProduct, kept_bytes, picked_in_blocks, product_bytes, rows_bytes
+from ptqc.codegen.onnxruntime.unpack import expanded
 from ptqc.codegen.onnxruntime.unpack_functions import DOMAIN, Pick, UnpackFunction
 from ptqc.codegen.onnxruntime.verify import optimized
 from ptqc.formats import Format

@@ -4,12 +4,21 @@ Functions are inlined, and what stands between constants and DequantizeLinear is
 optimizations; values keep the names that they have in the file.
 """
 
+from collections.abc import Callable, Iterator
+
+import numpy as np
 import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as common
+from onnx import helper, numpy_helper
 
+from ptqc.codegen.onnxruntime.constants import Share
+from ptqc.codegen.onnxruntime.names import short_names
+from ptqc.codegen.onnxruntime.unpack_functions import DOMAIN
 from ptqc.execution.onnxruntime import Runner, session_options
+from ptqc.ir.external import tensor
 from ptqc.ir.lowered import Lowered
+from ptqc.ir.protos import subgraphs
 
 
 def unpack(proto: onnx.ModelProto) -> Lowered:
@@ -60,3 +69,72 @@ def _part(model: ir.Model, nodes: list[ir.Node], outputs: list[str]) -> onnx.Mod
     values = [onnx.ValueInfoProto(name=name) for name in outputs]
     graph = onnx.helper.make_graph(kept, "constants", [], values, proto.graph.initializer)
     return onnx.helper.make_model(graph, opset_imports=proto.opset_import, ir_version=proto.ir_version)
+
+
+# The packed file without model-local functions, for runtimes that do not inline them: each call becomes its nodes.
+#
+# Constants of the functions become initializers, equal ones once. What is computed is the same, and ONNX Runtime
+# folds it the same when it loads the file; the file is larger by the nodes, some 20 for each weight.
+
+
+def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy with every call expanded; values that were there keep their names."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    graph, bodies = made.graph, {function.name: function for function in model.functions}
+    names = short_names(1, frozenset(_names(graph)))
+    shared: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+
+    def share(array: np.ndarray) -> str:
+        key = (str(array.dtype), array.shape, array.tobytes())
+        if key not in shared:
+            shared[key] = next(names)
+            graph.initializer.append(tensor(shared[key], array))
+        return shared[key]
+
+    nodes: list[onnx.NodeProto] = []
+    for node in model.graph.node:
+        is_call = node.domain == DOMAIN
+        nodes += expanded(node, bodies[node.op_type], names.__next__, share) if is_call else [node]
+    del graph.node[:], made.functions[:], made.opset_import[:]
+    graph.node.extend(nodes)
+    made.opset_import.extend(entry for entry in model.opset_import if entry.domain != DOMAIN)
+    return made
+
+
+def expanded(
+    call: onnx.NodeProto, body: onnx.FunctionProto, fresh: Callable[[], str], share: Share
+) -> list[onnx.NodeProto]:
+    """The nodes that a call stands for. fresh: names for the values inside; share: the name of a constant."""
+    names = dict(zip((*body.input, *body.output), (*call.input, *call.output), strict=True))
+    nodes = []
+    for inner in body.node:
+        if inner.op_type == "Constant":
+            names[inner.output[0]] = share(_constant(inner.attribute[0], call))
+            continue
+        node = onnx.NodeProto()
+        node.CopyFrom(inner)
+        node.input[:] = [names[name] for name in inner.input]
+        for name in inner.output:
+            if name not in names:
+                names[name] = fresh()
+        node.output[:] = [names[name] for name in inner.output]
+        nodes.append(node)
+    return nodes
+
+
+def _names(graph: onnx.GraphProto) -> Iterator[str]:
+    """Every value name, of subgraphs too: what is inside them may not be called as what is outside."""
+    yield from (value.name for value in (*graph.input, *graph.output, *graph.initializer))
+    for node in graph.node:
+        yield from (*node.input, *node.output)
+        for inner in subgraphs(node):
+            yield from _names(inner)
+
+
+def _constant(attribute: onnx.AttributeProto, call: onnx.NodeProto) -> np.ndarray:
+    """A constant of the body, or an attribute of the call."""
+    if not attribute.ref_attr_name:
+        return np.asarray(numpy_helper.to_array(attribute.t))
+    given = next(found for found in call.attribute if found.name == attribute.ref_attr_name)
+    return np.array(helper.get_attribute_value(given), np.int64)

@@ -46,10 +46,10 @@ from ptqc.ir.external import array_of, has_references, is_split
 from ptqc.ir.integer_arithmetic import quantize
 from ptqc.ir.lowered import Lowered
 from ptqc.ir.operators import OPERATORS
-from ptqc.ir.operators.step import LoweredStep
+from ptqc.ir.operators.base import LoweredStep
 from ptqc.ir.plan import Plan
 from ptqc.kv_cache.form import unpacked_feeds
-from ptqc.kv_cache.marks import forms_given
+from ptqc.kv_cache.known import forms_given
 from ptqc.utils.scratch import scratch
 
 # Every integer kernel of a packed file, given the integers that ONNX Runtime gave it, against the reference.

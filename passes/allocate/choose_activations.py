@@ -3,7 +3,7 @@
 A quantized activation costs no bytes to speak of; it buys integer kernels, and costs conversions where these end. So:
 minimize the time, plus what the loss is worth, subject to Σ (loss of each quantized site) ≤ limit. No time is measured,
 as the same model has to give the same file: times are those that are usual for operators of these sizes
-(`ptqc.passes.allocate.usual_times`). In native libraries, where conversions are parts of other kernels, the arithmetic
+(`ptqc.passes.allocate.cost_model`). In native libraries, where conversions are parts of other kernels, the arithmetic
 alone counts. The choice is then run whole, and where its true loss exceeds the limit (losses only roughly add up) the
 limit of the sum is tightened.
 """
@@ -29,9 +29,8 @@ from ptqc.losses import UNITS, OutputLoss
 from ptqc.notes import Note, out_of_time
 from ptqc.options import Activations
 from ptqc.passes.allocate.allocation import LOSS
-from ptqc.passes.allocate.cost_model import Network, Times
+from ptqc.passes.allocate.cost_model import Network, OperatorSizes, Times, arithmetic_times, usual_times
 from ptqc.passes.allocate.joint import CODES, NANOSECONDS, SiteCosts, Weighed, joint_choice
-from ptqc.passes.allocate.usual_times import OperatorSizes, arithmetic_times, usual_times
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.quantize.calibrate import ELEMENT_COST, FLOAT_BYTES
 from ptqc.passes.quantize.phases import Assessed, Decided

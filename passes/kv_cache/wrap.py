@@ -15,8 +15,7 @@ from ptqc.ir.layers import AXES, Cache, find_caches
 from ptqc.ir.nodes import infer_shapes, integer, producer, unique_name
 from ptqc.kv_cache.block_float import BlockFloat
 from ptqc.kv_cache.form import CacheForm, CachePart, NodeDraft
-from ptqc.kv_cache.known import FIXED, SORTED, forms_told
-from ptqc.kv_cache.marks import mark
+from ptqc.kv_cache.known import FIXED, SORTED, forms_told, mark
 from ptqc.passes.kv_cache.key_order import order_of_all
 
 PLACES = 2  # the axis that grows

@@ -26,13 +26,13 @@ from ptqc.passes.base import Pass
 from ptqc.passes.dump import NO_DUMP, Dump
 from ptqc.passes.effects import applied
 from ptqc.passes.equalize.outliers import from_json, to_json
-from ptqc.passes.extensions import used
 from ptqc.passes.pipeline import default_rewrites
 from ptqc.passes.quantize import measurements
 from ptqc.passes.quantize.measurements import pack_candidates, unpack_candidates
 from ptqc.passes.quantize.phases import Decided, Setting
 from ptqc.passes.quantize.prepare import Origin, Prepared
 from ptqc.passes.quantize.solve_weights import CandidateCache
+from ptqc.passes.registry import used
 from ptqc.utils.deadline import NEVER, Deadline
 from ptqc.utils.executors.base import Executor
 from ptqc.utils.executors.threads import Threads

@@ -80,8 +80,7 @@ class MeasureCurvature(MeasureSensitivity):
 
     def _estimated(self, given: Solved) -> Result[Assessed]:
         """Raises Unsupported where there are no gradients."""
-        from ptqc.execution.torch.graph import TorchGraph
-        from ptqc.execution.torch.threads import one_torch_thread
+        from ptqc.execution.torch.graph import TorchGraph, one_torch_thread
 
         feeds = _feeds(given)
         runner = Runner(given.model)

@@ -19,7 +19,7 @@ from ptqc.notes import out_of_time
 from ptqc.options import Sparsity
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.quantize import gptq, moments
-from ptqc.passes.quantize.column_order import ColumnOrder
+from ptqc.passes.quantize.gptq import ColumnOrder
 from ptqc.passes.quantize.phases import Observed, Solved
 from ptqc.utils.deadline import Pace
 from ptqc.utils.executors.base import Executor, Packed, UnitOfWork

@@ -18,7 +18,7 @@ from ptqc.formats import Scaled, scales
 from ptqc.ir.layers import Layer
 from ptqc.ir.quantized_weight import Solution
 from ptqc.passes.quantize import gptq, moments
-from ptqc.passes.quantize.column_order import ColumnOrder
+from ptqc.passes.quantize.gptq import ColumnOrder
 from ptqc.passes.quantize.moments import ColumnSample, Joined, Moments
 from ptqc.utils import store
 

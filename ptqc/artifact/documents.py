@@ -40,8 +40,8 @@ from ptqc.passes.allocate.constraints.loss import KeptLoss
 from ptqc.passes.allocate.constraints.memory import MemoryReport
 from ptqc.passes.allocate.fit import Fitted, Job
 from ptqc.passes.equalize.split import used_remedies
-from ptqc.passes.extensions import used
 from ptqc.passes.quantize.phases import Decided
+from ptqc.passes.registry import used
 from ptqc.utils.version import __version__
 
 # Names by which people know layers: exporters number what operators give, and keep the names of modules in weights.

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from ptqc.calibration.inputs import as_array
 from ptqc.calibration.sources import LABELS, are_classes, npz_members
 from ptqc.errors import CalibrationError, UsageError
-from ptqc.frontend.torch_module import from_torch
+from ptqc.frontend.in_memory import from_torch
 from ptqc.utils.arguments import shown
 
 

@@ -143,7 +143,7 @@ class Format(ABC):
 
     @property
     def colour(self) -> str:
-        """Its colour in the report, one of `ptqc.artifact.report.style.KINDS`."""
+        """Its colour in the report, one of `ptqc.artifact.report.markup.KINDS`."""
         return f"b{int(np.ceil(self.bits_per_weight))}"
 
     @classmethod

@@ -1,12 +1,18 @@
 """A model as a caller of the API has it: in a file, or in memory, from where it is written to a file first."""
 
+import inspect
+import logging
 import os
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnx_ir as ir
 
-from ptqc.errors import UsageError
+from ptqc.errors import ModelError, UsageError
 from ptqc.frontend import FILE, ModelSource, read_model
 from ptqc.ir.external import MESSAGE_LIMIT, is_split, weight_bytes
 from ptqc.ir.protos import every_graph
@@ -67,3 +73,87 @@ def _write_ir(model: ir.Model, path: Path) -> None:
         ir.save(model, path, external_data=DATA)
     else:
         ir.save(model, path)
+
+
+# A PyTorch module as an ONNX model, by PyTorch's own exporter.
+
+LOGGER = "torch"
+NEEDS = "needs PyTorch and its exporter: pip install 'ptqc[torch]'"
+
+
+def from_torch(module: Any, example: Any) -> ir.Model:
+    """Export a module for `ptqc.compile`, in evaluation mode; the module itself is not changed.
+
+    module: a `torch.nn.Module`. example: a tensor, or a tuple of what `forward` takes; axis 0 of each tensor counts as
+    the batch, which stays free where the module allows it. Raises UsageError for other arguments and where PyTorch or
+    its exporter is missing, ModelError for a module that PyTorch cannot export.
+    """
+    torch = _torch()
+    if not isinstance(module, torch.nn.Module):
+        raise UsageError(f"module is {shown(module)}; give a torch.nn.Module")
+    given = example if isinstance(example, tuple) else (example,)
+    if not given or not all(isinstance(value, torch.Tensor) for value in given):
+        raise UsageError(f"example is {shown(example)}; give a tensor, or a tuple of tensors as forward takes them")
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        return _exported(torch, module, given)
+    finally:
+        for part, was_training in modes:
+            part.training = was_training
+
+
+def _torch() -> Any:
+    try:
+        import onnxscript  # noqa: F401
+        import torch
+    except ImportError as error:
+        raise UsageError(f"a PyTorch module {NEEDS} ({error})") from error
+    return torch
+
+
+def _exported(torch: Any, module: Any, example: Sequence[Any]) -> ir.Model:
+    """With a free batch; with the example's own where that cannot be exported, as where `forward` fixes it."""
+    if len({len(value) for value in example if value.ndim}) <= 1:  # else axis 0 of some is no batch
+        with suppress(Exception):  # PyTorch raises many types of its own
+            return _with_free_batch(torch, module, example)
+    try:
+        return _export(torch, module, tuple(example), None)
+    except Exception as error:
+        reason = " ".join(str(error.__cause__ or error).split())
+        raise ModelError(f"PyTorch cannot export {type(module).__name__}: {reason}") from error
+
+
+def _with_free_batch(torch: Any, module: Any, example: Sequence[Any]) -> ir.Model:
+    """Of two samples, since PyTorch takes a size of one for a constant."""
+    batch = torch.export.Dim("batch")
+    rows = tuple(torch.cat([value, value]) if value.ndim and len(value) == 1 else value for value in example)
+    free = [{0: batch} if value.ndim else None for value in rows]
+    named = inspect.signature(module.forward).bind(*free).arguments  # of `*args` a tuple
+    return _export(torch, module, rows, dict(named))
+
+
+def _export(torch: Any, module: Any, example: tuple[Any, ...], shapes: Any) -> ir.Model:
+    # PyTorch warns of its own deprecated parts, and of packages that this module does not need.
+    with warnings.catch_warnings(), torch.no_grad(), _silent(LOGGER):
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(module, example, dynamo=True, dynamic_shapes=shapes, verbose=False)
+    found: ir.Model = program.model
+    return found
+
+
+@contextmanager
+def _silent(name: str) -> Iterator[None]:
+    """A logger and those below it tell nothing: what fails is raised, and may be tried in another way."""
+    loggers = [
+        logging.getLogger(name),
+        *(logging.getLogger(each) for each in list(logging.Logger.manager.loggerDict) if each.startswith(f"{name}.")),
+    ]
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger, was_disabled in zip(loggers, before, strict=True):
+            logger.disabled = was_disabled

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from ptqc.ir.lowered import Lowered
 from ptqc.ir.operators import Trait, data_inputs, known
-from ptqc.ir.operators.step import LoweredStep, codes_of
+from ptqc.ir.operators.base import LoweredStep, codes_of
 
 Values = Mapping[str, np.ndarray]
 

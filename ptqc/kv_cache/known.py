@@ -1,7 +1,10 @@
 """The forms that caches can have, by name, and as JSON."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import onnx_ir as ir
 
 from ptqc.kv_cache.block_float import BlockFloat
 from ptqc.kv_cache.form import CacheForm
@@ -27,3 +30,25 @@ def from_json(document: Mapping[str, Any]) -> CacheForm:
 def forms_told(documents: Sequence[Mapping[str, Any]]) -> dict[str, CacheForm]:
     """The forms of packed caches, by the name of the input: of what `with_caches` takes."""
     return {found["name"]: from_json(found) for found in documents if found["form"] != FLOAT}
+
+
+# Which outputs of a model hold a packed cache, and in which form: a mark on the nodes that make them.
+
+FORM = "ptqc.cache_form"
+
+
+def mark(codes: ir.Value, form: CacheForm) -> None:
+    """Say that a value is the first part of a cache in this form."""
+    node = codes.producer()
+    assert node is not None
+    node.metadata_props[FORM] = json.dumps(to_json(form))
+
+
+def forms_given(model: ir.Model) -> dict[str, CacheForm]:
+    """The forms of the caches that a model gives, by the name of the output that holds the first part."""
+    makers = {str(value.name): value.producer() for value in model.graph.outputs}
+    return {
+        name: from_json(json.loads(node.metadata_props[FORM]))
+        for name, node in makers.items()
+        if node is not None and FORM in node.metadata_props
+    }

@@ -12,8 +12,8 @@ import onnx_ir as ir
 from ptqc.errors import ModelError, UsageError
 from ptqc.execution.onnxruntime import Feeds, Runner
 from ptqc.kv_cache.form import unpacked_feeds
+from ptqc.kv_cache.known import forms_given
 from ptqc.kv_cache.known import to_json as forms_to_json
-from ptqc.kv_cache.marks import forms_given
 from ptqc.losses.axes import channel_axis, groups
 from ptqc.losses.base import Group, OutputFacts, OutputKind, as_real
 from ptqc.losses.boxes import Boxes

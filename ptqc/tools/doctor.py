@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from ptqc.codegen import targets
 from ptqc.errors import PtqcError, TargetError
 from ptqc.execution import saturation
-from ptqc.passes.extensions import ALWAYS, examined
+from ptqc.passes.registry import ALWAYS, examined
 from ptqc.solver.integer_program import Goal, JointChoice, Option, solve
 from ptqc.utils.machine import processor_features, processor_name
 from ptqc.utils.memory import available_bytes

@@ -17,7 +17,7 @@ import onnx
 from ptqc.artifact import folder as artifact
 from ptqc.artifact.folder import Artifact
 from ptqc.artifact.report import render
-from ptqc.artifact.report.sweep import sweep_text
+from ptqc.artifact.report.budgets import sweep_text
 from ptqc.budget import Budget, parse
 from ptqc.budget import Given as GivenBudget
 from ptqc.codegen.onnxruntime.export import Exported

@@ -15,7 +15,7 @@ from ptqc.calibration.open_batches import OpenBatches
 from ptqc.calibration.samples import collect
 from ptqc.errors import ModelError, UsageError
 from ptqc.execution.onnxruntime import Runner
-from ptqc.frontend.torch_module import from_torch
+from ptqc.frontend.in_memory import from_torch
 
 torch: Any = pytest.importorskip("torch", reason="needs PyTorch")
 pytest.importorskip("onnxscript", reason="PyTorch's exporter needs onnxscript")

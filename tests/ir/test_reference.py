@@ -12,7 +12,7 @@ from ptqc.codegen.onnxruntime.unpack import unpack
 from ptqc.execution.onnxruntime import Runner
 from ptqc.ir import reference
 from ptqc.ir.lowered import Lowered
-from ptqc.ir.operators.step import has_float_output
+from ptqc.ir.operators.base import has_float_output
 from ptqc.passes.allocate.fit import Fitted
 
 pytestmark = pytest.mark.processor

@@ -4,8 +4,7 @@ import onnx_ir as ir
 import pytest
 from graphs import noise, parse
 
-from ptqc.kv_cache.known import NAMES
-from ptqc.kv_cache.marks import forms_given
+from ptqc.kv_cache.known import NAMES, forms_given
 from ptqc.passes.kv_cache.wrap import form_named, pack_caches
 
 GROWING = "g (float[N,2,P,8] past, float[N,2,T,8] x) => (float[N,2,Q,8] present) { present = Concat<axis=2>(past, x) }"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ptqc.utils.installed import entry_points
+from ptqc.plugins import entry_points
 
 GROUP = "ptqc.tests.installed"
 

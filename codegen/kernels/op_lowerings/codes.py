@@ -12,7 +12,7 @@ from ptqc.codegen.kernels.emission import Emission, is_float8
 from ptqc.codegen.kernels.families import planes, pointwise, pool, rows
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.op_lowerings import real
-from ptqc.codegen.program.evaluation import compute, standalone
+from ptqc.codegen.program.folding import compute, standalone
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Built, Declined
 from ptqc.execution.onnxruntime import softmax_in_float64
@@ -29,7 +29,7 @@ from ptqc.ir.integer_arithmetic import (
 )
 from ptqc.ir.nodes import integer as integer_attribute
 from ptqc.ir.operators import clip_bounds, known
-from ptqc.ir.operators.step import LoweredStep, codes_of, input_params, output_params, params_of
+from ptqc.ir.operators.base import LoweredStep, codes_of, input_params, output_params, params_of
 from ptqc.runtime.lengths import varies
 
 CODES = 256

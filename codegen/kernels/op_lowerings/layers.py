@@ -17,7 +17,7 @@ from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Built, Declined, Window
 from ptqc.ir.integer_arithmetic import multiplier
 from ptqc.ir.nodes import input_of, integer, number
-from ptqc.ir.operators.step import LoweredStep, has_float_output, input_params, layer_constants, output_params
+from ptqc.ir.operators.base import LoweredStep, has_float_output, input_params, layer_constants, output_params
 
 BFLOAT_BYTES, FLOAT_BYTES = 2, 4
 MATRIX, BATCHED_MATRICES = 2, 3  # axes

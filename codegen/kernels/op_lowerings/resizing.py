@@ -8,7 +8,7 @@ import onnx_ir as ir
 from ptqc.codegen.kernels.drafts import NearestResize
 from ptqc.codegen.kernels.emission import Emission
 from ptqc.codegen.kernels.families import resample
-from ptqc.codegen.program.evaluation import opened, standalone
+from ptqc.codegen.program.folding import opened, standalone
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Declined
 from ptqc.ir.nodes import text

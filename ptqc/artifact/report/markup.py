@@ -95,3 +95,127 @@ def label(x: float, y: float, content: str, kind: str = "", anchor: str = "start
 
 def _at(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+# The look of the report, for light and dark, and the few lines that make tables sortable.
+
+STYLE = """
+:root{color-scheme:light dark;--bg:#fbfbfa;--card:#fff;--fg:#1b1e23;--soft:#646b76;--line:#e2e4e8;--tint:#eef1f5;
+--accent:#1f5fbf;--warn:#8a5a00;--warnbg:#fff6df;--warnline:#e8c36a;--good:#35a184;
+--b1:#a32c4e;--b2:#d1495b;--b3:#e8743b;--b4:#e0a526;--b5:#7fae4b;--b6:#35a184;--b7:#3a86c8;--b8:#5a63c7;
+--float:#9aa1ab;--palette:#a868b7;--scales:#7d8fa8;--functions:#b49a7a;--graph:#c9ced6}
+@media(prefers-color-scheme:dark){:root{--bg:#14161a;--card:#1b1e24;--fg:#e6e8eb;--soft:#98a1ad;--line:#2e333b;
+--tint:#262b33;--accent:#7db0ff;--warn:#f0cb7a;--warnbg:#2b2415;--warnline:#6b5520;--float:#79818d;--graph:#4b525d;
+--scales:#66788f;--functions:#8d7759}}
+*{box-sizing:border-box}
+body{margin:0;background:var(--bg);color:var(--fg);font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;
+font-variant-numeric:tabular-nums}
+main{max-width:1120px;margin:0 auto;padding:36px 24px 64px}
+h1{font-size:26px;line-height:1.25;font-weight:650;margin:0;letter-spacing:-.01em;overflow-wrap:anywhere}
+h1 code{font:inherit}
+h2{font-size:18px;font-weight:650;margin:44px 0 4px;letter-spacing:-.005em}
+h3{font-size:15px;font-weight:650;margin:24px 0 6px}
+p{margin:6px 0 12px;max-width:78ch}
+.lead,.soft,h2+p{color:var(--soft)}
+.lead{margin:6px 0 0}
+nav{display:flex;flex-wrap:wrap;gap:4px 18px;margin:16px 0 24px;font-size:14px}
+a{color:var(--accent)}nav a{text-decoration:none}nav a:hover{text-decoration:underline}
+code{font:13px/1.45 ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace;unicode-bidi:isolate;
+overflow-wrap:anywhere}
+.cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(225px,1fr));gap:1px;background:var(--card);
+border:1px solid var(--line);border-radius:10px;overflow:hidden}
+.cards.three{grid-template-columns:repeat(auto-fit,minmax(300px,1fr))}
+.card{box-shadow:0 0 0 1px var(--line);padding:16px 18px}
+.card dt{color:var(--soft);font-size:13px}
+.card dd{margin:0}
+.card .big{font-size:25px;font-weight:650;letter-spacing:-.015em;line-height:1.35}
+.card .more{color:var(--soft);font-size:13px;line-height:1.45}
+.verdict{border:1px solid var(--line);border-left:4px solid var(--good);border-radius:8px;background:var(--card);
+padding:14px 18px 16px;margin:20px 0}
+.verdict.look{border-left-color:var(--warnline)}
+.verdict p{font-size:17px;line-height:1.5;margin:0 0 6px;max-width:80ch}
+.bars h2{margin:12px 0 4px;font-size:13px;font-weight:550;color:var(--soft)}
+.bars ul{list-style:none;margin:0;padding:0}
+.bars li{display:grid;grid-template-columns:74px 1fr 84px;gap:10px;align-items:center;font-size:14px;line-height:1.7}
+.bars .track{background:var(--tint);border-radius:3px}
+.bars .fill{display:block;height:14px;border-radius:3px;min-width:2px;background:var(--float)}
+.bars .fill.compiled{background:var(--accent)}.bars .value{text-align:right}
+.warning{background:var(--warnbg);border:1px solid var(--warnline);border-left-width:4px;border-radius:8px;
+padding:10px 14px;margin:16px 0;overflow-wrap:anywhere}
+.warning b{color:var(--warn)}.warning ul{margin:4px 0 0;padding-left:20px}
+.scroll:focus-visible{outline:2px solid var(--accent)}
+.scroll{overflow-x:auto;margin:10px 0 14px}
+svg{display:block;width:100%;min-width:680px;height:auto}
+svg text{font:12.5px system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;fill:var(--fg)}
+svg text.tick{fill:var(--soft);font-size:11.5px}svg text.strong{font-weight:600}
+svg text.inside{fill:#fff;font-weight:600;paint-order:stroke;stroke:rgba(0,0,0,.35);stroke-width:2px}
+.edge{stroke:var(--bg);stroke-width:1}.zoom{fill:var(--tint)}
+.grid{stroke:var(--line)}.axis{stroke:var(--soft)}.budget{stroke:var(--soft);stroke-dasharray:4 4}
+.curve{fill:none;stroke:var(--accent);stroke-width:1.8}.point{fill:var(--bg);stroke:var(--accent);stroke-width:1.8}
+.here{fill:var(--b2);stroke:var(--bg);stroke-width:2}
+.hatching{fill:var(--bg)}rect.hatched{fill:url(#hatch);pointer-events:none}
+KINDS
+.swatch{display:inline-block;width:11px;height:11px;border-radius:2.5px;margin-right:8px;vertical-align:-1px}
+.swatch.hatch{background:repeating-linear-gradient(45deg,var(--soft) 0 2px,transparent 2px 4px)}
+.legend{display:flex;flex-wrap:wrap;gap:4px 26px;margin:0;padding:0;list-style:none;font-size:14px}
+table{border-collapse:collapse;width:100%;font-size:14px}
+td>code{white-space:nowrap}
+table.narrow{max-width:560px}
+th,td{padding:6px 12px 6px 0;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}
+thead th{color:var(--soft);font-weight:550;font-size:13px;white-space:nowrap;vertical-align:bottom}
+th.n,td.n{text-align:right;padding:6px 8px;white-space:nowrap}
+th.n+th:not(.n),td.n+td:not(.n){padding-left:14px}
+tbody tr:hover{background:var(--tint)}
+td.bar{background:linear-gradient(to left,var(--tint) var(--share),transparent var(--share)) no-repeat;
+background-size:100% calc(100% - 6px);background-position:0 3px}
+tbody tr:hover td.bar{background:none}
+table.facts th{font-weight:550;color:var(--soft);white-space:nowrap;padding-right:28px}
+.sortable.live thead th{cursor:pointer}.sortable.live thead th:hover{color:var(--fg)}
+th[aria-sort=ascending]::after{content:" ↑"}th[aria-sort=descending]::after{content:" ↓"}
+.tag{background:var(--tint);border-radius:4px;padding:1px 7px;font-size:13px;white-space:nowrap}
+.samples{display:grid;grid-template-columns:repeat(auto-fill,minmax(230px,1fr));gap:14px;margin:12px 0}
+figure{margin:0;border:1px solid var(--line);border-radius:8px;background:var(--card);padding:12px;font-size:13px}
+.samples.wide{grid-template-columns:repeat(auto-fill,minmax(min(100%,430px),1fr))}
+.pair{display:grid;grid-template-columns:1fr 1fr;gap:8px;margin:0 0 8px}.pair svg{min-width:0;border-radius:4px}
+.pair .who{margin:0 0 2px;font-size:13px;font-weight:550;color:var(--soft)}
+.box{fill:none;stroke:#1fd0a3;stroke-width:1}.box.alone{stroke:#ff5b78;stroke-dasharray:2.5 1.5}
+svg text.boxed{font-size:4px;font-weight:600;fill:#fff;paint-order:stroke;stroke:#000;stroke-width:1.1}
+.tokens{overflow-wrap:anywhere;white-space:pre-wrap;margin:4px 0 8px}
+mark{background:var(--warnbg);color:var(--warn);border-bottom:2px solid var(--warnline)}
+figure img{display:block;max-width:100%;height:auto;margin:0 0 8px;border-radius:4px}
+figcaption{color:var(--soft);margin-bottom:6px;overflow-wrap:anywhere}
+figure th,figure td{font-size:13px;padding:3px 8px 3px 0;border:0}figure th{color:var(--soft);font-weight:550}
+.notes{list-style:none;margin:8px 0;padding:0;font-size:14px}
+.notes>li{padding:7px 0;border-bottom:1px solid var(--line)}
+.step{color:var(--soft);display:inline-block;min-width:136px}
+.subjects{color:var(--soft);padding-left:140px}.subjects>code{margin-right:12px}
+summary{cursor:pointer;color:var(--accent);padding:4px 0}
+footer{margin-top:48px;color:var(--soft);font-size:13px}
+@media(max-width:640px){.subjects{padding-left:0}main{padding:20px 14px}}
+@media(max-width:480px){.pair{grid-template-columns:1fr}}
+@media print{body{background:#fff}nav{display:none}.card,.warning,.verdict,figure,tr{break-inside:avoid}
+h2{break-after:avoid}.scroll{overflow:visible}table,code{font-size:11px}svg{min-width:0}}
+"""
+
+KINDS = ("b1", "b2", "b3", "b4", "b5", "b6", "b7", "b8", "float", "palette", "scales", "functions", "graph")
+STYLE = STYLE.replace("KINDS", "".join(f".{k}{{fill:var(--{k})}}.swatch.{k}{{background:var(--{k})}}" for k in KINDS))
+
+SCRIPT = """
+for (const table of document.querySelectorAll("table.sortable")) {
+  table.classList.add("live");
+  table.querySelectorAll("thead th").forEach((head, column) => {
+    const sort = () => {
+      const down = head.getAttribute("aria-sort") !== "descending";
+      table.querySelectorAll("th").forEach(other => other.removeAttribute("aria-sort"));
+      head.setAttribute("aria-sort", down ? "descending" : "ascending");
+      const key = row => row.cells[column].dataset.v ?? row.cells[column].textContent;
+      const order = (a, b) => isNaN(a - b) || a === "" || b === "" ? a.localeCompare(b) : a - b;
+      const rows = [...table.tBodies[0].rows].sort((a, b) => order(key(a), key(b)) * (down ? -1 : 1));
+      table.tBodies[0].append(...rows);
+    };
+    head.tabIndex = 0;
+    head.addEventListener("click", sort);
+    head.addEventListener("keydown", event => event.key === "Enter" && sort());
+  });
+}
+"""

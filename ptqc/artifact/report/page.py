@@ -10,18 +10,18 @@ from ptqc.artifact.report.budgets import (
     has_loss_budget,
     has_memory,
     has_outputs,
+    has_sweep,
     latency_tables,
     loss_budget_table,
     memory_table,
     output_table,
+    sweep_plots,
 )
 from ptqc.artifact.report.changed import changed_samples, has_changed
-from ptqc.artifact.report.markup import name, safe
+from ptqc.artifact.report.markup import SCRIPT, STYLE, name, safe
 from ptqc.artifact.report.plots import bits_plot, frontier_plot, size_plot
 from ptqc.artifact.report.rows import ReportFacts
-from ptqc.artifact.report.style import SCRIPT, STYLE
 from ptqc.artifact.report.summary import cards
-from ptqc.artifact.report.sweep import has_sweep, sweep_plots
 from ptqc.artifact.report.tables import activation_table, layer_table, note_list, reproducibility_table, worst_table
 from ptqc.artifact.report.targets import has_native, has_others, native_tables, other_tables
 from ptqc.artifact.report.verdict import verdict

@@ -1,6 +1,7 @@
 """Running an `onnx_ir.Model` in torch: the whole graph or any piece of it, with gradients."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -202,3 +203,17 @@ class Backward:
         take, held = self._take, value.detach()  # a hook that held the value itself would never be let go of
         value.register_hook(lambda gradient: take(name, held, gradient))
         return value
+
+
+# How many threads torch uses.
+
+
+@contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """Rounding of sums, and with it the delivered bytes, depends on the number of threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

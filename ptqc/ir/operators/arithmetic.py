@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ptqc.ir import integer_arithmetic as integer
-from ptqc.ir.operators.base import Constants, Trait, operator
-from ptqc.ir.operators.step import LoweredStep, input_params, output_params
+from ptqc.ir.operators.base import Constants, LoweredStep, Trait, input_params, operator, output_params
 
 
 def _add(step: LoweredStep, inputs: Sequence[np.ndarray]) -> np.ndarray:

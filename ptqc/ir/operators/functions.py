@@ -7,9 +7,18 @@ import onnx_ir as ir
 
 from ptqc.ir import integer_arithmetic as integer
 from ptqc.ir.nodes import number
-from ptqc.ir.operators.base import LOOKED_UP, Constants, Operator, Trait, alike, operator
-from ptqc.ir.operators.bounds import clip_bounds
-from ptqc.ir.operators.step import LoweredStep, input_params, output_params
+from ptqc.ir.operators.base import (
+    LOOKED_UP,
+    Constants,
+    LoweredStep,
+    Operator,
+    Trait,
+    alike,
+    clip_bounds,
+    input_params,
+    operator,
+    output_params,
+)
 
 
 def _leaky_relu(step: LoweredStep, inputs: Sequence[np.ndarray]) -> np.ndarray:

@@ -7,8 +7,16 @@ import numpy as np
 from ptqc.ir import integer_arithmetic as integer
 from ptqc.ir.nodes import integer as integer_attribute
 from ptqc.ir.nodes import integers
-from ptqc.ir.operators.base import Trait, alike, operator
-from ptqc.ir.operators.step import LoweredStep, has_float_output, input_params, layer_constants, output_params
+from ptqc.ir.operators.base import (
+    LoweredStep,
+    Trait,
+    alike,
+    has_float_output,
+    input_params,
+    layer_constants,
+    operator,
+    output_params,
+)
 
 FIRST, LAST = 1, -1
 MICROSOFT = "com.microsoft"

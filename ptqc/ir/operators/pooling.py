@@ -7,8 +7,7 @@ import numpy as np
 from ptqc.ir import integer_arithmetic as integer
 from ptqc.ir.nodes import integer as integer_attribute
 from ptqc.ir.nodes import integers, text
-from ptqc.ir.operators.base import Trait, alike, operator
-from ptqc.ir.operators.step import LoweredStep, input_params, output_params
+from ptqc.ir.operators.base import LoweredStep, Trait, alike, input_params, operator, output_params
 
 
 def _mean(step: LoweredStep, inputs: Sequence[np.ndarray]) -> np.ndarray:

@@ -3,8 +3,7 @@
 import onnx_ir as ir
 
 from ptqc.ir.nodes import constant
-from ptqc.ir.operators.base import Trait
-from ptqc.ir.operators.bounds import clip_bounds
+from ptqc.ir.operators.base import Trait, clip_bounds
 from ptqc.ir.operators.registry import known
 
 

@@ -6,10 +6,9 @@ import re
 import pytest
 from report_documents import SWEEP, documents, loss_budget, note
 
-from ptqc.artifact.report.budgets import loss_in_words
+from ptqc.artifact.report.budgets import loss_in_words, sweep_text
 from ptqc.artifact.report.page import SECTIONS
 from ptqc.artifact.report.rows import ReportFacts
-from ptqc.artifact.report.sweep import sweep_text
 from ptqc.artifact.report.tables import OPEN_ROWS
 from ptqc.utils.text import number
 

@@ -22,7 +22,7 @@ from ptqc.codegen.program.program import Program
 from ptqc.errors import TargetError
 from ptqc.formats import FLOAT32, Codebook, Integer
 from ptqc.ir.operators import OPERATORS, registry
-from ptqc.ir.operators.step import LoweredStep
+from ptqc.ir.operators.base import LoweredStep
 
 IMAGE, TOKENS = (3, 6, 8, 7), (3, 9, 12)  # batches
 CONV = "c = Conv <pads = [1, 1, 1, 1]> (x, w) "

@@ -20,7 +20,7 @@ from ptqc.errors import VerificationError
 from ptqc.execution.onnxruntime import Runner
 from ptqc.ir import integer_arithmetic as integer
 from ptqc.ir.operators import EVERY, OPERATORS, registry
-from ptqc.ir.operators.step import LoweredStep
+from ptqc.ir.operators.base import LoweredStep
 from ptqc.passes.allocate.fit import Fitted
 
 # A table behind a convolution, one that a Relu follows, and one of which a float operator reads the input, too.

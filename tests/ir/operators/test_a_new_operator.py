@@ -21,7 +21,7 @@ from ptqc.execution.onnxruntime import softmax_in_float64
 from ptqc.ir import integer_arithmetic as integer
 from ptqc.ir.nodes import integer as integer_attribute
 from ptqc.ir.operators import OPERATORS, registry
-from ptqc.ir.operators.step import LoweredStep, input_params, output_params
+from ptqc.ir.operators.base import LoweredStep, input_params, output_params
 
 sys.path.append(str(Path(__file__).resolve().parents[3] / "examples" / "plugin"))
 

@@ -12,7 +12,7 @@ from ptqc.codegen.onnxruntime.verify import compare, take
 from ptqc.errors import VerificationError
 from ptqc.ir import reference
 from ptqc.ir.operators import OPERATORS, Trait, registry
-from ptqc.ir.operators.step import LoweredStep, has_float_output
+from ptqc.ir.operators.base import LoweredStep, has_float_output
 from ptqc.passes.allocate.fit import Fitted
 
 pytestmark = pytest.mark.processor

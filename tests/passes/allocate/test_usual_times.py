@@ -3,8 +3,7 @@
 import pytest
 
 from ptqc.ir.layers import Layer
-from ptqc.passes.allocate.cost_model import Edge, Network, TimedOperator
-from ptqc.passes.allocate.usual_times import OperatorSizes, arithmetic_times, usual_times
+from ptqc.passes.allocate.cost_model import Edge, Network, OperatorSizes, TimedOperator, arithmetic_times, usual_times
 
 
 def convolution(shape: tuple[int, ...], groups: int = 1) -> Layer:

@@ -17,8 +17,7 @@ from ptqc.ir.channels import ChannelTies, Rule, Shapes
 from ptqc.ir.nodes import initial
 from ptqc.options import CompileOptions
 from ptqc.passes.equalize import equalize_channels
-from ptqc.passes.equalize.equalize_channels import FEWEST, Offers, evened
-from ptqc.passes.equalize.rounded_losses import Comparison, RoundedLosses, SampleLosses
+from ptqc.passes.equalize.equalize_channels import FEWEST, Comparison, Offers, RoundedLosses, SampleLosses, evened
 from ptqc.passes.equalize.standardize import Standard
 from ptqc.passes.quantize.prepare import HELD_BACK, Prepared, gather, prepare
 from ptqc.utils.deadline import NEVER

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from ptqc.formats import Integer, TwoOfFour
 from ptqc.ir.layers import Layer
 from ptqc.ir.quantized_weight import Solution
-from ptqc.passes.quantize.column_order import ColumnOrder
-from ptqc.passes.quantize.gptq import Factored, RoundingTarget, grids_for, round_all
+from ptqc.passes.quantize.gptq import ColumnOrder, Factored, RoundingTarget, grids_for, round_all
 from ptqc.passes.quantize.moments import ColumnSample, Joined
 from ptqc.passes.reconstruct.reconstruct import (
     DAMPING,

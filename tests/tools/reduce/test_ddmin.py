@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ptqc.tools.reduce.ddmin import ddmin
+from ptqc.tools.reduce.search import ddmin
 
 Numbers = tuple[int, ...]
 

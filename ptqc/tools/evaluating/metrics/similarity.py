@@ -4,8 +4,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ptqc.tools.evaluating.metric import Case, Metric
-from ptqc.tools.evaluating.vectors import cosine, vector
+from ptqc.tools.evaluating.metric import Case, Metric, cosine, vector
 
 
 class Similarity(Metric):

@@ -1,8 +1,8 @@
-"""Timing on a GPU: variants of kernels become a library, which another process runs and times (`trial_worker.py`)."""
+"""How long each kernel of a program takes on a GPU for one sample: measured once, kept in the store, for budgets."""
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -11,18 +11,26 @@ from typing import Any
 import numpy as np
 
 from ptqc.codegen.cuda import building
+from ptqc.codegen.cuda.building import program_of
+from ptqc.codegen.cuda.costs import predicted_steps as predicted
 from ptqc.codegen.cuda.gpu_specs import CHIPS, gpu_of
 from ptqc.codegen.cuda.job_files import TRIAL_WORKER
 from ptqc.codegen.cuda.toolkit import Toolkit
 from ptqc.codegen.cuda.trials import Axes, KernelTrial, TimedVariant, TimingEffort, TrialJob, TrialTimes
+from ptqc.codegen.kernels.assignment import Assignment
 from ptqc.codegen.kernels.job_files import PROCESS, REPORT
 from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.listing import Listing
 from ptqc.codegen.program.program import Built, Program, ProgramStep
+from ptqc.codegen.program.timing import TimedProgram
 from ptqc.errors import TargetError
 from ptqc.runtime.cuda import ADDRESSES, CudaDevice
 from ptqc.runtime.runtime import PACKAGE
 from ptqc.utils import sandbox
 from ptqc.utils.scratch import scratch
+from ptqc.utils.store import Store
+
+# Timing on a GPU: variants of kernels become a library, which another process runs and times (`trial_worker.py`).
 
 # Seconds that a process may take to start, to load kernels and to end.
 GRACE = 120.0
@@ -107,3 +115,66 @@ def _version() -> str:
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+# Kernels in a library.
+TOGETHER = 24
+
+
+@dataclass(frozen=True)
+class KernelTimer:
+    """Times kernels as they are predicted to be fastest. What follows a product, or comes before, is in its kernel."""
+
+    timer: DeviceTimer
+    store: Store
+
+    def __call__(self, program: Program) -> list[float]:
+        """Microseconds of each step. Raises TargetError where one cannot be measured."""
+        steps = {step.built.name: step for step in program.steps}
+        found = dict(self._known(steps))
+        missing = [name for name in steps if name not in found]
+        for first in range(0, len(missing), TOGETHER):
+            together = missing[first : first + TOGETHER]
+            candidates = {name: (steps[name], {name: steps[name].built}) for name in together}
+            times, problem = self.timer.times(program.layouts, candidates, self.timer.effort.seconds)
+            for one in times:
+                (found[one.key],) = one.microseconds[one.key]
+                self.store.put(self._key(one.key), {"microseconds": found[one.key]}, {})
+            if left := [name for name in together if name not in found]:
+                told = problem or f"{self.timer.effort.seconds:.0f} s were over"
+                raise TargetError(
+                    f"{len(left)} kernels could not be timed on {self.timer.device.name}, {left[0]} among them: "
+                    f"{told}; with --tune off their times are predicted"
+                )
+        return [found[step.built.name] for step in program.steps]
+
+    def _known(self, names: Iterable[str]) -> Iterator[tuple[str, float]]:
+        for name in names:
+            entry = self.store.get(self._key(name))
+            if entry is not None:
+                yield name, float(entry.document["microseconds"])
+
+    def _key(self, name: str) -> dict[str, Any]:
+        return {"what": "time of a kernel on a GPU for one sample", "kernel": name, **self.timer.key}
+
+
+# How long the library of a program takes, and each of its calls: measured on a GPU, or predicted.
+
+NANOSECONDS = 1e3
+
+
+def timed(folder: Path) -> TimedProgram:
+    """A program of a job. Raises TargetError where its kernels cannot be measured on the GPU that the job names.
+
+    Predicted, each call takes its longest time on the chips of the job.
+    """
+    given = Assignment.read(folder)
+    program, device = program_of(given), given.job["device"]
+    if device is None:
+        found = [max(step[gpu] for gpu in given.job["gpus"]) for step in predicted(program)]
+    else:
+        effort = TimingEffort.from_json(given.job["effort"])
+        timer = DeviceTimer(CudaDevice.from_json(device), Toolkit.require(), given.job["gpus"], effort)
+        found = KernelTimer(timer, Store(Path(given.job["store"])))(program)
+    times = [NANOSECONDS * microseconds for microseconds in found]
+    return TimedProgram.of(Listing.of(program), sum(times), times)
