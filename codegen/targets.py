@@ -308,10 +308,10 @@ def emulate(name: str, folder: Path, listing: "Listing", runs: "Iterable[Values]
     runs: values of ONNX Runtime, inputs included, by name in the lowered graph. Raises TargetError where that cannot be
     done here either.
     """
-    found: Emulated = import_module(f"{room(name)}.emulation").emulate(folder, listing, runs)
+    found: Emulated = import_module(f"{room(name)}.verification").emulate(folder, listing, runs)
     return found
 
 
 def check_emulated(name: str, folder: Path, document: Mapping[str, Any]) -> None:
     """Raises VerificationError where what an emulator runs is not what was delivered. document: of the manifest."""
-    import_module(f"{room(name)}.emulation").check(folder, document)
+    import_module(f"{room(name)}.verification").check(folder, document)

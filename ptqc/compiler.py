@@ -17,7 +17,7 @@ from ptqc.artifact import documents, golden
 from ptqc.artifact import folder as artifact
 from ptqc.artifact.build_target import VERIFIED_SAMPLES, build_target, check_samples
 from ptqc.artifact.documents import CompileOutcome, check_activations
-from ptqc.artifact.fit_for_use import check_fit
+from ptqc.artifact.fit_for_use import check_fit, worse_than_predicted
 from ptqc.artifact.folder import Artifact
 from ptqc.budget import Budgets
 from ptqc.calibration.images import Preprocessing
@@ -263,6 +263,8 @@ def _deliver(job: Job, request: CompileRequest, scoring: Scoring | None, folder:
     if job.budgets.strict:
         memory.check()
     judged = judge(job.model, file, held_back, job.decided.kinds, scoring, progress)
+    if job.budgets.strict:
+        check_fit(worse_than_predicted(job, fitted, judged, [*job.notes, *fitted.notes]))
     changed = most_changed(job.model, file, held_back, job.decided.kinds, judged, request.tokenizer, request.detector)
     speed = measure_speed(job.prepared.unsplit, file, held_back, progress, deadline)
     recorded = golden.take(job.model, file, held_back)

@@ -167,4 +167,6 @@ def measured_model(model: onnx.ModelProto, data: object, folder: Path, **options
 
 def measure_residual(folder: Path, **options: Any) -> Measured:
     """The residual network with measurements of a few widths."""
-    return measured_model(residual(), samples(3, 8, 8), folder, **{"bits": (2, 4, 7), **options})
+    return measured_model(
+        residual(), samples(3, 8, 8), folder, **{"bits": (2, 4, 7), "activations": "integer", **options}
+    )

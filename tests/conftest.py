@@ -116,7 +116,7 @@ def digits_evaluation() -> tuple[np.ndarray, np.ndarray]:
 @pytest.fixture(scope="session")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     """The residual network of `compiling.py` at 25 %; its store is the folder `cache` beside it."""
-    return compiled(residual(), samples(3, 8, 8), tmp_path_factory.mktemp("small"), "25%")
+    return compiled(residual(), samples(3, 8, 8), tmp_path_factory.mktemp("small"), "25%", activations="integer")
 
 
 @pytest.fixture(scope="session")

@@ -207,7 +207,7 @@ def test_an_edited_plan_is_followed(small: Artifact, tmp_path: Path) -> None:
 
 
 def test_a_second_compile_gives_the_same_bytes(small: Artifact, tmp_path: Path) -> None:
-    again = compiled(residual(), samples(3, 8, 8), tmp_path, "25%")
+    again = compiled(residual(), samples(3, 8, 8), tmp_path, "25%", activations="integer")
     assert contents(again) == contents(small)
 
 
@@ -217,7 +217,7 @@ def test_another_process_and_place_give_the_same_bytes(small: Artifact, tmp_path
     command = [sys.executable, "-m", "ptqc", "compile", "model.onnx", "--calibration", "c.npz", "--budget", "25%"]
     settings = {"PYTHONHASHSEED": "77", "OPENBLAS_NUM_THREADS": "1", "LC_ALL": "C", "TZ": "Asia/Tokyo"}
     done = subprocess.run(
-        [*command, "-o", "elsewhere", "--cache", "own", "--quiet"],
+        [*command, "--activations", "integer", "-o", "elsewhere", "--cache", "own", "--quiet"],
         cwd=tmp_path,
         env={**os.environ, **settings},
         capture_output=True,
@@ -237,7 +237,9 @@ def test_a_subset_of_samples_is_told_without_the_users_paths(tmp_path: Path) -> 
 
 
 def test_another_seed_is_another_compile(small: Artifact, tmp_path: Path) -> None:
-    other = compiled(residual(), samples(3, 8, 8), tmp_path, "25%", seed=1, cache=store_of(small))
+    other = compiled(
+        residual(), samples(3, 8, 8), tmp_path, "25%", seed=1, cache=store_of(small), activations="integer"
+    )
     assert other.manifest["measurements"] != small.manifest["measurements"]
 
 

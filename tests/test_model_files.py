@@ -75,7 +75,7 @@ def test_a_model_takes_strings(tmp_path: Path) -> None:
 
 def test_a_half_precision_model_keeps_its_interface(tmp_path: Path) -> None:
     model = in_type(residual(), np.float16)
-    found = compiled(model, samples(3, 8, 8).astype(np.float16), tmp_path, "50%")
+    found = compiled(model, samples(3, 8, 8).astype(np.float16), tmp_path, "50%", activations="integer")
     assert_same_interface(model, onnx.load(found.path))
     assert found.run({"x": samples(3, 8, 8, count=3).astype(np.float16)})["y"].dtype == np.float16
     assert found.manifest["verification"]["operators"]["QLinearConv"] == 3
@@ -85,7 +85,7 @@ def test_external_data_are_read_and_counted(small: Artifact, tmp_path: Path) -> 
     (tmp_path / "given").mkdir()
     path = tmp_path / "given" / "model.onnx"
     onnx.save(residual(), path, save_as_external_data=True, location="weights.bin", size_threshold=0)
-    found = compiled(path, samples(3, 8, 8), tmp_path, "25%")
+    found = compiled(path, samples(3, 8, 8), tmp_path, "25%", activations="integer")
     assert found.manifest["source"]["bytes"] == sum(p.stat().st_size for p in (tmp_path / "given").iterdir())
     assert sorted(p.name for p in found.folder.iterdir()) == sorted(p.name for p in small.folder.iterdir())
     x = samples(3, 8, 8, seed=11)
@@ -94,7 +94,7 @@ def test_external_data_are_read_and_counted(small: Artifact, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("opset", [7, 21])
 def test_older_and_newer_opsets_give_the_same_outputs(small: Artifact, tmp_path: Path, opset: int) -> None:
-    found = compiled(residual(opset), samples(3, 8, 8), tmp_path, "25%")
+    found = compiled(residual(opset), samples(3, 8, 8), tmp_path, "25%", activations="integer")
     x = samples(3, 8, 8, seed=11)
     assert np.array_equal(found.run({"x": x})["y"], small.run({"x": x})["y"])
     assert found.manifest["file"]["opset"] == max(opset, 18)
@@ -127,6 +127,6 @@ def test_what_exporters_write_beside_the_network_takes_no_bytes_of_the_budget(sm
         node.metadata_props.add(key="pkg.torch.onnx.stack_trace", value="File net.py, in forward\n" * 100)
         node.doc_string = "a layer"
     limit = small.manifest["allocation"]["limit"]
-    found = compiled(annotated, samples(3, 8, 8), tmp_path, f"{limit}B", cache=store_of(small))
+    found = compiled(annotated, samples(3, 8, 8), tmp_path, f"{limit}B", cache=store_of(small), activations="integer")
     assert found.manifest["source"]["bytes"] == annotated.ByteSize() > 2 * limit
     assert found.path.read_bytes() == small.path.read_bytes()

@@ -51,7 +51,7 @@ RELU = OPERATORS["Relu"]
 EXAMPLES = {
     "ptqc.rewrites": {"drop-idle-clip": "ptqc_example.drop_idle_clip:DropIdleClip"},
     "ptqc.formats": {"e5m2": "ptqc_example.e5m2:E5M2"},
-    "ptqc.ir.operators": {"HardSwish": "ptqc_example.hard_swish:HARD_SWISH"},
+    "ptqc.operators": {"HardSwish": "ptqc_example.hard_swish:HARD_SWISH"},
     "ptqc.observers": {"three-sigma": "ptqc_example.three_sigma:three_sigma"},
     "ptqc.targets": {"listing": "ptqc_example.listing"},
 }
@@ -154,7 +154,7 @@ def test_a_format_that_cannot_be_used_stops_a_compile(
 def test_an_operator_that_cannot_be_used_is_refused(
     name: str, value: str, message: str, installed: dict[str, dict[str, str]]
 ) -> None:
-    installed["ptqc.ir.operators"] = {name: f"{__name__}:{value}"}
+    installed["ptqc.operators"] = {name: f"{__name__}:{value}"}
     with pytest.raises(UsageError, match=message):
         added_operator(by_name(PluginKind.OPERATOR)[name])
 

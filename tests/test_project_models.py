@@ -113,7 +113,7 @@ def test_what_computes_in_float_is_named(tagger: Artifact) -> None:
     assert any(message.startswith("GRU computes in float: ONNX Runtime has no") for message in notes.values())
     assert any(message.startswith("Gather computes in float") for message in notes.values())
     assert tagger.manifest["float_operators"]["GRU"] == 1
-    assert "GRU" in tagger.summary()
+    assert "in float" in tagger.summary()
 
 
 @pytest.mark.parametrize("name", ["detector", "tagger", "mlp"])

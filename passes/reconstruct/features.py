@@ -25,7 +25,7 @@ class TuneFeatures(GradientSteps):
             return _declined(given, "torch is not installed: pip install 'ptqc[torch]'")
         if not given.decided.deadline.leaves(0):
             return Result(given.tuned, False, (out_of_time("no gradient steps"),))
-        from ptqc.execution.torch.threads import one_torch_thread
+        from ptqc.execution.torch.graph import one_torch_thread
         from ptqc.passes.reconstruct.gradients import tune_features
 
         try:

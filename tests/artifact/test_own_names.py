@@ -19,7 +19,7 @@ OWN = {name for node in residual().graph.node for name in node.output}
 
 @pytest.fixture(scope="module")
 def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    return compiled(residual(), samples(3, 8, 8), tmp_path_factory.mktemp("names"), "25%")
+    return compiled(residual(), samples(3, 8, 8), tmp_path_factory.mktemp("names"), "25%", activations="integer")
 
 
 def test_values_of_layers_are_called_as_in_the_model(artifact: Artifact) -> None:

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.processor
 
 @pytest.fixture(scope="module")
 def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    return compiled(residual(), samples(3, 8, 8), tmp_path_factory.mktemp("verify"), "25%")
+    return compiled(residual(), samples(3, 8, 8), tmp_path_factory.mktemp("verify"), "25%", activations="integer")
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_a_delivered_artifact_passes(artifact: Artifact, capsys: pytest.CaptureF
 
 
 def test_golden_samples_are_the_same_in_every_compile(artifact: Artifact, tmp_path: Path) -> None:
-    again = compiled(residual(), samples(3, 8, 8), tmp_path, "25%")
+    again = compiled(residual(), samples(3, 8, 8), tmp_path, "25%", activations="integer")
     assert (again.folder / GOLDEN).read_bytes() == (artifact.folder / GOLDEN).read_bytes()
     assert again.manifest["golden"] == artifact.manifest["golden"]
 

@@ -22,7 +22,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    return compiled(residual(), samples(3, 8, 8), tmp_path_factory.mktemp("bench"), "25%")
+    return compiled(residual(), samples(3, 8, 8), tmp_path_factory.mktemp("bench"), "25%", activations="integer")
 
 
 def test_operators_add_up_to_the_whole(made: Artifact) -> None:

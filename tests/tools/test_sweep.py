@@ -20,7 +20,9 @@ from ptqc.tools.sweep import Swept
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    return compiled(residual(), samples(3, 8, 8), tmp_path_factory.mktemp("sweep"), "14%", bits=(2, 4, 7))
+    return compiled(
+        residual(), samples(3, 8, 8), tmp_path_factory.mktemp("sweep"), "14%", bits=(2, 4, 7), activations="integer"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +32,7 @@ def before(made: Artifact) -> dict[str, str]:
 
 def swept(made: Artifact, **options: object) -> Swept:
     with quick(), pytest.MonkeyPatch.context() as patched:
-        patched.setattr(speed, "ROUNDS", (1, 1))
+        patched.setattr(speed, "PROFILE_ROUNDS", (1, 1))
         return ptqc.sweep(made.folder, cache=made.folder.parent / "cache", **options)  # type: ignore[arg-type]
 
 
@@ -79,7 +81,7 @@ def test_only_the_frontier_is_added(made: Artifact, before: dict[str, str], foun
 def test_sizes_can_be_given(made: Artifact, capsys: pytest.CaptureFixture[str]) -> None:
     cache = str(made.folder.parent / "cache")
     with quick(), pytest.MonkeyPatch.context() as patched:
-        patched.setattr(speed, "ROUNDS", (1, 1))
+        patched.setattr(speed, "PROFILE_ROUNDS", (1, 1))
         assert main(["sweep", str(made.folder), "--budgets", "13%,16%", "--cache", cache]) == 0
     points = json.loads((made.folder / "sweep.json").read_text())["points"]
     assert [point["budget"] for point in points] == ["13%", "16%"]

@@ -18,7 +18,8 @@ def work(document: Mapping[str, Any]) -> dict[str, Any]:
     """Solve the problem that a message names, and store its result; the reply. Both as JSON has them."""
     message = Message(**document)
     try:
-        reply = _solved(message)
+        # Imported outside of the frame that opens the store: a library may keep the frames that import it.
+        reply = _refused(message) or _solved(message, unit_of(message.unit))
     except PtqcError as error:
         reply = Reply(Outcome.FAILED, platform.node(), str(error), type(error).__name__)
     except MemoryError as error:
@@ -28,11 +29,13 @@ def work(document: Mapping[str, Any]) -> dict[str, Any]:
     return reply.to_json()
 
 
-def _solved(message: Message) -> Reply:
+def _refused(message: Message) -> Reply | None:
     differences = Kind.of(message.kind).differences(Kind.here())
-    if differences:
-        return Reply(Outcome.REFUSED, platform.node(), "; ".join(differences))
-    store, kind = store_at(message.store), unit_of(message.unit)
+    return Reply(Outcome.REFUSED, platform.node(), "; ".join(differences)) if differences else None
+
+
+def _solved(message: Message, kind: type[UnitOfWork[Any]]) -> Reply:
+    store = store_at(message.store)
     entry = store.open(message.problem)
     if entry is None:
         return Reply(Outcome.MISSING, platform.node())

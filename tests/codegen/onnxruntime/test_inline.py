@@ -86,7 +86,9 @@ def test_names_that_were_there_are_not_taken_again() -> None:
 
 @pytest.fixture(scope="module")
 def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    return compiled(network(), samples(3, 8, 8), tmp_path_factory.mktemp("inline"), "24%", inline=True)
+    return compiled(
+        network(), samples(3, 8, 8), tmp_path_factory.mktemp("inline"), "24%", inline=True, activations="integer"
+    )
 
 
 def test_a_compile_keeps_its_budget_and_passes_its_checks(artifact: Artifact) -> None:

@@ -20,7 +20,7 @@ LIMIT = 20_000
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
-    return measure_residual(tmp_path_factory.mktemp("simplest"))
+    return measure_residual(tmp_path_factory.mktemp("simplest"), activations="auto")
 
 
 def job_of(measured: Measured) -> Job:

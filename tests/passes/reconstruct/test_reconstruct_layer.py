@@ -13,11 +13,7 @@ from ptqc.ir.layers import Layer
 from ptqc.ir.quantized_weight import Solution
 from ptqc.passes.quantize.gptq import ColumnOrder, Factored, RoundingTarget, grids_for, round_all
 from ptqc.passes.quantize.moments import ColumnSample, Joined
-from ptqc.passes.reconstruct.reconstruct import (
-    DAMPING,
-    _Inputs,
-    _Problem,
-)
+from ptqc.passes.reconstruct.bias_correction import DAMPING, LayerInputs, LayerProblem
 
 # One layer
 
@@ -25,11 +21,11 @@ from ptqc.passes.reconstruct.reconstruct import (
 LAYER = Layer("y", "Conv", "x", "w", "b", "y", (6, 2, 1, 2), 0, 2)
 
 
-def target_of(made: _Problem, strength: float) -> np.ndarray:
+def target_of(made: LayerProblem, strength: float) -> np.ndarray:
     return made.target(Factored.of(made.second, DAMPING), strength, ColumnOrder())
 
 
-def problem(seed: int, drift: float) -> tuple[_Problem, np.ndarray]:
+def problem(seed: int, drift: float) -> tuple[LayerProblem, np.ndarray]:
     """Columns of a layer of two groups whose inputs came out mixed and shifted, and the float model's outputs."""
     weight, bias = noise(6, 2, 1, 2, seed=seed), noise(6, seed=seed + 1)
     real = noise(2, 4, 400, seed=seed + 2)
@@ -38,7 +34,7 @@ def problem(seed: int, drift: float) -> tuple[_Problem, np.ndarray]:
     y = LAYER.matrix(weight) @ real + bias.reshape(2, 3, 1)
     parts = [slice(0, 150), slice(150, 300), slice(300, 400)]
     held_x, held_y = ([Joined([array[..., part]]) for part in parts] for array in (seen, y))
-    return _Problem(LAYER, LAYER.matrix(weight), bias, _Inputs(ColumnSample(LAYER, 1, 0), held_x, 2), held_y), y
+    return LayerProblem(LAYER, LAYER.matrix(weight), bias, LayerInputs(ColumnSample(LAYER, 1, 0), held_x, 2), held_y), y
 
 
 def concatenated(pieces: list[Joined]) -> np.ndarray:
@@ -111,8 +107,8 @@ def test_two_of_four_inputs_of_each_tap_are_kept() -> None:
     y = layer.matrix(weight) @ x[None]
     parts = [slice(0, 300), slice(300, 400)]
     held_x, held_y = ([Joined([array[..., part]]) for part in parts] for array in (x[None], y))
-    seen = _Inputs(ColumnSample(layer, 1, 0), held_x, 1)
-    made = _Problem(layer, layer.matrix(weight), bias, seen, held_y)
+    seen = LayerInputs(ColumnSample(layer, 1, 0), held_x, 1)
+    made = LayerProblem(layer, layer.matrix(weight), bias, seen, held_y)
     codes = made.rounded(TwoOfFour(5), 1.0).codes
     assert (np.count_nonzero(codes.reshape(6, 2, 4, 1, 2), axis=2) == 2).all()
     largest = np.argsort(np.argsort(np.abs(weight.reshape(6, 2, 4, 1, 2)), axis=2), axis=2) >= 2

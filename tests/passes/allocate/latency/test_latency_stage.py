@@ -50,7 +50,7 @@ def injected() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(clocks, "measure_times", lambda *_given: TIMES)
         patched.setattr(latency, "_trial", as_predicted)
-        patched.setattr(speed, "ROUNDS", (1, 1))
+        patched.setattr(speed, "PROFILE_ROUNDS", (1, 1))
         yield
 
 
@@ -203,7 +203,7 @@ class Trials:
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     """Measurements in which all activations are float, and a latency that this does not reach."""
-    options = {"activation_limit": 1e-9, "bits": (4,), "samples": 16}
+    options = {"activation_limit": 1e-9, "bits": (4,), "samples": 16, "activations": "auto"}
     measured = measure_residual(tmp_path_factory.mktemp("job"), **options)
     return Job(measured.prepared, measured.context, measured.options, (), "", Budgets.parse("3ms"), 0.0)
 
@@ -272,7 +272,7 @@ SLOWER = LatencyReport({"predicted_ms": 2.0, "measured_ms": 3.0}, (Note("latency
 
 
 def test_a_file_that_takes_longer_than_predicted_is_chosen_again(tmp_path: Path) -> None:
-    found = measure_residual(tmp_path)
+    found = measure_residual(tmp_path, activations="auto")
     everything = replace(found.context, activations=dict(found.context.ranges))
     some = {name: params for name, params in found.context.ranges.items() if name in ("x", "ar")}
     network = clocks.network_of(everything)

@@ -23,7 +23,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
 def test_executed_conversions_are_the_predicted_ones(
     measured: Measured, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(speed, "ROUNDS", (1, 1))
+    monkeypatch.setattr(speed, "PROFILE_ROUNDS", (1, 1))
     context, rng = measured.context, np.random.default_rng(seed)
     some = [site for site in context.sites if rng.random() < 0.7]
     kept = useful_sites(some, context.kernels, {layer.name for layer in context.layers})
