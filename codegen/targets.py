@@ -3,7 +3,8 @@
 So is a package that an installed distribution names in the group of entry points `ptqc.targets`. Its docstring begins
 with what it builds, in the words of `--help`. `target.py` gives `TARGET`, an object with the methods of `Target`.
 Beside it, where it has options, `options.py` gives their class as `OPTIONS`, and where ptqc can run what it builds,
-`runtime.py` gives `load`; where it has an emulator of what it builds for, `emulation.py` gives `emulate` and `check`.
+`runtime.py` gives `load`; where it has an emulator of what it builds for, `verification.py` gives `emulate` and
+`check`.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -189,7 +189,7 @@ def _memory_bytes(tiles: Tiles, samples: int) -> int:
 
 # How long the kernels of a program take on chips, predicted: nothing was measured.
 #
-# Products on tensor cores say it themselves (`costs.py`). Of any other kernel each element that it writes is taken to
+# Products on tensor cores say it themselves, above. Of any other kernel each element that it writes is taken to
 # be a thread, which reads its share of the inputs and does its share of the operations one after the other. The
 # kernel takes a launch, and the longest of three: its bytes from memory; its instructions on all processors; one
 # thread on its own.

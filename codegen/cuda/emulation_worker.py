@@ -1,6 +1,6 @@
 """The process that compares a delivered library in the emulator: `python -m ptqc.codegen.cuda.emulation_worker FOLDER`.
 
-Files of a job: `job.json` and `values-<i>.npz`, as `emulation.py` writes them. It writes `report.json`, and
+Files of a job: `job.json` and `values-<i>.npz`, as `verification.py` writes them. It writes `report.json`, and
 `outputs-<i>.npz` where whole runs do not take too long; or `error.json`.
 """
 

@@ -1,4 +1,4 @@
-"""Convolutions and products of FP8 on tensor cores: tiles, copies and fragments are those of `tensor_cores.py`."""
+"""Convolutions and products of FP8 on tensor cores: tiles, copies and fragments are those of `mma.py`."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

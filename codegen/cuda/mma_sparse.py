@@ -1,6 +1,6 @@
 """Convolutions and products of codes with weights of which two of each four are zero, on sparse tensor cores.
 
-What is summed is as in `tensor_cores.py`, but weights are the left matrix and pixels the columns of the right one:
+What is summed is as in `mma.py`, but weights are the left matrix and pixels the columns of the right one:
 mma.sp::ordered_metadata.m16n8k64 takes 64 inputs of 8 pixels, and of the weights of 16 channels the half that is kept,
 in the time of 32 inputs. See `sparse_codes.py`.
 """

@@ -188,7 +188,7 @@ def moved(word: Any, by: int) -> Any:
 # Weights of which pairs of neighbouring inputs are listed, as vector codebooks have them: looked up in shared memory.
 #
 # At most 256 pairs make a table of half a kilobyte in the shared memory of a block. For 32 of the summed bytes a lane
-# has 16 places in it, packed in planes of 4 and 2 bits as `fragments.py` packs codes; a place is looked up in one
+# has 16 places in it, packed in planes of 4 and 2 bits as `packed_weights.py` packs codes; a place is looked up in one
 # access, of up to 64 pairs without bank conflicts. Neighbours in the model's weight are neighbours in the sum where
 # the window is one pixel.
 

@@ -1,8 +1,8 @@
 """What kernels for tensor cores have in common: steps of a tile on their way, products of them, sums that are stored.
 
-Inputs and weights come to shared memory a few steps ahead of the products, see `copies.py`. Weights stay packed until a
-lane has them in registers, see `fragments.py`. Where warps share the steps of a tile, the first one adds up what the
-others have summed.
+Inputs and weights come to shared memory a few steps ahead of the products, see `async_copy.py`. Weights stay packed
+until a lane has them in registers, see `packed_weights.py`. Where warps share the steps of a tile, the first one adds
+up what the others have summed.
 """
 
 from abc import ABC, abstractmethod

@@ -1,8 +1,8 @@
 """Convolutions and products of codes by products of warpgroups, which Hopper's tensor cores take at their full rate.
 
-What is summed is as in `tensor_cores.py`, but weights are the left matrix of wgmma.m64nNk32, which it takes from
-registers: they are unpacked there as for other kernels. It reads the right matrix, pixels, from shared memory: the rows
-that `copies.py` leaves there are those of a matrix swizzled by 64 bytes. While a part of a step is multiplied, a warp
+What is summed is as in `mma.py`, but weights are the left matrix of wgmma.m64nNk32, which it takes from registers: they
+are unpacked there as for other kernels. It reads the right matrix, pixels, from shared memory: the rows that
+`async_copy.py` leaves there are those of a matrix swizzled by 64 bytes. While a part of a step is multiplied, a warp
 unpacks the weights of the next one.
 
 Only chips of compute capability 9.0 have the instruction. For the others nvcc compiles the other branch: the same

@@ -1,7 +1,7 @@
 """Observe the calibration set once: the range of every site, the second moments of every layer's input.
 
 State is of fixed size per tensor and layer; samples stream through in batches. Of large models, the second moments of
-the first block of weights are observed, and the means of all (see `moment_blocks.py`). Models beyond memory whose
+the first block of weights are observed, and the means of all (see `moment_stream.py`). Models beyond memory whose
 activations stay in float are observed while their weights are solved (see `moment_stream.py`).
 """
 

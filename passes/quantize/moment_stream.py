@@ -28,7 +28,7 @@ from ptqc.utils.parallel import in_order, processors
 #
 # Those of all weights together may take more memory than the model. So weights that follow each other form blocks, and
 # for each block the calibration set is run once more when its turn has come to be solved. Models beyond memory have
-# another way, where there is nothing else to observe: see `moment_stream.py`.
+# another way, where there is nothing else to observe: see below.
 
 # Bytes of the second moments of a block, on both splits of the calibration set; a block has at least one weight.
 BLOCK_BYTES = 2**30

@@ -222,7 +222,7 @@ def outputs_in_files(runs: Iterable[Mapping[str, np.ndarray]]) -> list[dict[str,
 # Activations that wait in files, in 16 bits, for the part of the graph that reads them.
 #
 # float16 has 11 significant bits at every size, so that a few values far larger than all others, which residual streams
-# have, cost the others nothing, unlike steps of one width (`ptqc.execution.tensors`).
+# have, cost the others nothing, unlike steps of one width (`Compressed`).
 
 # The largest magnitude of an array becomes a number of so many binary digits; what is 2⁻²⁹ of it keeps all 11 of its.
 REACH_BITS = 15

@@ -1,6 +1,6 @@
 """Which channels of tensors and constants have one order, or one scale, so that a network stays the same function.
 
-A walk through the graph gives every tensor an array of numbers (`ptqc.ir.channels`), of its rank, with size 1
+A walk through the graph gives every tensor an array of numbers, of its rank, with size 1
 along axes that nothing is moved along: (1, C, 1, 1) behind a convolution, (1, 1, C) behind a product of rank 3,
 (1, heads, 1, d) within attention. What an operator does to places it does to their numbers; what adds or multiplies
 places joins their numbers; constants get the numbers of what they meet. Whatever is not known to keep the function
@@ -18,7 +18,7 @@ from ptqc.ir.operators import Trait, named
 
 # Numbers that are joined to sets, and which of these sets can change places.
 #
-# Every tensor has an array of numbers, one for each place that is moved for itself (see `ptqc.ir.channels`). Places
+# Every tensor has an array of numbers, one for each place that is moved for itself. Places
 # with numbers of one set move together. Two sets can change places where each tensor has equally many places of both,
 # and the operators between tensors lead from the k-th place of one to the same place as from the k-th of the other.
 # Each operator therefore leaves traces: the numbers of a tensor, in the order of its places, with a value for each.

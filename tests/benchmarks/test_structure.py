@@ -8,7 +8,7 @@ FILES = {
     "ptqc/__init__.py": "",
     "ptqc/compiler.py": "from ptqc.ir import plan\nfrom ptqc.passes.run import go\n\n\n\n",
     "ptqc/ir/__init__.py": "",
-    "ptqc/ir/plan.py": "from dataclasses import dataclass\n\n\n@dataclass\nclass Plan:\n    one: int\n    two: int = 2\n",
+    "ptqc/ir/plan.py": "import dataclasses\n\n\n@dataclasses.dataclass\nclass Plan:\n    one: int\n    two: int = 2\n",
     "passes/__init__.py": "",
     "passes/run.py": "def go():\n    import ptqc.ir.plan\n",
     "codegen/__init__.py": "",

@@ -196,7 +196,7 @@ class Outcome(StrEnum):
 class Message:
     """A problem to be solved. unit: the class, as "module:name". store: its address. problem, result: entries there.
 
-    kind: of the process that asks (`ptqc.utils.executors.base`).
+    kind: of the process that asks (`Kind`).
     """
 
     unit: str
