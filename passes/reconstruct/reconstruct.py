@@ -21,7 +21,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.errors import NotFinite
-from ptqc.execution.feeds import Finite
+from ptqc.execution.finite import Finite
 from ptqc.execution.onnxruntime import Feeds
 from ptqc.execution.tensors import WALK_MEMORY, Bounded, Held, outputs_in_files
 from ptqc.execution.walk import Keep, Slicer, Walk

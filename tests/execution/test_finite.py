@@ -4,7 +4,7 @@ import pytest
 from graphs import noise, parse
 
 from ptqc.errors import NotFinite
-from ptqc.execution.feeds import Finite, Flaw, flaw_of
+from ptqc.execution.finite import Finite, Flaw, flaw_of
 from ptqc.execution.walk import Slicer, Walk
 
 GRAPH = """g (float[N, 4] x) => (float[N, 4] y) {

@@ -130,7 +130,7 @@ def test_candidates_that_are_gone_are_solved_again(tmp_path: Path, measured: Mea
 
 
 @pytest.mark.parametrize(
-    "change", [{"seed": 1}, {"bits": (2, 4)}, {"observer": "minmax"}, {"loss": "mse"}, {"activations": "integer"}]
+    "change", [{"seed": 1}, {"bits": (2, 4)}, {"observer": "minmax"}, {"loss": "mse"}, {"activations": "float"}]
 )
 def test_other_options_are_another_entry(place: Path, measured: Measured, entry: str, change: dict[str, Any]) -> None:
     options = replace(measured.options, **change)
