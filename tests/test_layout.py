@@ -37,6 +37,12 @@ LAYERS = (
 # Within the code generators: only a target knows itself.
 TARGETS = tuple(f"ptqc.codegen.{path.parent.name}" for path in (ROOT / "codegen").glob("*/target.py"))
 
+# What runs where neither TVM nor torch is installed, and tells of them.
+WITHOUT_TARGETS = (
+    *("ptqc.compiler", "ptqc.artifact.verify", "ptqc.artifact.bisect", "ptqc.artifact.bench", "ptqc.tools.doctor"),
+    *(f"{target}.target" for target in TARGETS),
+)
+
 TEXT_SUFFIXES = {".py", ".md", ".toml", ".txt", ".cfg", ".yml", ".yaml", ".json", ".sh", ""}
 
 
@@ -137,7 +143,7 @@ def test_import_loads_no_heavy_module() -> None:
 
 def test_compiling_loads_neither_tvm_nor_torch_unless_asked() -> None:
     code = "import sys; sys.modules['tvm'] = sys.modules['tvm_ffi'] = sys.modules['torch'] = None; import "
-    done = python(code + "ptqc.compiler, ptqc.artifact.verify, ptqc.artifact.bisect, ptqc.artifact.bench")
+    done = python(code + ", ".join(WITHOUT_TARGETS))
     assert done.returncode == 0, done.stderr
 
 

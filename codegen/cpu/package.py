@@ -9,7 +9,7 @@ from typing import Any
 
 from ptqc.codegen.cpu.isa import KNOWN
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.package import COMPILED, export
+from ptqc.codegen.kernels.linking import COMPILED, export
 from ptqc.errors import TargetError
 from ptqc.utils.machine import machine
 from ptqc.utils.scratch import scratch

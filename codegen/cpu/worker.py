@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from ptqc.codegen.cpu import cache, isa, tuning
 from ptqc.codegen.cpu.table import Request, Table, tables_to_json
-from ptqc.codegen.kernels import lowering, package
+from ptqc.codegen.kernels import documents, lowering
 from ptqc.codegen.kernels.assignment import Assignment, telling, write_document
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.job_files import REPORT
@@ -111,7 +111,7 @@ def write_all(programs: Mapping[Isa, Program], folder: Path, store: Store | None
         "libraries": [{"isa": i.name, "machine": i.machine, "features": list(i.features)} for i in programs],
         "tvm": metadata.version(PACKAGE),
         "threads": 0,
-        **package.interface(program),
+        **documents.interface(program),
     }
     write_document(folder / INTERFACE, interface)
 
@@ -125,11 +125,11 @@ def _verify(program: Program, chosen: Isa, folder: Path) -> dict[str, Any]:
     """Compare the library with what ONNX Runtime computed, where it can run."""
     if refusal := chosen.refusal():
         return {"missing": f"{refusal}: run `ptqc bisect` where it can run"}
-    return package.verification(load(folder, program, chosen.name), folder)
+    return documents.verification(load(folder, program, chosen.name), folder)
 
 
 def _report(program: Program, lowered: Lowered, chosen: Isa) -> dict[str, Any]:
-    return {"isa": chosen.name, "cpu_features": list(chosen.features), **package.figures(program, lowered)}
+    return {"isa": chosen.name, "cpu_features": list(chosen.features), **documents.figures(program, lowered)}
 
 
 def _tuning(table: Table | None) -> dict[str, Any]:

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from ptqc.codegen.cuda import cache, tuning, verification
-from ptqc.codegen.cuda.costs import predicted_steps as predicted
 from ptqc.codegen.cuda.emulator.opening import PTX, ROOM, open_image
 from ptqc.codegen.cuda.emulator.ptx import NotEmulated
-from ptqc.codegen.cuda.isa import ThreadLoops
 from ptqc.codegen.cuda.job_files import TARGET
 from ptqc.codegen.cuda.layers import CUDA
+from ptqc.codegen.cuda.loops import ThreadLoops
 from ptqc.codegen.cuda.machine_code import KernelCode
+from ptqc.codegen.cuda.predictions import predicted
 from ptqc.codegen.cuda.times_table import GpuTimes
 from ptqc.codegen.cuda.toolkit import Image, Toolkit
-from ptqc.codegen.kernels import lowering, package
+from ptqc.codegen.kernels import documents, lowering
 from ptqc.codegen.kernels.assignment import Assignment, write_document
 from ptqc.codegen.kernels.job_files import REPORT
 from ptqc.codegen.kernels.package import module
@@ -82,7 +82,7 @@ def write(program: Program, toolkit: Toolkit, gpus: list[str], folder: Path, sto
     (folder / PTX).write_bytes(gzip.compress(image.ptx.encode(), mtime=0))
     build = {"isa": TARGET, "machine": "x86_64", "features": []}
     head = {"libraries": [build], "tvm": metadata.version(PACKAGE), "threads": 0, "gpus": gpus}
-    (folder / INTERFACE).write_text(write_json({**head, **package.interface(program)}), encoding="utf-8")
+    (folder / INTERFACE).write_text(write_json({**head, **documents.interface(program)}), encoding="utf-8")
     return Delivered(program, image, folder)
 
 
@@ -123,5 +123,5 @@ def _report(made: Delivered, lowered: Lowered, toolkit: Toolkit) -> dict[str, An
         "gpus": {gpu: _summary(codes.values()) for gpu, codes in made.image.codes.items()},
         "nvcc": toolkit.version,
         "ptx_sha256": hashlib.sha256(made.image.ptx.encode()).hexdigest(),
-        **package.figures(made.program, lowered),
+        **documents.figures(made.program, lowered),
     }

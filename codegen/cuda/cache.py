@@ -11,7 +11,7 @@ from ptqc.codegen.cuda.isa import target
 from ptqc.codegen.cuda.machine_code import KernelCode
 from ptqc.codegen.cuda.toolkit import Image, Toolkit
 from ptqc.codegen.kernels.built_before import content_key, obtain
-from ptqc.codegen.kernels.package import usual_compiler
+from ptqc.codegen.kernels.linking import usual_compiler
 from ptqc.utils.store import Store
 
 LIBRARY, IMAGE, TEXT, REPORT = "library.so", "kernels.fatbin", "kernels.ptx", "machine_code.json"

@@ -8,7 +8,8 @@ import numpy as np
 from ptqc.codegen.cuda.isa import BY_ELEMENT
 from ptqc.codegen.cuda.packed_weights import Coding, PairCoding
 from ptqc.codegen.cuda.results import CodedResults
-from ptqc.codegen.kernels.epilogue import NOTHING, Epilogue, Requantization
+from ptqc.codegen.kernels.epilogue import NOTHING, Epilogue
+from ptqc.codegen.kernels.requantization import Requantization
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Window
 

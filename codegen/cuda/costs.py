@@ -8,20 +8,16 @@ faster than its bytes come from memory. Of sparse weights tensor cores multiply 
 library serves all chips and any number of samples, so tiles are chosen for the geometric mean over CHIPS and SAMPLES.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
 from math import exp, log, prod
-
-import numpy as np
 
 from ptqc.codegen.cuda.gpu_specs import CHIPS, INTEGER_RATE, LATENCY, LAUNCH, Chip
 from ptqc.codegen.cuda.packed_weights import REGISTERS, Coding, PairCoding
 from ptqc.codegen.cuda.tiles import BLOCKS, CHUNK, PART, PARTS, ROWS, SUMS, WARP_COLUMNS, TileCut, Tiles
 from ptqc.codegen.cuda.wgmma_tiles import MATRIX_ROWS, GroupTiles
-from ptqc.codegen.program.constants import loaded_bytes
-from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Program, ProgramStep, Window
+from ptqc.codegen.program.program import Window
 
 SAMPLES = (1, 64)
 # Of a processor at each clock: bytes of shared memory, bytes from the second cache (half of the most).
@@ -185,42 +181,3 @@ def _memory_bytes(tiles: Tiles, samples: int) -> int:
     window = tiles.window
     pixels = prod(window.size) * window.channels + prod(window.output) * tiles.outputs
     return samples * pixels + tiles.panels * tiles.steps * tiles.weight_bytes
-
-
-# How long the kernels of a program take on chips, predicted: nothing was measured.
-#
-# Products on tensor cores say it themselves, above. Of any other kernel each element that it writes is taken to
-# be a thread, which reads its share of the inputs and does its share of the operations one after the other. The
-# kernel takes a launch, and the longest of three: its bytes from memory; its instructions on all processors; one
-# thread on its own.
-
-# Instructions of a thread: for each number that it reads or makes, its place included; for each product or sum, what it
-# reads for it included.
-EACH_NUMBER, EACH_OPERATION = 8, 2
-# Clocks that a thread on its own waits for each of them: an instruction that needs what the one before made.
-EACH_WAIT = 5
-
-
-def predicted_steps(program: Program) -> list[Mapping[str, float]]:
-    """Microseconds of each step for one sample, by chip."""
-    return [step.built.predicted or _of_elements(step, program.layouts) for step in program.steps]
-
-
-def _of_elements(step: ProgramStep, layouts: Mapping[str, Layout]) -> dict[str, float]:
-    read, made = [layouts[name] for name in step.arguments], layouts[step.output]
-    threads = max(1, made.elements - sum(layouts[name].elements for name in step.placed))
-    moved = threads * _size(made) + sum(layout.elements * _size(layout) for layout in read)
-    moved += sum(map(loaded_bytes, step.built.constants))
-    numbers = threads + sum(layout.elements for layout in read)
-    instructions = EACH_NUMBER * numbers + EACH_OPERATION * step.built.operations
-    return {name: round(1e6 * _element_seconds(chip, moved, instructions, threads), 2) for name, chip in CHIPS.items()}
-
-
-def _size(layout: Layout) -> int:
-    return np.dtype(layout.stored).itemsize
-
-
-def _element_seconds(chip: Chip, moved: int, instructions: int, threads: int) -> float:
-    together = instructions / (chip.processors * INTEGER_RATE)
-    alone = instructions / threads * EACH_WAIT
-    return LAUNCH + max((LATENCY + max(together, alone)) / chip.clock, moved / chip.bandwidth) * 1e-9

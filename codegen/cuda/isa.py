@@ -1,11 +1,6 @@
 """What kernels for NVIDIA GPUs are written for, as the shared families ask for it; and the chips there is code for."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from math import prod
 from typing import Any
-
-from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.kernels.isa import Isa
 
@@ -24,56 +19,3 @@ def target(host: Any) -> dict[str, Any]:
         "thread_warp_size": 32,
         "host": host,
     }
-
-
-# Loops of the families on a GPU: every turn is a thread.
-
-# Threads of a block; fewer, by whole warps, where there is less to do.
-BLOCK, WARP = 128, 32
-
-
-class ThreadLoops:
-    """See `ptqc.codegen.kernels.writing.Loops`. Blocks belong to one sample, so that indices within it need 32 bits."""
-
-    @contextmanager
-    def nest(self, batch: Any, sizes: Sequence[int], work: int) -> Iterator[tuple[Any, list[Any]]]:
-        """The last size is the fastest: neighbouring threads take neighbouring elements."""
-        del work
-        count = prod(sizes)
-        block = min(BLOCK, -(-count // WARP) * WARP)
-        blocks = -(-count // block)
-        with (
-            T.launch_thread("blockIdx.x", T.Cast("int32", batch) * blocks) as place,
-            T.launch_thread("threadIdx.x", T.int32(block)) as thread,
-        ):
-            sample = T.Bind(T.Cast("int64", T.truncdiv(place, blocks)))
-            index = T.Bind(T.truncmod(place, blocks) * block + thread)
-            with T.If(index < count), T.Then():
-                yield sample, _indices(index, sizes)
-
-    @contextmanager
-    def each(self, sizes: Sequence[Any]) -> Iterator[list[Any]]:
-        """All sizes are known, or there is one that is not."""
-        (count,) = sizes if len(sizes) == 1 else (prod(sizes),)
-        wide = T.Cast("int64", T.int32(count) if isinstance(count, int) else count)
-        blocks = T.Cast("int32", T.truncdiv(wide + (BLOCK - 1), T.int64(BLOCK)))
-        with (
-            T.launch_thread("blockIdx.x", blocks) as place,
-            T.launch_thread("threadIdx.x", T.int32(BLOCK)) as thread,
-        ):
-            index = T.Bind(place * BLOCK + thread)
-            with T.If(T.Cast("int64", index) < wide), T.Then():
-                yield _indices(index, sizes)
-
-    def registers(self, size: int, dtype: str) -> Any:
-        """A buffer of one thread."""
-        return T.alloc_buffer((size,), dtype, scope="local")
-
-
-def _indices(index: Any, sizes: Sequence[Any]) -> list[Any]:
-    """The index of each size, of one that counts all."""
-    found: list[Any] = []
-    for size in reversed(sizes[1:]):
-        found.append(T.Bind(T.truncmod(index, size)))
-        index = T.Bind(T.truncdiv(index, size))
-    return [index, *reversed(found)][: len(sizes)]

@@ -10,9 +10,10 @@ from ptqc.codegen.cuda.isa import BY_ELEMENT
 from ptqc.codegen.cuda.packed_weights import code
 from ptqc.codegen.cuda.tiles import CHUNK
 from ptqc.codegen.cuda.variants import predicted_best
-from ptqc.codegen.kernels.epilogue import Epilogue, Requantization
+from ptqc.codegen.kernels.epilogue import Epilogue
 from ptqc.codegen.kernels.float8 import Float8Kernels
 from ptqc.codegen.kernels.isa import DOT
+from ptqc.codegen.kernels.requantization import Requantization
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Built, Window
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ptqc.codegen.cuda.isa import target
 from ptqc.codegen.cuda.toolkit import Image, Toolkit
-from ptqc.codegen.kernels.package import export
+from ptqc.codegen.kernels.linking import export
 from ptqc.errors import InternalError
 
 # Code that launches kernels asks for no more than every such processor has.

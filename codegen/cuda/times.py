@@ -12,9 +12,9 @@ import numpy as np
 
 from ptqc.codegen.cuda import building
 from ptqc.codegen.cuda.building import program_of
-from ptqc.codegen.cuda.costs import predicted_steps as predicted
 from ptqc.codegen.cuda.gpu_specs import CHIPS, gpu_of
 from ptqc.codegen.cuda.job_files import TRIAL_WORKER
+from ptqc.codegen.cuda.predictions import predicted
 from ptqc.codegen.cuda.toolkit import Toolkit
 from ptqc.codegen.cuda.trials import Axes, KernelTrial, TimedVariant, TimingEffort, TrialJob, TrialTimes
 from ptqc.codegen.kernels.assignment import Assignment

@@ -12,7 +12,7 @@ from ptqc.codegen.cuda.emulator.opening import load_stand_ins
 
 def _work(folder: Path) -> None:
     load_stand_ins()
-    from ptqc.codegen.cuda.tuner import measured
+    from ptqc.codegen.cuda.measuring import measured
 
     measured(folder)
 

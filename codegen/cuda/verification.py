@@ -16,7 +16,7 @@ import numpy as np
 
 from ptqc.codegen.cuda.emulator.opening import read_ptx
 from ptqc.codegen.cuda.emulator.ptx import modules
-from ptqc.codegen.kernels import package
+from ptqc.codegen.kernels import documents
 from ptqc.codegen.kernels.job_files import JOB, REPORT, VALUES
 from ptqc.codegen.kernels.jobs import attempt
 from ptqc.codegen.program.emulated import Emulated
@@ -57,9 +57,9 @@ def each_chip(ptx: str) -> Iterator[str]:
 
 
 def _verification(loaded: Loaded, folder: Path, samples: int) -> dict[str, Any]:
-    runs = package.runs(folder)
+    runs = documents.runs(folder)
     if is_small(loaded.listing, samples * len(runs)):
-        return {"on": "the emulator", **package.verification(loaded, folder, take_order)}
+        return {"on": "the emulator", **documents.verification(loaded, folder, take_order)}
     return {"on": "the emulator", **_kernel_by_kernel(loaded, runs)}
 
 

@@ -4,29 +4,18 @@ Its functions: `prepare` unpacks the constants out of the file of weights, `work
 `main` runs.
 """
 
-import json
-import os
-import shutil
-import subprocess
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ptqc.codegen.kernels.families import unpack
-from ptqc.codegen.kernels.job_files import JOB, VALUES
-from ptqc.codegen.program import constants, memory, verify
 from ptqc.codegen.program.constants import Arranged, BfloatCodes, InOrder, Nibbles, ScaledPanels, Stored
 from ptqc.codegen.program.indexed import Indexed
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.memory import Memory, plan
-from ptqc.codegen.program.program import Program, ProgramStep, Weights
-from ptqc.errors import TargetError
-from ptqc.ir.lowered import Lowered
-from ptqc.runtime.lengths import Size, varies, written
+from ptqc.codegen.program.program import Program, Weights
+from ptqc.runtime.lengths import Size, varies
 
 BYTE = 8
 
@@ -276,106 +265,3 @@ def _type(layout: Layout, sizes: _Sizes) -> Any:
     from tvm import relax
 
     return relax.TensorType((sizes.batch, *map(sizes, layout.axes)), layout.stored)
-
-
-# Linking a built module to a library whose bytes depend on nothing but what is in it.
-
-# How C++ is compiled, and how it is linked.
-COMPILED = ("-fPIC", "-O2", "-ffp-contract=off")
-FLAGS = ("-shared", *COMPILED, "-Wl,--build-id=none", "-s")
-
-
-def export(built: Any, path: Path, compiler: str | None = None, more: Sequence[str] = ()) -> None:
-    """Write a module that TVM built. compiler: that links. more: sources and flags."""
-    command = [compiler or usual_compiler(), *FLAGS, *more]
-
-    def join(output: str, objects: Sequence[str], options: Sequence[str] | None = None, **_: Any) -> None:
-        """Link with nothing in the file that depends on folders or times."""
-        folder = Path(objects[0]).parent
-        relative = [os.path.relpath(name, folder) for name in objects]
-        done = [*command, *(options or ()), "-o", str(Path(output).resolve()), *relative]
-        subprocess.run(done, cwd=folder, check=True)
-
-    built.export_library(str(path), fcompile=join)
-
-
-def usual_compiler() -> str:
-    """The C++ compiler of this machine. Raises TargetError when it is absent."""
-    compiler = os.environ.get("CXX", "g++")
-    if shutil.which(compiler) is None:
-        raise TargetError(f"libraries are linked with {compiler}, which is not here: install it, or name one in CXX")
-    return compiler
-
-
-# What artifacts tell of a program and of a library of it.
-
-
-def interface(program: Program) -> dict[str, Any]:
-    """What goes in and out, and which lengths vary."""
-    lengths = [asdict(length) for length in program.lengths]
-    return {
-        "inputs": [_value(program, name) for name in program.inputs],
-        "outputs": [_value(program, name) for name in program.outputs],
-    } | ({"lengths": lengths, "limits": [limit.to_json() for limit in program.limits]} if lengths else {})
-
-
-def _value(program: Program, name: str) -> dict[str, Any]:
-    sizes = program.sizes.get(name, (None, *program.layouts[name].shape))
-    shape = [None if size is None else written(size) for size in sizes]
-    entry = {"name": program.names.get(name, name), "dtype": program.layouts[name].dtype, "shape": shape}
-    return entry | ({"value": program.fixed[name].tolist()} if name in program.fixed else {})
-
-
-def figures(program: Program, lowered: Lowered) -> dict[str, Any]:
-    """Kernels, steps by family, and bytes. lowered: what it was made of."""
-    families = Counter(step.built.family for step in program.steps)
-    stored = [constant for step in program.steps for constant in step.built.constants]
-    return {
-        "kernels": len({step.built.name for step in program.steps}),
-        "steps": dict(sorted(families.items())),
-        "constant_bytes": sum(constants.stored_bytes(constant) for constant in stored),
-        "loaded_bytes": sum(constants.loaded_bytes(constant) for constant in stored),
-        "workspace_bytes": memory.plan(program).at({length.name: length.seen for length in program.lengths}),
-        "low_bit_weights": "unpacked when the library is loaded" + _exception(stored),
-        "roundings_of_float_parts": [lowered.own_name(step.output) for step in program.steps if _rounds(step)],
-    }
-
-
-def _rounds(step: ProgramStep) -> bool:
-    """Whether real numbers become codes, FP8 or bfloat16."""
-    return step.built.family in ("quantize", "quantize_float8") or step.built.accuracy.to_bfloat16
-
-
-def _exception(stored: Sequence[Stored]) -> str:
-    packed = sum(constants.loaded_bytes(constant) for constant in stored if isinstance(constant, Nibbles | InOrder))
-    return f", except for {packed:,} bytes that kernels read as they are" if packed else ""
-
-
-def runs(folder: Path) -> dict[str, Path]:
-    """What ONNX Runtime computed, a file for each run of a job, by what the run was given."""
-    names = json.loads((folder / JOB).read_text())["runs"]
-    return {name: folder / VALUES.format(index) for index, name in enumerate(names)}
-
-
-def verification(
-    loaded: verify.Loaded, folder: Path, prepare: Callable[[int], None] = lambda _run: None
-) -> dict[str, Any]:
-    """Compare a library with what ONNX Runtime computed. Raises VerificationError.
-
-    folder: of the job. prepare: done before each run, given its number.
-    """
-    compared = verify.Compared()
-    for number, path in enumerate(runs(folder).values()):
-        with np.load(path) as stored:
-            values = dict(stored)
-        if loaded.listing.takes(values):
-            prepare(number)
-            verify.compare(loaded, values, compared)
-    return {
-        "kernels_compared": compared.kernels,
-        "integers_compared": compared.integers,
-        "reals_compared": compared.reals,
-        "end_to_end_integers": compared.end_to_end,
-        "end_to_end_different": compared.different,
-        "end_to_end_rounded": compared.rounded,
-    }

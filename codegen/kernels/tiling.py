@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ptqc.codegen.kernels.epilogue import PAIR, UNLIMITED, Sums, overflows
+from ptqc.codegen.kernels.int16_accumulation import PAIR, UNLIMITED, Sums, overflows
 from ptqc.codegen.kernels.isa import DOT, Isa
 from ptqc.codegen.program.constants import IndexSource, Order
 from ptqc.codegen.program.program import Window

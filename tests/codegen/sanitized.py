@@ -23,9 +23,10 @@ def build(folder: Path) -> None:
     import tvm
 
     from ptqc.codegen.cpu import isa
-    from ptqc.codegen.kernels.epilogue import Epilogue, Lookup, Requantization, Sum
+    from ptqc.codegen.kernels.epilogue import Epilogue, Lookup, Sum
     from ptqc.codegen.kernels.families import dense, depthwise, functions, matmul, move, pointwise, pool, rows
     from ptqc.codegen.kernels.families.real_stages import Beside, RealStage, WithVector
+    from ptqc.codegen.kernels.requantization import Requantization
     from ptqc.codegen.kernels.tiling import Dense
     from ptqc.codegen.program.constants import Arranged
     from ptqc.codegen.program.layout import BFLOAT16, ROUNDED, Frame, Layout

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
-from ptqc.codegen.kernels.epilogue import NOTHING, PACKED, PART, Epilogue, Requantization, Sums, fits, narrow
+from ptqc.codegen.kernels.epilogue import NOTHING, PACKED, PART, Epilogue, fits, narrow
 from ptqc.codegen.kernels.families import build
+from ptqc.codegen.kernels.int16_accumulation import Sums
 from ptqc.codegen.kernels.isa import DOT, Isa
+from ptqc.codegen.kernels.requantization import Requantization
 from ptqc.codegen.kernels.writing import fill, nest, pieces, registers, span, vector
 from ptqc.codegen.program.constants import Arranged, IndexSource, Order, Stored
 from ptqc.codegen.program.layout import Layout

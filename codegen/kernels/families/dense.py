@@ -19,7 +19,7 @@ import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.kernels import writing
-from ptqc.codegen.kernels.epilogue import NOTHING, PACKED, Epilogue, Place, Requantization, fits
+from ptqc.codegen.kernels.epilogue import NOTHING, PACKED, Epilogue, Place, fits
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.families.functions import accuracy_with, family_with
 from ptqc.codegen.kernels.families.real_stages import (
@@ -31,6 +31,7 @@ from ptqc.codegen.kernels.families.real_stages import (
     unrounded,
 )
 from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.kernels.requantization import Requantization
 from ptqc.codegen.kernels.tiling import Cut, Dense
 from ptqc.codegen.kernels.writing import PRODUCTS, expressed, fill, nest, pieces, registers, rounded_up, span, vector
 from ptqc.codegen.program.constants import VALUES, Arranged, BfloatCodes, Nibbles, ScaledPanels, Stored, values_of

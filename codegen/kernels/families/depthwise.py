@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
-from ptqc.codegen.kernels.epilogue import Requantization
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.families.functions import (
     Function,
@@ -18,6 +17,7 @@ from ptqc.codegen.kernels.families.functions import (
     unrounded,
 )
 from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.kernels.requantization import Requantization
 from ptqc.codegen.kernels.writing import fill, instructions, kept, load, nest, registers, span, to_codes, vector
 from ptqc.codegen.program.constants import Arranged, IndexSource, Order, Stored
 from ptqc.codegen.program.layout import BFLOAT16, Layout

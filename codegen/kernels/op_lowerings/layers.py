@@ -7,11 +7,13 @@ import onnx_ir as ir
 
 from ptqc.codegen.kernels.drafts import Draft, Finished, IntegerLayer, IntegerProduct, RealLayer
 from ptqc.codegen.kernels.emission import Emission
-from ptqc.codegen.kernels.epilogue import NOTHING, Epilogue, Requantization, Sums
+from ptqc.codegen.kernels.epilogue import NOTHING, Epilogue
 from ptqc.codegen.kernels.families import columns, dense, depthwise, matmul
 from ptqc.codegen.kernels.families.real_stages import RealStage, functions_of
+from ptqc.codegen.kernels.int16_accumulation import Sums
 from ptqc.codegen.kernels.op_lowerings import kv_attention
 from ptqc.codegen.kernels.op_lowerings.sliding import slide
+from ptqc.codegen.kernels.requantization import Requantization
 from ptqc.codegen.kernels.tiling import SECOND_CACHE, Dense
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Built, Declined, Window

@@ -15,8 +15,8 @@ from together import program_of
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.cpu import isa, worker
-from ptqc.codegen.kernels.epilogue import Sums
 from ptqc.codegen.kernels.families import build
+from ptqc.codegen.kernels.int16_accumulation import Sums
 from ptqc.codegen.kernels.tiling import Dense
 from ptqc.codegen.program import constants
 from ptqc.codegen.program.constants import Arranged, IndexSource, Nibbles, Order, ScaledPanels, Stored

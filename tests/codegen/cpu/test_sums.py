@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from ptqc.codegen.cpu import isa
-from ptqc.codegen.kernels.epilogue import LARGEST_SUM, LONGEST, PAIR, Sums, overflows
-from ptqc.codegen.kernels.epilogue import LARGEST_UNSIGNED as LARGEST_CODE
+from ptqc.codegen.kernels.int16_accumulation import LARGEST_CODE, LARGEST_SUM, LONGEST, PAIR, Sums, overflows
 
 WORDS = range(-(LARGEST_SUM + 1), LARGEST_SUM + 1)
 

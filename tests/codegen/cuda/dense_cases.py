@@ -11,7 +11,7 @@ from ptqc.codegen.cuda import mma
 from ptqc.codegen.cuda.coded_layer import CodedLayer
 from ptqc.codegen.cuda.packed_weights import Coding, PairCoding
 from ptqc.codegen.cuda.tiles import TileCut, Tiles
-from ptqc.codegen.kernels.epilogue import Requantization
+from ptqc.codegen.kernels.requantization import Requantization
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Built, Window
 

@@ -19,8 +19,8 @@ def main(kind: str, folder: Path) -> None:
     from gpu_networks import built, programs_of
     from together import compared
 
-    from ptqc.codegen.cuda.isa import ThreadLoops
     from ptqc.codegen.cuda.layers import CUDA
+    from ptqc.codegen.cuda.loops import ThreadLoops
     from ptqc.codegen.kernels.writing import written_with
 
     os.environ["PTQC_EMULATOR_ORDER"] = "7"

@@ -64,9 +64,9 @@ def main(how: str, orders: int, folder: Path, faults: Sequence[str]) -> None:
     from small import FEEDS, network
 
     from ptqc.codegen.cuda import building, verification
-    from ptqc.codegen.cuda.isa import ThreadLoops
     from ptqc.codegen.cuda.jobs import CudaChoices
     from ptqc.codegen.cuda.layers import CUDA
+    from ptqc.codegen.cuda.loops import ThreadLoops
     from ptqc.codegen.cuda.toolkit import Toolkit
     from ptqc.codegen.kernels import lowering
     from ptqc.codegen.kernels.assignment import Assignment

@@ -103,7 +103,7 @@ def main(module: str, kind: str, folder: Path, faults: Sequence[str]) -> None:
     load_stand_ins()
 
     from ptqc.codegen.cuda import building
-    from ptqc.codegen.cuda.isa import ThreadLoops
+    from ptqc.codegen.cuda.loops import ThreadLoops
     from ptqc.codegen.cuda.toolkit import Toolkit
     from ptqc.codegen.kernels.writing import written_with
 

@@ -21,17 +21,19 @@ from test_times_table import A100
 
 from ptqc.codegen.cuda import layers, tuner
 from ptqc.codegen.cuda.costs import SAMPLES
-from ptqc.codegen.cuda.isa import ThreadLoops
 from ptqc.codegen.cuda.jobs import CudaChoices
+from ptqc.codegen.cuda.loops import ThreadLoops
+from ptqc.codegen.cuda.measuring import Measuring
 from ptqc.codegen.cuda.options import CudaOptions
 from ptqc.codegen.cuda.target import TARGET
 from ptqc.codegen.cuda.times import KernelTimer
 from ptqc.codegen.cuda.times_table import GpuTimes
 from ptqc.codegen.cuda.trials import TimingEffort, TrialTimes
-from ptqc.codegen.cuda.tuner import Measuring, Tuner
+from ptqc.codegen.cuda.tuner import Tuner
 from ptqc.codegen.cuda.tuning import given, kernel_key, tried, tunable, tuned
 from ptqc.codegen.cuda.variants import Variant
-from ptqc.codegen.kernels.epilogue import NOTHING, Requantization
+from ptqc.codegen.kernels.epilogue import NOTHING
+from ptqc.codegen.kernels.requantization import Requantization
 from ptqc.codegen.kernels.writing import written_with
 from ptqc.codegen.program.batching import Batching
 from ptqc.codegen.program.layout import Layout
@@ -178,7 +180,7 @@ def test_kernels_that_time_does_not_allow_for_stay_as_predicted(few: Program, tm
 def test_a_library_that_does_not_run_is_told_and_no_further_one_built(
     few: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ptqc.codegen.cuda.tuner.TOGETHER", 1)
+    monkeypatch.setattr("ptqc.codegen.cuda.measuring.TOGETHER", 1)
     done: list[str] = []
     some, none = Measured(problem="the GPU is busy"), Measured(problem="the GPU is busy", most=0)
     assert measure(few, none, tmp_path).missing == "2 kernels left: the GPU is busy"

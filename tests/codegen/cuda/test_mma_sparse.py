@@ -12,7 +12,8 @@ from test_cuda_target import needs_nvcc
 from test_sparse_codes import codes_of
 
 from ptqc.codegen.cuda import costs, layers
-from ptqc.codegen.kernels.epilogue import NOTHING, Requantization
+from ptqc.codegen.kernels.epilogue import NOTHING
+from ptqc.codegen.kernels.requantization import Requantization
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Built, Window
 

@@ -5,8 +5,8 @@ import pytest
 
 pytest.importorskip("tvm.tirx", reason="the cuda target needs Apache TVM")
 
-from ptqc.codegen.cuda.costs import predicted_steps as predicted
 from ptqc.codegen.cuda.gpu_specs import CHIPS
+from ptqc.codegen.cuda.predictions import predicted
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Built, Program, ProgramStep
 

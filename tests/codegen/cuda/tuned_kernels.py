@@ -22,11 +22,12 @@ def main(folder: Path, what: str) -> None:
     load_stand_ins()
 
     from ptqc.codegen.cuda import layers
-    from ptqc.codegen.cuda.isa import ThreadLoops
+    from ptqc.codegen.cuda.loops import ThreadLoops
+    from ptqc.codegen.cuda.measuring import Measuring
     from ptqc.codegen.cuda.times import DeviceTimer, KernelTimer
     from ptqc.codegen.cuda.toolkit import Toolkit
-    from ptqc.codegen.cuda.tuner import Measuring
-    from ptqc.codegen.kernels.epilogue import NOTHING, Requantization
+    from ptqc.codegen.kernels.epilogue import NOTHING
+    from ptqc.codegen.kernels.requantization import Requantization
     from ptqc.codegen.kernels.writing import written_with
     from ptqc.codegen.program.layout import Layout
     from ptqc.codegen.program.program import Alternatives, Program, ProgramStep, Window

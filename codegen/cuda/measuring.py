@@ -1,0 +1,113 @@
+"""Measures the variants of layers on tensor cores on a GPU, once: what the store has is not measured again."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ptqc.codegen.cuda.building import program_of
+from ptqc.codegen.cuda.gpu_specs import CHIPS
+from ptqc.codegen.cuda.job_files import DONE
+from ptqc.codegen.cuda.loops import ThreadLoops
+from ptqc.codegen.cuda.times import DeviceTimer
+from ptqc.codegen.cuda.times_table import GpuTimes, MeasuredKernel
+from ptqc.codegen.cuda.toolkit import Toolkit
+from ptqc.codegen.cuda.trials import TimingEffort
+from ptqc.codegen.cuda.tuning import tried, tunable
+from ptqc.codegen.cuda.variants import Variant
+from ptqc.codegen.kernels.assignment import Assignment, write_document
+from ptqc.codegen.kernels.job_files import REPORT
+from ptqc.codegen.kernels.writing import written_with
+from ptqc.codegen.program.program import Program, ProgramStep
+from ptqc.errors import TargetError
+from ptqc.runtime.cuda import CudaDevice
+from ptqc.utils.progress import tell
+from ptqc.utils.store import Store
+
+# Kernels in a library, each in several variants.
+TOGETHER = 4
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """Measures the kernels of programs. done: told of how many are done, in words."""
+
+    timer: DeviceTimer
+    store: Store | None
+    done: Callable[[str], object] = lambda _label: None
+
+    @property
+    def _effort(self) -> TimingEffort:
+        return self.timer.effort
+
+    def __call__(self, program: Program) -> GpuTimes:
+        """Times of all kernels with variants; what the store has is not measured again."""
+        device, ends = self.timer.device, time.monotonic() + self._effort.seconds
+        steps = tunable(program)
+        chosen = {key: tried(step, self.timer.gpu) for key, step in steps.items()}
+        keys = {key: self._store_key(key, chosen[key]) for key in steps}
+        entries = {key: self.store.get(name) for key, name in keys.items()} if self.store is not None else {}
+        found = {key: MeasuredKernel.from_json(entry.document) for key, entry in entries.items() if entry is not None}
+        reasons: list[str] = []
+        missing = [key for key in steps if key not in found]
+        for first in range(0, len(missing), TOGETHER):
+            if (left := ends - time.monotonic()) <= 0:
+                break
+            trials = {key: (steps[key], chosen[key]) for key in missing[first : first + TOGETHER]}
+            made, problem = self._measured(program, trials, left)
+            reasons += [problem] if problem else []
+            found |= made
+            self.done(f"timed {len(found):,} of {len(steps):,} kernels")
+            if not made:
+                break  # as it would be with all others
+            if self.store is not None:
+                for key, one in made.items():
+                    self.store.put(keys[key], one.to_json(), {})
+        told = "; ".join(dict.fromkeys(reasons)) or f"{self._effort.seconds:.0f} s were over"
+        missing_told = f"{len(steps) - len(found):,} kernels left: {told}" if len(found) < len(steps) else ""
+        return GpuTimes(device, self._effort.samples, {key: found[key] for key in steps if key in found}, missing_told)
+
+    def _measured(
+        self, program: Program, trials: Mapping[str, tuple[ProgramStep, Sequence[Variant]]], seconds: float
+    ) -> tuple[dict[str, MeasuredKernel], str]:
+        """What was measured of some kernels, and what went wrong."""
+        candidates = {
+            key: (step, {variant.label: variant.built() for variant in variants})
+            for key, (step, variants) in trials.items()
+        }
+        times, problem = self.timer.times(program.layouts, candidates, seconds)
+        firsts = {key: variants[0] for key, (_, variants) in trials.items()}
+        return {
+            one.key: MeasuredKernel(firsts[one.key].label, one, tuple(self._predicted(firsts[one.key])))
+            for one in times
+        }, problem
+
+    def _predicted(self, variant: Variant) -> Iterator[float]:
+        """Microseconds for each size of batch, of a known chip."""
+        for samples in self._effort.samples if self.timer.gpu in CHIPS else ():
+            yield variant.predicted(samples)[self.timer.gpu]
+
+    def _store_key(self, key: str, variants: Sequence[Variant]) -> dict[str, Any]:
+        return {
+            "what": "times of a kernel on a GPU",
+            "kernel": key,
+            "variants": [variant.label for variant in variants],
+            "samples": list(self._effort.samples),
+            **self.timer.key,
+        }
+
+
+def measured(folder: Path) -> None:
+    """Do a job: measure the kernels of its network on its GPU. Raises TargetError where none could be."""
+    given = Assignment.read(folder)
+    store, effort = Store(Path(given.job["store"])), TimingEffort.from_json(given.job["effort"])
+    if not given.batching.is_any:
+        effort = replace(effort, samples=effort.samples[:1])
+    timer = DeviceTimer(CudaDevice.from_json(given.job["device"]), Toolkit.require(), given.job["gpus"], effort)
+    with written_with(ThreadLoops()):
+        times = Measuring(timer, store, partial(tell, folder / DONE))(program_of(given))
+    if times.missing and not times.kernels:
+        raise TargetError(f"no kernel could be measured on {times.device.name}: {times.missing}")
+    write_document(folder / REPORT, times.to_json())

@@ -1,0 +1,57 @@
+"""How many products of bytes an instruction set may add in 16 bits: what decides is how large the weights are.
+
+A product instruction adds two neighbouring products, each of an 8-bit code and a weight. Weights of 8 bits can overflow
+that sum, so they are split in two halves; small ones leave room for many such sums. Twice as many as the largest weight
+allows hardly ever overflow, as few weights are large: the kernel is told where they would.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+
+from ptqc.codegen.kernels.isa import Isa
+
+LARGEST_CODE, LARGEST_SUM, PAIR = 255, 32767, 2
+# Widening is nearly free by then. What a chain reads past the end of a run stays within a buffer's slack.
+LONGEST = 16
+
+
+@dataclass(frozen=True)
+class Sums:
+    """parts: into which a weight is split. chain: vectors of products that are added before they are widened.
+
+    sure: how many of them never overflow.
+    """
+
+    parts: int = 1
+    chain: int = 1
+    sure: int = 1
+
+    @classmethod
+    def of(cls, isa: Isa, weights: np.ndarray) -> Self:
+        """The way of adding that these weights allow."""
+        if not isa.in_words:
+            return cls()
+        reach = max(1, -int(weights.min(initial=0)), int(weights.max(initial=0)))
+        longest = LARGEST_SUM // (PAIR * LARGEST_CODE * reach)
+        return cls(parts=2) if longest == 0 else cls(chain=min(2 * longest, LONGEST), sure=min(longest, LONGEST))
+
+    @property
+    def all_sure(self) -> Self:
+        """The same for weights with which no chain overflows."""
+        return replace(self, sure=self.chain)
+
+    def links(self, units: int) -> tuple[int, int]:
+        """Chains that cover so many vectors of products, and the length of each."""
+        count = -(-units // self.chain)
+        return count, -(-units // count)
+
+
+def overflows(weights: np.ndarray) -> np.ndarray:
+    """Whether codes can make a sum overflow: int8 weights (…, vectors of a chain, lanes, PAIR) give (…, lanes)."""
+    most, least = (limited(weights, 0).sum((-3, -1), dtype=np.int32) for limited in (np.maximum, np.minimum))
+    return np.asarray(np.maximum(most, -least) * LARGEST_CODE > LARGEST_SUM)
+
+
+UNLIMITED = Sums()
