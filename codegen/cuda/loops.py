@@ -12,7 +12,7 @@ BLOCK, WARP = 128, 32
 
 
 class ThreadLoops:
-    """See `ptqc.codegen.kernels.loops.Loops`. Blocks belong to one sample, so that indices within it need 32 bits."""
+    """See `ptqc.codegen.kernels.writing.Loops`. Blocks belong to one sample, so that indices within it need 32 bits."""
 
     @contextmanager
     def nest(self, batch: Any, sizes: Sequence[int], work: int) -> Iterator[tuple[Any, list[Any]]]:
