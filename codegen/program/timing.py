@@ -8,8 +8,7 @@ import numpy as np
 
 from ptqc.codegen.program.listing import Listing
 from ptqc.codegen.program.verify import Loaded, Values
-from ptqc.execution.speed import TURN, shares, undisturbed
-from ptqc.execution.speed import take_turns as race
+from ptqc.execution.speed import TURN, shares, take_turns, undisturbed
 from ptqc.utils.stopwatch import seconds_of
 
 # Rounds in which every call of each library is timed as often as a whole run in one of its turns.
@@ -60,7 +59,7 @@ def time_libraries(libraries: Sequence[Loaded], feeds: Values, seconds: float) -
             for _ in range(TURN):
                 for run, column in zip(runs, found, strict=True):
                     column.append(NANOSECONDS * seconds_of(run))
-    whole = race([_whole(loaded, feeds) for loaded in libraries], seconds)
+    whole = take_turns([_whole(loaded, feeds) for loaded in libraries], seconds)
     return [
         TimedProgram.of(loaded.listing, taken, [undisturbed(column) for column in found])
         for loaded, taken, found in zip(libraries, whole, times, strict=True)

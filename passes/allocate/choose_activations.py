@@ -200,7 +200,6 @@ def shapes_of(model: ir.Model, feeds: Feeds, tensors: Collection[str]) -> dict[s
 # may cost.
 
 SAMPLES = 8
-ATTEMPTS = 5
 
 
 @dataclass(frozen=True)

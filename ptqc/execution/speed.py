@@ -224,8 +224,6 @@ SECONDS, LONGEST = 2.0, 3.0
 # Twelve rounds leave one out at either end of the interval; with fewer than eleven, of slow models, it is their range.
 ROUNDS, FEWEST_ROUNDS = 12, 6
 CONFIDENCE = 0.98
-# Runs in a row: the first finds the caches full of the other model.
-TURN = 6
 
 Run = Callable[[], object]
 Opener = Callable[[], Run]

@@ -226,8 +226,6 @@ def outputs_in_files(runs: Iterable[Mapping[str, np.ndarray]]) -> list[dict[str,
 
 # The largest magnitude of an array becomes a number of so many binary digits; what is 2⁻²⁹ of it keeps all 11 of its.
 REACH_BITS = 15
-# Arrays of fewer bytes stay in memory.
-SMALL = 2**16
 
 
 @dataclass(frozen=True, eq=False)

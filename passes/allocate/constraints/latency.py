@@ -11,7 +11,7 @@ from ptqc.execution.speed import Profile
 from ptqc.ir.plan import Plan
 from ptqc.notes import Level, Note
 from ptqc.options import CompileOptions
-from ptqc.passes.allocate.constraints import clocks as measuring
+from ptqc.passes.allocate.constraints import clocks
 from ptqc.passes.allocate.constraints.clocks import LibraryClock
 from ptqc.passes.allocate.cost_model import Network, Timed, Times
 from ptqc.passes.allocate.fit import Fitted, Job
@@ -147,7 +147,7 @@ def clock_of(budget: Latency | None, chosen: Chosen | None, store: Store) -> Clo
     cannot be timed here.
     """
     if budget is None or not budget.target:
-        return measuring.OnnxRuntimeClock()
+        return clocks.OnnxRuntimeClock()
     name = budget.target
     if chosen is None or chosen.name != name:
         raise UsageError(
@@ -171,7 +171,7 @@ def within_latency(job: Job, clock: Clock, given: Times | None, plan: Plan | Non
     budget = job.budgets.latency
     if budget is None:
         return job
-    network, times = measuring.network_of(job.decided), given
+    network, times = clocks.network_of(job.decided), given
     if times is None:
         times = clock.measure(job.decided, job.options, progress)
     else:
@@ -283,7 +283,7 @@ def _trial(job: Job, clock: Clock, decided: Decided, timed: Timed) -> tuple[floa
 
     The actual time is relative to that of nothing on codes at the same moment, as the machine may have slowed down.
     """
-    plan = measuring.any_plan(decided, job.options, decided.activations)
+    plan = clocks.any_plan(decided, job.options, decided.activations)
     real, found = clock.latencies(decided, job.options, plan)
     network, times = timed.network, timed.times
     return network.predict(times, plan.params), found / real * network.predict(times, ())

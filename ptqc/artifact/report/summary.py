@@ -200,8 +200,6 @@ def _warnings(manifest: Document) -> Iterator[tuple[str, str]]:
 
 # The figures at the top.
 
-PROVEN = 1e-4  # a gap below this is the solver's tolerance
-
 
 @dataclass(frozen=True)
 class HeadlineFigure:
