@@ -20,14 +20,15 @@ from accuracy import score_compiled, score_float
 from harness import Column, number
 from tasks import Task, chosen
 
-from ptqc import compiler
+from ptqc import budget as budgets
 from ptqc.api import compile as compile_model
-from ptqc.budget import Budget
 from ptqc.errors import Infeasible, UsageError
 from ptqc.ir.plan import Plan
 from ptqc.options import CompileOptions, Pipeline
 from ptqc.passes.allocate import problem
 from ptqc.passes.allocate.allocation import Candidate, Problem, allocate, best_choice
+from ptqc.passes.allocate.constraints.size import SizeBudget
+from ptqc.passes.allocate.fit import fit
 from ptqc.passes.quantize.measure import recall
 from ptqc.passes.quantize.phases import Decided, Planned
 from ptqc.passes.reconstruct.reconstruct import Reconstruct
@@ -88,10 +89,10 @@ class Bench:
 
     def limit(self, task: Task, budget: str) -> int:
         """Bytes that a budget allows the file of the task. Raises UsageError for a budget of another kind."""
-        limit = Budget.parse(budget).limit(task.path.stat().st_size, sum(w.size for w in self.decided.weights))
-        if limit is None:
+        size = budgets.parse(budget)
+        if not isinstance(size, SizeBudget):
             raise UsageError(f"budget {budget!r} is none of size; give one such as 13% or 4.5MB")
-        return limit
+        return size.limit(task.path.stat().st_size, sum(w.size for w in self.decided.weights))
 
     def table(self, plan: Plan) -> bytes:
         """A plan's file with the numbers of the table of candidates."""
@@ -104,7 +105,7 @@ class Bench:
 
     def compiled(self, limit: int | None, pipeline: Pipeline = "light") -> bytes:
         """The file of a whole compile."""
-        return compiler.fit(self.decided, replace(self.options, pipeline=pipeline), limit).exported.data
+        return fit(self.decided, replace(self.options, pipeline=pipeline), limit).exported.data
 
 
 def best(bench: Bench, limit: int, problem: Problem | None = None) -> Plan:

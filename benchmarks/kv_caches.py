@@ -26,11 +26,11 @@ import cached_stories
 import generate
 import tiny_llama
 
-from ptqc.budget import CacheBudget
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import Samples, collect
 from ptqc.kv_cache.form import CacheForm
 from ptqc.kv_cache.known import NAMES
+from ptqc.passes.allocate.constraints.caches import CacheBudget
 from ptqc.passes.kv_cache.choose import SeenCaches, chosen
 from ptqc.passes.kv_cache.wrap import pack_caches
 

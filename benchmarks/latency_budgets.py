@@ -43,7 +43,7 @@ def measure(name: str, of: str, arguments: argparse.Namespace, cache: str) -> di
     """The row of a task; runs in a child."""
     import ptqc
     from ptqc.codegen.targets import choose
-    from ptqc.passes.allocate.constraints.latency import clock_of
+    from ptqc.passes.allocate.constraints.latency import LatencyBudget, clock_of
     from ptqc.passes.quantize.measure import recall
     from ptqc.utils.progress import SILENT
     from ptqc.utils.store import Store
@@ -53,7 +53,7 @@ def measure(name: str, of: str, arguments: argparse.Namespace, cache: str) -> di
     options: dict[str, Any] = {"calibration": task.calibration(arguments.samples), "activation_limit": LIMIT}
     first = ptqc.compile(task.path, budget=arguments.size, output=f"{cache}/first", cache=cache, force=True, **options)
     store = Store.at(cache)
-    budget = ptqc.budget.Latency(1.0, target or "")
+    budget = LatencyBudget(1.0, target or "")
     clock = clock_of(budget, choose(target, {}), store)
     with one_blas_thread():
         _, decided, used, _ = recall(store, first.manifest["measurements"], SILENT)

@@ -11,7 +11,8 @@ from ptqc.errors import UsageError
 from ptqc.formats.families import added_family
 from ptqc.ir.operators.registry import added_operator
 from ptqc.passes.base import Effect, Pass, Rewrite
-from ptqc.passes.pipeline import EVENING, FITTING, MEASURING, default_rewrites
+from ptqc.passes.canonicalize.rewrites import default_rewrites
+from ptqc.passes.pipeline import EVENING, FITTING, MEASURING
 from ptqc.plugins import Plugin, PluginKind, by_name
 from ptqc.utils.arguments import unknown
 

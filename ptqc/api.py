@@ -15,21 +15,20 @@ from ptqc.artifact import folder as artifact
 from ptqc.artifact.build_target import check_samples, check_target
 from ptqc.artifact.folder import Artifact, check_output, reserved
 from ptqc.artifact.recorded_times import times_of
-from ptqc.budget import Budgets, Given
+from ptqc.budget import Given, parse_budgets
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.module_example import exported, is_module
 from ptqc.calibration.texts import Texts
 from ptqc.codegen.targets import TargetKeywords, choose
 from ptqc.compiler import CompileRequest, compile_model, resolve_job
-from ptqc.early_checks import check_score
 from ptqc.errors import UsageError
 from ptqc.evaluation.detection.detector import Detector
 from ptqc.evaluation.scoring import Evaluate, OwnScore
 from ptqc.frontend.in_memory import Model
 from ptqc.ir.plan import Plan
 from ptqc.options import CompileOptions, FloatLayers, Operators, Pipeline
-from ptqc.passes.allocate.constraints.latency import clock_of, fitting_times
-from ptqc.passes.allocate.fit import Job
+from ptqc.passes.allocate.constraints.latency import LatencyBudget, fitting_times
+from ptqc.passes.allocate.state import Job
 from ptqc.passes.dump import NO_DUMP, Dump
 from ptqc.passes.quantize.measure import recall
 from ptqc.passes.registry import added_rewrites, check_extensions
@@ -101,15 +100,15 @@ def compile(  # noqa: A001
     chosen = CompileOptions.of({name: value for name, value in given.items() if name in known})
     of_target = {name: value for name, value in given.items() if name not in known}
     built = choose(target, of_target, known, parameters, may_be_missing=allow_missing_target)
-    budgets = Budgets.parse(budget, strict=strict)
-    check_score(budgets, labels, evaluate)
+    budgets = parse_budgets(budget, strict=strict)
     own_score = _own_score(evaluate, perfect_score)
     place = path_of("output", output)
     check_output(place, force)
     check_target(built)
     store = store_at(cache)
+    for constraint in budgets:
+        constraint.check_request(built, store, is_scored=labels is not None or evaluate is not None)
     solving = executor_of(executor, workers, store)
-    clock = clock_of(budgets.latency, built, store)
     check_kind("preprocessing", preprocessing, Preprocessing)
     check_kind("detector", detector, Detector)
     given_times = times_of(times) if times is not None else None
@@ -135,7 +134,6 @@ def compile(  # noqa: A001
         tokenizer=_tokenizer(calibration),
         store=store,
         executor=solving,
-        clock=clock,
         progress=progress,
         started=started,
         times=given_times,
@@ -180,17 +178,18 @@ def resolve(
     started = time.monotonic()
     check_extensions()
     check_progress(progress)
-    budgets = Budgets.parse(budget, strict=strict)
-    if budgets.cache is not None:
-        raise UsageError(f"the budget {budgets.cache} changes what is measured: give it to `ptqc compile`")
-    check_score(budgets, labels, evaluate)
+    budgets = parse_budgets(budget, strict=strict)
+    for constraint in budgets:
+        if constraint.is_measured:
+            raise UsageError(f"the budget {constraint} changes what is measured: give it to `ptqc compile`")
     own_score = _own_score(evaluate, perfect_score)
     built = choose(target, given, signature(resolve).parameters, may_be_missing=allow_missing_target)
     place = path_of("output", output)
     check_output(place, force)
     check_target(built)
     store = store_at(cache)
-    clock = clock_of(budgets.latency, built, store)
+    for constraint in budgets:
+        constraint.check_request(built, store, is_scored=labels is not None or evaluate is not None)
     opened = artifact.load(folder)
     earlier = opened.manifest
     preprocessing = preprocessing or opened.preprocessing
@@ -221,10 +220,9 @@ def resolve(
         preprocessing=preprocessing,
         detector=opened.detector,
         store=store,
-        clock=clock,
         progress=progress,
         started=started,
-        times=fitting_times(earlier, budgets.latency, job.options),
+        times=fitting_times(earlier, budgets.get(LatencyBudget), job.options),
         tokenizer=_tokenizer(calibration),
         plan=None if plan is None else Plan.from_json(plan, decided.roles),
     )

@@ -3,23 +3,19 @@
 from importlib.util import find_spec
 
 from ptqc.artifact.build_target import needed
-from ptqc.budget import DROP, Budgets
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import Samples
 from ptqc.calibration.synthetic import is_image, spatial_axes
 from ptqc.codegen.targets import Chosen
-from ptqc.errors import CalibrationError, Infeasible, UsageError
+from ptqc.errors import CalibrationError, UsageError
 from ptqc.evaluation.detection.detector import Detector
 from ptqc.execution.onnxruntime import Runner, tensors_of
-from ptqc.losses import recognize
 from ptqc.options import CompileOptions
-from ptqc.passes.allocate.constraints.criteria import check_unit
-from ptqc.passes.allocate.smallest import estimated_size, lower_bound
+from ptqc.passes.allocate.state import Budgets
 from ptqc.passes.quantize.prepare import Prepared
 
-NAMED = 5
-# Samples whose outputs say what the outputs are.
-LOOKED_AT = 8
+# Samples of which at least one has to give an output with something in it.
+SAMPLES_RUN = 8
 
 
 def check_early(prepared: Prepared, budgets: Budgets, options: CompileOptions, chosen: Chosen | None) -> None:
@@ -30,12 +26,9 @@ def check_early(prepared: Prepared, budgets: Budgets, options: CompileOptions, c
     """
     if options.sensitivity == "curvature" and find_spec("torch") is None:
         raise UsageError("sensitivity is 'curvature', which needs PyTorch: pip install 'ptqc[torch]'")
-    _check_size(prepared, budgets, options)
-    samples, runner = prepared.tuning[:LOOKED_AT], Runner(prepared.model)
-    _check_something(runner, samples)
-    if budgets.loss is not None:
-        outputs = [runner.run(feeds) for feeds in samples]
-        check_unit(budgets.loss, recognize(prepared.model, samples[0], outputs, options.loss))
+    _check_something(Runner(prepared.model), prepared.tuning[:SAMPLES_RUN])
+    for constraint in budgets:
+        constraint.check(prepared, options)
     if chosen is not None and not chosen.may_be_missing:
         if options.in_float8 and not chosen.target.multiplies_float8():
             raise UsageError(
@@ -69,30 +62,4 @@ def _check_something(runner: Runner, samples: Samples) -> None:
     raise CalibrationError(
         f"the outputs ({', '.join(names)}) are empty on the first {len(samples)} samples, as of a detector that finds "
         "nothing, so no loss can be measured: check the preprocessing, or give samples with something in them"
-    )
-
-
-def check_score(budgets: Budgets, *scores: object) -> None:
-    """Raises UsageError where a budget counts points of a score and none of the ways to get one is given."""
-    if budgets.loss is not None and budgets.loss.unit == DROP and not any(score is not None for score in scores):
-        raise UsageError(
-            f"the budget {budgets.loss} counts points of a score: give --labels DATA, or evaluate in Python"
-        )
-
-
-def _check_size(prepared: Prepared, budgets: Budgets, options: CompileOptions) -> None:
-    if budgets.size is None:
-        return
-    limit = budgets.size.limit(prepared.origin.size, prepared.origin.weights)
-    bound = lower_bound(prepared.model, options.bits)
-    if limit >= bound.bytes:
-        return
-    smallest = max(estimated_size(prepared.model, options.bits), bound.bytes)
-    named = ", ".join(f"{what} {size:,} B" for what, size in bound.parts[:NAMED])
-    raise Infeasible(
-        f"the budget of {limit:,} bytes cannot be met: the narrowest codes of all weights alone take {bound.bytes:,} "
-        f"bytes. The smallest file has between {bound.bytes:,} and about {smallest:,}; measuring, which a budget from "
-        f"{bound.bytes:,} on begins with, tells the exact number. Largest parts: {named}",
-        smallest,
-        bound.parts,
     )

@@ -16,11 +16,12 @@ from threadpoolctl import threadpool_limits
 import ptqc
 from ptqc.artifact.folder import Artifact
 from ptqc.codegen.onnxruntime import size
-from ptqc.compiler import fit, measure
 from ptqc.frontend import read_model
 from ptqc.ir.plan import Plan
 from ptqc.options import CompileOptions
-from ptqc.passes.allocate.fit import Fitted
+from ptqc.passes.allocate.fit import fit
+from ptqc.passes.allocate.state import Fitted
+from ptqc.passes.analyze import measure
 from ptqc.passes.quantize.phases import Decided
 from ptqc.passes.quantize.prepare import Prepared, gather, prepare
 from ptqc.utils.progress import SILENT

@@ -13,7 +13,7 @@ from onnx import numpy_helper
 from ptqc.errors import ModelError
 from ptqc.execution.onnxruntime import Runner, open_session, session_options
 from ptqc.frontend import read_model
-from ptqc.passes.pipeline import default_rewrites
+from ptqc.passes.canonicalize.rewrites import default_rewrites
 from ptqc.passes.runner import run_rewrites
 
 WIDTH = 32

@@ -18,7 +18,7 @@ ROOMS = {"ptqc": ROOT / "ptqc", "ptqc.passes": ROOT / "passes", "ptqc.codegen": 
 
 # From below to above: a room, or a module that lies in none, imports from its own line and those before it.
 LAYERS = (
-    ("errors", "notes", "plugins", "budget", "utils"),
+    ("errors", "notes", "plugins", "utils"),
     ("formats", "solver"),
     ("ir",),
     ("kv_cache", "execution"),
@@ -28,6 +28,7 @@ LAYERS = (
     ("codegen",),
     ("evaluation",),
     ("passes",),
+    ("budget",),
     ("artifact",),
     ("tools",),
     ("early_checks", "compiler"),

@@ -64,7 +64,7 @@ def test_a_fault_on_texts_tells_how_to_shrink_the_model(
         raise ZeroDivisionError
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ptqc.compiler.with_splits", fails)
+    monkeypatch.setattr("ptqc.passes.analyze.with_splits", fails)
     texts = ["--tokenizer", str(place / "tokenizer.json"), "--length=9", "--no-special-tokens"]
     words = ["compile", str(place / "encoder.onnx"), "--calibration", str(place / "corpus.txt"), *texts, "-o", "out"]
     assert main([*words, "--cache", "cache", "-q"]) == 70

@@ -6,7 +6,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ptqc.passes.base import Feeds
-from ptqc.passes.pipeline import default_rewrites
+from ptqc.passes.canonicalize.rewrites import default_rewrites
 from ptqc.passes.runner import run_rewrites
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "models"))

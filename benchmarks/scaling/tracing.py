@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self, cast
 import numpy as np
 import onnx
 
-from ptqc.budget import Budgets
+from ptqc.budget import parse_budgets
 from ptqc.compiler import CompileRequest, compile_model
 from ptqc.options import CompileOptions
 from ptqc.passes.quantize.moments import bytes_of
@@ -254,7 +254,7 @@ def trace_compile(
     began, before = time.monotonic(), processor_seconds()
     request = CompileRequest(
         options=CompileOptions.of(given),
-        budgets=Budgets.parse(budget),
+        budgets=parse_budgets(budget),
         output=place / "out",
         force=True,
         target=None,

@@ -11,7 +11,7 @@ from ptqc.ir.plan import Plan
 from ptqc.notes import Level, Note
 from ptqc.options import CompileOptions
 from ptqc.passes.allocate.choose_activations import ChooseFloatRoundings
-from ptqc.passes.allocate.fit import Job
+from ptqc.passes.allocate.state import Job
 from ptqc.passes.effects import applied
 from ptqc.passes.quantize.phases import Decided
 
@@ -65,6 +65,6 @@ def _in_bfloat16(job: Job, chosen: Chosen | None) -> bool:
     """`auto` is bfloat16 where a library multiplies it faster, but for a latency, which is predicted for float32."""
     if job.options.float_layers != "auto":
         return job.options.float_layers == "bfloat16"
-    if chosen is None or job.budgets.latency is not None:
+    if chosen is None or job.timed is not None:
         return False
     return chosen.target.gains_by_bfloat16(chosen.options)

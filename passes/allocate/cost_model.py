@@ -10,7 +10,6 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ptqc.budget import Latency
 from ptqc.errors import UsageError
 from ptqc.ir.layers import Layer
 from ptqc.ir.operators import OPERATORS, data_inputs, keeps_codes
@@ -138,9 +137,9 @@ class Network:
 
 @dataclass(frozen=True)
 class Timed:
-    """A limit on the latency with what it is predicted from."""
+    """A limit on the latency, in nanoseconds, with what it is predicted from."""
 
-    budget: Latency
+    limit: float
     network: Network
     times: Times
 

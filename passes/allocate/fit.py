@@ -2,36 +2,34 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ptqc.budget import Budgets
 from ptqc.calibration.samples import Samples
-from ptqc.codegen.onnxruntime.export import Exported
+from ptqc.codegen.onnxruntime.verify import Verified, verify
+from ptqc.codegen.onnxruntime.verify_semantics import Intent
 from ptqc.errors import Infeasible, InternalError, ModelError, UsageError, VerificationError
 from ptqc.execution.onnxruntime import Runner, open_packed
 from ptqc.execution.tensors import outputs_in_files
 from ptqc.formats import Format
-from ptqc.ir.lowered import Lowered
+from ptqc.ir.external import is_in_files
 from ptqc.ir.plan import Plan
 from ptqc.ir.quantized_weight import Solution, TunedNumbers
 from ptqc.losses import Kinds, OutputLoss
 from ptqc.notes import Note, out_of_time
 from ptqc.options import CompileOptions, Pipeline
 from ptqc.passes.allocate.allocation import Allocation, Problem, allocate, best_choice, smallest_choice, smallest_within
-from ptqc.passes.allocate.cost_model import Timed
-from ptqc.passes.allocate.problem import packed, problem_of, weighed
+from ptqc.passes.allocate.problem import lower, pack, packed, problem_of, weighed
+from ptqc.passes.allocate.state import Allocated, Fitted, Job, Packed
 from ptqc.passes.effects import applied, check_tuned
 from ptqc.passes.quantize.phases import Decided, Planned, Tunable
-from ptqc.passes.quantize.prepare import Prepared
 from ptqc.passes.reconstruct.features import TuneFeatures
 from ptqc.passes.reconstruct.reconstruct import Reconstruct, reconstruct_all
 from ptqc.solver.integer_program import PROVEN
-from ptqc.utils.memory import MemoryPeak
 from ptqc.utils.store import Store
 
 # Packed files against the float model, on held-back samples.
@@ -58,39 +56,6 @@ class HeldBackLoss:
             raise VerificationError(f"the written file's interface has other outputs: {', '.join(packed.outputs)}")
         outputs = (packed.run(feeds) for feeds in self._samples)
         return self._loss.mean(self._expected, outputs)
-
-
-# A compile whose measurements are done: what every later stage takes.
-
-
-@dataclass(frozen=True)
-class Job:
-    """What was measured of a model, and what is asked of its file.
-
-    entry: name of the measurements in the store. started: on the monotonic clock. timed: where a latency is asked for.
-    memory: the most that was held so far.
-    """
-
-    prepared: Prepared
-    decided: Decided
-    options: CompileOptions
-    notes: tuple[Note, ...]
-    entry: str
-    budgets: Budgets
-    started: float
-    timed: Timed | None = None
-    memory: MemoryPeak = field(default_factory=MemoryPeak)
-
-    @property
-    def limit(self) -> int | None:
-        """Bytes that the file may have; None without a budget."""
-        origin, size = self.prepared.origin, self.budgets.size
-        return None if size is None else size.limit(origin.size, origin.weights)
-
-    @property
-    def model(self) -> ir.Model:
-        """The float model in normal form."""
-        return self.decided.model
 
 
 # Reconstructed numbers of plans in the store: the same compile with another target, say, finds them done.
@@ -146,79 +111,21 @@ def _unpack(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Tu
     )
 
 
+def stored_numbers(job: Job, store: Store) -> StoredNumbers | None:
+    """Where reconstructed numbers are kept; of a model beyond memory they are too many to be held at once."""
+    return None if is_in_files(job.model) else StoredNumbers(store, job.entry)
+
+
+# Of the time that is left, where there is a limit, for one plan.
+FITTING_SHARE = 0.5
+# Held-back samples that a file is verified on.
+VERIFIED_SAMPLES = 4
 ATTEMPTS = 8
 # Of the predicted loss: what is less than this share is worth another reconstruction.
 CLEARLY_LESS = 0.95
 # How many times a plan is reconstructed; the result with the least held-back loss is taken.
 TRIES: Mapping[Pipeline, int] = {"light": 2, "advanced": 6}
 DRAWS_AT_ONCE = 2
-
-
-@dataclass(frozen=True)
-class Packed:
-    """The numbers of a plan, its lowered graph, and its file."""
-
-    tuned: TunedNumbers
-    lowered: Lowered
-    exported: Exported
-
-    @property
-    def size(self) -> int:
-        """Bytes of the file."""
-        return self.exported.size
-
-
-@dataclass(frozen=True)
-class Allocated:
-    """A plan, the allocation that it follows from, and the problem that was solved for it."""
-
-    plan: Plan
-    allocation: Allocation
-    problem: Problem
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """The delivered file and everything that led to it."""
-
-    allocated: Allocated
-    packed: Packed
-    notes: tuple[Note, ...] = ()
-
-    @property
-    def plan(self) -> Plan:
-        """The plan of the file."""
-        return self.allocated.plan
-
-    @property
-    def allocation(self) -> Allocation:
-        """What the solver chose."""
-        return self.allocated.allocation
-
-    @property
-    def problem(self) -> Problem:
-        """What the solver was told."""
-        return self.allocated.problem
-
-    @property
-    def tuned(self) -> TunedNumbers:
-        """The numbers of the file."""
-        return self.packed.tuned
-
-    @property
-    def lowered(self) -> Lowered:
-        """The graph of the file."""
-        return self.packed.lowered
-
-    @property
-    def exported(self) -> Exported:
-        """The file."""
-        return self.packed.exported
-
-    @property
-    def told(self) -> int:
-        """Bytes of the plan by what the solver was told."""
-        return self.problem.size(self.plan.formats)
 
 
 class Search(Protocol):
@@ -429,3 +336,60 @@ def tune(decided: Decided, plan: Plan, tuned: TunedNumbers) -> tuple[TunedNumber
     steps = TuneFeatures(scale_rate=0.0) if decided.powers else TuneFeatures()
     result = applied(steps, Tunable(decided, plan, tuned))
     return result.made, result.notes
+
+
+def verified(job: Job, fitted: Fitted) -> Verified:
+    """Check a file on held-back samples. Raises VerificationError."""
+    intent, probes = Intent(job.model, fitted.plan, fitted.tuned), list(job.decided.held_back.few(VERIFIED_SAMPLES))
+    return verify(fitted.exported, fitted.lowered, intent, probes, job.limit)
+
+
+def fit(
+    decided: Decided,
+    options: CompileOptions,
+    limit: int | None,
+    given: Plan | None = None,
+    stored: StoredNumbers | None = None,
+) -> Fitted:
+    """The best plan whose written file has at most `limit` bytes; None: the best plan whatever its size.
+
+    given: take these decisions instead. stored: where numbers of plans are kept. Raises Infeasible.
+    """
+    return fit_search(decided, PlanSearch(decided, options, limit, given), options, stored)
+
+
+def fit_search(
+    decided: Decided, search: Search, options: CompileOptions, stored: StoredNumbers | None = None
+) -> Fitted:
+    """The plan that a search takes, with its file: allocate, reconstruct, lower, pack, until it fits."""
+    limit, began = search.limit, time.monotonic()
+    earlier: Fitted | None = None
+    while True:
+        try:
+            allocated = search.allocate()
+        except (Infeasible, InternalError):
+            if earlier is None:
+                raise
+            return earlier
+        if earlier is not None and allocated.plan.formats == earlier.plan.formats:
+            return earlier
+        draws, notes = reconstruct(decided, options, allocated.plan, stored)
+        files = [_file(decided, options, allocated.plan, numbers) for numbers in draws]
+        best = best_of(decided, files, limit)
+        if options.pipeline == "advanced" and (limit is None or best.size <= limit):
+            tuned, more = tune(decided, allocated.plan, best.tuned)
+            best, notes = _file(decided, options, allocated.plan, tuned), [*notes, *more]
+        if earlier is None and not search.takes(allocated, best.size):
+            continue
+        found = Fitted(allocated, best, tuple(notes))
+        if earlier is not None:
+            return better_of(decided, earlier, found, limit)
+        if not decided.deadline.leaves(time.monotonic() - began) or not search.goes_on(allocated, best.size):
+            return found
+        earlier = found
+
+
+def _file(decided: Decided, options: CompileOptions, plan: Plan, numbers: TunedNumbers) -> Packed:
+    """The file of a plan with these numbers."""
+    lowered = lower(decided, plan, numbers)
+    return Packed(numbers, lowered, pack(decided, plan, lowered, options))

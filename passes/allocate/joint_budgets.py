@@ -1,16 +1,37 @@
 """What budgets that choose activations share: what weights cost beside them, and the size that a choice leaves."""
 
 from dataclasses import replace
+from typing import ClassVar, Protocol
 
 from ptqc.notes import Note
 from ptqc.passes.allocate.allocation import smallest_choice
-from ptqc.passes.allocate.fit import Job
 from ptqc.passes.allocate.joint import Weighed
-from ptqc.passes.allocate.meet_latency import MeetLatency
-from ptqc.passes.allocate.meet_memory import MeetMemory
 from ptqc.passes.allocate.problem import problem_of
+from ptqc.passes.allocate.state import Job
+from ptqc.passes.base import Effect, Result
 from ptqc.passes.effects import applied
 from ptqc.passes.quantize.phases import Decided
+
+
+class JointStep(Protocol):
+    """A pass that chooses activations together with formats for the weights."""
+
+    name: ClassVar[str]
+    effect: ClassVar[Effect]
+
+    @property
+    def weighed(self) -> Weighed:
+        """What weights cost, and the size that they may have."""
+
+    def within(self, limit: int) -> "JointStep":
+        """The same with another limit for the size."""
+
+    def apply(self, given: Decided, /) -> Result[Decided]:
+        """The decision with other activations. Raises Infeasible."""
+
+    def smallest(self, given: Decided) -> float:
+        """About the bytes of the smallest file with the activations that were chosen: as the program has them."""
+
 
 CORRECTIONS = 2
 # Share of the size by which an estimate of it may be wrong.
@@ -28,13 +49,13 @@ def weighed_of(job: Job) -> Weighed:
     return Weighed(in_float, on_codes, layers, job.limit)
 
 
-def within_size(job: Job, step: MeetLatency | MeetMemory) -> tuple[Decided, list[Note]]:
+def within_size(job: Job, step: JointStep) -> tuple[Decided, list[Note]]:
     """The activations that a step chooses, with formats of weights that keep the size.
 
     What sites add to the file is taken as an even share of what all of them add; for those that were chosen it is
     then known, and the choice is made again with what that leaves of the size.
     """
-    limit, weighed = job.limit, step.weighed
+    limit = job.limit
     result = applied(step, job.decided)
     if limit is None or result.made is job.decided:
         return result.made, list(result.notes)
@@ -42,7 +63,7 @@ def within_size(job: Job, step: MeetLatency | MeetMemory) -> tuple[Decided, list
         missed = round(_smallest(job, result.made) - step.smallest(result.made))
         if abs(missed - (limit - (step.weighed.limit or limit))) <= NEGLIGIBLE * limit:
             break
-        step = replace(step, weighed=replace(weighed, limit=limit - missed))
+        step = step.within(limit - missed)
         result = applied(step, job.decided)
     return result.made, list(result.notes)
 

@@ -17,8 +17,9 @@ from ptqc.notes import Note
 from ptqc.options import CompileOptions
 from ptqc.passes.allocate.activations_in_float import in_float
 from ptqc.passes.allocate.choose_activations import WORTH, Worth, limit_of
-from ptqc.passes.allocate.fit import Fitted, HeldBackLoss, Job, Packed, PlanSearch
+from ptqc.passes.allocate.fit import HeldBackLoss, PlanSearch
 from ptqc.passes.allocate.problem import packed, problem_of
+from ptqc.passes.allocate.state import Fitted, Job, Packed
 from ptqc.passes.quantize.phases import Decided
 
 STEP = "never-worse"

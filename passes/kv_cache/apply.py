@@ -7,7 +7,6 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ptqc.budget import CacheBudget
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.recording import recorded_specs
 from ptqc.calibration.samples import Samples, collect
@@ -16,6 +15,7 @@ from ptqc.kv_cache.form import CacheForm, packed_feeds
 from ptqc.kv_cache.known import FLOAT, NAMES, to_json
 from ptqc.notes import Level, Note
 from ptqc.options import KvCache
+from ptqc.passes.allocate.constraints.caches import CacheBudget
 from ptqc.passes.kv_cache.choose import ChosenForms, SeenCaches, asked_names, chosen
 from ptqc.passes.kv_cache.verify import check_packing
 from ptqc.passes.kv_cache.wrap import pack_caches

@@ -11,7 +11,6 @@ from math import prod
 
 import onnx_ir as ir
 
-from ptqc.budget import CacheBudget
 from ptqc.calibration.samples import Samples
 from ptqc.calibration.sources import spread
 from ptqc.errors import Infeasible, UsageError
@@ -23,6 +22,7 @@ from ptqc.kv_cache.known import FLOAT, NAMES
 from ptqc.losses import recognize
 from ptqc.losses.total import OutputLoss
 from ptqc.options import KvCache
+from ptqc.passes.allocate.constraints.caches import CacheBudget
 from ptqc.passes.kv_cache.wrap import check_packable, form_named, refusal
 from ptqc.solver.integer_program import Goal, JointChoice, NoSelection, Option, solve
 

@@ -1,11 +1,11 @@
 """Everything that is measured once per model and calibration set, and then serves every budget."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -16,28 +16,21 @@ from ptqc.errors import UsageError
 from ptqc.execution import onnxruntime
 from ptqc.formats import Float8, Format, Integer
 from ptqc.ir.external import fits_in_memory, hold_external, is_in_files, weight_bytes
-from ptqc.ir.layers import Weight, find_caches
+from ptqc.ir.layers import Weight
 from ptqc.ir.nodes import initial
 from ptqc.ir.operators import OPERATORS
 from ptqc.ir.quantized_weight import Candidates
-from ptqc.notes import Level, Note, is_cut_short
-from ptqc.options import CompileOptions, Phase
-from ptqc.passes.base import Pass
-from ptqc.passes.dump import NO_DUMP, Dump
-from ptqc.passes.effects import applied
+from ptqc.notes import Level, Note
+from ptqc.options import CompileOptions
+from ptqc.passes.canonicalize.rewrites import default_rewrites
 from ptqc.passes.equalize.outliers import from_json, to_json
-from ptqc.passes.pipeline import default_rewrites
 from ptqc.passes.quantize import measurements
 from ptqc.passes.quantize.measurements import pack_candidates, unpack_candidates
 from ptqc.passes.quantize.phases import Decided, Setting
 from ptqc.passes.quantize.prepare import Origin, Prepared
-from ptqc.passes.quantize.solve_weights import CandidateCache
 from ptqc.passes.registry import used
-from ptqc.utils.deadline import NEVER, Deadline
-from ptqc.utils.executors.base import Executor
-from ptqc.utils.executors.threads import Threads
 from ptqc.utils.progress import Progress
-from ptqc.utils.store import Entry, Store, digest
+from ptqc.utils.store import Entry, Store
 from ptqc.utils.version import __version__
 
 # Solved weights in the store, put there as they are solved: a compile that was stopped resumes behind the last.
@@ -90,89 +83,6 @@ MODEL, WHOLE, SAMPLES, JUDGING = "model.onnx", "whole.onnx", "samples", "judging
 # an integer kernel that is added or goes needs no raise: see `_known`.
 MEASUREMENT_VERSION = 31
 
-Before = TypeVar("Before", bound=Setting)
-After = TypeVar("After", bound=Setting)
-# The passes that decide, from a setting on. The cache keeps solved weights.
-Decide = Callable[[Setting, CompileOptions, CandidateCache, "Run"], Decided]
-
-
-def measured(
-    prepared: Prepared, options: CompileOptions, store: Store, progress: Progress, decide: Decide, run: "Run"
-) -> tuple[Decided, list[Note], str]:
-    """What was decided, the notes on it, and the name of its store entry; from the store where it is there already.
-
-    decide: runs the passes where it is not. run: each of them. What was cut short is not taken for the whole by a later
-    compile: it is stored under a key of its own.
-    """
-    only = sorted(families_of(prepared.model, options))
-    families = {"families": only} if only else {}
-    key = {**key_of("measure", prepared, options.until(Phase.MEASURE)), **families}
-    if find_caches(prepared.model):
-        key = {**key, "caches": "keep their digits"}
-    if options.in_blocks and is_in_files(prepared.model):  # few weights are measured that these leave one format
-        key = {**key, "operators": options.operators}
-    if run.in_library:
-        key = {**key, "runs": "in a library"}
-    if prepared.judging is not None:
-        key = {**key, "judging": prepared.judging.digest}
-    solving = {**key_of("solve-weights", prepared, options.until(Phase.SOLVE)), **families}
-    cache = StoredWeights(store, solving, prepared.model)
-    entry = store.get(key)
-    if entry is not None and (candidates := cache.open(entry.document["candidates"])) is not None:
-        setting = _setting(prepared, options, progress)
-        return (
-            measurements.unpack(setting, entry.document["measurements"], candidates),
-            _notes(entry),
-            entry.folder.name,
-        )
-    decided, notes = decide(_setting(prepared, options, progress), options, cache, run), run.notes
-    stored: dict[str, Any] = {
-        "measurements": measurements.pack(decided),
-        "candidates": [cache.names[weight.name] for weight in decided.weights if weight.name in cache.names],
-        "origin": asdict(prepared.origin),
-        "options": options.to_json(),
-        "batchable": prepared.samples.batchable,
-        "is_even": prepared.is_even,
-        "splits": to_json(prepared.remedies),
-        "caches": prepared.caches,
-        "notes": [[note.step, note.subject, note.message, note.level] for note in (*prepared.notes, *notes)],
-        "own_notes": len(notes),
-    }
-    if is_cut_short(notes):
-        key = {**key, "cut_short": digest(stored)}
-    name = store.put(key, stored, {}, lambda folder: _write_files(folder, prepared))
-    # Without what only measuring needs, as from the store.
-    setting = _setting(prepared, options, progress)
-    return measurements.unpack(setting, stored["measurements"], [decided.candidates]), notes, name
-
-
-class Run:
-    """Runs passes within a deadline; what each made is dumped, its notes are kept.
-
-    executor: of their units of work. in_library: whether a native library is what runs, in which starting an operator
-    takes no time. floor: share of the weights that have to be measured, however little time there is.
-    """
-
-    def __init__(
-        self,
-        deadline: Deadline = NEVER,
-        dump: Dump = NO_DUMP,
-        executor: Executor | None = None,
-        *,
-        in_library: bool = False,
-        floor: float = 0.0,
-    ) -> None:
-        self.deadline, self.dump, self.notes = deadline, dump, list[Note]()
-        self.in_library, self.floor = in_library, floor
-        self.executor = executor or Threads()
-
-    def __call__(self, step: Pass[Before, After], given: Before, share: float) -> After:
-        """What a pass makes of what is known. share: what it may take of the time that is left."""
-        result = applied(step, replace(given, deadline=self.deadline.share(share)))
-        self.notes.extend(result.notes)
-        self.dump.document(step.name, measurements.overview(result.made))
-        return result.made
-
 
 def recall(store: Store, name: str, progress: Progress) -> tuple[Prepared, Decided, CompileOptions, list[Note]]:
     """What an earlier compile measured, by entry name. Raises UsageError when the store does not hold it."""
@@ -184,7 +94,7 @@ def recall(store: Store, name: str, progress: Progress) -> tuple[Prepared, Decid
     model = _load(entry.folder, MODEL)
     whole = _load(entry.folder, WHOLE) if (entry.folder / WHOLE).is_file() else None
     options = CompileOptions.of({**stored["options"], "bits": tuple(stored["options"]["bits"])})
-    notes = _notes(entry, everything=True)
+    notes = stored_notes(entry, everything=True)
     own = len(notes) - stored["own_notes"]
     origin, is_even = Origin(**stored["origin"]), stored.get("is_even", True)
     judging = Samples.open(entry.folder / JUDGING) if (entry.folder / JUDGING).is_dir() else None
@@ -195,7 +105,7 @@ def recall(store: Store, name: str, progress: Progress) -> tuple[Prepared, Decid
     candidates = StoredWeights(store, {}, model).open(stored["candidates"])
     if candidates is None:
         raise _gone(store)
-    decided = measurements.unpack(_setting(prepared, options, progress), stored["measurements"], candidates)
+    decided = measurements.unpack(setting_of(prepared, options, progress), stored["measurements"], candidates)
     return prepared, decided, options, notes[own:]
 
 
@@ -206,8 +116,11 @@ def _gone(store: Store) -> UsageError:
     )
 
 
-def _setting(prepared: Prepared, options: CompileOptions, progress: Progress) -> Setting:
-    """Of a model beyond memory, activations that are to stay in float are not looked at: that would take long."""
+def setting_of(prepared: Prepared, options: CompileOptions, progress: Progress) -> Setting:
+    """Set out what is to be measured.
+
+    Of a model beyond memory, activations that are to stay in float are not looked at: that would take long.
+    """
     model = prepared.model
     powers = options.scales == "pow2"
     found = Setting.of(model, prepared.tuning, prepared.held_back, seed=options.seed, powers=powers, progress=progress)
@@ -269,12 +182,14 @@ def _known() -> Mapping[str, Sequence[str]]:
     }
 
 
-def _notes(entry: Entry, *, everything: bool = False) -> list[Note]:
+def stored_notes(entry: Entry, *, everything: bool = False) -> list[Note]:
+    """Read the notes on what was measured, or all of them, those of earlier steps first."""
     notes = [Note(step, subject, text, Level(level)) for step, subject, text, level in entry.document["notes"]]
     return notes if everything else notes[len(notes) - entry.document["own_notes"] :]
 
 
-def _write_files(folder: Path, prepared: Prepared) -> None:
+def write_inputs(folder: Path, prepared: Prepared) -> None:
+    """Write the model and the samples that were measured, for `recall`."""
     _save(prepared.model, folder, MODEL)
     if prepared.whole is not None:
         _save(prepared.whole, folder, WHOLE)

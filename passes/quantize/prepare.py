@@ -33,9 +33,9 @@ from ptqc.ir.recorded import released
 from ptqc.losses import check_finite
 from ptqc.notes import Level, Note, out_of_time, unfit
 from ptqc.passes.base import Rewrite
+from ptqc.passes.canonicalize.rewrites import default_rewrites
 from ptqc.passes.dump import NO_DUMP, Dump
 from ptqc.passes.equalize.outliers import Remedy
-from ptqc.passes.pipeline import default_rewrites
 from ptqc.passes.quantize.synthesize import synthesize
 from ptqc.passes.quantize.unseen import leave_unseen_in_float
 from ptqc.passes.runner import run_rewrites

@@ -16,7 +16,7 @@ from ptqc.ir.nodes import constant, input_of, is_batchable, nodes_of, static
 from ptqc.ir.recorded import DRAWING
 from ptqc.notes import Level, Note
 from ptqc.passes.canonicalize.fold_batch_norm import FoldBatchNorm
-from ptqc.passes.pipeline import default_rewrites
+from ptqc.passes.canonicalize.rewrites import default_rewrites
 from ptqc.passes.runner import in_float32, run_rewrites
 from ptqc.utils.progress import Progress
 

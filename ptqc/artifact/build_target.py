@@ -12,11 +12,10 @@ import onnx_ir as ir
 from ptqc.calibration.samples import Samples
 from ptqc.codegen.targets import Chosen, TargetOutput
 from ptqc.errors import TargetError, UsageError
-from ptqc.passes.allocate.fit import Fitted
+from ptqc.passes.allocate.fit import VERIFIED_SAMPLES
+from ptqc.passes.allocate.state import Fitted
 from ptqc.utils.progress import Progress, Stage
 from ptqc.utils.store import Store
-
-VERIFIED_SAMPLES = 4
 
 
 @dataclass(frozen=True)

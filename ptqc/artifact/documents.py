@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 
+from ptqc import budget
 from ptqc.artifact import folder as artifact
 from ptqc.artifact.build_target import BuiltTargets
 from ptqc.artifact.fit_for_use import worse_than_predicted
@@ -35,10 +36,8 @@ from ptqc.ir.plan import Plan, write_json
 from ptqc.notes import Level, Note, is_cut_short, reasons_unfit
 from ptqc.passes.allocate.allocation import frontier, price, smallest_choice
 from ptqc.passes.allocate.choose_activations import Checked
-from ptqc.passes.allocate.constraints.latency import LatencyReport
-from ptqc.passes.allocate.constraints.loss import KeptLoss
-from ptqc.passes.allocate.constraints.memory import MemoryReport
-from ptqc.passes.allocate.fit import Fitted, Job
+from ptqc.passes.allocate.constraints.size import SizeBudget
+from ptqc.passes.allocate.state import BudgetReport, Fitted, Job
 from ptqc.passes.equalize.split import used_remedies
 from ptqc.passes.quantize.phases import Decided
 from ptqc.passes.registry import used
@@ -107,17 +106,15 @@ FRONTIER_POINTS = 12
 class CompileOutcome:
     """Everything that came out of a compile.
 
-    activation_loss: of the plan's activations with float weights. distances: of the golden outputs from the float
-    model's, relative, by name.
+    activation_loss: of the plan's activations with float weights. reports: by kind of budget. distances: of the golden
+    outputs from the float model's, relative, by name.
     """
 
     fitted: Fitted
     verified: Verified
     activation_loss: float
     built: BuiltTargets
-    delivered: LatencyReport | None
-    memory: MemoryReport
-    kept: KeptLoss | None
+    reports: Mapping[str, BudgetReport]
     judged: Judged
     changed: Mapping[str, Any]
     detector: Detector | None
@@ -157,7 +154,7 @@ def files(outcome: CompileOutcome, said: Documents, folder: Path) -> dict[str, b
 
 def manifest(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
     """Everything reproducible about an artifact."""
-    fitted, judged, delivered = outcome.fitted, outcome.judged, outcome.delivered
+    fitted, judged, size = outcome.fitted, outcome.judged, job.budgets.get(SizeBudget)
     origin, proto = job.prepared.origin, fitted.exported.proto
     own = sorted({node.op_type for node in proto.graph.node if node.domain == FUSED})
     remedies, unused = used_remedies(job.prepared.remedies, fitted.plan)
@@ -165,8 +162,8 @@ def manifest(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
     in_float = float_operators(job.model, fitted.plan, remedies)
     notes = [*job.notes, *unused, *fitted.notes, *unquantized_weights(fitted.plan), *rounded_for_float(fitted.plan)]
     notes += [*(operator.note for operator in in_float), *_warnings(job, outcome)]
-    for kept in (delivered, outcome.memory, outcome.kept):
-        notes += kept.notes if kept is not None else ()
+    for report in outcome.reports.values():
+        notes += report.notes
     notes += worse_than_predicted(job, fitted, judged, notes)
     plugins, images = used(job.options.to_json(), list(outcome.built.documents)), job.prepared.samples.preprocessing
     weights: Counter[str] = Counter()
@@ -187,7 +184,7 @@ def manifest(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
         **({"plugins": plugins} if plugins else {}),
         "preprocessing": None if images is None else asdict(images),
         **({} if outcome.detector is None else {"detector": outcome.detector.to_json()}),
-        "budget": str(job.budgets.size) if job.budgets.size else None,
+        "budget": None if size is None else str(size),
         "file": {
             "bytes": fitted.exported.size,
             "bytes_told_to_solver": fitted.told,
@@ -201,10 +198,8 @@ def manifest(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
         "names": dict(fitted.exported.own),
         "labels": dict(labels_of(fitted.plan.weights)),
         "allocation": _allocation(job, fitted),
-        "latency": delivered.document if delivered is not None else None,
-        "memory": dict(outcome.memory.document),
+        **_of_budgets(outcome.reports),
         "caches": None if job.prepared.caches is None else dict(job.prepared.caches),
-        "loss_budget": outcome.kept.document if outcome.kept is not None else None,
         "cut_short": is_cut_short(notes),
         "unfit": reasons_unfit(notes),
         "weights_by_format": dict(weights),
@@ -221,6 +216,12 @@ def manifest(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
         "golden": {"samples": len(outcome.golden.inputs), "distances": dict(outcome.distances)},
         "targets": dict(outcome.built.documents),
     }
+
+
+def _of_budgets(reports: Mapping[str, BudgetReport]) -> dict[str, Any]:
+    """A section for each kind of budget that reports; None where there was none of the kind."""
+    sections = {kind.kind: kind.section for kind in budget.CONSTRAINTS if kind.section}
+    return {section: dict(reports[kind].document) if kind in reports else None for kind, section in sections.items()}
 
 
 def _allocation(job: Job, fitted: Fitted) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from ptqc.errors import Missed
 from ptqc.evaluation.judge import Judged
 from ptqc.notes import Note, is_cut_short, reasons_unfit, unfit
 from ptqc.passes.allocate.choose_activations import limit_of
-from ptqc.passes.allocate.fit import Fitted, Job
+from ptqc.passes.allocate.state import Fitted, Job
 
 # How many times the loss that was predicted a file may have, of which a time limit left out measuring.
 PREDICTED = 10.0

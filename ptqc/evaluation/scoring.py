@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ptqc.budget import DROP, LossBudget
 from ptqc.errors import UsageError
 from ptqc.evaluation.labels import Labelled, Runs
 from ptqc.execution.onnxruntime import Runner
@@ -40,7 +39,7 @@ class OwnScore:
             raise UsageError(f"evaluate returned {value}; let it return a finite number, the higher the better")
         return value if self.perfect is None else PERCENT * value / self.perfect
 
-    def check_percent(self, score: float, budget: LossBudget) -> None:
+    def check_percent(self, score: float, budget: str) -> None:
         """Raises UsageError where the score of the float model does not look like percent, and no scale is stated."""
         if self.perfect is None and not 1 < score <= PERCENT:
             raise UsageError(
@@ -61,9 +60,13 @@ class Scoring:
 
 
 def scoring_of(
-    model: ir.Model, own: OwnScore | None, labelled: Labelled | None, budget: LossBudget | None, progress: Progress
+    model: ir.Model, own: OwnScore | None, labelled: Labelled | None, counts_points: str, progress: Progress
 ) -> Scoring | None:
-    """Score the float model; None where nothing says how. Raises UsageError for a score that a budget cannot count."""
+    """Score the float model; None where nothing says how.
+
+    counts_points: the budget, as it is written, that counts points of the score; "": none. Raises UsageError for a
+    score that it cannot count.
+    """
     if own is None and labelled is None:
         return None
     with progress.stage(STAGE, 1) as stage:
@@ -73,7 +76,7 @@ def scoring_of(
             found = Scoring(labelled.title, labelled.score, labelled.score(run), labelled)
         else:
             found = Scoring("score" if own.perfect is None else "score, %", own, own(run))
-            if budget is not None and budget.unit == DROP:
-                own.check_percent(found.float_score, budget)
+            if counts_points:
+                own.check_percent(found.float_score, counts_points)
         stage.advance(f"{found.float_score:.6g}")
     return found

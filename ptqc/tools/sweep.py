@@ -18,8 +18,8 @@ from ptqc.artifact import folder as artifact
 from ptqc.artifact.folder import Artifact
 from ptqc.artifact.report import render
 from ptqc.artifact.report.budgets import sweep_text
-from ptqc.budget import Budget, parse
 from ptqc.budget import Given as GivenBudget
+from ptqc.budget import parse
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.errors import UsageError
 from ptqc.evaluation.judge import judge, one_sample
@@ -29,6 +29,7 @@ from ptqc.ir.plan import Plan, write_json
 from ptqc.options import CompileOptions
 from ptqc.passes.allocate.activations_in_float import rounding_of
 from ptqc.passes.allocate.allocation import best_choice, smallest_choice
+from ptqc.passes.allocate.constraints.size import SizeBudget
 from ptqc.passes.allocate.fit import PlanSearch
 from ptqc.passes.allocate.problem import packed, problem_of
 from ptqc.passes.effects import applied, check_tuned
@@ -125,15 +126,15 @@ def sweep(
     return Swept(_published(found, document), document)
 
 
-def _size(given: GivenBudget) -> Budget:
+def _size(given: GivenBudget) -> SizeBudget:
     budget = parse(given)
-    if not isinstance(budget, Budget):
+    if not isinstance(budget, SizeBudget):
         raise UsageError(f"budget {given!r} is not a size; a sweep takes sizes, such as 25% or 4.5MB")
     return budget
 
 
 def _targets(
-    decided: Decided, options: CompileOptions, origin: Origin, asked: Sequence[Budget] | None, points: int
+    decided: Decided, options: CompileOptions, origin: Origin, asked: Sequence[SizeBudget] | None, points: int
 ) -> list[_Target]:
     """Plans of the sizes that are asked for, or of sizes from the smallest to the best; each plan once."""
     problem = problem_of(decided, decided.undecided, options)

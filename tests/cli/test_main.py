@@ -246,7 +246,7 @@ def test_control_c_ends_with_130(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(place)
-    monkeypatch.setattr("ptqc.compiler.measure", _raiser(KeyboardInterrupt()))
+    monkeypatch.setattr("ptqc.passes.analyze.measure", _raiser(KeyboardInterrupt()))
     before = _tree(place)
     assert cli.main(_good()) == 130
     assert "run the same command again" in capsys.readouterr().err
@@ -256,7 +256,7 @@ def test_control_c_ends_with_130(
 WAITING = """
 import signal
 import time
-import ptqc.compiler
+import ptqc.passes.analyze
 from ptqc.cli import commands, main
 from ptqc.utils import parallel
 
@@ -266,7 +266,7 @@ def wait(*given):
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored in the background
 parallel.processors = lambda: 2
-ptqc.compiler.measure = wait
+ptqc.passes.analyze.measure = wait
 main.run()
 """
 
@@ -295,7 +295,7 @@ def test_an_internal_fault_ends_with_70_and_keeps_its_trace(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ptqc.compiler.with_splits", _raiser(error("planted")))
+    monkeypatch.setattr("ptqc.passes.analyze.with_splits", _raiser(error("planted")))
     data, model = str(place / "c.npz"), str(place / "good.onnx")
     assert cli.main(_compile(model, data)) == 70
     message = capsys.readouterr().err

@@ -82,7 +82,7 @@ def test_a_silently_wrong_compile_is_found(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_an_unexpected_exception_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ptqc.compiler.measure", lambda *_: 1 / 0)
+    monkeypatch.setattr("ptqc.passes.analyze.measure", lambda *_: 1 / 0)
     assert outcome_of(gemm(), [np.ones((2, 8), np.float32)]).kind == Kind.FAULT
 
 

@@ -40,7 +40,7 @@ def packed(model: ir.Model, change: Callable[[np.ndarray], np.ndarray]) -> onnx.
 
 def judged(measured: Measured, change: Callable[[np.ndarray], np.ndarray], evaluate: Evaluate | None = None) -> Judged:
     held, own = measured.prepared.held_back, None if evaluate is None else OwnScore(evaluate)
-    scoring = scoring_of(measured.model, own, None, None, SILENT)
+    scoring = scoring_of(measured.model, own, None, "", SILENT)
     return judge(measured.model, packed(measured.model, change), held, measured.context.kinds, scoring, SILENT)
 
 

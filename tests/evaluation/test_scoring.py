@@ -10,15 +10,14 @@ import pytest
 from compiling import compiled, product, proto, samples
 
 import ptqc
-from ptqc.budget import LossBudget
 from ptqc.errors import UsageError
 from ptqc.evaluation.scoring import OwnScore, Scoring, scoring_of
 from ptqc.utils.progress import SILENT
 
-DROP = LossBudget(1, "%drop")
+DROP = "1%drop"
 
 
-def scored(given: object, perfect: float | None = None, budget: LossBudget | None = DROP) -> Scoring:
+def scored(given: object, perfect: float | None = None, budget: str = DROP) -> Scoring:
     model = ir.from_proto(proto("g (float[N,3] x) => (float[N,3] y) { y = Identity(x) }"))
     found = scoring_of(model, OwnScore(lambda _: given, perfect), None, budget, SILENT)  # type: ignore[arg-type, return-value]
     assert found is not None
@@ -34,7 +33,7 @@ def test_percent_stay_as_they_are(given: float) -> None:
 def test_what_does_not_look_like_percent_is_refused_with_what_to_do(given: float) -> None:
     with pytest.raises(UsageError, match=r"1%drop counts points .* in percent.*return percent.*perfect_score=1"):
         scored(given)
-    assert scored(given, budget=None).float_score == given
+    assert scored(given, budget="").float_score == given
 
 
 def test_a_stated_scale_makes_percent() -> None:
@@ -46,7 +45,7 @@ def test_a_stated_scale_makes_percent() -> None:
 @pytest.mark.parametrize("given", [None, "x", np.zeros(3), float("nan"), float("inf")])
 def test_what_is_no_number_is_refused(given: object) -> None:
     with pytest.raises(UsageError, match=r"evaluate returned .*; let it return"):
-        scored(given, budget=None)
+        scored(given, budget="")
 
 
 @pytest.mark.parametrize(

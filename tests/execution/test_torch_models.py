@@ -8,7 +8,7 @@ import pytest
 from graphs import noise, parse
 
 from ptqc.execution.onnxruntime import Feeds, run
-from ptqc.passes.pipeline import default_rewrites
+from ptqc.passes.canonicalize.rewrites import default_rewrites
 from ptqc.passes.runner import run_rewrites
 
 torch = pytest.importorskip("torch", reason="torch is not installed")

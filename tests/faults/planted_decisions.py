@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from planting import ASKED, TUNED, Changed, Fault, given
 
-from ptqc import compiler
 from ptqc.artifact import documents
 from ptqc.formats import coded
 from ptqc.ir.plan import Plan
 from ptqc.ir.quantized_weight import Solution, TunedNumbers
-from ptqc.passes.allocate import fit
+from ptqc.passes.allocate import fit, meet_budgets
+from ptqc.passes.allocate.state import Fitted
 from ptqc.passes.quantize import measurements
 from ptqc.passes.quantize.phases import Decided, Setting
 
@@ -55,7 +55,7 @@ def without_limit(right: Any) -> Any:
     return lambda decided, options, _limit, *more: right(decided, options, None, *more)
 
 
-def formats_swapped(fitted: fit.Fitted) -> fit.Fitted:
+def formats_swapped(fitted: Fitted) -> Fitted:
     formats = dict(fitted.plan.formats)
     first, *_, second = sorted(formats, key=lambda name: str(formats[name]))
     formats[first], formats[second] = formats[second], formats[first]
@@ -114,14 +114,14 @@ DECISIONS: dict[str, Fault] = {
     "ranges of two tensors swapped": Fault(measurements, "unpack", ranges_swapped, "image", "activations"),
     "numbers of another width": Fault(measurements, "unpack", solutions_swapped, "pairs", "levels do not fit"),
     "limit of the solver ignored": Fault(fit, "allocate", ten_times_the_limit, "codebook", "no plan was found"),
-    "limit of the file ignored": Fault(compiler, "fit", without_limit, "words", "over the budget"),
-    "formats of two weights swapped": Fault(compiler, "fit", given(formats_swapped), "words", "stored as"),
+    "limit of the file ignored": Fault(meet_budgets, "fit", without_limit, "words", "over the budget"),
+    "formats of two weights swapped": Fault(meet_budgets, "fit", given(formats_swapped), "words", "stored as"),
     "plan written with other formats": Fault(Plan, "to_json", given(told_another_format), "image", "plan"),
     "manifest naming another format": Fault(documents, "manifest", given(told_other_weights), "image", "manifest"),
-    "weights of two layers exchanged": Fault(compiler, "lower", with_numbers(weights_exchanged), "image", TUNED),
-    "weights of two float layers exchanged": Fault(compiler, "lower", with_numbers(weights_exchanged), "words", TUNED),
-    "biases dropped": Fault(compiler, "lower", with_numbers(biases_dropped), "image", ASKED),
-    "bias of a float layer dropped": Fault(compiler, "lower", with_numbers(biases_dropped), "words", ASKED),
-    "values of a palette reversed": Fault(compiler, "lower", with_numbers(rotated_palette), "words", TUNED),
-    "scales along the wrong axis": Fault(compiler, "lower", with_numbers(other_axis), "words", TUNED),
+    "weights of two layers exchanged": Fault(fit, "lower", with_numbers(weights_exchanged), "image", TUNED),
+    "weights of two float layers exchanged": Fault(fit, "lower", with_numbers(weights_exchanged), "words", TUNED),
+    "biases dropped": Fault(fit, "lower", with_numbers(biases_dropped), "image", ASKED),
+    "bias of a float layer dropped": Fault(fit, "lower", with_numbers(biases_dropped), "words", ASKED),
+    "values of a palette reversed": Fault(fit, "lower", with_numbers(rotated_palette), "words", TUNED),
+    "scales along the wrong axis": Fault(fit, "lower", with_numbers(other_axis), "words", TUNED),
 }

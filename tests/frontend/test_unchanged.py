@@ -3,16 +3,18 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import onnx
 import pytest
 from compiling import compiled, proto, samples, weight
 
-from ptqc import compiler
 from ptqc.errors import Interrupted
 from ptqc.frontend import read_model
 from ptqc.frontend.model_files import FileStates
 from ptqc.ir import external
+from ptqc.passes import analyze
+from ptqc.passes.allocate import fit
 
 GRAPH = "g (float[N,16] x) => (float[N,8] y) { h = Gemm(x, w, b) y = Gemm(h, v) }"
 
@@ -57,16 +59,16 @@ def test_files_of_a_model_in_memory_may_change(path: Path, monkeypatch: pytest.M
     assert read_model(path).files == FileStates()
 
 
-@pytest.mark.parametrize("stage", ["measure", "fit_search"])
+@pytest.mark.parametrize(("module", "stage"), [(analyze, "measure"), (fit, "fit_search")])
 def test_nothing_is_kept_of_a_compile_whose_model_changes(
-    stage: str, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    module: ModuleType, stage: str, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def changing(*arguments: object, **options: object) -> object:
         overwritten(path.with_name("model.data"))
-        return of_compiler(*arguments, **options)
+        return right(*arguments, **options)
 
-    of_compiler = getattr(compiler, stage)
-    monkeypatch.setattr(compiler, stage, changing)
+    right = getattr(module, stage)
+    monkeypatch.setattr(module, stage, changing)
     with pytest.raises(Interrupted, match=r"model\.data was changed"):
         compiled(path, samples(16), tmp_path, bits=(4,), pipeline="light", activations="float")
     assert not (tmp_path / "out").exists()

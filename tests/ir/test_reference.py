@@ -13,7 +13,7 @@ from ptqc.execution.onnxruntime import Runner
 from ptqc.ir import reference
 from ptqc.ir.lowered import Lowered
 from ptqc.ir.operators.base import has_float_output
-from ptqc.passes.allocate.fit import Fitted
+from ptqc.passes.allocate.state import Fitted
 
 pytestmark = pytest.mark.processor
 

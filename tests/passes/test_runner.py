@@ -13,8 +13,8 @@ from ptqc.execution.onnxruntime import run
 from ptqc.ir.nodes import constant, replace_constant
 from ptqc.notes import Note
 from ptqc.passes.base import Effect, Probed, Result
+from ptqc.passes.canonicalize.rewrites import default_rewrites
 from ptqc.passes.dump import Dump
-from ptqc.passes.pipeline import default_rewrites
 from ptqc.passes.runner import run_rewrites
 
 LINEAR = "g (float[N, 4] x) => (float[N, 3] y) { h = MatMul(x, w)  y = Relu(h) }"

@@ -27,8 +27,8 @@ from ptqc.ir.plan import Plan
 from ptqc.ir.sites import Site
 from ptqc.options import CompileOptions
 from ptqc.passes.allocate.cost_model import Network, Times, owners
-from ptqc.passes.allocate.fit import Fitted
 from ptqc.passes.allocate.problem import forms, packed, table_numbers
+from ptqc.passes.allocate.state import Fitted
 from ptqc.passes.quantize.phases import Decided
 from ptqc.utils.progress import Progress
 

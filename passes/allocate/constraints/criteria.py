@@ -11,9 +11,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ptqc.budget import DROP, LOSS_UNITS, SAME, LossBudget
 from ptqc.calibration.samples import Samples
-from ptqc.errors import UsageError
 from ptqc.evaluation.labels import Labelled
 from ptqc.evaluation.scoring import Scoring
 from ptqc.execution.onnxruntime import Runner, open_packed
@@ -22,6 +20,15 @@ from ptqc.ir.recorded import release, released, remembered
 from ptqc.losses import Kinds, OutputLoss, Outputs, comparable
 from ptqc.losses.base import some_rows
 from ptqc.losses.classes import Classes
+
+SAME, DROP = "%same", "%drop"
+# How a budget writes the units that losses are measured in, by the name that `ptqc.losses` gives them.
+LOSS_UNITS = {
+    "nat": "nat",
+    "nat per detection": "nat/detection",
+    "relative squared error": "relative",
+    "cosine distance": "cosine",
+}
 
 # How much a whole population loses at most, by some of its samples: one-sided bounds of CONFIDENCE.
 
@@ -267,7 +274,7 @@ class Splits:
     @property
     def first_classes(self) -> tuple[str, Classes]:
         """The first output of classes, with its kind."""
-        return next(iter(_classes(self.kinds).items()))
+        return next(iter(outputs_of_classes(self.kinds).items()))
 
 
 @dataclass(frozen=True)
@@ -447,46 +454,15 @@ def differing_classes(kinds: Kinds, real: Outputs, found: Outputs) -> tuple[int,
 
     (0, 0) where no output has classes.
     """
-    each = [~kind.same(*comparable(kind, real[name], found[name])) for name, kind in _classes(kinds).items()]
+    each = [~kind.same(*comparable(kind, real[name], found[name])) for name, kind in outputs_of_classes(kinds).items()]
     nothing = np.zeros(0, np.bool_)
     worst = max(each, key=lambda differs: (differs.mean() if differs.size else 0.0, differs.size), default=nothing)
     return int(worst.sum()), int(worst.size)
 
 
-def _classes(kinds: Kinds) -> dict[str, Classes]:
+def outputs_of_classes(kinds: Kinds) -> dict[str, Classes]:
+    """The outputs that are compared as classes."""
     return {name: kind for name, kind in kinds.items() if isinstance(kind, Classes)}
-
-
-def check_unit(budget: LossBudget, kinds: Kinds) -> None:
-    """Raises UsageError where the outputs are not judged in what the budget counts."""
-    if budget.unit == DROP:
-        return
-    unit = OutputLoss(kinds).unit
-    judged = ", ".join(f"{name} as {kind.describe()}" for name, kind in kinds.items())
-    fitting = f"0.01{LOSS_UNITS[unit]}"
-    if budget.unit == SAME:
-        if not _classes(kinds):
-            raise UsageError(
-                f"the budget {budget} counts top classes, but no output has classes ({judged}): "
-                f"give a loss such as {fitting}, or say with --loss OUTPUT=logits which output has them"
-            )
-    elif budget.unit != LOSS_UNITS[unit]:
-        raise UsageError(
-            f"the budget {budget} does not fit: the outputs of this model are judged in {unit} ({judged}); "
-            f"give a loss such as {fitting}"
-        )
-
-
-def samples_wanted(budget: LossBudget | None) -> int:
-    """How many samples a judge is given where there are as many."""
-    if budget is None or budget.unit == DROP:
-        return 0
-    return int(np.clip(WANTED_DIFFERENCES / budget.limit, *WANTED)) if budget.unit == SAME else WANTED[0]
-
-
-def samples_necessary(budget: LossBudget) -> int:
-    """How few samples could at all show that the budget is kept."""
-    return draws_needed(budget.limit) if budget.unit == SAME else 2
 
 
 def _weighed(found: Sequence[tuple[float, int]]) -> np.ndarray:

@@ -1,26 +1,159 @@
 """A budget of time: operators are timed, activations chosen for it, and the delivered file is timed again."""
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Protocol, Self
 
-from ptqc.budget import Latency
 from ptqc.codegen.targets import Chosen
-from ptqc.errors import Infeasible, Missed, UsageError
+from ptqc.errors import Infeasible, UsageError
 from ptqc.execution.speed import Profile
 from ptqc.ir.plan import Plan
+from ptqc.ir.sites import Site, source_params
 from ptqc.notes import Level, Note
-from ptqc.options import CompileOptions
+from ptqc.options import Activations, CompileOptions
+from ptqc.passes.allocate.allocation import BYTES
+from ptqc.passes.allocate.choose_activations import Checked
 from ptqc.passes.allocate.constraints import clocks
 from ptqc.passes.allocate.constraints.clocks import LibraryClock
 from ptqc.passes.allocate.cost_model import Network, Timed, Times
-from ptqc.passes.allocate.fit import Fitted, Job
-from ptqc.passes.allocate.joint import Weighed
+from ptqc.passes.allocate.joint import NANOSECONDS, Weighed
 from ptqc.passes.allocate.joint_budgets import weighed_of, within_size
-from ptqc.passes.allocate.meet_latency import MeetLatency
-from ptqc.passes.quantize.phases import Decided
+from ptqc.passes.allocate.joint_sites import least_loss, note_on_loss, program_of, sites_of, smallest
+from ptqc.passes.allocate.state import BudgetReport, Constraint, Context, Fitted, Job, Quantity
+from ptqc.passes.base import Effect, Result
+from ptqc.passes.quantize.phases import Assessed, Decided
+from ptqc.solver.integer_program import Goal, JointChoice, NoSelection, Proof, contradiction, solve
 from ptqc.utils.progress import Progress
 from ptqc.utils.store import Store
+
+NANOSECONDS_PER_UNIT = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9}
+
+
+@dataclass(frozen=True)
+class LatencyBudget(Constraint):
+    """A limit on the time for one run of one sample, in nanoseconds: on one thread of this machine's processor, or as
+    it is predicted for a GPU.
+
+    target: whose library has to keep it; "": the file in ONNX Runtime has to.
+    """
+
+    nanoseconds: float
+    target: str = ""
+    kind: ClassVar[str] = "latency"
+    section: ClassVar[str] = "latency"
+    forms: ClassVar[tuple[str, ...]] = (
+        "a latency (2ms, 800us)",
+        "one of the library that a target builds (2ms@cpu, 50us@cuda)",
+    )
+
+    @classmethod
+    def parse(cls, quantity: Quantity) -> Self | None:
+        """Read "2ms", "800us", "2ms@cpu"."""
+        if quantity.unit not in NANOSECONDS_PER_UNIT:
+            return None
+        return cls(quantity.number * NANOSECONDS_PER_UNIT[quantity.unit], quantity.target)
+
+    @property
+    def chooses_activations(self) -> bool:
+        return True
+
+    def check_request(self, target: Chosen | None, store: Store, *, is_scored: bool) -> None:  # noqa: ARG002
+        """See `clock_of`."""
+        clock_of(self, target, store)
+
+    def decide(self, job: Job, context: Context) -> Job:
+        """Choose activations whose predicted latency is within the budget.
+
+        Times of operators that are given are taken as they are; a fixed plan is only checked. Raises Infeasible, and
+        UsageError where a fixed plan or given times do not fit.
+        """
+        clock = clock_of(self, context.target, context.store)
+        network, times = clocks.network_of(job.decided), context.times
+        if times is None:
+            times = clock.measure(job.decided, job.options, context.progress)
+        else:
+            _check_of_this(times, network)
+            _check_where(times, self, job.options)
+        timed = Timed(self.nanoseconds, network, times)
+        if context.plan is not None:
+            _check(self, timed, context.plan)
+            return replace(job, timed=timed)
+        weighed = weighed_of(job)
+        if context.times is not None:
+            decided, notes = _choose(job, self, timed, weighed)
+        else:
+            with context.progress.stage("choose for the latency"):
+                decided, timed, notes = _choose_and_correct(job, self, clock, timed, weighed)
+        return replace(job, decided=decided, timed=timed, notes=(*job.notes, *notes))
+
+    def report(self, job: Job, fitted: Fitted, context: Context) -> BudgetReport:
+        """Time what is delivered, or predict it where it runs on another machine."""
+        assert job.timed is not None
+        clock, what = clock_of(self, context.target, context.store), "library" if self.target else "file"
+        measured = job.timed.times.is_measured
+        with context.progress.stage(f"{'time' if measured else 'predict the time of'} the {what}"):
+            profiles = clock.profiles(job.decided, job.options, fitted)
+        return latency_report(self, job.timed, fitted.plan, *profiles)
+
+    def revise(self, job: Job, report: BudgetReport, context: Context) -> Job | None:
+        """Choose activations for longer times where the file took longer than its budget and others may keep it."""
+        timed = job.timed
+        if timed is None or not report.notes or context.times is not None or context.plan is not None:
+            return None
+        predicted, measured = report.document["predicted_ms"], report.document["measured_ms"]
+        if measured is None or measured <= predicted:
+            return None
+        longer = replace(timed, times=timed.times.scaled(measured / predicted))
+        try:
+            decided, notes = _choose(job, self, longer, weighed_of(job))
+        except Infeasible:
+            return None
+        if decided.activations.keys() == job.decided.activations.keys():
+            return None
+        told = f"a file predicted to take {predicted:.3g} ms took {measured:.3g} ms: activations were chosen again"
+        return replace(job, decided=decided, timed=longer, notes=(*job.notes, *notes, Note("latency", "", told)))
+
+    def __str__(self) -> str:
+        return f"{self.nanoseconds / 1e6:g} ms{f'@{self.target}' if self.target else ''}"
+
+
+# Where a latency counts: what measures operators and files there.
+
+
+class Clock(Protocol):
+    """Measures on this machine: one sample on one thread, in turns with the float network. Or predicts for another."""
+
+    def measure(self, decided: Decided, options: CompileOptions, progress: Progress) -> Times:
+        """Times of operators in float and on codes, and of the conversions between."""
+
+    def latencies(self, decided: Decided, options: CompileOptions, plan: Plan) -> tuple[float, float]:
+        """Nanoseconds of a run with nothing on codes, and of one like the plan with the table's numbers."""
+
+    def profiles(self, decided: Decided, options: CompileOptions, fitted: Fitted) -> tuple[Profile, Profile]:
+        """Nanoseconds of the float network and of what is delivered, with those of operators and conversions."""
+
+
+def clock_of(budget: LatencyBudget, chosen: Chosen | None, store: Store) -> Clock:
+    """What tells a latency: in ONNX Runtime, or in the library of the target that is built.
+
+    Raises UsageError where the budget names a target that is not built for certain, TargetError where its library
+    cannot be timed here.
+    """
+    if not budget.target:
+        return clocks.OnnxRuntimeClock()
+    name = budget.target
+    if chosen is None or chosen.name != name:
+        raise UsageError(
+            f"the budget {budget} is of the library that the target {name} builds, which is not asked for: give "
+            f"target {name} too, or the latency without @{name}, for ONNX Runtime"
+        )
+    if chosen.may_be_missing:
+        raise UsageError(
+            f"the budget {budget} needs the library of the target {name}, which --allow-missing-target allows to be "
+            f"missing: leave that out, or give the latency without @{name}, for ONNX Runtime"
+        )
+    return LibraryClock.of(chosen, store.folder)
+
 
 # What a compile with a latency budget tells: predicted and measured times, whole and of each operator.
 #
@@ -31,26 +164,13 @@ MILLISECOND, MICROSECOND = 1e6, 1e3
 STEP = "latency"
 
 
-@dataclass(frozen=True)
-class LatencyReport:
-    """document: for the manifest."""
-
-    document: Mapping[str, Any]
-    notes: tuple[Note, ...]
-
-    def check(self) -> None:
-        """Raises Missed where the file takes longer than its budget."""
-        if self.notes:
-            raise Missed(f"{self.notes[0].message}; without strict the file is delivered all the same")
-
-
-def latency_report(timed: Timed, plan: Plan, real: Profile, found: Profile) -> LatencyReport:
+def latency_report(budget: LatencyBudget, timed: Timed, plan: Plan, real: Profile, found: Profile) -> BudgetReport:
     """The times of a delivered file beside its prediction. real: of the float network at the same time."""
     is_measured = timed.times.is_measured
     predicted = timed.network.predict(timed.times, plan.params) if is_measured else found.nanoseconds
     document = {
-        "budget": str(timed.budget),
-        "budget_ms": timed.budget.nanoseconds / MILLISECOND,
+        "budget": str(budget),
+        "budget_ms": budget.nanoseconds / MILLISECOND,
         "runtime": timed.times.runtime,
         "predicted_ms": predicted / MILLISECOND,
         "measured_ms": found.nanoseconds / MILLISECOND if is_measured else None,
@@ -59,7 +179,7 @@ def latency_report(timed: Timed, plan: Plan, real: Profile, found: Profile) -> L
         "conversions": _conversions(timed, plan, found.charges),
         "times": timed.times.to_json(),
     }
-    return LatencyReport(document, _over_budget(timed, found))
+    return BudgetReport(document, _over_budget(budget, timed.times, found))
 
 
 def _operators(timed: Timed, plan: Plan, charges: Mapping[Hashable, float]) -> list[dict[str, Any]]:
@@ -90,31 +210,15 @@ def _conversions(timed: Timed, plan: Plan, charges: Mapping[Hashable, float]) ->
     }
 
 
-def _over_budget(timed: Timed, found: Profile) -> tuple[Note, ...]:
-    if found.nanoseconds <= timed.budget.nanoseconds:
+def _over_budget(budget: LatencyBudget, times: Times, found: Profile) -> tuple[Note, ...]:
+    if found.nanoseconds <= budget.nanoseconds:
         return ()
-    what = "one run of the library" if timed.budget.target else "one run"
+    what = "one run of the library" if budget.target else "one run"
     took, remedy = "took", "run it again where nothing else runs, or give a smaller budget"
-    if not timed.times.is_measured:
+    if not times.is_measured:
         took, remedy = "is predicted to take", "give a smaller budget"
-    message = f"{what} {took} {found.nanoseconds / MILLISECOND:.3g} ms, over the budget of {timed.budget}: {remedy}"
+    message = f"{what} {took} {found.nanoseconds / MILLISECOND:.3g} ms, over the budget of {budget}: {remedy}"
     return (Note(STEP, "", message, Level.WARNING),)
-
-
-# Where a latency counts: what measures operators and files there.
-
-
-class Clock(Protocol):
-    """Measures on this machine: one sample on one thread, in turns with the float network. Or predicts for another."""
-
-    def measure(self, decided: Decided, options: CompileOptions, progress: Progress) -> Times:
-        """Times of operators in float and on codes, and of the conversions between."""
-
-    def latencies(self, decided: Decided, options: CompileOptions, plan: Plan) -> tuple[float, float]:
-        """Nanoseconds of a run with nothing on codes, and of one like the plan with the table's numbers."""
-
-    def profiles(self, decided: Decided, options: CompileOptions, fitted: Fitted) -> tuple[Profile, Profile]:
-        """Nanoseconds of the float network and of what is delivered, with those of operators and conversions."""
 
 
 # How often the times are corrected by what a file of the chosen activations really takes.
@@ -127,7 +231,7 @@ def recorded_times(manifest: Mapping[str, Any]) -> Times | None:
     return None if latency is None else Times.from_json(latency["times"])
 
 
-def fitting_times(manifest: Mapping[str, Any], budget: Latency | None, options: CompileOptions) -> Times | None:
+def fitting_times(manifest: Mapping[str, Any], budget: LatencyBudget | None, options: CompileOptions) -> Times | None:
     """The same where they were measured of what this budget is of; what was predicted is predicted again."""
     found = recorded_times(manifest)
     if found is None or budget is None or not found.is_measured or found.target != budget.target:
@@ -135,91 +239,9 @@ def fitting_times(manifest: Mapping[str, Any], budget: Latency | None, options: 
     return found if found.in_blocks == _times_blocks(budget, options) else None
 
 
-def _times_blocks(budget: Latency, options: CompileOptions) -> bool:
+def _times_blocks(budget: LatencyBudget, options: CompileOptions) -> bool:
     """Whether a budget is of a file whose products in float may be of ONNX Runtime's own operators."""
     return options.in_blocks and not budget.target
-
-
-def clock_of(budget: Latency | None, chosen: Chosen | None, store: Store) -> Clock:
-    """What tells a latency: in ONNX Runtime, or in the library of the target that is built.
-
-    Raises UsageError where the budget names a target that is not built for certain, TargetError where its library
-    cannot be timed here.
-    """
-    if budget is None or not budget.target:
-        return clocks.OnnxRuntimeClock()
-    name = budget.target
-    if chosen is None or chosen.name != name:
-        raise UsageError(
-            f"the budget {budget} is of the library that the target {name} builds, which is not asked for: give "
-            f"target {name} too, or the latency without @{name}, for ONNX Runtime"
-        )
-    if chosen.may_be_missing:
-        raise UsageError(
-            f"the budget {budget} needs the library of the target {name}, which --allow-missing-target allows to be "
-            f"missing: leave that out, or give the latency without @{name}, for ONNX Runtime"
-        )
-    return LibraryClock.of(chosen, store.folder)
-
-
-def within_latency(job: Job, clock: Clock, given: Times | None, plan: Plan | None, progress: Progress) -> Job:
-    """The compile with activations whose predicted latency is within the budget, where there is one.
-
-    clock: what measures it. given: times of operators, which are then taken as they are. plan: fixed decisions, which
-    are only looked at. Raises Infeasible, or UsageError where a fixed plan or given times do not fit.
-    """
-    budget = job.budgets.latency
-    if budget is None:
-        return job
-    network, times = clocks.network_of(job.decided), given
-    if times is None:
-        times = clock.measure(job.decided, job.options, progress)
-    else:
-        _check_of_this(times, network)
-        _check_where(times, budget, job.options)
-    timed = Timed(budget, network, times)
-    if plan is not None:
-        _check(timed, plan)
-        return replace(job, timed=timed)
-    weighed = weighed_of(job)
-    if given is not None:
-        decided, notes = _choose(job, timed, weighed)
-    else:
-        with progress.stage("choose for the latency"):
-            decided, timed, notes = _choose_and_correct(job, clock, timed, weighed)
-    return replace(job, decided=decided, timed=timed, notes=(*job.notes, *notes))
-
-
-def time_delivered(job: Job, clock: Clock, fitted: Fitted, progress: Progress) -> LatencyReport | None:
-    """Time what is delivered where a latency was asked for."""
-    if job.timed is None:
-        return None
-    what = "library" if job.timed.budget.target else "file"
-    with progress.stage(f"{'time' if job.timed.times.is_measured else 'predict the time of'} the {what}"):
-        found = clock.profiles(job.decided, job.options, fitted)
-    return latency_report(job.timed, fitted.plan, *found)
-
-
-def chosen_again(job: Job, report: LatencyReport | None, given: Times | None, plan: Plan | None) -> Job | None:
-    """The compile with activations for longer times, where a file took longer than its budget and others may keep it.
-
-    report: of that file. given, plan: see `within_latency`; with them nothing is chosen again.
-    """
-    timed = job.timed
-    if timed is None or report is None or not report.notes or given is not None or plan is not None:
-        return None
-    predicted, measured = report.document["predicted_ms"], report.document["measured_ms"]
-    if measured is None or measured <= predicted:
-        return None
-    longer = replace(timed, times=timed.times.scaled(measured / predicted))
-    try:
-        decided, notes = _choose(job, longer, weighed_of(job))
-    except Infeasible:
-        return None
-    if decided.activations.keys() == job.decided.activations.keys():
-        return None
-    told = f"a file predicted to take {predicted:.3g} ms took {measured:.3g} ms: activations were chosen again"
-    return replace(job, decided=decided, timed=longer, notes=(*job.notes, *notes, Note("latency", "", told)))
 
 
 def _check_of_this(times: Times, network: Network) -> None:
@@ -228,7 +250,7 @@ def _check_of_this(times: Times, network: Network) -> None:
         raise UsageError(f"the times given are of another model: it has no operator that makes {unknown[0]!r}")
 
 
-def _check_where(times: Times, budget: Latency, options: CompileOptions) -> None:
+def _check_where(times: Times, budget: LatencyBudget, options: CompileOptions) -> None:
     if times.target != budget.target:
         where = f"--budget {budget.nanoseconds / 1e6:g}ms{f'@{times.target}' if times.target else ''}"
         raise UsageError(
@@ -243,35 +265,35 @@ def _check_where(times: Times, budget: Latency, options: CompileOptions) -> None
         )
 
 
-def _check(timed: Timed, plan: Plan) -> None:
+def _check(budget: LatencyBudget, timed: Timed, plan: Plan) -> None:
     predicted = timed.network.predict(timed.times, plan.params)
-    if predicted > timed.budget.nanoseconds:
-        raise UsageError(
-            f"the given plan is predicted to take {predicted / 1e6:.3g} ms, over the budget of {timed.budget}"
-        )
+    if predicted > budget.nanoseconds:
+        raise UsageError(f"the given plan is predicted to take {predicted / 1e6:.3g} ms, over the budget of {budget}")
 
 
-def _choose(job: Job, timed: Timed, weighed: Weighed) -> tuple[Decided, list[Note]]:
+def _choose(job: Job, budget: LatencyBudget, timed: Timed, weighed: Weighed) -> tuple[Decided, list[Note]]:
     """The activations of least loss within the predicted time, with formats of weights that keep the size."""
     options = job.options
-    step = MeetLatency(timed.network, timed.times, timed.budget, options.activations, options.activation_limit, weighed)
+    step = MeetLatency(timed.network, timed.times, budget, options.activations, options.activation_limit, weighed)
     return within_size(job, step)
 
 
-def _choose_and_correct(job: Job, clock: Clock, measured: Timed, weighed: Weighed) -> tuple[Decided, Timed, list[Note]]:
+def _choose_and_correct(
+    job: Job, budget: LatencyBudget, clock: Clock, measured: Timed, weighed: Weighed
+) -> tuple[Decided, Timed, list[Note]]:
     """Choose; where a file of the choice takes longer than the budget, correct all times by its ratio and choose again.
 
     Raises Infeasible where even the measured times allow no choice; corrected ones only end the search.
     """
     timed = measured
-    decided, notes = _choose(job, timed, weighed)
+    decided, notes = _choose(job, budget, timed, weighed)
     for _ in range(CORRECTIONS):
         predicted, actual = _trial(job, clock, decided, measured)
-        if actual <= timed.budget.nanoseconds:
+        if actual <= budget.nanoseconds:
             break
         corrected = replace(timed, times=measured.times.scaled(actual / predicted))
         try:
-            decided, notes = _choose(job, corrected, weighed)
+            decided, notes = _choose(job, budget, corrected, weighed)
         except Infeasible:
             break
         timed = corrected
@@ -287,3 +309,128 @@ def _trial(job: Job, clock: Clock, decided: Decided, timed: Timed) -> tuple[floa
     real, found = clock.latencies(decided, job.options, plan)
     network, times = timed.network, timed.times
     return network.predict(times, plan.params), found / real * network.predict(times, ())
+
+
+# The choice itself: sites and weights are one integer program (`ptqc.passes.allocate.joint`); its time is that of the
+# cost model, its bytes those of the file where there is a budget of size too. A choice within the activation limit that
+# keeps the budgets already stays.
+
+ATTEMPTS = 8
+SLOWEST_PARTS = 5
+NAMES = {NANOSECONDS: "time", BYTES: "size"}
+
+
+@dataclass(frozen=True)
+class MeetLatency:
+    """Choose the 8-bit activations that keep a latency budget, and one of size beside it, at the least loss.
+
+    activations, limit: as in `ChooseActivations`; only "auto" leaves a choice. weighed: what weights cost.
+    """
+
+    network: Network
+    times: Times
+    budget: LatencyBudget
+    activations: Activations = "auto"
+    limit: float = 0.0
+    weighed: Weighed = field(default_factory=Weighed)
+    name: ClassVar[str] = "meet-latency"
+    effect: ClassVar[Effect] = Effect.DECIDE
+
+    def apply(self, given: Decided) -> Result[Decided]:
+        """The decision with the activations that keep the budgets, and what they lose together.
+
+        Raises Infeasible with the shortest predicted latency, or with what budgets that contradict each other need.
+        """
+        quantized = given.tensors_of(given.activations)
+        is_fast = self._predict(quantized) <= self.budget.nanoseconds
+        if is_fast and (self.activations != "auto" or self._fits(given)):
+            return Result(given, False)
+        if self.activations != "auto":
+            raise self._infeasible(quantized, f" with {self.activations} activations")
+        sites, proof = self._least_loss(given, self.program(given))
+        chosen = {site.name: given.ranges[site.name] for site in sites}
+        found = Checked(given).loss_of(source_params(sites, given.ranges))
+        decided = replace(given, activations=chosen, activation_loss=found, proof=proof)
+        return Result(decided, True, (note_on_loss(self.name, given, found, self.limit, self.budget),))
+
+    def program(self, given: Assessed) -> JointChoice:
+        """Weights and sites with their losses, times and bytes."""
+        return program_of(given, self.weighed, self.network, self.times)
+
+    @property
+    def _limits(self) -> dict[str, float]:
+        return {NANOSECONDS: self.budget.nanoseconds, **self._size_limit}
+
+    @property
+    def _size_limit(self) -> dict[str, float]:
+        return {} if self.weighed.limit is None else {BYTES: float(self.weighed.limit)}
+
+    def _predict(self, quantized: Mapping[str, object]) -> float:
+        return self.network.predict(self.times, quantized)
+
+    def within(self, limit: int) -> "MeetLatency":
+        """The same with another limit for the size."""
+        return replace(self, weighed=replace(self.weighed, limit=limit))
+
+    def smallest(self, given: Decided) -> float:
+        """About the bytes of the smallest file with the activations that were chosen: as the program has them."""
+        return smallest(given, self.program(given))
+
+    def _fits(self, given: Decided) -> bool:
+        return self.weighed.limit is None or self.smallest(given) <= self.weighed.limit
+
+    def _least_loss(self, given: Assessed, program: JointChoice) -> tuple[list[Site], Proof | None]:
+        """The sites, and what is proven of the choice."""
+        limits = self._limits
+        try:
+            fastest = sites_of(given, solve(program, Goal(NANOSECONDS, self._size_limit)).selection)
+            shortest = self._time(given, fastest)
+            for _ in range(ATTEMPTS):
+                goal = least_loss(limits, limits)
+                answer = solve(program, goal)
+                sites = sites_of(given, answer.selection)
+                over = self._time(given, sites) - self.budget.nanoseconds
+                if over <= 0:
+                    return sites, Proof(program, goal, answer, {r: NAMES[r] for r in limits})
+                # Sites that serve no layer were dropped, and what they carried takes longer in float.
+                limits[NANOSECONDS] = max(limits[NANOSECONDS] - over, shortest)
+        except NoSelection:
+            raise self._refusal(given, program) from None
+        return fastest, None
+
+    def _time(self, given: Assessed, sites: list[Site]) -> float:
+        return self._predict(given.tensors_of({site.name for site in sites}))
+
+    def _refusal(self, given: Assessed, program: JointChoice) -> Infeasible:
+        found = contradiction(program, self._limits)
+        if found.resources != (NANOSECONDS, BYTES):
+            fastest = sites_of(given, solve(program, Goal(NANOSECONDS)).selection)
+            if NANOSECONDS in found.resources:
+                return self._infeasible(given.tensors_of({site.name for site in fastest}))
+        size, beside = self.weighed.limit or 0, found.beside
+        least, shortest = beside.get(BYTES) or found.alone[BYTES], beside.get(NANOSECONDS) or found.alone[NANOSECONDS]
+        return Infeasible(
+            f"the budgets of {size:,} bytes and {self.budget} contradict each other: within {self.budget} about "
+            f"{least:,.0f} bytes are the fewest, within the bytes {shortest / 1e6:.3g} ms the shortest; alone, about "
+            f"{found.alone[BYTES]:,.0f} bytes and {found.alone[NANOSECONDS] / 1e6:.3g} ms can be reached",
+            round(least),
+        )
+
+    def _infeasible(self, quantized: Mapping[str, object], how: str = "") -> Infeasible:
+        shortest = self._predict(quantized)
+        codes = self.network.on_codes(quantized)
+        types = {operator.node: operator.op_type for operator in self.network.operators}
+        parts = [
+            (f"{node} ({types[node]} {'on integers' if node in codes else 'in float'})", int(ns))
+            for node, ns in self.network.operator_times(self.times, quantized).items()
+        ]
+        parts.append(("conversions", int(sum(self.network.conversion_times(self.times, quantized).values()))))
+        slowest = tuple(sorted(parts, key=lambda part: -part[1])[:SLOWEST_PARTS])
+        named = ", ".join(f"{what} {ns / 1e6:.3g} ms" for what, ns in slowest)
+        where = " on this machine" if self.times.is_measured else ""
+        return Infeasible(
+            f"the budget of {self.budget} cannot be met{where}: the shortest predicted latency{how} is "
+            f"{shortest / 1e6:.3g} ms in {self.times.runtime}. Slowest: {named}",
+            round(shortest),
+            slowest,
+        )

@@ -8,12 +8,13 @@ that pass together err as rarely as one alone (fixed sequence of tests: Maurer, 
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
-from ptqc.budget import DROP, LossBudget
+import numpy as np
+
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.open_batches import OpenBatches
@@ -21,11 +22,12 @@ from ptqc.calibration.recording import with_recorded
 from ptqc.calibration.runnable import check_runs
 from ptqc.calibration.samples import Samples, collect
 from ptqc.codegen.targets import Chosen
-from ptqc.errors import CalibrationError, Infeasible, Missed, UsageError
+from ptqc.errors import CalibrationError, Infeasible, UsageError
 from ptqc.evaluation.scoring import Scoring
+from ptqc.execution.onnxruntime import Runner
 from ptqc.frontend import ModelSource
 from ptqc.ir.plan import Plan
-from ptqc.losses import UNITS
+from ptqc.losses import UNITS, Kinds, OutputLoss, recognize
 from ptqc.notes import Level, Note
 from ptqc.options import CompileOptions
 from ptqc.passes.allocate.activations_in_float import fit_finite, with_float_layers
@@ -33,6 +35,11 @@ from ptqc.passes.allocate.allocation import best_choice, smallest_within
 from ptqc.passes.allocate.choose_activations import ChooseActivations
 from ptqc.passes.allocate.constraints.criteria import (
     CONFIDENCE,
+    DROP,
+    LOSS_UNITS,
+    SAME,
+    WANTED,
+    WANTED_DIFFERENCES,
     Criterion,
     EvaluatedDrop,
     LabelledDrop,
@@ -40,16 +47,27 @@ from ptqc.passes.allocate.constraints.criteria import (
     MeanLoss,
     SameClass,
     Splits,
-    check_unit,
-    samples_necessary,
-    samples_wanted,
+    draws_needed,
+    outputs_of_classes,
 )
-from ptqc.passes.allocate.fit import Fitted, Job, OnePlan, PlanSearch, Search, smallest_plan
+from ptqc.passes.allocate.constraints.latency import LatencyBudget
+from ptqc.passes.allocate.constraints.size import SizeBudget
+from ptqc.passes.allocate.fit import (
+    FITTING_SHARE,
+    OnePlan,
+    PlanSearch,
+    Search,
+    fit_search,
+    smallest_plan,
+    stored_numbers,
+)
+from ptqc.passes.allocate.state import BudgetReport, Constraint, Context, Delivery, Fitted, Job, Quantity
 from ptqc.passes.effects import applied
 from ptqc.passes.quantize.phases import Decided
 from ptqc.passes.quantize.prepare import SYNTHETIC, Prepared, gather
 from ptqc.utils.deadline import Deadline
 from ptqc.utils.progress import Progress, Stage
+from ptqc.utils.store import Store
 
 ROUNDS = 5
 # Of the predicted loss, what 8-bit activations may take.
@@ -60,21 +78,84 @@ CLOSE = 1.2
 SAFER = (1 / 8, 1 / 3)
 # Of a limit that is computed from files that all lose too much.
 MARGIN = 0.9
+# Samples whose outputs say what the outputs are.
+SAMPLES_RECOGNIZED = 8
 
 
 @dataclass(frozen=True)
-class Fitting:
-    """What a compile is given beside the job.
+class LossBudget(Constraint):
+    """A limit on what the outputs lose against the float model's.
 
-    fit: makes the file of the plan that a search takes. plan: fixed decisions. target: which may change what layers in
-    float read. share: of the deadline for one plan.
+    unit: SAME (value: percent of predictions that keep their top class), DROP (points of the user's score that may be
+    lost) or one of LOSS_UNITS (mean loss).
     """
 
-    fit: Callable[[Decided, Search], Fitted]
-    plan: Plan | None
-    target: Chosen | None
-    deadline: Deadline
-    share: float
+    value: float
+    unit: str
+    kind: ClassVar[str] = "loss"
+    section: ClassVar[str] = "loss_budget"
+    forms: ClassVar[tuple[str, ...]] = ("what the outputs may lose (0.02nat, 99%same, 1%drop)",)
+
+    @classmethod
+    def parse(cls, quantity: Quantity) -> Self | None:
+        """Read "0.02nat", "99%same", "1%drop"."""
+        if quantity.unit in (SAME, DROP) and quantity.number >= 100:
+            raise UsageError(f"budget {quantity.text!r} must be below 100 %")
+        return cls(quantity.number, quantity.unit) if quantity.unit in (SAME, DROP, *LOSS_UNITS.values()) else None
+
+    @property
+    def limit(self) -> float:
+        """What may be lost at most: of predictions a share, of a score points, else a mean loss."""
+        return 1 - self.value / 100 if self.unit == SAME else self.value
+
+    @property
+    def samples_wanted(self) -> int:
+        """How many samples a judge is given where there are as many."""
+        if self.unit == DROP:
+            return 0
+        return int(np.clip(WANTED_DIFFERENCES / self.limit, *WANTED)) if self.unit == SAME else WANTED[0]
+
+    @property
+    def samples_necessary(self) -> int:
+        """How few samples could at all show that the budget is kept."""
+        return draws_needed(self.limit) if self.unit == SAME else 2
+
+    def check_request(self, target: Chosen | None, store: Store, *, is_scored: bool) -> None:  # noqa: ARG002
+        """Raises UsageError where points of a score are counted and none of the ways to get one is given."""
+        if self.unit == DROP and not is_scored:
+            raise UsageError(f"the budget {self} counts points of a score: give --labels DATA, or evaluate in Python")
+
+    def check(self, prepared: Prepared, options: CompileOptions) -> None:
+        """Raises UsageError where the outputs are not judged in what the budget counts."""
+        samples, runner = prepared.tuning[:SAMPLES_RECOGNIZED], Runner(prepared.model)
+        outputs = [runner.run(feeds) for feeds in samples]
+        self.check_unit(recognize(prepared.model, samples[0], outputs, options.loss))
+
+    def check_unit(self, kinds: Kinds) -> None:
+        """See `check`. kinds: how outputs are compared, by name."""
+        if self.unit == DROP:
+            return
+        unit = OutputLoss(kinds).unit
+        judged = ", ".join(f"{name} as {kind.describe()}" for name, kind in kinds.items())
+        example = f"0.01{LOSS_UNITS[unit]}"
+        if self.unit == SAME:
+            if not outputs_of_classes(kinds):
+                raise UsageError(
+                    f"the budget {self} counts top classes, but no output has classes ({judged}): "
+                    f"give a loss such as {example}, or say with --loss OUTPUT=logits which output has them"
+                )
+        elif self.unit != LOSS_UNITS[unit]:
+            raise UsageError(
+                f"the budget {self} does not fit: the outputs of this model are judged in {unit} ({judged}); "
+                f"give a loss such as {example}"
+            )
+
+    def search(self, job: Job, context: Context) -> Delivery:
+        """See `fit_within_loss`."""
+        return fit_within_loss(job, self, context)
+
+    def __str__(self) -> str:
+        return f"{self.value:g}{self.unit}"
 
 
 @dataclass(frozen=True)
@@ -119,9 +200,9 @@ class Verdict:
 def criterion_of(job: Job, budget: LossBudget, scoring: Scoring | None) -> Criterion:
     """What a budget counts. Raises UsageError where it does not fit the model."""
     decided, judging = job.decided, job.prepared.judging
-    check_unit(budget, decided.kinds)
+    budget.check_unit(decided.kinds)
     if budget.unit == DROP:
-        assert scoring is not None  # see `ptqc.early_checks.check_score`
+        assert scoring is not None  # see `LossBudget.check_request`
         if scoring.labelled is None:
             return EvaluatedDrop(budget.limit, budget.unit, job.model, scoring)
         return LabelledDrop(budget.limit, budget.unit, job.model, scoring.labelled)
@@ -136,24 +217,25 @@ def criterion_of(job: Job, budget: LossBudget, scoring: Scoring | None) -> Crite
     return (SameClass if of_classes else MeanLoss)(budget.limit, budget.unit, splits)
 
 
-def fit_within_loss(job: Job, criterion: Criterion, given: Fitting) -> tuple[Job, Fitted, Verdict]:
-    """The smallest file found that keeps a budget of loss, or the best of a size, with the compile that made it.
+def fit_within_loss(job: Job, budget: LossBudget, context: Context) -> Delivery:
+    """Find the smallest file that keeps a budget of loss, or the best of a size.
 
     Raises Infeasible where budgets contradict each other.
     """
-    progress = job.decided.progress
+    progress, deadline = job.decided.progress, context.deadline
+    criterion = criterion_of(job, budget, context.scoring)
     with progress.stage("meet the loss", ROUNDS) as stage:
-        build = _Building(job, criterion, given)
-        rounds = _rounds(build, criterion, given.deadline, stage)
+        build = _Building(job, criterion, context)
+        rounds = _rounds(build, criterion, deadline, stage)
         if criterion.can_show:
-            rounds += _safer(build, rounds, given.deadline, stage)
+            rounds += _safer(build, rounds, deadline, stage)
     hopeful = [number for number, one in enumerate(rounds) if one.held.value <= criterion.limit]
     if not hopeful:
-        _check_agreeing(job, criterion, rounds)
+        _check_agreeing(job, budget, criterion, rounds)
         hopeful = [min(range(len(rounds)), key=lambda number: rounds[number].held.value)]
     verdict = _judge(criterion, rounds, hopeful, progress)
     chosen = rounds[verdict.delivered]
-    return chosen.job, chosen.fitted, verdict
+    return Delivery(chosen.job, chosen.fitted, {budget.kind: loss_report(budget, verdict, job.decided.loss_unit)})
 
 
 @dataclass(frozen=True)
@@ -162,31 +244,34 @@ class _Building:
 
     job: Job
     criterion: Criterion
-    given: Fitting
+    context: Context
 
     def __call__(self, limit: float, earlier: Sequence[Round]) -> Round | None:
         """The round; None where its plan was built before."""
-        plan = self.given.plan
+        plan, deadline = self.context.plan, self.context.deadline
         job = self.job if plan is not None else _with_activations(self.job, ACTIVATIONS * limit)
-        job = with_float_layers(job, self.given.target, plan)
+        job = with_float_layers(job, self.context.target, plan)
         # Of a given size, and of a given plan, only the activations follow from the limit.
         fixed = job.limit is not None or plan is not None
         if fixed and any(one.job.decided.activations == job.decided.activations for one in earlier):
             return None
         tried = [one.fitted.plan for one in earlier]
-        decided = replace(job.decided, deadline=self.given.deadline.share(self.given.share))
-        job, fitted = fit_finite(job, decided, plan, lambda known: self._fit(known, limit, tried))
+        decided = replace(job.decided, deadline=deadline.share(FITTING_SHARE))
+        job, fitted = fit_finite(job, decided, plan, lambda known: self._search(known, limit, tried))
         if fitted is None:
             return None
         held = self.criterion.held(fitted.exported.proto)
         return Round(limit, job, fitted, held, self.criterion.room(held))
 
-    def _fit(self, decided: Decided, limit: float, tried: Sequence[Plan]) -> Fitted | None:
+    def _search(self, decided: Decided, limit: float, tried: Sequence[Plan]) -> Fitted | None:
         options, size = self.job.options, self.job.limit
-        if size is not None or self.given.plan is not None:
-            return self.given.fit(decided, PlanSearch(decided, options, size, self.given.plan))
-        found = smallest_plan(decided, options, limit - decided.activation_loss)
-        return None if found.plan in tried else self.given.fit(decided, OnePlan(found))
+        if size is not None or self.context.plan is not None:
+            return self._fit(decided, PlanSearch(decided, options, size, self.context.plan))
+        smallest = smallest_plan(decided, options, limit - decided.activation_loss)
+        return None if smallest.plan in tried else self._fit(decided, OnePlan(smallest))
+
+    def _fit(self, decided: Decided, search: Search) -> Fitted:
+        return fit_search(decided, search, self.job.options, stored_numbers(self.job, self.context.store))
 
 
 def _rounds(build: _Building, criterion: Criterion, deadline: Deadline, progress: Stage) -> list[Round]:
@@ -237,7 +322,7 @@ def _with_activations(job: Job, limit: float) -> Job:
     Where a latency or memory chose them, or the user, they stay.
     """
     decided = job.decided
-    is_chosen = job.timed is not None or job.budgets.memory is not None or job.options.activations != "auto"
+    is_chosen = job.timed is not None or job.budgets.choose_activations or job.options.activations != "auto"
     if is_chosen or decided.activation_loss <= limit:
         return job
     return replace(job, decided=applied(ChooseActivations("auto", limit), decided).made)
@@ -257,15 +342,16 @@ def _judge(criterion: Criterion, rounds: Sequence[Round], hopeful: Sequence[int]
     return Verdict(criterion, tuple(rounds), delivered, judged)
 
 
-def _check_agreeing(job: Job, criterion: Criterion, rounds: Sequence[Round]) -> None:
+def _check_agreeing(job: Job, budget: LossBudget, criterion: Criterion, rounds: Sequence[Round]) -> None:
     """Raises Infeasible where the file loses too much because of its size or its latency, with what each needs."""
     best = min(rounds, key=lambda one: one.held.value)
     loses = f"loses about {criterion.shown(best.held.value)} on held-back samples"
-    asked, decided, problem = job.budgets, best.job.decided, best.fitted.problem
+    decided, problem = best.job.decided, best.fitted.problem
     room = best.predicted * best.room - decided.activation_loss
     if job.timed is not None and room <= 0:
+        latency = job.budgets.get(LatencyBudget)
         raise Infeasible(
-            f"the budgets {asked.latency} and {asked.loss} contradict each other: with the 8-bit activations that the "
+            f"the budgets {latency} and {budget} contradict each other: with the 8-bit activations that the "
             f"time takes, the best file {loses}; give more time, or allow a larger loss",
             best.size,
         )
@@ -275,7 +361,7 @@ def _check_agreeing(job: Job, criterion: Criterion, rounds: Sequence[Round]) -> 
     needed = smallest_within(problem, room).bytes if room > least else None
     told = f"one that loses so little has about {needed:,} bytes" if needed else "none is predicted to lose so little"
     raise Infeasible(
-        f"the budgets {asked.size} and {asked.loss} contradict each other: the best file of at most "
+        f"the budgets {job.budgets.get(SizeBudget)} and {budget} contradict each other: the best file of at most "
         f"{job.limit:,} bytes {loses}; {told}",
         needed or best.size,
     )
@@ -286,20 +372,7 @@ def _check_agreeing(job: Job, criterion: Criterion, rounds: Sequence[Round]) -> 
 STEP = "loss"
 
 
-@dataclass(frozen=True)
-class KeptLoss:
-    """document: for the manifest."""
-
-    document: Mapping[str, Any]
-    notes: tuple[Note, ...]
-
-    def check(self) -> None:
-        """Raises Missed where the judge did not find the budget kept."""
-        if self.notes:
-            raise Missed(f"{self.notes[0].message}; without strict the file is delivered all the same")
-
-
-def tell_loss(budget: LossBudget, verdict: Verdict, loss_unit: str) -> KeptLoss:
+def loss_report(budget: LossBudget, verdict: Verdict, loss_unit: str) -> BudgetReport:
     """What was asked of a file, and what it was found to lose. loss_unit: of what was predicted."""
     delivered, judged = verdict.rounds[verdict.delivered], verdict.judged[verdict.delivered]
     needed = None if verdict.is_kept else verdict.criterion.needed(judged)
@@ -326,7 +399,7 @@ def tell_loss(budget: LossBudget, verdict: Verdict, loss_unit: str) -> KeptLoss:
             for number, one in enumerate(verdict.rounds)
         ],
     }
-    return KeptLoss(document, () if verdict.is_kept else (_missed(budget, verdict, judged, needed),))
+    return BudgetReport(document, () if verdict.is_kept else (_missed(budget, verdict, judged, needed),))
 
 
 def _to_json(lost: Lost) -> dict[str, Any]:
@@ -363,12 +436,12 @@ def gather_apart(
     progress: Progress,
 ) -> tuple[Samples, Samples | None]:
     """The samples that are measured on, and with a budget of loss others that judge. Raises CalibrationError."""
-    wanted = samples_wanted(budget)
+    wanted = 0 if budget is None else budget.samples_wanted
     limit = options.samples + wanted
     samples = gather(source, calibration, folder, limit, preprocessing, progress, options.seed)
     if budget is None or not wanted:
         return samples, None
-    measured, judging = _set_aside(samples, options.samples, samples_necessary(budget))
+    measured, judging = _set_aside(samples, options.samples, budget.samples_necessary)
     check_runs(source.model, judging)
     told = f"{len(judging)} of the samples choose nothing: they judge the budget {budget}"
     notes = [*samples.notes, Note("calibrate", "", told)]
@@ -386,7 +459,7 @@ def with_judges(
     budget: LossBudget | None,
 ) -> Prepared:
     """What an earlier compile prepared, with other samples that judge. Raises CalibrationError."""
-    limit = samples_wanted(budget) + len(prepared.samples)
+    limit = (0 if budget is None else budget.samples_wanted) + len(prepared.samples)
     batches = OpenBatches(prepared.model)
     given = collect(calibration, input_specs(prepared.model), folder, limit, preprocessing, rows=batches)
     given = with_recorded(prepared.model, given, folder / "recorded")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from ptqc.artifact.report.markup import cell, details, dot, label, name, path, safe, svg, table
 from ptqc.artifact.report.plots import HEIGHT, RIGHT, TOP, WIDTH, PlotAxes, loss_axis, size_axis
 from ptqc.artifact.report.rows import Document, ReportFacts
-from ptqc.budget import DROP, SAME
+from ptqc.passes.allocate.constraints.criteria import DROP, SAME
 from ptqc.utils.text import number, percent, visible
 from ptqc.utils.text import table as text_table
 

@@ -21,7 +21,7 @@ from ptqc.ir.recorded import released
 from ptqc.ir.sites import find_kernels, find_sites, useful_sites
 from ptqc.options import PORTABLE_BITS, CompileOptions
 from ptqc.passes.allocate.smallest import estimated_size, lower_bound
-from ptqc.passes.pipeline import default_rewrites
+from ptqc.passes.canonicalize.rewrites import default_rewrites
 from ptqc.passes.quantize.solve_weights import formats_of
 from ptqc.passes.runner import run_rewrites
 from ptqc.tools.inspecting.facts import Compilable, Inspection, StaysFloat, Tensor, content, effort, products_of_a_run

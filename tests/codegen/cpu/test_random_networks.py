@@ -20,7 +20,7 @@ from ptqc.errors import TargetError
 from ptqc.formats import Codebook, Format, Integer, Sparse, SparseCodebook, TwoOfFour, VectorCodebook
 from ptqc.ir.layers import Weight, find_layers, find_weights
 from ptqc.ir.nodes import constant
-from ptqc.passes.pipeline import default_rewrites
+from ptqc.passes.canonicalize.rewrites import default_rewrites
 from ptqc.passes.runner import run_rewrites
 
 TOGETHER, FEW = 25, 8  # networks in one library

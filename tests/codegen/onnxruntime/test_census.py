@@ -5,7 +5,7 @@ import pytest
 from compiling import measure_residual
 
 from ptqc.codegen.onnxruntime.verify import take
-from ptqc.passes.allocate.fit import Fitted
+from ptqc.passes.allocate.state import Fitted
 
 KERNELS = {
     "a": "QLinearConv",

@@ -16,7 +16,7 @@ from ptqc.codegen.onnxruntime.verify_semantics import Intent
 from ptqc.errors import VerificationError
 from ptqc.execution.onnxruntime import Runner
 from ptqc.ir.lowered import Lowered
-from ptqc.passes.allocate.fit import Fitted
+from ptqc.passes.allocate.state import Fitted
 
 # Pools behind a float operator, one after the other; one behind a convolution; and one of an input.
 NETWORK = """g (float[N,8,9,9] x) => (float[N,4] y) {

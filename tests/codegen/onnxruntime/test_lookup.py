@@ -21,7 +21,7 @@ from ptqc.execution.onnxruntime import Runner
 from ptqc.ir import integer_arithmetic as integer
 from ptqc.ir.operators import EVERY, OPERATORS, registry
 from ptqc.ir.operators.base import LoweredStep
-from ptqc.passes.allocate.fit import Fitted
+from ptqc.passes.allocate.state import Fitted
 
 # A table behind a convolution, one that a Relu follows, and one of which a float operator reads the input, too.
 NETWORK = """g (float[N,3,6,6] x) => (float[N,8] y, float[N,8,6,6] z) {

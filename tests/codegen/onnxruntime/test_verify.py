@@ -17,7 +17,7 @@ from ptqc.codegen.onnxruntime.verify import Verified, verify
 from ptqc.codegen.onnxruntime.verify_semantics import Intent
 from ptqc.errors import VerificationError
 from ptqc.ir.lowered import Lowered
-from ptqc.passes.allocate.fit import Fitted
+from ptqc.passes.allocate.state import Fitted
 
 pytestmark = pytest.mark.processor
 

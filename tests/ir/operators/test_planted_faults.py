@@ -13,7 +13,7 @@ from ptqc.errors import VerificationError
 from ptqc.ir import reference
 from ptqc.ir.operators import OPERATORS, Trait, registry
 from ptqc.ir.operators.base import LoweredStep, has_float_output
-from ptqc.passes.allocate.fit import Fitted
+from ptqc.passes.allocate.state import Fitted
 
 pytestmark = pytest.mark.processor
 

@@ -12,11 +12,10 @@ from compiling import compiled, quick, residual, samples
 
 import ptqc
 from ptqc.artifact.folder import Artifact
-from ptqc.budget import Budgets
 from ptqc.codegen.targets import choose
 from ptqc.options import CompileOptions
 from ptqc.passes.allocate.activations_in_float import _in_bfloat16
-from ptqc.passes.allocate.fit import Job
+from ptqc.passes.allocate.state import Job
 from ptqc.tools import sweep
 
 
@@ -93,7 +92,7 @@ def test_auto_is_bfloat16_where_a_library_gains(
 
     def found(asked: str) -> bool:
         options = CompileOptions.of({"float_layers": asked})
-        job = SimpleNamespace(options=options, budgets=Budgets.parse(latency))
+        job = SimpleNamespace(options=options, timed=latency)
         return _in_bfloat16(cast(Job, job), choose(target, {"cpu": cpu} if target else {}))
 
     gains = target == "cpu" and latency is None and present and "bf16" in cpu

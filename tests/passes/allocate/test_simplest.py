@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 from compiling import Measured, measure_residual
 
-from ptqc.budget import Budgets
+from ptqc.budget import parse_budgets
 from ptqc.execution.onnxruntime import Runner
 from ptqc.formats import Integer
 from ptqc.ir.nodes import initial
 from ptqc.ir.plan import Plan
 from ptqc.passes.allocate.activations_in_float import in_float
-from ptqc.passes.allocate.fit import Fitted, HeldBackLoss, Job
+from ptqc.passes.allocate.fit import HeldBackLoss
 from ptqc.passes.allocate.simplest import Fit, or_simpler, rounded_to_nearest
+from ptqc.passes.allocate.state import Fitted, Job
 
 LIMIT = 20_000
 
@@ -24,7 +25,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
 
 
 def job_of(measured: Measured) -> Job:
-    budgets = Budgets.parse(LIMIT)
+    budgets = parse_budgets(LIMIT)
     return Job(measured.prepared, measured.context, measured.options, (), "", budgets, 0.0)
 
 

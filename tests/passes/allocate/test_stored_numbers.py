@@ -9,11 +9,10 @@ from compiling import digests, measure_residual, quick, store_of
 
 import ptqc
 from ptqc.artifact.folder import Artifact
-from ptqc.compiler import fit
 from ptqc.formats import Integer
 from ptqc.options import CompileOptions
 from ptqc.passes.allocate import fit as fitting
-from ptqc.passes.allocate.fit import StoredNumbers, reconstruct
+from ptqc.passes.allocate.fit import StoredNumbers, fit, reconstruct
 from ptqc.utils.deadline import Deadline
 from ptqc.utils.store import Store
 

@@ -9,7 +9,7 @@ from onnx.reference import ReferenceEvaluator
 from planted import CHANNELS, ROWS, planted, token_samples, tokens
 
 import ptqc
-import ptqc.compiler
+import ptqc.passes.analyze
 from ptqc.artifact.folder import Artifact
 from ptqc.execution.onnxruntime import Runner
 from ptqc.notes import Note
@@ -34,7 +34,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, Artifact]:
     folder = tmp_path_factory.mktemp("planted")
     split = compiled(planted(300), DATA, folder / "split", **OPTIONS)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ptqc.compiler, "with_splits", without_splits)
+        patch.setattr(ptqc.passes.analyze, "with_splits", without_splits)
         return split, compiled(planted(300), DATA, folder / "whole", **OPTIONS)
 
 
@@ -82,7 +82,7 @@ def test_a_second_compile_takes_the_choice_from_the_store(
 def test_without_wide_channels_the_artifact_is_that_of_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = samples(3, 8, 8)
     looked = compiled(residual(), data, tmp_path / "looked", "30%", **OPTIONS)
-    monkeypatch.setattr(ptqc.compiler, "with_splits", without_splits)
+    monkeypatch.setattr(ptqc.passes.analyze, "with_splits", without_splits)
     assert digests(looked.folder) == digests(compiled(residual(), data, tmp_path / "not", "30%", **OPTIONS).folder)
 
 
@@ -97,7 +97,7 @@ def test_what_gains_nothing_is_undone(tmp_path: Path, monkeypatch: pytest.Monkey
     options = {**OPTIONS, "activation_limit": 1e-12}
     monkeypatch.setattr(ChooseSplits, "apply", everything)
     tried = compiled(planted(1), DATA, tmp_path / "tried", **options)
-    monkeypatch.setattr(ptqc.compiler, "with_splits", without_splits)
+    monkeypatch.setattr(ptqc.passes.analyze, "with_splits", without_splits)
     never = compiled(planted(1), DATA, tmp_path / "never", **options)
     assert tried.path.read_bytes() == never.path.read_bytes()
     told = [note["subject"] for note in tried.manifest["notes"] if "after all" in note["message"]]

@@ -11,7 +11,7 @@ from compiling import compiled, quick
 from graphs import parse
 
 import ptqc
-from ptqc.budget import Budgets
+from ptqc.budget import parse_budgets
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import Samples, collect
 from ptqc.errors import Infeasible, UsageError
@@ -20,6 +20,7 @@ from ptqc.frontend import ModelSource, read_model
 from ptqc.kv_cache.form import packed_feeds
 from ptqc.kv_cache.known import FIXED, NAMES, from_json
 from ptqc.options import CacheKind, CompileOptions, KvCache
+from ptqc.passes.allocate.constraints.caches import CacheBudget
 from ptqc.passes.kv_cache.apply import PackedCaches, with_packed_caches
 from ptqc.passes.kv_cache.choose import SeenCaches
 
@@ -60,7 +61,7 @@ def packed(
     llama: ModelSource, folder: Path, asked: KvCache, given: list[Feeds], budget: str = ""
 ) -> tuple[PackedCaches, Samples]:
     samples = collect(given, input_specs(llama.model), folder / "samples", len(given))
-    limit = Budgets.parse(budget or None).cache
+    limit = parse_budgets(budget or None).get(CacheBudget)
     return with_packed_caches(llama, samples, samples[:2], asked, limit, folder), samples
 
 

@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 from compiling import Measured, compiled, measure_residual, proto, quick, samples, weight
 
-from ptqc.compiler import measure
 from ptqc.errors import UsageError
 from ptqc.formats import Format, Integer, VectorCodebook
 from ptqc.ir import external
 from ptqc.ir.operators import OPERATORS, registry
 from ptqc.notes import is_cut_short
 from ptqc.options import CompileOptions
-from ptqc.passes.pipeline import default_rewrites
+from ptqc.passes.analyze import Run, measure
+from ptqc.passes.canonicalize.rewrites import default_rewrites
 from ptqc.passes.quantize import measure as stage
 from ptqc.passes.quantize import measure_sensitivity, solve_weights
 from ptqc.passes.quantize.calibrate import Calibrate
-from ptqc.passes.quantize.measure import Run, recall
+from ptqc.passes.quantize.measure import recall
 from ptqc.passes.quantize.phases import Decided
 from ptqc.utils.deadline import Deadline
 from ptqc.utils.progress import SILENT, Lines

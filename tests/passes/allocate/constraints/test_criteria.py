@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 from compiling import proto
 
-from ptqc.budget import LossBudget, parse
+from ptqc.budget import parse
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import Samples, collect
 from ptqc.errors import UsageError
@@ -27,10 +27,10 @@ from ptqc.passes.allocate.constraints.criteria import (
     MeanLoss,
     SameClass,
     Splits,
-    check_unit,
     mean_at_most,
     most_of,
 )
+from ptqc.passes.allocate.constraints.loss import LossBudget
 from ptqc.utils.progress import SILENT
 
 CLASSES = 3
@@ -169,7 +169,7 @@ def test_points_of_a_score_of_the_users_own(x: np.ndarray) -> None:
     def score(run: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]) -> float:
         return 10 * float(run({"x": x})["y"].std() / x.std())
 
-    scoring = scoring_of(model(np.eye(3)), OwnScore(score, 100), None, None, SILENT)
+    scoring = scoring_of(model(np.eye(3)), OwnScore(score, 100), None, "", SILENT)
     assert scoring is not None
     criterion = EvaluatedDrop(1.0, "%drop", model(np.eye(3)), scoring)
     judged = criterion.judged(packed(0.8 * np.eye(3)))
@@ -191,11 +191,11 @@ def test_a_unit_that_does_not_fit_is_refused_with_the_one_that_does(text: str, k
     budget = parse(text)
     assert isinstance(budget, LossBudget)
     with pytest.raises(UsageError, match=told):
-        check_unit(budget, {"y": kind})
+        budget.check_unit({"y": kind})
 
 
 @pytest.mark.parametrize("text", ["0.01nat", "99%same", "1%drop"])
 def test_units_that_fit(text: str) -> None:
     budget = parse(text)
     assert isinstance(budget, LossBudget)
-    check_unit(budget, {"y": Logits(1)})
+    budget.check_unit({"y": Logits(1)})

@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from compiling import compiled, measure_residual, quick, residual, samples
 
 import ptqc
 from ptqc.artifact.folder import Artifact, KeptBudgets
-from ptqc.budget import Budgets
+from ptqc.budget import parse_budgets
 from ptqc.cli.main import main
 from ptqc.errors import Infeasible, Missed, UsageError
 from ptqc.execution import speed
@@ -18,10 +18,12 @@ from ptqc.execution.speed import Profile
 from ptqc.notes import Note
 from ptqc.options import CompileOptions
 from ptqc.passes.allocate.constraints import clocks, latency
-from ptqc.passes.allocate.constraints.latency import LatencyReport, _over_budget
+from ptqc.passes.allocate.constraints.latency import LatencyBudget, _over_budget
 from ptqc.passes.allocate.cost_model import Network, Timed, TimedOperator, Times
-from ptqc.passes.allocate.fit import Job
+from ptqc.passes.allocate.state import BudgetReport, Budgets, Context, Job
+from ptqc.utils.deadline import NEVER
 from ptqc.utils.progress import SILENT
+from ptqc.utils.store import Store
 
 LAYERS = ("a", "b", "c", "y")
 TENSORS = ("x", "ar", "br", "cr", "p", "f", "y")
@@ -35,9 +37,16 @@ TIMES = Times(
 )
 
 
-def as_predicted(_job: Job, _clock: Any, context: Any, timed: Any) -> tuple[float, float]:
+def as_predicted(_job: Job, _clock: Any, decided: Any, timed: Any) -> tuple[float, float]:
     """A file that takes as long as predicted."""
-    return (timed.network.predict(timed.times, context.tensors_of(context.activations)),) * 2
+    return (timed.network.predict(timed.times, decided.tensors_of(decided.activations)),) * 2
+
+
+BUDGET = LatencyBudget(3e6)
+
+
+def context(times: Times | None = None) -> Context:
+    return Context(SILENT, NEVER, cast(Store, None), times=times)
 
 
 def never(*_given: object) -> None:
@@ -205,32 +214,32 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     """Measurements in which all activations are float, and a latency that this does not reach."""
     options = {"activation_limit": 1e-9, "bits": (4,), "samples": 16, "activations": "auto"}
     measured = measure_residual(tmp_path_factory.mktemp("job"), **options)
-    return Job(measured.prepared, measured.context, measured.options, (), "", Budgets.parse("3ms"), 0.0)
+    return Job(measured.prepared, measured.context, measured.options, (), "", Budgets((BUDGET,)), 0.0)
 
 
 def test_times_are_corrected_by_what_the_file_takes(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     trials = Trials(1.4, latency._trial)
     monkeypatch.setattr(latency, "_trial", trials)
-    corrected = latency.within_latency(job, clocks.OnnxRuntimeClock(), None, None, SILENT)
-    context, found = corrected.decided, corrected.timed
+    corrected = BUDGET.decide(job, context())
+    decided, found = corrected.decided, corrected.timed
     assert found is not None
     assert found.times.floats["a"] == pytest.approx(1.4e6)
     assert 1 <= trials.count <= latency.CORRECTIONS
-    assert found.network.predict(found.times, context.tensors_of(context.activations)) <= 3e6
+    assert found.network.predict(found.times, decided.tensors_of(decided.activations)) <= 3e6
 
 
 def test_corrections_that_allow_nothing_keep_the_choice(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    uncorrected = latency.within_latency(job, clocks.OnnxRuntimeClock(), None, None, SILENT)
+    uncorrected = BUDGET.decide(job, context())
     monkeypatch.setattr(latency, "_trial", Trials(9.0, latency._trial))
-    kept = latency.within_latency(job, clocks.OnnxRuntimeClock(), None, None, SILENT)
+    kept = BUDGET.decide(job, context())
     assert kept.timed == uncorrected.timed
     assert kept.decided.activations == uncorrected.decided.activations != {}
 
 
 def test_without_a_latency_nothing_is_timed(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clocks, "measure_times", never)
-    asked = replace(job, budgets=Budgets.parse("13%"))
-    assert latency.within_latency(asked, clocks.OnnxRuntimeClock(), None, None, SILENT) is asked
+    for constraint in parse_budgets("13%"):
+        assert constraint.decide(job, context()) is job
 
 
 def test_a_file_over_the_budget_is_told() -> None:
@@ -246,15 +255,13 @@ def test_a_prediction_over_the_budget_is_told_as_one() -> None:
 
 
 def _over(nanoseconds: float, known: Times = TIMES) -> tuple[Note, ...]:
-    budget = Budgets.parse("2ms").latency
-    assert budget is not None
-    return _over_budget(Timed(budget, _network(known), known), Profile(nanoseconds, {}, {}, False))
+    return _over_budget(LatencyBudget(2e6), known, Profile(nanoseconds, {}, {}, False))
 
 
 @pytest.mark.parametrize(("budget", "found"), [("2ms", TIMES), ("2ms@cpu", None), ("13%", None)])
 def test_recorded_times_serve_budgets_of_the_same_runtime(budget: str, found: Times | None) -> None:
     manifest = {"latency": {"times": TIMES.to_json()}}
-    asked = Budgets.parse(budget).latency
+    asked = parse_budgets(budget).get(LatencyBudget)
     assert latency.fitting_times(manifest, asked, CompileOptions()) == found
     assert latency.fitting_times(manifest, asked, CompileOptions(operators="onnxruntime")) is None
     assert latency.fitting_times({"latency": None}, asked, CompileOptions()) is None
@@ -268,7 +275,7 @@ def test_times_of_other_operators_are_refused(tight: Artifact, place: Path) -> N
 
 
 # Of a file that took half as long again as predicted.
-SLOWER = LatencyReport({"predicted_ms": 2.0, "measured_ms": 3.0}, (Note("latency", "", "over the budget"),))
+SLOWER = BudgetReport({"predicted_ms": 2.0, "measured_ms": 3.0}, (Note("latency", "", "over the budget"),))
 
 
 def test_a_file_that_takes_longer_than_predicted_is_chosen_again(tmp_path: Path) -> None:
@@ -276,17 +283,15 @@ def test_a_file_that_takes_longer_than_predicted_is_chosen_again(tmp_path: Path)
     everything = replace(found.context, activations=dict(found.context.ranges))
     some = {name: params for name, params in found.context.ranges.items() if name in ("x", "ar")}
     network = clocks.network_of(everything)
-    budgets = Budgets.parse("3ms")
-    assert budgets.latency is not None
-    timed = Timed(budgets.latency, network, TIMES)
+    timed = Timed(BUDGET.nanoseconds, network, TIMES)
     few = replace(found.context, activations=some)
-    job = Job(found.prepared, few, found.options, (), "", budgets, 0.0, timed)
-    again = latency.chosen_again(job, SLOWER, None, None)
+    job = Job(found.prepared, few, found.options, (), "", Budgets((BUDGET,)), 0.0, timed)
+    again = BUDGET.revise(job, SLOWER, context())
     assert again is not None
     assert again.timed is not None
     quantized = again.decided.tensors_of(again.decided.activations)
-    assert network.predict(again.timed.times, quantized) <= budgets.latency.nanoseconds
+    assert network.predict(again.timed.times, quantized) <= BUDGET.nanoseconds
     assert again.timed.times.floats["a"] == pytest.approx(1.5 * TIMES.floats["a"])
     assert "took 3 ms" in again.notes[-1].message
-    assert latency.chosen_again(job, None, None, None) is None
-    assert latency.chosen_again(job, SLOWER, TIMES, None) is None
+    assert BUDGET.revise(job, replace(SLOWER, notes=()), context()) is None
+    assert BUDGET.revise(job, SLOWER, context(TIMES)) is None

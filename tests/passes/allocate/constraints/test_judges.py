@@ -7,13 +7,12 @@ import onnx
 import pytest
 from compiling import proto, weight
 
-from ptqc.budget import LossBudget
 from ptqc.calibration.samples import Samples
 from ptqc.errors import CalibrationError
 from ptqc.frontend import read_model
 from ptqc.notes import Level
 from ptqc.options import CompileOptions
-from ptqc.passes.allocate.constraints.loss import gather_apart, with_judges
+from ptqc.passes.allocate.constraints.loss import LossBudget, gather_apart, with_judges
 from ptqc.passes.quantize.prepare import prepare
 from ptqc.utils.progress import SILENT
 

@@ -7,17 +7,15 @@ from graphs import noise, parse
 from lowering import CONSTANTS, RESIDUAL
 from measuring import measured as measure
 
-from ptqc.budget import Latency, MemoryBudget
 from ptqc.errors import Infeasible
 from ptqc.execution.onnxruntime import Feeds
 from ptqc.formats import Integer
 from ptqc.notes import Level
 from ptqc.passes.allocate.allocation import Candidate, Problem
 from ptqc.passes.allocate.choose_activations import ChooseActivations
-from ptqc.passes.allocate.constraints.memory import memory_model
+from ptqc.passes.allocate.constraints.memory import PRECISION, MeetMemory, MemoryBudget, memory_model
 from ptqc.passes.allocate.cost_model import Timed, Times
 from ptqc.passes.allocate.joint import Weighed
-from ptqc.passes.allocate.meet_memory import PRECISION, MeetMemory
 from ptqc.passes.allocate.memory_model import MemoryModel
 from ptqc.passes.quantize.phases import Decided
 
@@ -91,14 +89,14 @@ def test_what_a_file_needs_more_counts(decided: Decided, memory: MemoryModel, le
 def test_a_latency_that_only_float_keeps_contradicts_it(decided: Decided, memory: MemoryModel, least: int) -> None:
     nodes = [operator.node for operator in memory.network.operators]
     times = Times("a runtime", dict.fromkeys(nodes, 10.0), dict.fromkeys(nodes, 1000.0), {}, {})
-    timed = Timed(Latency(10.0 * len(nodes)), memory.network, times)
+    timed = Timed(10.0 * len(nodes), memory.network, times)
     with pytest.raises(Infeasible, match="contradicts the others: those of time leave about") as refused:
         MeetMemory(memory, MemoryBudget(least), timed=timed).apply(decided)
     assert least < refused.value.smallest <= peak(memory, decided)
-    slow = replace(timed, budget=Latency(1000.0 * len(nodes)))
+    slow = replace(timed, limit=1000.0 * len(nodes))
     result = MeetMemory(memory, MemoryBudget(least), timed=slow).apply(decided)
     assert result.made.proof is not None
     assert result.made.proof.prices.keys() == {"time"}
-    impossible = replace(timed, budget=Latency(1.0))
+    impossible = replace(timed, limit=1.0)
     with pytest.raises(Infeasible, match="those of time cannot be kept whatever the memory"):
         MeetMemory(memory, MemoryBudget(least), timed=impossible).apply(decided)

@@ -106,14 +106,14 @@ def test_another_budget_and_a_given_plan(place: Path, free: Artifact, held: Arti
 def test_a_file_that_needs_more_is_delivered_with_a_warning(
     place: Path, free: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = memory.memory_report
+    whole = memory.MemoryBudget.report
 
     def report(*given: Any) -> Any:
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(memory, "loaded_bytes", lambda _proto: 2_000_000)
             return whole(*given)
 
-    monkeypatch.setattr("ptqc.compiler.memory_report", report)
+    monkeypatch.setattr(memory.MemoryBudget, "report", report)
     with quick():
         options: Any = {"output": place / "missed", "cache": place / "cache", "budget": "1MBram"}
         found = ptqc.resolve(free.folder, **options)

@@ -11,15 +11,14 @@ from graphs import noise, parse
 from lowering import CONSTANTS, RESIDUAL
 from measuring import measured as measure
 
-from ptqc.budget import Latency
 from ptqc.errors import Infeasible
 from ptqc.execution.onnxruntime import Feeds
 from ptqc.notes import Level
 from ptqc.passes.allocate.allocation import LOSS
 from ptqc.passes.allocate.choose_activations import ChooseActivations
+from ptqc.passes.allocate.constraints.latency import LatencyBudget, MeetLatency
 from ptqc.passes.allocate.cost_model import Network, Times
 from ptqc.passes.allocate.joint import CODES, NANOSECONDS
-from ptqc.passes.allocate.meet_latency import MeetLatency
 from ptqc.passes.quantize.phases import Decided
 from ptqc.solver.integer_program import Goal, solve
 
@@ -71,7 +70,7 @@ def subsets(context: Decided) -> Iterator[set[str]]:
 
 
 def chosen(context: Decided, network: Network, times: Times, goal: Goal) -> set[str]:
-    selection = solve(MeetLatency(network, times, Latency(1.0)).program(context), goal).selection
+    selection = solve(MeetLatency(network, times, LatencyBudget(1.0)).program(context), goal).selection
     return {name for name, state in selection.items() if state == CODES}
 
 
@@ -101,7 +100,7 @@ def test_no_set_of_sites_is_faster_than_the_fastest(context: Decided, network: N
 
 def test_a_choice_that_is_fast_enough_stays(context: Decided, network: Network) -> None:
     before = context.activations
-    result = MeetLatency(network, even_times(network), Latency(1e9)).apply(context)
+    result = MeetLatency(network, even_times(network), LatencyBudget(1e9)).apply(context)
     context, notes = result.made, result.notes
     assert notes == ()
     assert context.activations is before
@@ -110,7 +109,7 @@ def test_a_choice_that_is_fast_enough_stays(context: Decided, network: Network) 
 def test_the_limit_on_the_loss_gives_way_to_the_time(context: Decided, network: Network) -> None:
     times, promised = even_times(network), context.activation_loss
     real = network.predict(times, ())
-    result = MeetLatency(network, times, Latency(0.6 * real), limit=1e-7).apply(context)
+    result = MeetLatency(network, times, LatencyBudget(0.6 * real), limit=1e-7).apply(context)
     context, (note,) = result.made, result.notes
     assert context.proof is not None
     assert context.proof.answer.status == "optimal"
@@ -125,7 +124,7 @@ def test_less_time_never_loses_less(context: Decided, network: Network) -> None:
     times = even_times(network)
     real, lost = network.predict(times, ()), []
     for share in (0.9, 0.7, 0.5, 0.4):
-        context = MeetLatency(network, times, Latency(share * real)).apply(context).made
+        context = MeetLatency(network, times, LatencyBudget(share * real)).apply(context).made
         lost.append(sum(context.site_losses[name] for name in context.activations))
     assert lost == sorted(lost)
     assert lost[0] < lost[-1]
@@ -134,14 +133,14 @@ def test_less_time_never_loses_less(context: Decided, network: Network) -> None:
 def test_what_cannot_be_reached_names_the_shortest_time_and_what_takes_it(context: Decided, network: Network) -> None:
     times = even_times(network)
     with pytest.raises(Infeasible, match=r"budget of 0\.01 ms cannot be met .* in a runtime\. Slowest: ") as refusal:
-        context = MeetLatency(network, times, Latency(1e4)).apply(context).made
+        context = MeetLatency(network, times, LatencyBudget(1e4)).apply(context).made
     shortest = min(network.predict(times, context.tensors_of(sites)) for sites in subsets(context))
     assert refusal.value.smallest == round(shortest)
     assert refusal.value.blockers[0][1] == 1e5
-    context = MeetLatency(network, times, Latency(shortest)).apply(context).made
+    context = MeetLatency(network, times, LatencyBudget(shortest)).apply(context).made
 
 
 def test_stated_activations_leave_no_choice(context: Decided, network: Network) -> None:
     context = replace(context, activations={})
     with pytest.raises(Infeasible, match="with float activations is"):
-        context = MeetLatency(network, even_times(network), Latency(1e6), "float").apply(context).made
+        context = MeetLatency(network, even_times(network), LatencyBudget(1e6), "float").apply(context).made

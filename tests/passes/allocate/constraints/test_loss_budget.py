@@ -12,7 +12,6 @@ from compiling import compiled, quick, residual, samples
 
 import ptqc
 from ptqc.artifact.folder import Artifact, KeptBudgets
-from ptqc.budget import LossBudget
 from ptqc.cli.main import main
 from ptqc.errors import Infeasible, Missed, UsageError
 from ptqc.execution.onnxruntime import Runner
@@ -20,7 +19,7 @@ from ptqc.losses import OutputLoss
 from ptqc.losses.classes import Logits
 from ptqc.passes.allocate.constraints import loss
 from ptqc.passes.allocate.constraints.criteria import Criterion, Lost, mean_at_most
-from ptqc.passes.allocate.constraints.loss import CLOSE, ROUNDS, Round, Verdict, tell_loss
+from ptqc.passes.allocate.constraints.loss import CLOSE, ROUNDS, LossBudget, Round, Verdict, loss_report
 from ptqc.utils.deadline import Deadline
 from ptqc.utils.progress import SILENT
 
@@ -136,23 +135,23 @@ def test_a_sequence_of_tests_errs_as_rarely_as_one() -> None:
 
 def test_what_is_missed_says_what_helps() -> None:
     budget = LossBudget(0.01, "nat")
-    over = tell_loss(budget, verdict_of(0.02), "nat")
+    over = loss_report(budget, verdict_of(0.02), "nat")
     assert "the file loses 0.02 nat on 64 unseen samples, over the budget of 0.01nat" in str(over.notes)
     found = verdict_of(0.008)
     unsure = replace(found, judged={0: Lost(0.008, 0.012, 64, "planted")})
-    told = tell_loss(budget, unsure, "nat")
+    told = loss_report(budget, unsure, "nat")
     assert told.document["samples_needed"] == 256
     assert "may lose up to 0.012 nat" in str(told.notes)
     assert "about 192 samples more" in str(told.notes)
     with pytest.raises(Missed, match="without strict the file is delivered"):
         told.check()
-    tell_loss(budget, found, "nat").check()
+    loss_report(budget, found, "nat").check()
 
 
 def test_what_has_no_bound_is_said_without_one() -> None:
     found = verdict_of(0.008)
     alone = replace(found.rounds[0], held=Lost(0.008, float("inf"), 1, "planted"))
-    document = tell_loss(LossBudget(0.01, "nat"), replace(found, rounds=(alone,)), "nat").document
+    document = loss_report(LossBudget(0.01, "nat"), replace(found, rounds=(alone,)), "nat").document
     assert document["measured"] == {"lost": 0.008, "bound": None, "samples": 1, "method": "planted"}
 
 
@@ -256,6 +255,6 @@ def test_a_score_needs_labels(tmp_path: Path) -> None:
 def test_a_unit_that_does_not_fit_is_refused_before_anything_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ptqc.compiler.measure", None)
+    monkeypatch.setattr("ptqc.passes.analyze.measure", None)
     with pytest.raises(UsageError, match="judged in nat"):
         compiled(FLOAT, DATA, tmp_path, "0.01relative")

@@ -1,0 +1,45 @@
+"""A budget of a decoder's caches of keys and values: it chooses their formats before anything else is done.
+
+`ptqc.passes.kv_cache` chooses them; everything that is measured depends on them.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from ptqc.errors import UsageError
+from ptqc.passes.allocate.state import BYTES_PER_UNIT, Constraint, Quantity
+
+SUFFIX = "cache"
+
+
+@dataclass(frozen=True)
+class CacheBudget(Constraint):
+    """A limit on the bytes of caches at the longest text that samples or model show.
+
+    unit: "%" of their bytes in float32, or "B".
+    """
+
+    value: float
+    unit: str
+    kind: ClassVar[str] = "cache"
+    forms: ClassVar[tuple[str, ...]] = ("a decoder's caches (25%cache of their bytes in float32, 4MBcache)",)
+    is_measured: ClassVar[bool] = True
+
+    @classmethod
+    def parse(cls, quantity: Quantity) -> Self | None:
+        """Read "25%cache", "4MBcache"."""
+        if not quantity.unit.lower().endswith(SUFFIX):
+            return None
+        unit = quantity.unit[: -len(SUFFIX)]
+        if unit == "%" and quantity.number <= 100:
+            return cls(quantity.number, "%")
+        if (bytes_ := BYTES_PER_UNIT.get(unit.upper())) is not None:
+            return cls(quantity.number * bytes_, "B")
+        raise UsageError(f"budget {quantity.text!r} is neither a share of caches up to 100 % nor their size")
+
+    def limit(self, float_bytes: int) -> int:
+        """Bytes that caches may take which have so many in float32."""
+        return int(float_bytes * self.value / 100) if self.unit == "%" else int(self.value)
+
+    def __str__(self) -> str:
+        return f"{self.value:g}%cache" if self.unit == "%" else f"{int(self.value):,} B of caches"

@@ -1,0 +1,71 @@
+"""A budget of bytes of the file: it needs no step of its own, as plans are searched within it."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from ptqc.errors import Infeasible
+from ptqc.options import CompileOptions
+from ptqc.passes.allocate.smallest import estimated_size, lower_bound
+from ptqc.passes.allocate.state import BYTES_PER_UNIT, Constraint, Quantity
+from ptqc.passes.quantize.prepare import Origin, Prepared
+
+LARGEST_PARTS = 5
+
+
+@dataclass(frozen=True)
+class SizeBudget(Constraint):
+    """A limit on the bytes of the file: percent of the model's, bytes, or mean bits per weight ("%", "B", "bit")."""
+
+    value: float
+    unit: str
+    kind: ClassVar[str] = "size"
+    forms: ClassVar[tuple[str, ...]] = (
+        "a percentage of the model's size (13%)",
+        "a size (4.5MB, 900KiB, 120000B)",
+        "mean bits per weight (4.2bit)",
+    )
+
+    @classmethod
+    def parse(cls, quantity: Quantity) -> Self | None:
+        """Read "13%", "4.5MB", "4.2bit"."""
+        unit = quantity.unit
+        if unit == "%":
+            return cls(quantity.number, "%")
+        if unit.lower() in ("bit", "bits"):
+            return cls(quantity.number, "bit")
+        if unit.upper() in BYTES_PER_UNIT:
+            return cls(quantity.number * BYTES_PER_UNIT[unit.upper()], "B")
+        return None
+
+    def limit(self, file_bytes: int, weights: int) -> int:
+        """Bytes the file may have, for a model of `file_bytes` bytes with `weights` weights."""
+        match self.unit:
+            case "%":
+                return int(file_bytes * self.value / 100)
+            case "bit":
+                return int(weights * self.value / 8)
+            case _:
+                return int(self.value)
+
+    def max_bytes(self, origin: Origin) -> int:
+        return self.limit(origin.size, origin.weights)
+
+    def check(self, prepared: Prepared, options: CompileOptions) -> None:
+        """Raises Infeasible for a size that no file of the model has."""
+        limit, bound = self.max_bytes(prepared.origin), lower_bound(prepared.model, options.bits)
+        if limit >= bound.bytes:
+            return
+        smallest = max(estimated_size(prepared.model, options.bits), bound.bytes)
+        named = ", ".join(f"{what} {size:,} B" for what, size in bound.parts[:LARGEST_PARTS])
+        raise Infeasible(
+            f"the budget of {limit:,} bytes cannot be met: the narrowest codes of all weights alone take "
+            f"{bound.bytes:,} bytes. The smallest file has between {bound.bytes:,} and about {smallest:,}; measuring, "
+            f"which a budget from {bound.bytes:,} on begins with, tells the exact number. Largest parts: {named}",
+            smallest,
+            bound.parts,
+        )
+
+    def __str__(self) -> str:
+        if self.unit == "B":
+            return f"{int(self.value):,} B"
+        return f"{self.value:g}{'%' if self.unit == '%' else ' ' + self.unit}"

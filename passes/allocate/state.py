@@ -1,0 +1,252 @@
+"""What allocation works on: the state of a compile, its budgets, and the file that a plan became.
+
+A kind of budget is a `Constraint`: one file of `ptqc.passes.allocate.constraints`, and a line in `ptqc.budget`.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self, TypeVar
+
+import onnx_ir as ir
+
+from ptqc.codegen.onnxruntime.export import Exported
+from ptqc.codegen.targets import Chosen
+from ptqc.errors import Missed
+from ptqc.evaluation.scoring import Scoring
+from ptqc.ir.lowered import Lowered
+from ptqc.ir.plan import Plan
+from ptqc.ir.quantized_weight import TunedNumbers
+from ptqc.notes import Note
+from ptqc.options import CompileOptions
+from ptqc.passes.allocate.allocation import Allocation, Problem
+from ptqc.passes.allocate.cost_model import Timed, Times
+from ptqc.passes.quantize.phases import Decided
+from ptqc.passes.quantize.prepare import Origin, Prepared
+from ptqc.utils.deadline import Deadline
+from ptqc.utils.memory import MemoryPeak
+from ptqc.utils.progress import Progress
+from ptqc.utils.store import Store
+
+Kind = TypeVar("Kind", bound="Constraint")
+
+BYTES_PER_UNIT = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A budget as it is written: 2ms@cpu has the number 2, the unit ms and the target cpu."""
+
+    text: str
+    number: float
+    unit: str
+    target: str = ""
+
+
+@dataclass(frozen=True)
+class BudgetReport:
+    """What the manifest says of a delivered file and one kind of budget; a note where the budget is missed."""
+
+    document: Mapping[str, Any]
+    notes: tuple[Note, ...] = ()
+
+    def check(self) -> None:
+        """Raises Missed where the file does not keep the budget."""
+        if self.notes:
+            raise Missed(f"{self.notes[0].message}; without strict the file is delivered all the same")
+
+
+@dataclass(frozen=True)
+class Context:
+    """What constraints use beside the state of a compile.
+
+    times: of operators, which are then not measured. plan: fixed decisions, which are only checked.
+    """
+
+    progress: Progress
+    deadline: Deadline
+    store: Store
+    target: Chosen | None = None
+    times: Times | None = None
+    plan: Plan | None = None
+    scoring: Scoring | None = None
+
+
+class Constraint:
+    """One kind of budget. A kind overrides the steps that it takes part in; by default a step changes nothing.
+
+    kind: its name. section: of the manifest that it reports in, if it does. forms: how it is written, for messages.
+    is_measured: whether measurements depend on it, so that `resolve` cannot change it.
+    """
+
+    kind: ClassVar[str]
+    section: ClassVar[str] = ""
+    forms: ClassVar[tuple[str, ...]]
+    is_measured: ClassVar[bool] = False
+
+    @classmethod
+    def parse(cls, quantity: Quantity) -> Self | None:
+        """Read a budget of this kind; None for another kind. Raises UsageError for an impossible value."""
+        raise NotImplementedError
+
+    @classmethod
+    def default(cls) -> Self | None:
+        """The constraint where no budget of the kind is given; None where nothing is reported then."""
+        return None
+
+    def check_request(self, target: Chosen | None, store: Store, *, is_scored: bool) -> None:
+        """Refuse, before anything is read, what cannot be asked for together. Raises UsageError."""
+
+    def check(self, prepared: Prepared, options: CompileOptions) -> None:
+        """Refuse, before anything is measured, what no file keeps. Raises Infeasible, UsageError."""
+
+    @property
+    def chooses_activations(self) -> bool:
+        """Whether the activations are chosen for it, so that no other step changes them."""
+        return False
+
+    def max_bytes(self, origin: Origin) -> int | None:
+        """Bytes that the file may have."""
+
+    def decide(self, job: "Job", context: Context) -> "Job":
+        """Choose activations, or limit formats, so that the file is predicted to keep the budget. Raises Infeasible."""
+        del context
+        return job
+
+    def search(self, job: "Job", context: Context) -> "Delivery | None":
+        """Search for the file in this constraint's own way; None: by the plan search of a size."""
+
+    def report(self, job: "Job", fitted: "Fitted", context: Context) -> BudgetReport | None:
+        """Measure the finished file."""
+
+    def revise(self, job: "Job", report: BudgetReport, context: Context) -> "Job | None":
+        """Decide again, once, where the finished file misses the budget and another choice may keep it."""
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """At most one constraint of each kind. strict: a file that keeps all but its size poorly is not delivered."""
+
+    constraints: tuple[Constraint, ...] = ()
+    strict: bool = False
+
+    def __iter__(self) -> Iterator[Constraint]:
+        return iter(self.constraints)
+
+    def get(self, kind: type[Kind]) -> Kind | None:
+        """The constraint of a kind."""
+        return next((one for one in self.constraints if isinstance(one, kind)), None)
+
+    @property
+    def choose_activations(self) -> bool:
+        """Whether the activations are chosen for one of them."""
+        return any(one.chooses_activations for one in self.constraints)
+
+    def max_bytes(self, origin: Origin) -> int | None:
+        """Bytes that a file of the model may have; None without a limit."""
+        limits = (one.max_bytes(origin) for one in self.constraints)
+        return min((limit for limit in limits if limit is not None), default=None)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What was measured of a model, and what is asked of its file.
+
+    entry: name of the measurements in the store. started: on the monotonic clock. timed: where a latency is asked for.
+    memory: the most that was held so far.
+    """
+
+    prepared: Prepared
+    decided: Decided
+    options: CompileOptions
+    notes: tuple[Note, ...]
+    entry: str
+    budgets: Budgets
+    started: float
+    timed: Timed | None = None
+    memory: MemoryPeak = field(default_factory=MemoryPeak)
+
+    @property
+    def limit(self) -> int | None:
+        """Bytes that the file may have; None without a budget."""
+        return self.budgets.max_bytes(self.prepared.origin)
+
+    @property
+    def model(self) -> ir.Model:
+        """The float model in normal form."""
+        return self.decided.model
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The numbers of a plan, its lowered graph, and its file."""
+
+    tuned: TunedNumbers
+    lowered: Lowered
+    exported: Exported
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self.exported.size
+
+
+@dataclass(frozen=True)
+class Allocated:
+    """A plan, the allocation that it follows from, and the problem that was solved for it."""
+
+    plan: Plan
+    allocation: Allocation
+    problem: Problem
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The delivered file and everything that led to it."""
+
+    allocated: Allocated
+    packed: Packed
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the file."""
+        return self.allocated.plan
+
+    @property
+    def allocation(self) -> Allocation:
+        """What the solver chose."""
+        return self.allocated.allocation
+
+    @property
+    def problem(self) -> Problem:
+        """What the solver was told."""
+        return self.allocated.problem
+
+    @property
+    def tuned(self) -> TunedNumbers:
+        """The numbers of the file."""
+        return self.packed.tuned
+
+    @property
+    def lowered(self) -> Lowered:
+        """The graph of the file."""
+        return self.packed.lowered
+
+    @property
+    def exported(self) -> Exported:
+        """The file."""
+        return self.packed.exported
+
+    @property
+    def told(self) -> int:
+        """Bytes of the plan by what the solver was told."""
+        return self.problem.size(self.plan.formats)
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A file within its budgets. job: with the activations that it has. reports: by kind of budget."""
+
+    job: Job
+    fitted: Fitted
+    reports: Mapping[str, BudgetReport] = field(default_factory=dict)
