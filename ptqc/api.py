@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
 from numbers import Real
@@ -26,7 +26,7 @@ from ptqc.evaluation.detection.detector import Detector
 from ptqc.evaluation.scoring import Evaluate, OwnScore
 from ptqc.frontend.in_memory import Model
 from ptqc.ir.plan import Plan
-from ptqc.options import CompileOptions, FloatLayers, Operators, Pipeline
+from ptqc.options import CompileOptions, Phase
 from ptqc.passes.allocate.constraints.latency import LatencyBudget, fitting_times
 from ptqc.passes.allocate.state import Job
 from ptqc.passes.dump import NO_DUMP, Dump
@@ -44,6 +44,10 @@ if TYPE_CHECKING:
 
 class CompileKeywords(options.Keywords, TargetKeywords, total=False):
     """All options of `compile` by name, for type checkers."""
+
+
+class ResolveKeywords(options.FitKeywords, TargetKeywords, total=False):
+    """All options of `resolve` by name, for type checkers."""
 
 
 @quiet_libraries()
@@ -97,8 +101,8 @@ def compile(  # noqa: A001
     check_extensions()
     check_progress(progress)
     known, parameters = CompileOptions.names(), signature(compile).parameters
-    chosen = CompileOptions.of({name: value for name, value in given.items() if name in known})
-    of_target = {name: value for name, value in given.items() if name not in known}
+    stated, of_target = _apart(given, known)
+    chosen = CompileOptions.of(stated)
     built = choose(target, of_target, known, parameters, may_be_missing=allow_missing_target)
     budgets = parse_budgets(budget, strict=strict)
     own_score = _own_score(evaluate, perfect_score)
@@ -158,21 +162,16 @@ def resolve(
     cache: str | Path | None = None,
     target: str | None = None,
     allow_missing_target: bool = False,
-    pipeline: Pipeline | None = None,
-    time_limit: float = 0.0,
-    float_layers: FloatLayers | None = None,
-    inline: bool | None = None,
-    operators: Operators | None = None,
     progress: Progress = SILENT,
     strict: bool = False,
-    **given: Unpack[TargetKeywords],
+    **given: Unpack[ResolveKeywords],
 ) -> Artifact:
     """Another artifact from what an earlier compile measured: for another budget, or with a plan given as JSON.
 
     A latency is met with the times that the earlier compile recorded, where it did. calibration: samples that a budget
     of loss is judged on, but for those that were measured on; None: those that the earlier compile kept aside.
-    pipeline, float_layers, inline, operators: None takes that of the earlier compile. time_limit: see
-    `ptqc.options.CompileOptions`; strict, target, allow_missing_target and given: see `compile`.
+    given: the options of `ptqc.options.FitKeywords`, of which those that are left out, or None, are as in the earlier
+    compile, but for the time limit; and of the target. strict, target and allow_missing_target: see `compile`.
     Raises UsageError when the measurements are not in the store any more.
     """
     started = time.monotonic()
@@ -183,7 +182,9 @@ def resolve(
         if constraint.is_measured:
             raise UsageError(f"the budget {constraint} changes what is measured: give it to `ptqc compile`")
     own_score = _own_score(evaluate, perfect_score)
-    built = choose(target, given, signature(resolve).parameters, may_be_missing=allow_missing_target)
+    fitting = CompileOptions.names(Phase.FIT)
+    stated, of_target = _apart(given, fitting)
+    built = choose(target, of_target, fitting, signature(resolve).parameters, may_be_missing=allow_missing_target)
     place = path_of("output", output)
     check_output(place, force)
     check_target(built)
@@ -197,13 +198,12 @@ def resolve(
     prepared, decided, measured, notes = recall(store, entry, progress)
     prepared = replace(prepared, samples=replace(prepared.samples, preprocessing=preprocessing))
     check_samples(built, prepared.samples, prepared.model)
-    asked = {"pipeline": pipeline, "float_layers": float_layers, "inline": inline, "operators": operators}
-    usual = {name: before.get(name, getattr(CompileOptions(), name)) for name in asked}
-    chosen = {name: usual[name] if value is None else value for name, value in asked.items()}
+    kept = {name: before[name] for name in fitting if name in before and name != "time_limit"}
+    kept |= {name: value for name, value in stated.items() if value is not None}
     job = Job(
         prepared,
         decided,
-        CompileOptions.of({**vars(measured), **chosen, "time_limit": time_limit}),
+        CompileOptions.of({**vars(measured), "time_limit": 0.0, **kept}),
         (*prepared.notes, *notes),
         entry,
         budgets,
@@ -228,6 +228,12 @@ def resolve(
     )
     with reserved(place):
         return resolve_job(job, request, calibration)
+
+
+def _apart(given: Mapping[str, Any], known: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Options of ptqc's own, and those of a target."""
+    stated = {name: value for name, value in given.items() if name in known}
+    return stated, {name: value for name, value in given.items() if name not in known}
 
 
 def _own_score(evaluate: object, perfect: object) -> OwnScore | None:

@@ -1,20 +1,24 @@
-"""What a user can choose about a compile. Defaults are the same for every model."""
+"""What a user can choose about a compile. Defaults are the same for every model.
+
+A field of `CompileOptions` is the one declaration of an option: name, type, default, help, and the phase that reads it.
+The command line, the keywords of `ptqc.compile`, those that `ptqc.resolve` takes, the keys of stored measurements and
+the reference in the documentation follow from it. Type checkers need its type once more, in `Keywords`.
+"""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import IntEnum
 from numbers import Integral, Real
-from typing import Any, Literal, TypedDict, get_args, get_type_hints
+from typing import Any, Literal, TypedDict, TypeVar, get_args, get_origin, get_type_hints
 
-from ptqc.calibration.ranges import Observer, check_method
 from ptqc.errors import UsageError
-from ptqc.formats import Format
-from ptqc.losses import AUTO, NAMES
 from ptqc.utils.arguments import one_of, shown, unknown
+from ptqc.utils.deadline import parse_seconds
 
 Activations = Literal["auto", "integer", "float", "float8"]
 Loss = str | Mapping[str, str]
+Observer = str  # "auto", or a method of `ptqc.calibration.ranges`
 Operators = Literal["standard", "onnxruntime"]
 CacheKind = Literal["float", "float16", "int8", "int4", "bfp4", "bfp4-sorted"]
 KvCache = CacheKind | Mapping[str, CacheKind]
@@ -27,84 +31,180 @@ NARROWEST, WIDEST = 2, 8
 # Weights of at most this many bits cannot saturate the 16-bit sums of CPUs without VNNI.
 PORTABLE_BITS = 7
 
+T = TypeVar("T")
+
 
 class Phase(IntEnum):
-    """Phases of a compile, as far as they read different options."""
+    """The first phase of a compile that reads an option: what earlier ones found serves all of its values."""
 
     SOLVE = 1
     MEASURE = 2
     FIT = 3
 
 
-# Options that nothing before a phase reads: what was found by then serves all of their values.
-READ_BY_MEASURING, READ_BY_FITTING = {"phase": Phase.MEASURE}, {"phase": Phase.FIT}
+def option(
+    default: T,
+    text: str,
+    *,
+    phase: Phase = Phase.SOLVE,
+    metavar: str = "",
+    per: str = "",
+    flag: str = "",
+    parse: Callable[[str], object] | None = None,
+) -> T:
+    """Declare an option. text: its help.
+
+    per: what its values are named by, where there may be several: "output" or "input". flag: its name on the command
+    line, where that differs; it may then be given several times. parse: reads its value from text.
+    """
+    about = {"help": text, "phase": phase, "metavar": metavar, "per": per, "flag": flag, "parse": parse}
+    declared: T = field(default=default, metadata=about)
+    return declared
+
+
+def widths(text: str) -> tuple[int, ...]:
+    """Read "2,3,4". Raises ValueError."""
+    if not text.replace(",", "0").isdecimal() or "" in text.split(","):
+        raise ValueError(f"{text!r} is not a list of widths such as 2,3,4")
+    return tuple(int(width) for width in text.split(","))
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Read "int,codebook"."""
+    return tuple(text.split(","))
+
+
+def one_of_each(option: str, value: str | Mapping[str, str], per: str, known: tuple[str, ...]) -> None:
+    """Raises UsageError for a value, for all or for one that is named, that is none of the known ones."""
+    for name, kind in {"": value}.items() if isinstance(value, str) else value.items():
+        one_of(f"{option} of {per} {name!r}" if name else option, kind, known)
 
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """Options of `ptqc.compile`.
+    """Options of `ptqc.compile`."""
 
-    samples: the most calibration samples to use. observer: how to choose activation ranges. activations: "auto" puts
-    layers on integer kernels as far as `activation_limit` allows, "integer" all that can be, "float" none; "float8"
-    stores weights as FP8 (E4M3), and rounds to it what layers read as far as `activation_limit` allows.
-    activation_limit: the loss that 8-bit activations may cost, in the unit of the loss; 0 means the default. loss: how
-    to compare outputs: a name of `ptqc.losses.NAMES` for all, or names by output, such as {"scores": "logits"}.
-    sensitivity: how to find what each choice loses: "outputs" runs the network with it, "curvature" estimates all from
-    a few gradients (with torch), which takes less time for large networks. bits: the widths to try for weights.
-    formats: the families of formats to try for them; none: all. sparsity: "given" prunes nothing and keeps the zeros
-    that the model has; "2:4" makes the weights of two of each four neighbouring inputs zero, where a layer has fours.
-    scales: of weights and activations; "pow2" allows only powers of two, with which rounding to the next scale is a
-    shift. allow_8bit: use 8-bit weights on integer kernels, too; they can saturate on CPUs without VNNI. seed: of all
-    random numbers. pipeline: "advanced" takes the best of more reconstructions and adds gradient steps (with torch),
-    each kept only if it lowers the held-back loss. time_limit: seconds; when time gets short, steps that only improve
-    the result are left out or use fewer samples; 0 means no limit. cast_double: accept a float64 model and compute in
-    float32; its inputs and outputs stay float64. float_layers: the inputs of convolutions that stay in float.
-    "bfloat16" rounds them as far as that loses little, "float32" keeps them, and "auto" takes bfloat16 if a native
-    library is built for an instruction set that multiplies it faster. inline: write no model-local functions, for
-    runtimes that do not inline them; the file is a little larger. operators: "onnxruntime" allows ONNX Runtime's own
-    operators: products in float keep weights of 4 or 8 bits packed in memory, and round their inputs to 8 bits, block
-    by block; such a file runs nowhere else. rewrites: names of rewrites that installed packages add, which run on the
-    normal form; `ptqc passes` lists them. kv_cache: how a decoder keeps keys and values of earlier tokens: "float"
-    leaves it as it is; "float16", "int8", "int4", "bfp4" (block floating point) and "bfp4-sorted" (its channels sorted
-    by energy) change its inputs and outputs; for all caches, or by input, such as {"past_key_0": "int4"}. A budget such
-    as "25%cache" chooses for caches of which nothing is said.
-    """
-
-    samples: int = 256
-    observer: Observer = field(metadata=READ_BY_MEASURING, default="auto")
-    activations: Activations = field(metadata=READ_BY_MEASURING, default="auto")
-    activation_limit: float = field(metadata=READ_BY_MEASURING, default=0.0)
-    loss: Loss = field(metadata=READ_BY_MEASURING, default=AUTO)
-    sensitivity: Sensitivity = field(metadata=READ_BY_MEASURING, default="outputs")
-    bits: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
-    formats: tuple[str, ...] = ()
-    sparsity: Sparsity = "given"
-    scales: Scales = "free"
-    allow_8bit: bool = field(metadata=READ_BY_MEASURING, default=False)
-    seed: int = 0
-    pipeline: Pipeline = field(metadata=READ_BY_FITTING, default="light")
-    time_limit: float = field(metadata=READ_BY_FITTING, default=0.0)
-    cast_double: bool = False
-    float_layers: FloatLayers = field(metadata=READ_BY_FITTING, default="auto")
-    inline: bool = field(metadata=READ_BY_FITTING, default=False)
-    operators: Operators = field(metadata=READ_BY_FITTING, default="standard")
-    rewrites: tuple[str, ...] = ()
-    kv_cache: KvCache = "float"
+    samples: int = option(256, "the most calibration samples to use", metavar="N")
+    observer: Observer = option(
+        "auto",
+        "how to choose activation ranges, such as minmax or mse; an unknown name lists all",
+        phase=Phase.MEASURE,
+        metavar="METHOD",
+    )
+    activations: Activations = option(
+        "auto",
+        "8-bit activations: auto (as far as the activation limit allows), integer (wherever there is a kernel) or "
+        "float (nowhere); or float8: weights in FP8 (E4M3), and what layers read as far as the limit allows, for GPUs "
+        "that multiply FP8 (with --target cuda or other compilers)",
+        phase=Phase.MEASURE,
+        metavar="KIND",
+    )
+    activation_limit: float = option(
+        0.0,
+        "the most loss that 8-bit activations may add, in the unit of the loss; 0: a limit that suits the unit",
+        phase=Phase.MEASURE,
+        metavar="LOSS",
+    )
+    loss: Loss = option(
+        "auto",
+        "how to compare outputs: auto, logits, embedding, detection, …; for all outputs, or once per output",
+        phase=Phase.MEASURE,
+        metavar="[OUTPUT=]KIND",
+        per="output",
+    )
+    sensitivity: Sensitivity = option(
+        "outputs",
+        "how to find what each choice loses: outputs (run the network with it) or curvature (estimate all from a few "
+        "gradients; less time for large networks; needs ptqc[torch])",
+        phase=Phase.MEASURE,
+        metavar="HOW",
+    )
+    bits: tuple[int, ...] = option(
+        (2, 3, 4, 5, 6, 7, 8), "the widths to try for weights", metavar="2,3,…", parse=widths
+    )
+    formats: tuple[str, ...] = option(
+        (),
+        "the families of formats to try for weights (none: all): int, codebook, pairs, sparse, sparsebook, twooffour; "
+        "with only int and codebook, weights of up to 4 bits stay packed in the memory of a native library",
+        metavar="int,…",
+        parse=names,
+    )
+    sparsity: Sparsity = option(
+        "given",
+        "given (keep the zeros that the model has, and add none) or 2:4 (make the weights of two of each four "
+        "neighbouring input channels of a layer zero)",
+        metavar="KIND",
+    )
+    scales: Scales = option(
+        "free",
+        "free, or pow2: only powers of two, for weights and activations, for hardware that rounds sums with a shift "
+        "instead of a multiplier; costs accuracy",
+        metavar="KIND",
+    )
+    allow_8bit: bool = option(
+        False,
+        "allow 8-bit weights on integer kernels; on CPUs without VNNI, sums then saturate unless sessions are opened "
+        "with the option that manifest.json names",
+        phase=Phase.MEASURE,
+    )
+    seed: int = option(0, "seed of all random numbers", metavar="N")
+    pipeline: Pipeline = option(
+        "light",
+        "light, or advanced: more reconstructions and, with torch installed, gradient steps where these lower the loss "
+        "on held-back samples",
+        phase=Phase.FIT,
+        metavar="KIND",
+    )
+    time_limit: float = option(
+        0.0,
+        "90s, 5m or 1h (in Python: seconds; 0: no limit): after this time, begin nothing that only improves the result",
+        phase=Phase.FIT,
+        metavar="T",
+        parse=parse_seconds,
+    )
+    cast_double: bool = option(
+        False, "accept a float64 model: it will compute in float32, and its inputs and outputs stay float64"
+    )
+    float_layers: FloatLayers = option(
+        "auto",
+        "how convolutions that stay in float read their inputs: as float32, as bfloat16 (where that loses little), or "
+        "auto: bfloat16 if the cpu target is built for processors that multiply it faster",
+        phase=Phase.FIT,
+        metavar="F",
+    )
+    inline: bool = option(
+        False,
+        "write no model-local functions, for runtimes that do not inline them; the file is a little larger",
+        phase=Phase.FIT,
+    )
+    operators: Operators = option(
+        "standard",
+        "standard, or onnxruntime: matrix products in float and embeddings may use ONNX Runtime's MatMulNBits and "
+        "GatherBlockQuantized, whose weights of 4 or 8 bits stay packed in memory; such a file runs only in ONNX "
+        "Runtime",
+        phase=Phase.FIT,
+        metavar="O",
+    )
+    rewrites: tuple[str, ...] = option(
+        (),
+        "rewrites that installed packages add, which run on the normal form (see `ptqc passes`); by name",
+        metavar="NAME",
+        flag="rewrite",
+    )
+    kv_cache: KvCache = option(
+        "float",
+        "how a decoder keeps keys and values of earlier tokens: float (unchanged), float16, int8, int4, bfp4 (block "
+        "floating point) or bfp4-sorted (its channels sorted by energy), which change its inputs and outputs; for all "
+        "caches, or once per input; a budget such as 25%cache chooses for caches of which nothing is said",
+        metavar="[INPUT=]KIND",
+        per="input",
+    )
 
     def __post_init__(self) -> None:
-        if self.observer != "auto":
-            check_method(self.observer)
-        one_of("activations", self.activations, get_args(Activations))
-        if not set(self.formats) <= set(known := _families()):
-            raise unknown("format", set(self.formats) - set(known), known)
-        self._check_loss()
-        self._check_caches()
-        one_of("pipeline", self.pipeline, get_args(Pipeline))
-        one_of("float_layers", self.float_layers, get_args(FloatLayers))
-        one_of("scales", self.scales, get_args(Scales))
-        one_of("sparsity", self.sparsity, get_args(Sparsity))
-        one_of("sensitivity", self.sensitivity, get_args(Sensitivity))
-        one_of("operators", self.operators, get_args(Operators))
+        self._check_names()
+        for name, kind in get_type_hints(type(self)).items():
+            if get_origin(kind) is Literal:
+                one_of(name, getattr(self, name), get_args(kind))
         if self.samples < 2:
             raise UsageError(f"samples is {self.samples}; give at least 2, since one of them is held back")
         if not self.bits or any(not NARROWEST <= b <= WIDEST for b in self.bits):
@@ -131,15 +231,17 @@ class CompileOptions:
             told = ", ".join(f"{name} is {getattr(self, name)!r}" for name in asked)
             raise UsageError(f"activations is 'float8' and {told}, which concerns other numbers: give one of the two")
 
-    def _check_loss(self) -> None:
-        by_output = {"": self.loss} if isinstance(self.loss, str) else self.loss
-        for output, kind in by_output.items():
-            one_of(f"loss of output {output!r}" if output else "loss", kind, NAMES)
+    def _check_names(self) -> None:
+        """Names that others register; their modules load ONNX Runtime, which the command line does not wait for."""
+        from ptqc.calibration.ranges import check_method
+        from ptqc.losses import NAMES
 
-    def _check_caches(self) -> None:
-        by_input = {"": self.kv_cache} if isinstance(self.kv_cache, str) else self.kv_cache
-        for name, kind in by_input.items():
-            one_of(f"kv_cache of {name!r}" if name else "kv_cache", kind, get_args(CacheKind))
+        if self.observer != "auto":
+            check_method(self.observer)
+        if not set(self.formats) <= set(known := _families()):
+            raise unknown("format", set(self.formats) - set(known), known)
+        one_of_each("loss", self.loss, "output", NAMES)
+        one_of_each("kv_cache", self.kv_cache, "input", get_args(CacheKind))
 
     @property
     def has_codes(self) -> bool:
@@ -162,9 +264,9 @@ class CompileOptions:
         return self.activations == "float8"
 
     @classmethod
-    def names(cls) -> list[str]:
-        """The options that there are."""
-        return [option.name for option in fields(cls)]
+    def names(cls, first: Phase = Phase.SOLVE) -> list[str]:
+        """The options that nothing before a phase reads."""
+        return [option.name for option in fields(cls) if option.metadata["phase"] >= first]
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "CompileOptions":
@@ -187,12 +289,28 @@ class CompileOptions:
 
     def until(self, phase: Phase) -> dict[str, Any]:
         """Of the document, what this phase and those before it read."""
-        read = {option.name for option in fields(self) if option.metadata.get("phase", Phase.SOLVE) <= phase}
+        read = {option.name for option in fields(self) if option.metadata["phase"] <= phase}
         return {name: value for name, value in self.to_json().items() if name in read}
 
 
-class Keywords(TypedDict, total=False):
-    """The fields of `CompileOptions` as `ptqc.compile` takes them, for type checkers; a test holds the two together."""
+# A list of definitions, for `help` and the reference.
+CompileOptions.__doc__ = "\n".join(
+    [f"{CompileOptions.__doc__}\n", *(f"{one.name}\n    {one.metadata['help']}.\n" for one in fields(CompileOptions))]
+)
+
+
+class FitKeywords(TypedDict, total=False):
+    """The options that `ptqc.resolve` takes, for type checkers: those of `Phase.FIT`."""
+
+    pipeline: Pipeline
+    time_limit: float
+    float_layers: FloatLayers
+    inline: bool
+    operators: Operators
+
+
+class Keywords(FitKeywords, total=False):
+    """All fields of `CompileOptions` as `ptqc.compile` takes them; a test holds them together."""
 
     samples: int
     observer: Observer
@@ -206,20 +324,17 @@ class Keywords(TypedDict, total=False):
     scales: Scales
     allow_8bit: bool
     seed: int
-    pipeline: Pipeline
-    time_limit: float
     cast_double: bool
-    float_layers: FloatLayers
-    inline: bool
-    operators: Operators
     rewrites: tuple[str, ...]
     kv_cache: KvCache
 
 
 def _families() -> list[str]:
     """Of formats that weights can be rounded to without anything else that is asked for."""
-    widths = range(NARROWEST, WIDEST + 1)
-    return [family.family for family in Format.families if family.by_default and family.offered(widths)]
+    from ptqc.formats import Format
+
+    bits = range(NARROWEST, WIDEST + 1)
+    return [family.family for family in Format.families if family.by_default and family.offered(bits)]
 
 
 def _declared(name: str, kind: object, value: Any) -> Any:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ptqc.errors import Interrupted, PtqcError, UsageError, VerificationError
+from ptqc.options import CompileOptions, Phase
 
 if TYPE_CHECKING:
     from ptqc.artifact.folder import Artifact
@@ -61,11 +62,6 @@ def run_compile(options: argparse.Namespace) -> None:
     """`ptqc compile`."""
     from ptqc.api import compile
 
-    names = ("samples", "observer", "activations", "activation_limit", "loss", "sensitivity", "bits", "formats")
-    more = ("sparsity", "scales", "allow_8bit", "seed", "pipeline", "time_limit", "cast_double", "float_layers")
-    given = _given(options, *names, *more, "inline", "operators", "rewrites")
-    if options.loss:
-        given["loss"] = kinds_of(options.loss)
     artifact = compile(
         options.model,
         calibration=data_of(options),
@@ -80,7 +76,7 @@ def run_compile(options: argparse.Namespace) -> None:
         dump_passes=options.dump_passes,
         times=options.times,
         progress=_progress(options),
-        **given,
+        **_stated(options),
         **_given(options, "executor", "workers", "target", "allow_missing_target", *target_options()),
     )
     _done(artifact, options)
@@ -101,18 +97,9 @@ def run_resolve(options: argparse.Namespace) -> None:
         force=options.force,
         strict=options.strict,
         cache=options.cache,
-        pipeline=options.pipeline,
         progress=_progress(options),
-        **_given(
-            options,
-            "time_limit",
-            "float_layers",
-            "inline",
-            "operators",
-            "target",
-            "allow_missing_target",
-            *target_options(),
-        ),
+        **_stated(options, Phase.FIT),
+        **_given(options, "target", "allow_missing_target", *target_options()),
     )
     _done(artifact, options)
 
@@ -131,6 +118,15 @@ def run_sweep(options: argparse.Namespace) -> None:
 def _given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
     """Options that the command line states; others keep their defaults."""
     return {name: value for name in names if (value := getattr(options, name)) is not None}
+
+
+def _stated(options: argparse.Namespace, first: Phase = Phase.SOLVE) -> dict[str, Any]:
+    """The fields of `CompileOptions` that the command line states, from those on that a phase reads first."""
+    stated = _given(options, *CompileOptions.names(first))
+    for option in dataclasses.fields(CompileOptions):
+        if (per := option.metadata["per"]) and option.name in stated:
+            stated[option.name] = kinds_of(stated[option.name], flag(option.name), per)
+    return stated
 
 
 def _plan(path: str | None) -> dict[str, Any] | None:
@@ -358,7 +354,7 @@ def run_eval(options: argparse.Namespace) -> None:
     _tell(found, options)
 
 
-def kinds_of(given: Sequence[str], option: str = "--loss", what: str = "output") -> str | dict[str, str]:
+def kinds_of(given: Sequence[str], option: str, what: str) -> str | dict[str, str]:
     """One kind for all outputs (or inputs), or a kind for each that is named."""
     named = [text.rpartition("=") for text in given]
     if len(given) == 1 and not named[0][1]:

@@ -3,13 +3,15 @@
 import argparse
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, fields
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ptqc.cli import commands
 from ptqc.cli.commands import DETECTOR, PREPROCESSING, TEXTS, flag, target_options
 from ptqc.cli.config_file import Commands, Configuration, Each
 from ptqc.errors import UsageError
+from ptqc.options import CompileOptions, Phase
 from ptqc.utils.arguments import meant, unknown
 from ptqc.utils.deadline import parse_seconds
 from ptqc.utils.version import __version__
@@ -97,85 +99,13 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
         "generates samples, which costs accuracy",
     )
     _add_common(parser)
-    parser.add_argument("--samples", type=int, metavar="N", help="the most calibration samples to use (default 256)")
-    parser.add_argument(
-        "--observer",
-        metavar="METHOD",
-        help="how to choose activation ranges, such as minmax or mse (default auto); an unknown name lists all",
-    )
-    parser.add_argument(
-        "--activations",
-        help="8-bit activations: auto (where the loss allows; default), integer (everywhere) or float (nowhere); or "
-        "float8: weights in FP8 (E4M3), and activations where the loss allows, for GPUs that multiply FP8 (with "
-        "--target cuda or other compilers)",
-    )
-    parser.add_argument(
-        "--activation-limit", type=float, metavar="LOSS", help="the most loss that 8-bit activations may add"
-    )
-    parser.add_argument(
-        "--loss",
-        action=Each,
-        metavar="[OUTPUT=]KIND",
-        help="how to compare outputs: auto (default), logits, embedding, detection, …; may be given once per output",
-    )
-    parser.add_argument(
-        "--sensitivity",
-        metavar="HOW",
-        help="how to find what each choice loses: outputs (default: run the network with it) or curvature (estimate "
-        "all from a few gradients; less time for large networks; needs ptqc[torch])",
-    )
-    parser.add_argument(
-        "--kv-cache",
-        action=Each,
-        metavar="[INPUT=]KIND",
-        help="how a decoder keeps keys and values of earlier tokens: float (default: unchanged), float16, int8, int4, "
-        "bfp4 or bfp4-sorted, which change its inputs and outputs; for all caches, or once per input",
-    )
-    parser.add_argument("--bits", type=_bits, metavar="2,3,…", help="the widths to try for weights (default 2 to 8)")
-    parser.add_argument(
-        "--formats",
-        type=lambda text: tuple(text.split(",")),
-        metavar="int,…",
-        help="the families of formats to try for weights (default: all): int, codebook, pairs, sparse, sparsebook, "
-        "twooffour; with only int and codebook, weights of up to 4 bits stay packed in the memory of a native library",
-    )
-    parser.add_argument(
-        "--sparsity",
-        metavar="KIND",
-        help="given (default: keep the zeros that the model has, and add none) or 2:4 (make the weights of two of "
-        "each four neighbouring input channels of a layer zero)",
-    )
-    parser.add_argument(
-        "--scales",
-        metavar="KIND",
-        help="free (default) or pow2: only powers of two, for weights and activations, for hardware that rounds sums "
-        "with a shift instead of a multiplier; costs accuracy",
-    )
-    parser.add_argument(
-        "--allow-8bit",
-        action="store_true",
-        default=None,
-        help="allow 8-bit weights on integer kernels; on CPUs without VNNI, sums then saturate unless sessions are "
-        "opened with the option that manifest.json names",
-    )
-    parser.add_argument(
-        "--cast-double",
-        action="store_true",
-        default=None,
-        help="accept a float64 model: it will compute in float32, and its inputs and outputs stay float64",
-    )
-    parser.add_argument("--seed", type=int, help="seed of all random numbers (default 0)")
+    for option in fields(CompileOptions):
+        if option.metadata["phase"] < Phase.FIT:
+            _add_option(parser, option)
     parser.add_argument(
         "--times",
         metavar="DIR",
         help="for a latency budget, use the operator times that this artifact recorded instead of measuring them",
-    )
-    parser.add_argument(
-        "--rewrite",
-        action=Each,
-        dest="rewrites",
-        metavar="NAME",
-        help="run a rewrite that an installed package adds (see `ptqc passes`); may be given several times",
     )
     parser.add_argument(
         "--executor",
@@ -196,7 +126,7 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
 
 def _add_resolve(parser: argparse.ArgumentParser) -> None:
     _add_folder(parser)
-    _add_common(parser)
+    _add_common(parser, "as compiled")
     parser.add_argument("--plan", metavar="FILE", help="use the decisions of this plan.json instead of solving")
     parser.add_argument(
         "--calibration",
@@ -327,7 +257,8 @@ def _add_reduce(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=commands.run_reduce)
 
 
-def _add_common(parser: argparse.ArgumentParser) -> None:
+def _add_common(parser: argparse.ArgumentParser, defaults: str = "") -> None:
+    """Add what `compile` and `resolve` share. defaults: what to say of those of options that `resolve` takes."""
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="the folder to write")
     parser.add_argument(
         "--budget",
@@ -341,36 +272,9 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         "top class), 1%%drop (percentage points of the score, with --labels), or 0.02nat (or relative, cosine, "
         "nat/detection: the unit in which the outputs are compared). You may give one of each kind",
     )
-    parser.add_argument(
-        "--pipeline",
-        help="light (default), or advanced: more reconstructions and, with torch installed, gradient steps where these "
-        "lower the loss on held-back samples",
-    )
-    parser.add_argument(
-        "--time-limit",
-        type=parse_seconds,
-        metavar="T",
-        help="90s, 5m or 1h: after this time, begin nothing that only improves the result",
-    )
-    parser.add_argument(
-        "--float-layers",
-        metavar="F",
-        help="how convolutions that stay in float read their inputs: as float32, as bfloat16 (where that loses "
-        "little), or auto: bfloat16 if the cpu target is built for processors that multiply it faster (default: auto; "
-        "for resolve, as compiled)",
-    )
-    parser.add_argument(
-        "--inline",
-        action=argparse.BooleanOptionalAction,
-        help="write no model-local functions, for runtimes that do not inline them; the file is a little larger",
-    )
-    parser.add_argument(
-        "--operators",
-        metavar="O",
-        help="standard, or onnxruntime: matrix products in float and embeddings may use ONNX Runtime's MatMulNBits and "
-        "GatherBlockQuantized, whose weights of 4 or 8 bits stay packed in memory; such a file runs only in ONNX "
-        "Runtime (default: standard; for resolve, as compiled)",
-    )
+    for option in fields(CompileOptions):
+        if option.metadata["phase"] >= Phase.FIT:
+            _add_option(parser, option, "" if option.name == "time_limit" else defaults)
     parser.add_argument(
         "--labels",
         metavar="DATA",
@@ -392,6 +296,36 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
     _add_targets(parser)
+
+
+def _add_option(parser: argparse.ArgumentParser, option: Field[Any], default_text: str = "") -> None:
+    """Add an option of `ptqc.compile` as it is declared. default_text: what to say of its default instead."""
+    about, default = option.metadata, option.default
+    words: dict[str, Any] = {"dest": option.name, "help": about["help"].replace("%", "%%")}
+    if default_text or default:
+        shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
+        words["help"] += f" (default: {default_text or shown})"
+    if isinstance(default, bool):
+        words["action"] = argparse.BooleanOptionalAction
+    else:
+        words["metavar"] = about["metavar"]
+        if about["per"] or about["flag"]:
+            words["action"] = Each
+        else:
+            words["type"] = _typed(about["parse"]) if about["parse"] else type(default)
+    parser.add_argument(flag(about["flag"] or option.name), **words)
+
+
+def _typed(parse: Callable[[str], object]) -> Callable[[str], object]:
+    """The same for argparse, which says what is wrong only of errors of its own."""
+
+    def typed(text: str) -> object:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return typed
 
 
 def _add_targets(parser: argparse.ArgumentParser) -> None:
@@ -531,12 +465,6 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 def _add_completion(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="your shell")
     parser.set_defaults(run=commands.run_completion, parsers=parsers)
-
-
-def _bits(text: str) -> tuple[int, ...]:
-    if not re.fullmatch(r"\d+(,\d+)*", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of widths such as 2,3,4")
-    return tuple(int(part) for part in text.split(","))
 
 
 # What each command does, as `ptqc --help` says it, and what adds its options.

@@ -12,7 +12,7 @@ from ptqc.cli import commands
 from ptqc.cli.parser import parse, parsers
 from ptqc.evaluation.detection.detector import Detector
 from ptqc.losses import NAMES
-from ptqc.options import Activations, CacheKind, CompileOptions, Sparsity, _families
+from ptqc.options import Activations, CacheKind, CompileOptions, Phase, Sparsity, _families
 
 KEPT = SimpleNamespace(
     preprocessing=Preprocessing(resize=256, mean=0.5, std=0.25), detector=Detector(boxes="xyxy", box_unit="shares")
@@ -55,7 +55,7 @@ def told(option: str) -> str:
 
 
 def test_help_names_the_formats_that_are_accepted() -> None:
-    listed = told("--formats").partition("(default: all): ")[2].partition(";")[0]
+    listed = told("--formats").partition("(none: all): ")[2].partition(";")[0]
     assert set(listed.split(", ")) == set(_families())
     assert CompileOptions(formats=tuple(listed.split(", "))).formats
 
@@ -69,3 +69,56 @@ def test_the_documentation_names_every_kind_of_output() -> None:
     using = (Path(__file__).parents[2] / "docs" / "using.md").read_text()
     section = using.partition("## What the outputs are")[2].partition("\n## ")[0]
     assert [name for name in NAMES if f"`{name}`" not in section] == []
+
+
+# A value of each option, as words and as `ptqc.compile` takes it.
+STATED: dict[str, tuple[list[str], object]] = {
+    "samples": (["--samples", "48"], 48),
+    "observer": (["--observer", "mse"], "mse"),
+    "activations": (["--activations", "float"], "float"),
+    "activation_limit": (["--activation-limit", ".5"], 0.5),
+    "loss": (["--loss", "y=logits", "--loss", "z=mse"], {"y": "logits", "z": "mse"}),
+    "sensitivity": (["--sensitivity", "curvature"], "curvature"),
+    "bits": (["--bits", "2,4"], (2, 4)),
+    "formats": (["--formats", "int,codebook"], ("int", "codebook")),
+    "sparsity": (["--sparsity", "2:4"], "2:4"),
+    "scales": (["--scales", "pow2"], "pow2"),
+    "allow_8bit": (["--allow-8bit"], True),
+    "seed": (["--seed", "7"], 7),
+    "pipeline": (["--pipeline", "advanced"], "advanced"),
+    "time_limit": (["--time-limit", "5m"], 300.0),
+    "cast_double": (["--no-cast-double"], False),
+    "float_layers": (["--float-layers", "bfloat16"], "bfloat16"),
+    "inline": (["--inline"], True),
+    "operators": (["--operators", "onnxruntime"], "onnxruntime"),
+    "rewrites": (["--rewrite", "one", "--rewrite", "two"], ["one", "two"]),
+    "kv_cache": (["--kv-cache", "int8"], "int8"),
+}
+
+
+@pytest.mark.parametrize("name", CompileOptions.names())
+def test_every_option_reaches_the_compile(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, object] = {}
+    monkeypatch.setattr("ptqc.api.compile", lambda *_, **options: seen.update(options))
+    monkeypatch.setattr(commands, "_done", lambda *_: None)
+    words, value = STATED[name]
+    commands.run_compile(parse(["compile", "m.onnx", "-o", "out", *words]))
+    assert {option: seen[option] for option in seen.keys() & set(CompileOptions.names())} == {name: value}
+    CompileOptions.of({name: value})
+
+
+@pytest.mark.parametrize("name", CompileOptions.names(Phase.FIT))
+def test_options_that_nothing_measured_reads_reach_resolve(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, object] = {}
+    monkeypatch.setattr("ptqc.api.resolve", lambda *_, **options: seen.update(options))
+    monkeypatch.setattr(commands, "_done", lambda *_: None)
+    words, value = STATED[name]
+    commands.run_resolve(parse(["resolve", "folder", "-o", "out", *words]))
+    assert seen[name] == value
+
+
+def test_one_cache_may_be_kept_otherwise() -> None:
+    stated = parse(
+        ["compile", "m.onnx", "-o", "out", "--kv-cache", "past.0.key=int4", "--kv-cache", "past.0.value=int8"]
+    )
+    assert commands._stated(stated) == {"kv_cache": {"past.0.key": "int4", "past.0.value": "int8"}}

@@ -183,7 +183,7 @@ BAD = {
     ),
     "two sizes": (
         _good("--budget", "13%", "--budget", "4MB"),
-        ["13%, 4MB", "at most one of size, latency, loss, memory, cache"],
+        ["13%, 4MB", "at most one of size, latency, memory, cache, loss"],
     ),
     "times of nothing": (_good("--budget", "2ms", "--times", "thesis"), ["thesis", "has no manifest.json"]),
     "times that were not recorded": (_good("--budget", "2ms", "--times", "art"), ["art", "no latency budget"]),
@@ -317,14 +317,14 @@ def test_an_internal_fault_ends_with_70_and_keeps_its_trace(
     ],
 )
 def test_how_outputs_are_compared(given: list[str], expected: str | dict[str, str]) -> None:
-    assert commands.kinds_of(given) == expected
+    assert commands.kinds_of(given, "--loss", "output") == expected
 
 
 def test_one_loss_for_all_and_one_for_an_output() -> None:
     with pytest.raises(
         UsageError, match="--loss mse applies to all outputs; to give several --loss, write OUTPUT=KIND"
     ):
-        commands.kinds_of(["y=kl", "mse"])
+        commands.kinds_of(["y=kl", "mse"], "--loss", "output")
 
 
 def test_compile_resolve_and_explain(
