@@ -18,7 +18,7 @@ import agreement
 from harness import FIGURES, ROOT, Column, Row, markdown, number, percent
 
 MARKED = re.compile(r"(<!-- figures: ([\w-]+) -->\n)(.*?)(\n<!-- end of figures -->)", re.DOTALL)
-DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "choosing.md", ROOT / "docs" / "results.md")
+DOCUMENTS = (ROOT / "README.md", *(ROOT / "docs" / f"{page}.md" for page in ("choosing", "experiments", "results")))
 LARGE, SMALL = "25%", "13%"
 # Networks of choosing.md, from the smallest file to the largest.
 TIMED = (
@@ -49,6 +49,16 @@ LATENCY = (
     Column("compiled ms", "compiled_ms", number(3)),
     Column("ratio", "ratio", number(2)),
     Column("load ms", "load_ms", number(0)),
+    Column("code", "commit"),
+)
+
+
+PRUNING = (
+    Column("task", "task"),
+    Column("channels", "order"),
+    Column("bytes", "bytes", number(0)),
+    Column("score", "score", number(2)),
+    *agreement.COLUMNS,
     Column("code", "commit"),
 )
 
@@ -126,6 +136,11 @@ def _took(row: Row) -> str:
     return f"{row['seconds']:.0f} s ({row['task']}, {megabytes(row['float_bytes'])})"
 
 
+def pruning_orders() -> str:
+    """Every row."""
+    return markdown(rows("pruning_orders"), PRUNING)
+
+
 def choosing() -> str:
     """How long a compile takes, and another budget."""
     heads = ("network", "float file", "compile to 25 %", "peak memory", "another budget (13 %)")
@@ -144,6 +159,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "readme": readme,
     "times": times,
     "choosing": choosing,
+    "pruning-orders": pruning_orders,
 }
 
 

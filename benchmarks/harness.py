@@ -176,8 +176,8 @@ def tabulate(
     arguments: Sequence[Any],
     columns: Sequence[Column],
     out: Path | None,
-) -> None:
-    """Print the rows that rows_of(name, *arguments) gives for every task, in a child each, or why there are none.
+) -> list[Row]:
+    """Print and give the rows that rows_of(name, *arguments) gives for every task, in a child each, or why not.
 
     out: where they are written, after every task.
     """
@@ -187,6 +187,7 @@ def tabulate(
         rows += outcome.value or [{"task": name, "note": outcome.error}]
         write_results(out, rows, facts)
     print_results(rows, columns, facts)
+    return rows
 
 
 def slug(text: str) -> str:
@@ -252,13 +253,17 @@ def write_results(path: Path | None, rows: Sequence[Row], facts: Mapping[str, An
         path.write_text(json.dumps({"machine": facts, "rows": rows}, indent=1) + "\n", encoding="utf-8")
 
 
-def record(path: Path, measured: Sequence[Row], facts: Mapping[str, Any]) -> None:
-    """Put rows into a data file, each in the place of that of its task and budget, with commit and machine."""
+def record(path: Path, measured: Sequence[Row], facts: Mapping[str, Any], *more: str) -> None:
+    """Put rows into a data file, with commit and machine, in the place of those of the same task and budget.
+
+    more: other columns that rows are told apart by.
+    """
     known = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
-    rows = {(row["task"], row["budget"]): row for row in known}
+    keys = ("task", "budget", *more)
+    rows = {tuple(row[key] for key in keys): row for row in known}
     about = {"commit": commit(), "machine": heading(facts)}
     for row in measured:
-        rows[row["task"], row["budget"]] = {**row, **about}
+        rows[tuple(row[key] for key in keys)] = {**row, **about}
     path.write_text(json.dumps({"rows": list(rows.values())}, indent=1) + "\n", encoding="utf-8")
 
 

@@ -1,11 +1,14 @@
 """Two of each four weights made zero: what it costs, and how much of that is repaired.
 
-python benchmarks/sparsity.py [--tasks a,b] [--samples 256] [--out results.json]
+python benchmarks/sparsity.py [--tasks a,b] [--samples 256] [--orders [--record]] [--out results.json]
 
 Steps: the largest two of each four kept and nothing else changed, in float; the zeros chosen by GPTQ, which passes on
 the errors, with the numbers of the table of candidates; the same with the bias of each layer corrected and all layers
 reconstructed in the order in which they run; and a whole compile, which takes the best of several reconstructions.
 Files have the formats that lose least, whatever they take.
+
+--orders: whole compiles to a budget instead, with channels in the order of the model and in that which pruning loses
+least in. --record puts these into figures/pruning_orders.json.
 """
 
 import argparse
@@ -13,6 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import agreement
 import harness
@@ -23,22 +27,31 @@ from accuracy import score_float
 from harness import Column, number
 from tasks import Task, chosen
 
+import ptqc
+from ptqc import compiler
 from ptqc.formats import TwoOfFour
 from ptqc.formats.base import largest
 from ptqc.formats.sparse import PATTERNS
 from ptqc.ir.layers import Layer
 from ptqc.passes.allocate.allocation import best_choice
+from ptqc.passes.equalize.order_for_pruning import ordered_for_pruning
 from ptqc.passes.quantize.gptq import ColumnOrder
+
+# Of compiles that compare orders of channels.
+BUDGET = "12%"
 
 COLUMNS = (
     Column("task", "task"),
     Column("step", "step"),
+    Column("channels", "order"),
     Column("bytes", "bytes", number(0)),
     Column("unit", "unit"),
     Column("score", "score", number(2)),
     *agreement.COLUMNS,
     Column("cosine", "cosine", number(4)),
 )
+
+RECORDED = ("task", "budget", "order", "unit", "bytes", "score", "top1_agreement", "kl_nat", "relative_error")
 
 
 class WithCosine(agreement.Agreement):
@@ -98,6 +111,26 @@ def rows_of(name: str, samples: int) -> list[dict[str, Any]]:
     return rows
 
 
+def rows_of_orders(name: str, samples: int) -> list[dict[str, Any]]:
+    """A compile with channels as they are, and one with channels ordered for pruning; runs in a child."""
+    task, rows = chosen(name)[0], []
+    real = score_float(name)
+    for order, stage in (("as in the model", lambda prepared, *_: prepared), ("for pruning", ordered_for_pruning)):
+        harness.say(f"{name} {order}")
+        with (
+            tempfile.TemporaryDirectory(prefix="ptqc-bench-") as folder,
+            mock.patch.object(compiler, "ordered_for_pruning", stage),
+        ):
+            options: dict[str, Any] = {"calibration": task.calibration(samples), "samples": samples}
+            artifact = ptqc.compile(
+                task.path, budget=BUDGET, sparsity="2:4", output=f"{folder}/out", cache=f"{folder}/store", **options
+            )
+            size = artifact.path.stat().st_size
+            row = {"task": name, "budget": BUDGET, "order": order, "unit": task.unit, "bytes": size}
+            rows.append(row | _scored(task, artifact.path, real))
+    return rows
+
+
 def _scored(task: Task, path: Path, real: float) -> dict[str, Any]:
     found = WithCosine(task.has_classes)
     score = float(task.score(agreement.compared(harness.open_model(task.path), harness.open_model(path), found)))
@@ -105,13 +138,22 @@ def _scored(task: Task, path: Path, real: float) -> dict[str, Any]:
 
 
 def parse() -> argparse.Namespace:
-    return harness.command_line_of_tasks(__doc__).parse_args()
+    parser = harness.command_line_of_tasks(__doc__)
+    parser.add_argument("--orders", action="store_true", help="compare orders of channels")
+    parser.add_argument("--record", action="store_true", help="in the data that documents are written from")
+    return parser.parse_args()
 
 
 def main() -> None:
     arguments = parse()
     names = [task.name for task in chosen(arguments.tasks)]
-    harness.tabulate(names, rows_of, (arguments.samples,), COLUMNS, arguments.out)
+    if not arguments.orders:
+        harness.tabulate(names, rows_of, (arguments.samples,), COLUMNS, arguments.out)
+        return
+    rows = harness.tabulate(names, rows_of_orders, (arguments.samples,), COLUMNS, arguments.out)
+    if arguments.record:
+        kept = [{key: row[key] for key in RECORDED if key in row} for row in rows if "score" in row]
+        harness.record(harness.FIGURES / "pruning_orders.json", kept, harness.machine(), "order")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ Each step, and the file that holds it:
     canonicalization                     canonicalize/, a file for each rewrite, listed in rewrites.py
     packed caches of keys and values     kv_cache/apply.py
     channel equalization                 equalize/equalize_channels.py: scale_channels.py, rotate.py, standardize.py
-    channel reordering                   equalize/reorder_channels.py
+    channel reordering                   equalize/order_for_pruning.py, by reorder_channels.py
     outlier channels split off           equalize/split.py, quantize/choose_splits.py
     calibration                          quantize/calibrate.py
     per-layer error minimization         quantize/solve_weights.py: gptq.py on the second moments of moments.py
@@ -28,6 +28,7 @@ from ptqc.passes.allocate.constraints.latency import MeetLatency
 from ptqc.passes.allocate.constraints.memory import MeetMemory
 from ptqc.passes.allocate.lower import Lower
 from ptqc.passes.equalize.outliers import ScaleRows, SplitOutliers
+from ptqc.passes.equalize.reorder_channels import ReorderChannels
 from ptqc.passes.equalize.rotate import Rotate
 from ptqc.passes.equalize.scale_channels import ScaleChannels
 from ptqc.passes.equalize.standardize import Standardize
@@ -39,9 +40,9 @@ from ptqc.passes.quantize.solve_weights import SolveWeights
 from ptqc.passes.reconstruct.features import TuneFeatures
 from ptqc.passes.reconstruct.reconstruct import Reconstruct
 
-# Channel equalization: offered where channels are uneven, and accepted on held-back samples. ReorderChannels serves
-# formats that ask for an order.
-EVENING: tuple[type[Any], ...] = (Standardize, ScaleChannels, Rotate)
+# Channel equalization: offered where channels are uneven, and accepted on held-back samples. Channel
+# reordering: where weights are pruned to 2:4.
+EVENING: tuple[type[Any], ...] = (Standardize, ScaleChannels, Rotate, ReorderChannels)
 # Calibration, per-layer error minimization and sensitivity, whatever the budgets: measured in one way or the other.
 MEASURING: tuple[type[Any], ...] = (
     ChooseSplits,

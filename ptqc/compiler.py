@@ -43,6 +43,7 @@ from ptqc.passes.analyze import SENSITIVITY_SHARE, Run, analyze
 from ptqc.passes.base import Rewrite
 from ptqc.passes.dump import NO_DUMP, Dump
 from ptqc.passes.equalize.equalize_channels import evened
+from ptqc.passes.equalize.order_for_pruning import ordered_for_pruning
 from ptqc.passes.kv_cache.apply import with_packed_caches
 from ptqc.passes.quantize.phases import Decided
 from ptqc.passes.quantize.prepare import Prepared, affordable, prepare
@@ -144,6 +145,7 @@ def compile_model(model: Model, calibration: object, request: CompileRequest) ->
         check_detector(prepared, request.detector)
         scoring = request.scoring(prepared.model, labelled)
         prepared = evened(prepared, options, request.store, request.deadline, progress)  # channels scaled and rotated
+        prepared = ordered_for_pruning(prepared, options, progress)
         try:
             prepared, decided, notes, entry = request.analyze(prepared)
         except TimeTooShort as error:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ptqc.errors import Infeasible, NotFinite
-from ptqc.formats import Integer, Scaled
+from ptqc.formats import Integer
 from ptqc.ir.external import is_in_files
 from ptqc.ir.nodes import constant, initial
 from ptqc.ir.plan import Plan
@@ -61,7 +61,10 @@ def or_simpler(job: Job, fitted: Fitted, fitting: Fit) -> tuple[Job, Fitted]:
 
 
 def rounded_to_nearest(decided: Decided, options: CompileOptions, limit: int | None) -> Fitted:
-    """The best plan of uniform codes within the bytes, with all numbers rounded to nearest. Raises Infeasible."""
+    """Find the best plan of uniform codes within the bytes, rounded to nearest. Raises Infeasible.
+
+    A weight that has no such format, as one that is pruned, keeps its others as they were solved.
+    """
     problem = problem_of(decided, decided.undecided, options)
     uniform = {c.weight for c in problem.candidates if isinstance(c.form, Integer)}
     kept = tuple(c for c in problem.candidates if isinstance(c.form, Integer) or c.weight not in uniform)
@@ -79,7 +82,7 @@ def _nearest(decided: Decided, plan: Plan) -> TunedNumbers:
     for weight in plan.weights:
         form = plan.formats[weight.name]
         solutions[weight.name] = decided.solutions[weight.name, form]
-        if isinstance(form, Scaled):
+        if isinstance(form, Integer):
             values, axis = initial(decided.model, weight.name), weight.channel_axis
             solutions[weight.name] = Solution(form, *form.rounded(values, axis, powers=decided.powers), axis)
     graph = decided.model.graph

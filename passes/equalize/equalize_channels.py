@@ -215,7 +215,7 @@ def _with_constants(
     for name, array in arrays.items():
         if SEPARATOR not in name:
             set_constant(model, name, np.array(array))
-    return replace(prepared, model=model, evened=_digest(model))
+    return replace(prepared, model=model, evened=constants_digest(model))
 
 
 def _changed(before: ir.Model, after: ir.Model) -> dict[str, np.ndarray]:
@@ -346,7 +346,7 @@ class Offers:
             self._known = before
             return Note(name, "", f"undone, {len(notes)} places: {compared}", Level.SKIPPED)
         self._known = compared.after
-        self.prepared = replace(self.prepared, model=model, evened=_digest(model))
+        self.prepared = replace(self.prepared, model=model, evened=constants_digest(model))
         self._note(*notes, Note(name, "", str(compared)))
         return None
 
@@ -376,7 +376,7 @@ def _tied(model: ir.Model) -> int:
     return sum(weight.table is not None for weight in find_weights(model, find_layers(model)))
 
 
-def _digest(model: ir.Model) -> str:
+def constants_digest(model: ir.Model) -> str:
     """Of all constants of a model."""
     found = hashlib.sha256()
     for name in sorted(model.graph.initializers):

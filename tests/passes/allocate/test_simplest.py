@@ -1,6 +1,7 @@
 """A file never loses more than weights rounded to nearest with float activations, but for time that is worth it."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from compiling import Measured, measure_residual
 
 from ptqc.budget import parse_budgets
 from ptqc.execution.onnxruntime import Runner
-from ptqc.formats import Integer
+from ptqc.formats import Integer, TwoOfFour
 from ptqc.ir.nodes import initial
 from ptqc.ir.plan import Plan
 from ptqc.passes.allocate.activations_in_float import in_float
@@ -70,3 +71,13 @@ def test_a_good_file_stays(measured: Measured) -> None:
     fitted, found, job = taken(measured, measured.fit(LIMIT).plan)
     assert found is fitted
     assert job.notes == ()
+
+
+def test_pruned_weights_stay_as_they_were_solved(tmp_path: Path) -> None:
+    """Rounding to nearest would fill the zeros that the format needs."""
+    measured = measure_residual(tmp_path, activations="auto", sparsity="2:4")
+    simple = rounded_to_nearest(in_float(measured.context), measured.options, None)
+    pruned = [name for name, form in simple.plan.formats.items() if isinstance(form, TwoOfFour)]
+    assert pruned
+    for name in pruned:
+        assert simple.tuned.weights[name] is measured.context.solutions[name, simple.plan.formats[name]]

@@ -1,0 +1,65 @@
+"""Channels are ordered for pruning: the network stays the same function, and less is lost than in any regrouping."""
+
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from compiling import compiled, measure_residual, proto, residual, samples, weight
+
+import ptqc
+from ptqc.execution.onnxruntime import Runner
+from ptqc.options import CompileOptions
+from ptqc.passes.equalize.order_for_pruning import FOUR, best_order, lost_energy, ordered_for_pruning
+from ptqc.utils.progress import SILENT
+
+PRUNED = CompileOptions(sparsity="2:4")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_eight_channels_get_the_best_of_all_orders(seed: int) -> None:
+    energy = np.random.default_rng(seed).gamma(0.5, size=(6, 2 * FOUR))
+    every = (
+        [0, *first, *(channel for channel in range(1, 2 * FOUR) if channel not in first)]
+        for first in combinations(range(1, 2 * FOUR), FOUR - 1)
+    )
+    best = min(lost_energy(energy[:, order]) for order in every)
+    order = best_order(energy, np.random.default_rng(0))
+    assert sorted(order) == list(range(2 * FOUR))
+    assert lost_energy(energy[:, order]) == pytest.approx(best)
+
+
+def test_channels_that_are_strong_together_are_set_apart() -> None:
+    """Of 16 channels the first eight carry everything: as they are, half of it is lost; two to a four, nothing."""
+    energy = np.where(np.arange(16) < 8, 1.0, 0.0) * np.ones((3, 1))
+    assert lost_energy(energy) == 12
+    assert lost_energy(energy[:, best_order(energy, np.random.default_rng(0))]) == 0
+
+
+def test_the_network_computes_the_same_and_loses_less(tmp_path: Path) -> None:
+    prepared = measure_residual(tmp_path).prepared
+    ordered = ordered_for_pruning(prepared, PRUNED, SILENT)
+    assert ordered.model is not prepared.model
+    assert "pruning to 2:4 takes" in ordered.notes[-1].message
+    for feeds in prepared.samples[:4]:
+        (before,), (after,) = (Runner(model).run(feeds).values() for model in (prepared.model, ordered.model))
+        assert np.allclose(before, after, atol=1e-5)
+    again = ordered_for_pruning(prepared, PRUNED, SILENT)
+    assert again.evened == ordered.evened != prepared.evened
+
+
+def test_nothing_is_ordered_unless_weights_are_pruned(tmp_path: Path) -> None:
+    prepared = measure_residual(tmp_path).prepared
+    assert ordered_for_pruning(prepared, CompileOptions(), SILENT) is prepared
+
+
+def test_channels_of_inputs_and_outputs_stay(tmp_path: Path) -> None:
+    model = proto("g (float[N,8] x) => (float[N,8] y) { y = Gemm(x, w) }", w=weight(8, 8))
+    artifact = compiled(model, samples(8), tmp_path, sparsity="2:4", bits=(4,))
+    assert [note for note in artifact.manifest["notes"] if note["step"] == "order-for-pruning"] == []
+
+
+def test_a_compile_tells_of_it(tmp_path: Path) -> None:
+    artifact = compiled(residual(), samples(3, 8, 8), tmp_path, sparsity="2:4", bits=(4,))
+    assert [note["step"] for note in artifact.manifest["notes"]].count("order-for-pruning") == 1
+    ptqc.verify(artifact.folder)
