@@ -42,6 +42,7 @@ def raced(size: str, past: int, blocks: int, seconds: float) -> dict[str, Any]:
     """Milliseconds by form, a list over blocks, and bytes. Runs in a child."""
     from ptqc.codegen.cpu import isa, worker
     from ptqc.codegen.kernels.families import kv_attention
+    from ptqc.codegen.kernels.writing import PROCESSOR
     from ptqc.codegen.program.layout import Layout
     from ptqc.codegen.program.listing import Listing
     from ptqc.codegen.program.program import Program, ProgramStep
@@ -76,7 +77,8 @@ def raced(size: str, past: int, blocks: int, seconds: float) -> dict[str, Any]:
             name = f"{form}_{which}"
             layouts |= {name: y, **{other: layout(array) for other, array in given.items()}}
             values |= given
-            steps.append(ProgramStep(write(layout(left), places, y, chosen), tuple(given), name, name))
+            kernel = write(layout(left), places, y, chosen).compile(PROCESSOR)
+            steps.append(ProgramStep(kernel, tuple(given), name, name))
     inputs = tuple(name for step in steps for name in step.inputs)
     program = Program(tuple(steps), layouts, inputs, tuple(step.output for step in steps))
     with tempfile.TemporaryDirectory() as folder:

@@ -120,24 +120,22 @@ def libraries(folder: Path, sides: Sequence[int], wide: Sequence[Sequence[int]],
     from ptqc.codegen.cuda.emulator.opening import load_stand_ins
 
     load_stand_ins()
-    from ptqc.codegen.cuda.loops import ThreadLoops
-    from ptqc.codegen.kernels.writing import written_with
-
-    with written_with(ThreadLoops()):
-        _products(folder / "products", sides, wide, tiles)
-        _layers(folder / "layers" / "layers by warpgroups")
+    _products(folder / "products", sides, wide, tiles)
+    _layers(folder / "layers" / "layers by warpgroups")
 
 
 def _side_by_side(made: Sequence[tuple[Any, Any, Any, Any]], folder: Path, gpus: Sequence[str]) -> Any:
     """Write a library of kernels with one input each into a new folder; its program."""
     from ptqc.codegen.cuda import building
+    from ptqc.codegen.cuda.backend import CUDA
     from ptqc.codegen.cuda.toolkit import Toolkit
     from ptqc.codegen.program.program import Program, ProgramStep
 
     folder.mkdir(parents=True)
     layouts = {f"x{i}": x for i, (_, x, _, _) in enumerate(made)}
     layouts |= {f"y{i}": y for i, (_, _, y, _) in enumerate(made)}
-    steps = tuple(ProgramStep(built, (f"x{i}",), f"y{i}", f"y{i}") for i, (built, *_) in enumerate(made))
+    kernels = [kernel.compile(CUDA.loops) for kernel, *_ in made]
+    steps = tuple(ProgramStep(kernel, (f"x{i}",), f"y{i}", f"y{i}") for i, kernel in enumerate(kernels))
     inputs, outputs = (tuple(f"{end}{i}" for i in range(len(made))) for end in "xy")
     program = Program(steps, layouts, inputs, outputs)
     building.write(program, Toolkit.require(), list(gpus), folder)
@@ -160,8 +158,8 @@ def _products(folder: Path, sides: Sequence[int], wide: Sequence[Sequence[int]],
     steps, layouts = program.steps, program.layouts
     entries = [
         {
-            "kernel": step.built.name,
-            "constants": len(step.built.constants),
+            "kernel": step.kernel.name,
+            "constants": len(step.kernel.constants),
             "inputs": [layouts[step.inputs[0]].stored, list(layouts[step.inputs[0]].axes)],
             "outputs": [layouts[step.output].stored, list(layouts[step.output].axes)],
             **told,
@@ -219,16 +217,17 @@ def _square(side: int, tiles: int) -> Iterator[tuple[Any, Any, Any, dict[str, An
     """Codes of side × side times as many weights of 8 bits, in the tiles that are predicted to be fastest, and in
     others that a compile would try on a chip of which nothing is known."""
     from ptqc.codegen.cuda import mma
+    from ptqc.codegen.cuda.backend import CUDA
     from ptqc.codegen.cuda.tuning import tried
     from ptqc.codegen.cuda.variants import predicted_best
     from ptqc.codegen.program.program import ProgramStep
 
     layer = _square_layer(side, _weights(side))
-    built = predicted_best(mma.variants(layer))
-    yield built, layer.x, layer.y, {"what": "product", "sizes": [side, side, side]}
-    for variant in tried(ProgramStep(built, ("x",), "y", "y"), gpu="")[1:tiles]:
+    kernel = predicted_best(mma.variants(layer))
+    yield kernel, layer.x, layer.y, {"what": "product", "sizes": [side, side, side]}
+    for variant in tried(ProgramStep(kernel.compile(CUDA.loops), ("x",), "y", "y"), gpu="")[1:tiles]:
         told = {"what": "product", "sizes": [side, side, side], "tiles": variant.label}
-        yield variant.built(), layer.x, layer.y, told
+        yield variant.kernel(), layer.x, layer.y, told
 
 
 def _grouped_squares(side: int) -> Iterator[tuple[Any, Any, Any, dict[str, Any]]]:
@@ -239,7 +238,7 @@ def _grouped_squares(side: int) -> Iterator[tuple[Any, Any, Any, dict[str, Any]]
     layer = _square_layer(side, _weights(side))
     best = {variant.tiles.cut.row_tiles * ROWS: variant for variant in reversed(wgmma.variants(layer))}
     for columns, variant in sorted(best.items()):
-        yield variant.built(), layer.x, layer.y, {"what": f"product by m64n{columns}k32", "sizes": [side, side, side]}
+        yield variant.kernel(), layer.x, layer.y, {"what": f"product by m64n{columns}k32", "sizes": [side, side, side]}
 
 
 def _sparse_square(side: int) -> tuple[Any, Any, Any, dict[str, Any]]:
@@ -250,20 +249,21 @@ def _sparse_square(side: int) -> tuple[Any, Any, Any, dict[str, Any]]:
 
     kept = PATTERNS[np.random.default_rng(side).integers(0, len(PATTERNS), side * side // 4)]
     layer = _square_layer(side, _weights(side) * kept.reshape(side, side, 1, 1).astype(np.int8))
-    built = predicted_best(mma_sparse.variants(layer))
-    return built, layer.x, layer.y, {"what": "sparse product", "sizes": [side, side, side]}
+    kernel = predicted_best(mma_sparse.variants(layer))
+    return kernel, layer.x, layer.y, {"what": "sparse product", "sizes": [side, side, side]}
 
 
 def _float8_square(side: int) -> tuple[Any, Any, Any, dict[str, Any]]:
     """Numbers of FP8 with as many weights, and results in float32."""
     from ptqc.codegen.cuda import mma_fp8
-    from ptqc.codegen.kernels.float8 import Float8Numbers
+    from ptqc.codegen.cuda.variants import predicted_best
+    from ptqc.codegen.kernels.backend import Float8LayerSpec
     from ptqc.codegen.program.layout import Layout
 
     weights = np.random.default_rng(side).integers(0, 127, (side, side, 1, 1)).astype(np.uint8)
     layer, y, ones = _square_layer(side, weights), Layout((side, 1, side), "float32"), np.ones(side, np.float32)
-    built = mma_fp8.write(layer.x, y, Float8Numbers(layer.window, weights, ones, ones), ())
-    return built, layer.x, y, {"what": "FP8 product", "sizes": [side, side, side]}
+    kernel = predicted_best(mma_fp8.variants(Float8LayerSpec(layer.x, y, layer.window, weights, ones, ones)))
+    return kernel, layer.x, y, {"what": "FP8 product", "sizes": [side, side, side]}
 
 
 def _square_layer(side: int, weights: np.ndarray) -> Any:

@@ -23,7 +23,7 @@ from ptqc.codegen.kernels.tiling import Cut
 from ptqc.codegen.kernels.writing import Constant
 from ptqc.codegen.program.constants import Stored
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Alternatives, Program, ProgramStep
+from ptqc.codegen.program.program import Alternatives, CompiledKernel, Program, ProgramStep
 from ptqc.errors import UsageError
 from ptqc.runtime.runtime import PACKAGE
 from ptqc.utils.machine import processor_name
@@ -48,13 +48,13 @@ def tuned(program: Program, table: Table) -> Program:
 
 
 def _recut(step: ProgramStep, table: Table) -> ProgramStep:
-    alternatives, found = step.built.alternatives, table.get(step.built.name)
+    alternatives, found = step.kernel.alternatives, table.get(step.kernel.name)
     if alternatives is None or found is None or found.cut == alternatives.cuts[0]:
         return step
     if found.cut not in alternatives.cuts:
         known = ", ".join(str(tuple(cut)) for cut in alternatives.cuts)
-        raise UsageError(f"the tuning of {step.built.name} cuts it by {tuple(found.cut)}; known: {known}")
-    return replace(step, built=alternatives.write(found.cut))
+        raise UsageError(f"the tuning of {step.kernel.name} cuts it by {tuple(found.cut)}; known: {known}")
+    return replace(step, kernel=alternatives.write(found.cut))
 
 
 def measure(program: Program, isa: Isa, level: Tuning, store: Store | None) -> Table:
@@ -71,9 +71,9 @@ def measure(program: Program, isa: Isa, level: Tuning, store: Store | None) -> T
     return {name: found[name] for name in distinct}
 
 
-def tunable(program: Program) -> dict[str, tuple[ProgramStep, Alternatives[Cut]]]:
+def tunable(program: Program) -> dict[str, tuple[ProgramStep, Alternatives[Cut, CompiledKernel]]]:
     """Kernels that may be cut otherwise, by name: a step that calls it, and the ways."""
-    found = {step.built.name: (step, step.built.alternatives) for step in program.steps}
+    found = {step.kernel.name: (step, step.kernel.alternatives) for step in program.steps}
     return {name: (step, ways) for name, (step, ways) in found.items() if ways is not None}
 
 
@@ -120,11 +120,13 @@ class _Trials:
     runs: Sequence[Callable[[], object]]
 
     @classmethod
-    def of(cls, program: Program, step: ProgramStep, ways: Alternatives[Cut], isa: Isa, tried: int | None) -> "_Trials":
+    def of(
+        cls, program: Program, step: ProgramStep, ways: Alternatives[Cut, CompiledKernel], isa: Isa, tried: int | None
+    ) -> "_Trials":
         cuts = ways.cuts[:tried]
         seen = {length.name: length.seen for length in program.lengths}
         layouts = {name: program.layouts[name].sized(seen) for name in (*step.arguments, step.output)}
-        lengths = [seen[name] for name in step.built.lengths]
+        lengths = [seen[name] for name in step.kernel.lengths]
         kernels = [ways.write(cut) for cut in cuts]
         library = _compiled({kernel.name: kernel.function for kernel in kernels}, isa)
         inputs, output = [layouts[name] for name in step.arguments], layouts[step.output]
@@ -134,7 +136,7 @@ class _Trials:
             _call(library[kernel.name], [*(_filled(memory, i, each) for i, each in enumerate(arguments)), *lengths])
             for kernel, arguments in zip(kernels, given, strict=True)
         ]
-        return cls(step.built.name, cuts, runs)
+        return cls(step.kernel.name, cuts, runs)
 
 
 def _compiled(functions: Mapping[str, Any], isa: Isa) -> Any:

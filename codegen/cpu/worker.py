@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from ptqc.codegen.cpu import cache, isa, tuning
+from ptqc.codegen.cpu.backend import CpuBackend
 from ptqc.codegen.cpu.table import Request, Table, tables_to_json
 from ptqc.codegen.kernels import documents, lowering
 from ptqc.codegen.kernels.assignment import Assignment, telling, write_document
@@ -48,7 +49,7 @@ class CpuOrder:
         """A program for each instruction set."""
         given = self.assignment
         return {
-            chosen: lowering.program(given.lowered, given.seen, chosen, given.batching)
+            chosen: lowering.program(given.lowered, given.seen, CpuBackend(chosen), given.batching)
             for chosen in isa.several(self.cpu)
         }
 

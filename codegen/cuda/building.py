@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ptqc.codegen.cuda import cache, tuning, verification
+from ptqc.codegen.cuda.backend import CUDA
 from ptqc.codegen.cuda.emulator.opening import PTX, ROOM, open_image
 from ptqc.codegen.cuda.emulator.ptx import NotEmulated
 from ptqc.codegen.cuda.job_files import TARGET
-from ptqc.codegen.cuda.layers import CUDA
-from ptqc.codegen.cuda.loops import ThreadLoops
 from ptqc.codegen.cuda.machine_code import KernelCode
 from ptqc.codegen.cuda.predictions import predicted
 from ptqc.codegen.cuda.times_table import GpuTimes
@@ -22,7 +21,7 @@ from ptqc.codegen.kernels import documents, lowering
 from ptqc.codegen.kernels.assignment import Assignment, write_document
 from ptqc.codegen.kernels.job_files import REPORT
 from ptqc.codegen.kernels.package import module
-from ptqc.codegen.kernels.writing import written_with
+from ptqc.codegen.kernels.writing import PROCESSOR, Loops
 from ptqc.codegen.program.listing import Listing
 from ptqc.codegen.program.program import Program, Weights
 from ptqc.codegen.program.verify import Loaded
@@ -54,10 +53,9 @@ def build(folder: Path) -> None:
     times = GpuTimes.from_json(given.job["times"]) if given.job["times"] else None
     if times is not None:
         times = tuning.given(program, times)
-        with written_with(ThreadLoops()):
-            program = tuning.tuned(program, times)
+        program = tuning.tuned(program, times)
         write_document(folder / TUNING, times.to_json())
-    made = write(program, toolkit, gpus, folder, store)
+    made = write(program, toolkit, gpus, folder, store, PROCESSOR)
     listings = {TARGET: Listing.of(program).to_json()}
     code = {"machine_code": _codes(made), "predicted_microseconds_of_a_sample": _predicted(program)}
     write_document(folder / KERNELS, {"libraries": listings, **given.job["kept"], **code})
@@ -68,16 +66,22 @@ def build(folder: Path) -> None:
 
 def program_of(given: Assignment) -> Program:
     """The kernels of a job's network, in the variants that are predicted to be fastest."""
-    with written_with(ThreadLoops()):
-        return lowering.program(given.lowered, given.seen, CUDA, given.batching)
+    return lowering.program(given.lowered, given.seen, CUDA, given.batching)
 
 
-def write(program: Program, toolkit: Toolkit, gpus: list[str], folder: Path, store: Store | None = None) -> Delivered:
-    """Write the library of a program with its weights and interface."""
+def write(
+    program: Program,
+    toolkit: Toolkit,
+    gpus: list[str],
+    folder: Path,
+    store: Store | None = None,
+    unpacking: Loops = CUDA.loops,
+) -> Delivered:
+    """Write the library of a program with its weights and interface. unpacking: loops that unpack the weights."""
     weights = Weights()
     room = folder / ROOM
     room.mkdir()
-    image = cache.link(module(program, weights), toolkit, gpus, room, folder / library_file(TARGET), store)
+    image = cache.link(module(program, weights, unpacking), toolkit, gpus, room, folder / library_file(TARGET), store)
     (folder / WEIGHTS).write_bytes(bytes(weights))
     (folder / PTX).write_bytes(gzip.compress(image.ptx.encode(), mtime=0))
     build = {"isa": TARGET, "machine": "x86_64", "features": []}
@@ -106,7 +110,7 @@ def _codes(made: Delivered) -> dict[str, dict[str, Any]]:
 
 def _predicted(program: Program) -> dict[str, Any]:
     """By kernel and chip."""
-    return {step.built.name: found for step, found in zip(program.steps, predicted(program), strict=True)}
+    return {step.kernel.name: found for step, found in zip(program.steps, predicted(program), strict=True)}
 
 
 def _summary(codes: Collection[KernelCode]) -> dict[str, int]:

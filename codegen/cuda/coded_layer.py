@@ -8,28 +8,15 @@ import numpy as np
 from ptqc.codegen.cuda.isa import BY_ELEMENT
 from ptqc.codegen.cuda.packed_weights import Coding, PairCoding
 from ptqc.codegen.cuda.results import CodedResults
-from ptqc.codegen.kernels.epilogue import NOTHING, Epilogue
-from ptqc.codegen.kernels.requantization import Requantization
-from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Window
+from ptqc.codegen.kernels.backend import LayerSpec
 
 # Bits of a code that pairs have to save.
 WORTH = 2
 
 
 @dataclass(frozen=True, eq=False)
-class CodedLayer:
-    """Codes times weights (outputs, inputs, *kernel) of whole numbers that int8 holds.
-
-    x, y: how a sample of its input and of its output lies; y is codes, or real values where it is float32.
-    """
-
-    x: Layout
-    y: Layout
-    window: Window
-    weights: np.ndarray
-    requantization: Requantization
-    epilogue: Epilogue = NOTHING
+class CodedLayer(LayerSpec):
+    """A layer with what its kernels have in common."""
 
     @cached_property
     def codes(self) -> np.ndarray:

@@ -15,16 +15,16 @@ from ptqc.codegen.cuda.coded_layer import CodedLayer
 from ptqc.codegen.cuda.results import Results, ptx
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.isa import DOT
-from ptqc.codegen.kernels.writing import nest
+from ptqc.codegen.kernels.writing import Grid, Kernel
 from ptqc.codegen.program.constants import Arranged, IndexSource, Order, Stored
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import SUM_OF_PRODUCTS, Built, Window
+from ptqc.codegen.program.program import SUM_OF_PRODUCTS, Window
 
 # Bytes of two words: their lower and upper pairs side by side, and the lower and upper halves of two such.
 PAIRS, HALVES = (0x5140, 0x7362), (0x5410, 0x7632)
 
 
-def integer(layer: CodedLayer) -> Built:
+def integer(layer: CodedLayer) -> Kernel:
     """A layer with one input for each output."""
     window, results = layer.window, layer.results
     constants: list[Stored] = [Arranged(layer.codes, _order(window)), *results.constants(lambda values: values)]
@@ -58,12 +58,12 @@ class Columns:
     x: Layout
     results: Results
 
-    def body(self, batch: Any, x: Any, *rest: Any) -> None:
+    def body(self, grid: Grid, x: Any, *rest: Any) -> None:
         """See `ptqc.codegen.kernels.writing.write`."""
         beside, window = len(self.results.others), self.window
         others, (weights, *constants, out) = rest[:beside], rest[beside:]
         sizes = (*window.output, window.channels // DOT)
-        with nest(batch, sizes, window.products * window.channels) as (sample, (row, column, block)):
+        with grid.nest(sizes, window.products * window.channels) as (sample, (row, column, block)):
             words, pairs, taps = (T.alloc_buffer((DOT,), "uint32", scope="local") for _ in range(3))
             sums = T.alloc_buffer((DOT,), "int32", scope="local")
             for i in range(DOT):

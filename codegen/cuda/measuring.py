@@ -10,7 +10,6 @@ from typing import Any
 from ptqc.codegen.cuda.building import program_of
 from ptqc.codegen.cuda.gpu_specs import CHIPS
 from ptqc.codegen.cuda.job_files import DONE
-from ptqc.codegen.cuda.loops import ThreadLoops
 from ptqc.codegen.cuda.times import DeviceTimer
 from ptqc.codegen.cuda.times_table import GpuTimes, MeasuredKernel
 from ptqc.codegen.cuda.toolkit import Toolkit
@@ -19,7 +18,6 @@ from ptqc.codegen.cuda.tuning import tried, tunable
 from ptqc.codegen.cuda.variants import Variant
 from ptqc.codegen.kernels.assignment import Assignment, write_document
 from ptqc.codegen.kernels.job_files import REPORT
-from ptqc.codegen.kernels.writing import written_with
 from ptqc.codegen.program.program import Program, ProgramStep
 from ptqc.errors import TargetError
 from ptqc.runtime.cuda import CudaDevice
@@ -74,7 +72,7 @@ class Measuring:
     ) -> tuple[dict[str, MeasuredKernel], str]:
         """What was measured of some kernels, and what went wrong."""
         candidates = {
-            key: (step, {variant.label: variant.built() for variant in variants})
+            key: (step, {variant.label: step.kernel.cut(variant) for variant in variants})
             for key, (step, variants) in trials.items()
         }
         times, problem = self.timer.times(program.layouts, candidates, seconds)
@@ -106,8 +104,7 @@ def measured(folder: Path) -> None:
     if not given.batching.is_any:
         effort = replace(effort, samples=effort.samples[:1])
     timer = DeviceTimer(CudaDevice.from_json(given.job["device"]), Toolkit.require(), given.job["gpus"], effort)
-    with written_with(ThreadLoops()):
-        times = Measuring(timer, store, partial(tell, folder / DONE))(program_of(given))
+    times = Measuring(timer, store, partial(tell, folder / DONE))(program_of(given))
     if times.missing and not times.kernels:
         raise TargetError(f"no kernel could be measured on {times.device.name}: {times.missing}")
     write_document(folder / REPORT, times.to_json())

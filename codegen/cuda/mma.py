@@ -19,8 +19,8 @@ from ptqc.codegen.cuda.products import MATRICES, Registers, TiledProduct
 from ptqc.codegen.cuda.results import ptx
 from ptqc.codegen.cuda.tiles import BLOCK, BLOCKS, CHUNK, ROWS, STEP, SUMS, Tiles
 from ptqc.codegen.cuda.variants import Variant
+from ptqc.codegen.kernels.writing import Kernel
 from ptqc.codegen.program.constants import Arranged, InOrder, Stored
-from ptqc.codegen.program.program import Built
 
 MULTIPLY = "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32"
 
@@ -32,7 +32,7 @@ def variants(layer: CodedLayer) -> list[Variant]:
     return [Variant(Product.family, tiles, coding, partial(write, tiles, coding, layer)) for tiles in ranked]
 
 
-def write(tiles: Tiles, coding: Coding | PairCoding, layer: CodedLayer) -> Built:
+def write(tiles: Tiles, coding: Coding | PairCoding, layer: CodedLayer) -> Kernel:
     """One of them."""
     return Product(tiles, coding, layer.x, layer.results).build(stored(layer.codes, tiles, coding))
 

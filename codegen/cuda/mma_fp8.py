@@ -13,11 +13,10 @@ from ptqc.codegen.cuda.mma import Product, stored
 from ptqc.codegen.cuda.packed_weights import BYTE, Coding, add_products
 from ptqc.codegen.cuda.results import RealResults
 from ptqc.codegen.cuda.tiles import Tiles
-from ptqc.codegen.cuda.variants import Variant, predicted_best
-from ptqc.codegen.kernels.families.real_stages import RealStage
-from ptqc.codegen.kernels.float8 import Float8Numbers
-from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import SUM_OF_PRODUCTS, Built
+from ptqc.codegen.cuda.variants import Variant
+from ptqc.codegen.kernels.backend import Float8LayerSpec
+from ptqc.codegen.kernels.writing import Kernel
+from ptqc.codegen.program.program import SUM_OF_PRODUCTS
 
 CODING = Coding(BYTE)
 # Chips of compute capability 8.9 were measured to keep 13 digits of what they sum, of 16 products at a time (Xie et al.
@@ -26,22 +25,17 @@ CODING = Coding(BYTE)
 SUMS = replace(SUM_OF_PRODUCTS, of_chip=2.0**-10)
 
 
-def write(x: Layout, y: Layout, numbers: Float8Numbers, stages: Sequence[RealStage]) -> Built:
-    """See `ptqc.codegen.kernels.float8.Float8LayerWriter`."""
-    return predicted_best(variants(x, y, numbers, stages))
+def variants(layer: Float8LayerSpec) -> Iterator[Variant]:
+    """All ways to compute a layer."""
+    for tiles in costs.ranked(layer.window, len(layer.weights), CODING, is_float8=True):
+        yield Variant(Float8Product.family, tiles, CODING, partial(write, tiles, layer))
 
 
-def variants(x: Layout, y: Layout, numbers: Float8Numbers, stages: Sequence[RealStage]) -> Iterator[Variant]:
-    """All ways to compute it."""
-    for tiles in costs.ranked(numbers.window, len(numbers.weights), CODING, is_float8=True):
-        yield Variant(Float8Product.family, tiles, CODING, partial(cut, tiles, x, y, numbers, stages))
-
-
-def cut(tiles: Tiles, x: Layout, y: Layout, numbers: Float8Numbers, stages: Sequence[RealStage]) -> Built:
+def write(tiles: Tiles, layer: Float8LayerSpec) -> Kernel:
     """One of them."""
-    codes = numbers.weights
-    results = RealResults(y, BY_ELEMENT, len(codes), numbers.factor, numbers.bias, tuple(stages), SUMS)
-    return Float8Product(tiles, CODING, x, results).build(stored(codes.view(np.int8), tiles, CODING))
+    codes = layer.weights
+    results = RealResults(layer.y, BY_ELEMENT, len(codes), layer.factor, layer.bias, tuple(layer.stages), SUMS)
+    return Float8Product(tiles, CODING, layer.x, results).build(stored(codes.view(np.int8), tiles, CODING))
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from ptqc.codegen.cuda.sparse_codes import SparseCodes
 from ptqc.codegen.cuda.swap_ab import CHANNEL_TILES, PAIRS, LeftProduct
 from ptqc.codegen.cuda.tiles import BLOCK, CHUNK, LANES, STEP, SUMS, Tiles
 from ptqc.codegen.cuda.variants import Variant
+from ptqc.codegen.kernels.writing import Kernel
 from ptqc.codegen.program.constants import InOrder
-from ptqc.codegen.program.program import Built
 
 MULTIPLY = "mma.sp::ordered_metadata.sync.aligned.m16n8k64.row.col.s32.s8.u8.s32"
 # Of weights of 8 bits all lanes of a group give the places of some; there is nothing to select.
@@ -41,7 +41,7 @@ def variants(layer: CodedLayer) -> list[Variant]:
     ]
 
 
-def write(tiles: Tiles, coding: Coding, codes: SparseCodes, layer: CodedLayer) -> Built:
+def write(tiles: Tiles, coding: Coding, codes: SparseCodes, layer: CodedLayer) -> Kernel:
     """One of them. codes: the weights that are kept."""
     return SparseProduct(tiles, coding, layer.x, layer.results).build(InOrder(codes.pack(tiles, coding)))
 

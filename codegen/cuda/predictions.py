@@ -23,16 +23,16 @@ EACH_WAIT = 5
 
 def predicted(program: Program) -> list[Mapping[str, float]]:
     """Microseconds of each step for one sample, by chip."""
-    return [step.built.predicted or _of_elements(step, program.layouts) for step in program.steps]
+    return [step.kernel.predicted or _of_elements(step, program.layouts) for step in program.steps]
 
 
 def _of_elements(step: ProgramStep, layouts: Mapping[str, Layout]) -> dict[str, float]:
     read, made = [layouts[name] for name in step.arguments], layouts[step.output]
     threads = max(1, made.elements - sum(layouts[name].elements for name in step.placed))
     moved = threads * _size(made) + sum(layout.elements * _size(layout) for layout in read)
-    moved += sum(map(loaded_bytes, step.built.constants))
+    moved += sum(map(loaded_bytes, step.kernel.constants))
     numbers = threads + sum(layout.elements for layout in read)
-    instructions = EACH_NUMBER * numbers + EACH_OPERATION * step.built.operations
+    instructions = EACH_NUMBER * numbers + EACH_OPERATION * step.kernel.operations
     return {name: round(1e6 * _seconds(chip, moved, instructions, threads), 2) for name, chip in CHIPS.items()}
 
 

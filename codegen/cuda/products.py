@@ -19,9 +19,9 @@ from ptqc.codegen.cuda.results import Results, ptx
 from ptqc.codegen.cuda.tiles import BLOCKS, LANES, SUMS, WARP_COLUMNS, Tiles
 from ptqc.codegen.kernels.epilogue import PACKED
 from ptqc.codegen.kernels.families import build
+from ptqc.codegen.kernels.writing import Grid, Kernel
 from ptqc.codegen.program.constants import Stored
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Built
 
 MATRICES = "ldmatrix.sync.aligned.m8n8.x4.shared.b16"
 
@@ -86,7 +86,7 @@ class TiledProduct(ABC):
         """Wait for all that is still on its way."""
         ptx("cp.async.wait_all")
 
-    def build(self, stored: Stored) -> Built:
+    def build(self, stored: Stored) -> Kernel:
         """The kernel with its constants. stored: the weights."""
         window, results = self.tiles.window, self.results
         constants: list[Stored] = [
@@ -109,12 +109,12 @@ class TiledProduct(ABC):
         """Of a lane."""
         return self.tiles.cut.row_tiles * BLOCKS * SUMS
 
-    def body(self, batch: Any, x: Any, *rest: Any) -> None:
+    def body(self, grid: Grid, x: Any, *rest: Any) -> None:
         """See `ptqc.codegen.kernels.writing.write`."""
         tiles, beside = self.tiles, len(self.results.others)
         others, (weights, *constants, out) = rest[:beside], rest[beside:]
         rows, (_, row_warps, column_warps) = tiles.cut.rows, tiles.warps
-        total = T.Cast("int32", batch) * prod(tiles.window.output)
+        total = T.Cast("int32", grid.batch) * prod(tiles.window.output)
         with (
             T.launch_thread("blockIdx.x", T.truncdiv(total + (rows - 1), rows)) as tile,
             T.launch_thread("blockIdx.y", T.int32(tiles.panels)) as panel,

@@ -21,7 +21,7 @@ from ptqc.codegen.kernels.assignment import Assignment
 from ptqc.codegen.kernels.job_files import PROCESS, REPORT
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.listing import Listing
-from ptqc.codegen.program.program import Built, Program, ProgramStep
+from ptqc.codegen.program.program import CompiledKernel, Program, ProgramStep
 from ptqc.codegen.program.timing import TimedProgram
 from ptqc.errors import TargetError
 from ptqc.runtime.cuda import ADDRESSES, CudaDevice
@@ -35,7 +35,7 @@ from ptqc.utils.store import Store
 # Seconds that a process may take to start, to load kernels and to end.
 GRACE = 120.0
 # By the key of a kernel: a step that has it, and its variants by their labels, the first one first.
-Candidates = Mapping[str, tuple[ProgramStep, Mapping[str, Built]]]
+Candidates = Mapping[str, tuple[ProgramStep, Mapping[str, CompiledKernel]]]
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,9 @@ def _program(layouts: Mapping[str, Layout], candidates: Candidates) -> Program:
     return Program(tuple(steps), made, tuple(inputs), tuple(step.output for step in steps))
 
 
-def _trial(layouts: Mapping[str, Layout], key: str, step: ProgramStep, variants: Mapping[str, Built]) -> KernelTrial:
+def _trial(
+    layouts: Mapping[str, Layout], key: str, step: ProgramStep, variants: Mapping[str, CompiledKernel]
+) -> KernelTrial:
     timed = tuple(TimedVariant(label, built.name, len(built.constants)) for label, built in variants.items())
     return KernelTrial(key, tuple(_kind(layouts[name]) for name in step.arguments), _kind(layouts[step.output]), timed)
 
@@ -130,12 +132,12 @@ class KernelTimer:
 
     def __call__(self, program: Program) -> list[float]:
         """Microseconds of each step. Raises TargetError where one cannot be measured."""
-        steps = {step.built.name: step for step in program.steps}
+        steps = {step.kernel.name: step for step in program.steps}
         found = dict(self._known(steps))
         missing = [name for name in steps if name not in found]
         for first in range(0, len(missing), TOGETHER):
             together = missing[first : first + TOGETHER]
-            candidates = {name: (steps[name], {name: steps[name].built}) for name in together}
+            candidates = {name: (steps[name], {name: steps[name].kernel}) for name in together}
             times, problem = self.timer.times(program.layouts, candidates, self.timer.effort.seconds)
             for one in times:
                 (found[one.key],) = one.microseconds[one.key]
@@ -146,7 +148,7 @@ class KernelTimer:
                     f"{len(left)} kernels could not be timed on {self.timer.device.name}, {left[0]} among them: "
                     f"{told}; with --tune off their times are predicted"
                 )
-        return [found[step.built.name] for step in program.steps]
+        return [found[step.kernel.name] for step in program.steps]
 
     def _known(self, names: Iterable[str]) -> Iterator[tuple[str, float]]:
         for name in names:

@@ -25,13 +25,13 @@ def kernel_key(step: ProgramStep) -> str:
     The name is of the whole text: shape, bits, what follows the product, tiles. Weights with zeros may be taken by
     sparse kernels too, others of the same shape not.
     """
-    others = sorted({variant.family for variant in _variants(step)} - {step.built.family})
-    return " or ".join([step.built.name, *others])
+    others = sorted({variant.family for variant in _variants(step)} - {step.kernel.family})
+    return " or ".join([step.kernel.name, *others])
 
 
 def _variants(step: ProgramStep) -> Sequence[Variant]:
     """Of a layer on tensor cores; what the shared families could do otherwise counts on processors only."""
-    cuts = () if step.built.alternatives is None else step.built.alternatives.cuts
+    cuts = () if step.kernel.alternatives is None else step.kernel.alternatives.cuts
     return [cut for cut in cuts if isinstance(cut, Variant)]
 
 
@@ -84,8 +84,8 @@ def _chosen(step: ProgramStep, times: GpuTimes) -> ProgramStep:
         return step
     known = {variant.label: variant for variant in _variants(step)}
     if found.chosen not in known:
-        raise UsageError(f"the times of {step.built.name} choose {found.chosen!r}; known: {', '.join(known)}")
-    return replace(step, built=known[found.chosen].built())
+        raise UsageError(f"the times of {step.kernel.name} choose {found.chosen!r}; known: {', '.join(known)}")
+    return replace(step, kernel=step.kernel.cut(known[found.chosen]))
 
 
 def given(program: Program, times: GpuTimes) -> GpuTimes:

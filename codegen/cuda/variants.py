@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from ptqc.codegen.cuda import costs
 from ptqc.codegen.cuda.packed_weights import Coding, PairCoding
 from ptqc.codegen.cuda.tiles import Tiles
-from ptqc.codegen.program.program import Alternatives, Built
+from ptqc.codegen.kernels.writing import Kernel
+from ptqc.codegen.program.program import Alternatives
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Variant:
     family: str
     tiles: Tiles
     coding: Coding | PairCoding
-    write: Callable[[], Built]
+    write: Callable[[], Kernel]
     gpu: str = ""
 
     @property
@@ -41,15 +42,15 @@ class Variant:
         """Microseconds by chip."""
         return costs.predicted(self.tiles, self.coding, samples)
 
-    def built(self) -> Built:
+    def kernel(self) -> Kernel:
         """The kernel with its predicted times."""
         return replace(self.write(), predicted=self.predicted())
 
 
-def predicted_best(variants: Iterable[Variant], unproven: Iterable[Variant] = ()) -> Built:
+def predicted_best(variants: Iterable[Variant], unproven: Iterable[Variant] = ()) -> Kernel:
     """The kernel that is predicted to be fastest, of several such the first one; all variants are its alternatives.
 
     unproven: variants that only measurements may choose.
     """
     ordered = sorted(variants, key=lambda variant: variant.typical)
-    return replace(ordered[0].built(), alternatives=Alternatives([*ordered, *unproven], Variant.built))
+    return replace(ordered[0].kernel(), alternatives=Alternatives([*ordered, *unproven], Variant.kernel))

@@ -18,9 +18,10 @@ from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.cuda.results import ptx
 from ptqc.codegen.kernels.families import build
+from ptqc.codegen.kernels.writing import Grid, Kernel
 from ptqc.codegen.program.constants import InOrder, Stored
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import SUM_OF_PRODUCTS, Built, Declined
+from ptqc.codegen.program.program import SUM_OF_PRODUCTS, Unsupported
 
 MULTIPLY = "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
 LOAD = "ld.global.nc.v4.b32"
@@ -40,11 +41,11 @@ AND_OR = 0xEA
 BYTES = (0x5150, 0x5352)
 
 
-def product(x: Layout, y: Layout, weights: "WeightOnly", codes: np.ndarray, scales: np.ndarray) -> Built:
+def product(x: Layout, y: Layout, weights: "WeightOnly", codes: np.ndarray, scales: np.ndarray) -> Kernel:
     """x (rows, inputs) of float16 times codes · scales gives y (rows, outputs), float32 or float16.
 
     codes: int8 (outputs, inputs), within the weights' bits. scales: (outputs, blocks of inputs), float32 or float16.
-    Raises Declined for sizes that have no kernel.
+    Raises Unsupported for sizes that have no kernel.
     """
     weights.check()
     constants: list[Stored] = [InOrder(weights.pack(codes)), weights.pack_scales(scales)]
@@ -84,14 +85,14 @@ class WeightOnly:
     most_rows: int
 
     def check(self) -> None:
-        """Raises Declined where it cannot be written."""
+        """Raises Unsupported where it cannot be written."""
         if self.bits not in (4, 8) or self.block not in BLOCK_SIZES or self.most_rows not in (ROWS, MOST_ROWS):
-            raise Declined(
+            raise Unsupported(
                 f"{self.bits} bits with a scale for {self.block} inputs and {self.most_rows} rows: there are kernels "
                 f"for 4 and 8 bits, blocks of {', '.join(map(str, BLOCK_SIZES))} and {ROWS} or {MOST_ROWS} rows"
             )
         if self.inputs % self.turn:
-            raise Declined(f"{self.inputs} inputs are not a multiple of {self.turn}")
+            raise Unsupported(f"{self.inputs} inputs are not a multiple of {self.turn}")
 
     @property
     def unit(self) -> int:
@@ -140,9 +141,9 @@ class WeightOnly:
         padded = np.pad(scales, ((0, self.tiles * OUTPUTS - self.outputs), (0, 0)))
         return np.ascontiguousarray(padded.reshape(self.tiles, OUTPUTS, -1).transpose(0, 2, 1)).reshape(-1)
 
-    def body(self, batch: Any, x: Any, weights: Any, scales: Any, out: Any) -> None:
+    def body(self, grid: Grid, x: Any, weights: Any, scales: Any, out: Any) -> None:
         """See `ptqc.codegen.kernels.writing.write`."""
-        groups = T.truncdiv(T.Cast("int32", batch) + (self.most_rows - 1), self.most_rows)
+        groups = T.truncdiv(T.Cast("int32", grid.batch) + (self.most_rows - 1), self.most_rows)
         with (
             T.launch_thread("blockIdx.x", T.int32(self.tiles)) as tile,
             T.launch_thread("blockIdx.y", groups) as rows,
@@ -152,7 +153,7 @@ class WeightOnly:
             places = T.Bind(T.truncdiv(lane, 4)), T.Bind(T.truncmod(lane, 4))
             where = _Lane(tile, T.Bind(rows * self.most_rows), lane, *places)
             room = self._room()
-            last = T.Bind(T.Cast("int32", batch) - 1)
+            last = T.Bind(T.Cast("int32", grid.batch) - 1)
             with T.serial(-(-self.turns // self.warps)) as i:
                 turn = T.Bind(i * self.warps + warp)
                 with T.If(turn < self.turns), T.Then():

@@ -27,7 +27,7 @@ from ptqc.codegen.cuda.swap_ab import CHANNEL_TILES, PAIRS, LeftProduct
 from ptqc.codegen.cuda.tiles import BLOCK, CHUNK, PART, ROWS, STEP, SUMS
 from ptqc.codegen.cuda.variants import Variant
 from ptqc.codegen.cuda.wgmma_tiles import GroupTiles
-from ptqc.codegen.program.program import Built
+from ptqc.codegen.kernels.writing import Kernel
 
 MULTIPLY = "wgmma.mma_async.sync.aligned.m64n{}k32.s32.s8.u8"
 MULTIPLY_ALONE = "mma.sync.aligned.m16n8k32.row.col.s32.s8.u8.s32"
@@ -59,7 +59,7 @@ def variants(layer: CodedLayer) -> list[Variant]:
     ]
 
 
-def write(tiles: GroupTiles, coding: Coding | PairCoding, layer: CodedLayer) -> Built:
+def write(tiles: GroupTiles, coding: Coding | PairCoding, layer: CodedLayer) -> Kernel:
     """One of them."""
     return GroupProduct(tiles, coding, layer.x, layer.results).build(stored(layer.codes, tiles, coding))
 

@@ -35,10 +35,10 @@ def _value(program: Program, name: str) -> dict[str, Any]:
 
 def figures(program: Program, lowered: Lowered) -> dict[str, Any]:
     """Kernels, steps by family, and bytes. lowered: what it was made of."""
-    families = Counter(step.built.family for step in program.steps)
-    stored = [constant for step in program.steps for constant in step.built.constants]
+    families = Counter(step.kernel.family for step in program.steps)
+    stored = [constant for step in program.steps for constant in step.kernel.constants]
     return {
-        "kernels": len({step.built.name for step in program.steps}),
+        "kernels": len({step.kernel.name for step in program.steps}),
         "steps": dict(sorted(families.items())),
         "constant_bytes": sum(constants.stored_bytes(constant) for constant in stored),
         "loaded_bytes": sum(constants.loaded_bytes(constant) for constant in stored),
@@ -50,7 +50,7 @@ def figures(program: Program, lowered: Lowered) -> dict[str, Any]:
 
 def _rounds(step: ProgramStep) -> bool:
     """Whether real numbers become codes, FP8 or bfloat16."""
-    return step.built.family in ("quantize", "quantize_float8") or step.built.accuracy.to_bfloat16
+    return step.kernel.family in ("quantize", "quantize_float8") or step.kernel.accuracy.to_bfloat16
 
 
 def _exception(stored: Sequence[Stored]) -> str:

@@ -7,21 +7,23 @@ from typing import Self
 
 import numpy as np
 
-from ptqc.codegen.kernels.epilogue import NOTHING, Epilogue, Stage
+from ptqc.codegen.kernels.backend import LayerSpec
+from ptqc.codegen.kernels.epilogue import Stage
 from ptqc.codegen.kernels.families import functions, move, planes, pointwise, pool
 from ptqc.codegen.kernels.families.functions import Function
 from ptqc.codegen.kernels.families.real_stages import Beside, RealStage, WithVector, functions_of, reading
 from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.kernels.writing import Kernel
 from ptqc.codegen.program.layout import ROUNDED, Layout
-from ptqc.codegen.program.program import Built, Window
+from ptqc.codegen.program.program import CompiledKernel, Window
 from ptqc.ir.integer_arithmetic import Reals
 
 
-class Draft(ABC):
+class PendingKernel(ABC):
     """A kernel to be."""
 
     @abstractmethod
-    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Kernel | CompiledKernel:
         """The kernel for its inputs and its output as they lie in the end."""
 
     def reads_framed(self, _value: Layout) -> bool:
@@ -32,12 +34,12 @@ class Draft(ABC):
         """Whether the output may lie in a larger plane."""
         return False
 
-    def takes_in(self, _step: "Draft", _index: int) -> bool:
+    def can_fuse(self, _step: "PendingKernel", _index: int) -> bool:
         """Whether what alone reads the output, as this operand, may become part of the kernel."""
         return False
 
 
-class ByPixel(Draft):
+class ByPixel(PendingKernel):
     """A kernel that goes from pixel to pixel, and so may read and make what lies in a larger plane."""
 
     def is_by_pixel(self) -> bool:
@@ -54,73 +56,71 @@ class ByPixel(Draft):
 
 
 @dataclass(frozen=True, eq=False)
-class Finished(Draft):
+class FixedKernel(PendingKernel):
     """A kernel that stays as it is."""
 
-    built: Built
+    kernel: CompiledKernel
 
-    def write(self, _inputs: Sequence[Layout], _output: Layout) -> Built:
-        return self.built
+    def write(self, _inputs: Sequence[Layout], _output: Layout) -> CompiledKernel:
+        return self.kernel
 
 
 @dataclass(frozen=True, eq=False)
-class Alias(Draft):
+class Alias(PendingKernel):
     """The same memory as a value of other axes."""
 
     isa: Isa
 
-    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Kernel:
         """The kernel, where it is left."""
         flat = Layout((output.elements,), inputs[0].dtype)
         return pointwise.copy(flat, flat, self.isa)
 
 
 @dataclass(frozen=True, eq=False)
-class Given(Draft):
+class Given(PendingKernel):
     """An output as the model declares it."""
 
     isa: Isa
 
-    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Kernel:
         """The kernel, where it is left."""
         return pointwise.copy(inputs[0], output, self.isa)
 
 
-@dataclass(frozen=True, eq=False)
-class Windowed(Draft):
-    """A kernel that slides a window over a plane. kernel: rows and columns of the window."""
+def _reads_framed(window: tuple[int, int], value: Layout) -> bool:
+    """Whether a layer may read a value from a larger plane: other channels must not cut a row of its window."""
+    return value.frame is None or window[1] == 1 or value.frame.size[0] == value.shape[0]
 
-    kernel: tuple[int, int]
+
+@dataclass(frozen=True, eq=False)
+class IntegerLayer(PendingKernel):
+    """A convolution or product between codes."""
+
+    #: Its layouts and its epilogue are those before anything is fused.
+    spec: LayerSpec
+    layer: Callable[[LayerSpec], Kernel]
 
     def reads_framed(self, value: Layout) -> bool:
-        """A row of the window is one run of elements, so it must not be cut by other channels."""
-        return value.frame is None or self.kernel[1] == 1 or value.frame.size[0] == value.shape[0]
+        return _reads_framed(self.spec.window.kernel, value)
 
     def makes_framed(self) -> bool:
         return True
 
-
-@dataclass(frozen=True, eq=False)
-class IntegerLayer(Windowed):
-    """A convolution or product between codes. layer: writes it between two layouts."""
-
-    layer: Callable[[Layout, Layout, Epilogue], Built]
-    epilogue: Epilogue = NOTHING
-
-    def takes_in(self, step: Draft, _index: int) -> bool:
+    def can_fuse(self, step: PendingKernel, _index: int) -> bool:
         """Table look-ups and sums."""
         return isinstance(step, TableLookup | IntegerAdd)
 
-    def then(self, stage: Stage) -> "IntegerLayer":
+    def fuse(self, stage: Stage) -> "IntegerLayer":
         """The same layer with one more stage behind it."""
-        return replace(self, epilogue=self.epilogue.then(stage))
+        return replace(self, spec=replace(self.spec, epilogue=self.spec.epilogue.then(stage)))
 
-    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Kernel:
         """The kernel; what its stages read follows the layer's own input."""
-        return self.layer(inputs[0], output, self.epilogue.reading(inputs[1:]))
+        return self.layer(replace(self.spec, x=inputs[0], y=output, epilogue=self.spec.epilogue.reading(inputs[1:])))
 
 
-class Staged(Draft):
+class Staged(PendingKernel):
     """What may be a stage of a kernel that makes one of its operands."""
 
     def may_follow(self, _own: int) -> bool:
@@ -132,16 +132,16 @@ class Staged(Draft):
         """The same behind what makes operand `own`."""
 
 
-class Composed(Draft):
+class Composed(PendingKernel):
     """Real numbers of which more is computed before they are stored. stages: one of the other's result."""
 
     stages: tuple[RealStage, ...]
 
-    def takes_in(self, step: Draft, _index: int) -> bool:
+    def can_fuse(self, step: PendingKernel, _index: int) -> bool:
         """Functions that the last bits of what is made do not matter to, and at last rounding."""
         return not self.is_rounded and isinstance(step, Unary) and _fits(step.function)
 
-    def then(self, stage: RealStage) -> Self:
+    def fuse(self, stage: RealStage) -> Self:
         """The same kernel, with a stage behind what it makes."""
         return replace(self, stages=(*self.stages, stage))  # type: ignore[type-var]
 
@@ -157,23 +157,30 @@ def _fits(stage: RealStage) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class RealLayer(Composed, Windowed):
-    """A convolution or product in float32. layer: writes it between two layouts, and stages of what it makes.
+class RealLayer(Composed):
+    """A convolution or product in float32."""
 
-    is_dense: whether it takes in operations with other numbers.
-    """
-
-    layer: Callable[[Layout, Layout, Sequence[RealStage]], Built]
+    #: Rows and columns of its window.
+    window: tuple[int, int]
+    #: Writes it between two layouts, with stages of what it makes.
+    layer: Callable[[Layout, Layout, Sequence[RealStage]], Kernel]
+    #: Whether operations with other numbers may become part of it.
     is_dense: bool
     stages: tuple[RealStage, ...] = ()
 
-    def takes_in(self, step: Draft, index: int) -> bool:
+    def reads_framed(self, value: Layout) -> bool:
+        return _reads_framed(self.window, value)
+
+    def makes_framed(self) -> bool:
+        return True
+
+    def can_fuse(self, step: PendingKernel, index: int) -> bool:
         """Sums with other values too."""
         if not self.is_dense or self.is_rounded or not isinstance(step, Staged):
-            return super().takes_in(step, index)
+            return super().can_fuse(step, index)
         return step.may_follow(index) and _fits(step.stage(index))
 
-    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Kernel:
         """The kernel; what its stages read follows the layer's own input."""
         return self.layer(inputs[0], output, reading(self.stages, inputs[1:]))
 
@@ -195,11 +202,11 @@ class Float8Layer(RealLayer):
 class IntegerProduct(RealLayer):
     """A product of codes that gives real numbers, to the last bit those of ONNX Runtime."""
 
-    def takes_in(self, step: Draft, index: int) -> bool:
+    def can_fuse(self, step: PendingKernel, index: int) -> bool:
         """Whatever is computed of these with other values, too."""
         if not self.stages and isinstance(step, Binary | RowBinary | VectorBinary):
             return step.may_follow(index)
-        return super().takes_in(step, index)
+        return super().can_fuse(step, index)
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,7 +220,7 @@ class Binary(Composed, Staged):
     def stage(self, own: int) -> RealStage:
         return Beside(self.op_type, own)
 
-    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Kernel:
         return functions.binary(self.op_type, inputs, output, self.isa, then=functions_of(self.stages))
 
 
@@ -224,7 +231,7 @@ class RowBinary(Staged):
     isa: Isa
     op_type: str
     by_row: int
-    built: Built
+    kernel: Kernel
 
     def may_follow(self, own: int) -> bool:
         """Whether the other operand is made."""
@@ -233,8 +240,8 @@ class RowBinary(Staged):
     def stage(self, own: int) -> RealStage:
         return Beside(self.op_type, own, is_by_row=True)
 
-    def write(self, _inputs: Sequence[Layout], _output: Layout) -> Built:
-        return self.built
+    def write(self, _inputs: Sequence[Layout], _output: Layout) -> Kernel:
+        return self.kernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,11 +260,11 @@ class VectorBinary(Staged):
     def stage(self, _own: int) -> RealStage:
         return WithVector(self.op_type, 1 - self.place, self.array)
 
-    def takes_in(self, step: Draft, _index: int) -> bool:
+    def can_fuse(self, step: PendingKernel, _index: int) -> bool:
         """Rounding."""
         return self.rounding is None and isinstance(step, Quantized)
 
-    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Kernel:
         function = functions.BINARY[self.op_type]
         operation = (lambda x, c: function(c, x)) if self.place == 0 else function
         family = f"{self.op_type.lower()}_array{self.place}"
@@ -265,14 +272,14 @@ class VectorBinary(Staged):
 
 
 @dataclass(frozen=True, eq=False)
-class Quantized(Draft):
+class Quantized(PendingKernel):
     """Codes of real values."""
 
     isa: Isa
     scale: float
     zero_point: int
 
-    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Kernel:
         return pointwise.quantize(inputs[0], output, self.isa, self.scale, self.zero_point)
 
 
@@ -287,38 +294,38 @@ class Unary(Composed, Staged):
     def stage(self, _own: int) -> RealStage:
         return self.function
 
-    def takes_in(self, step: Draft, index: int) -> bool:
+    def can_fuse(self, step: PendingKernel, index: int) -> bool:
         """What any composed kernel takes in, but nothing behind rounding."""
-        return self.function.form != ROUNDED and super().takes_in(step, index)
+        return self.function.form != ROUNDED and super().can_fuse(step, index)
 
-    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Kernel:
         return functions.unary((self.function, *functions_of(self.stages)), inputs[0], output, self.isa)
 
 
 @dataclass(frozen=True, eq=False)
-class TableLookup(Draft):
+class TableLookup(PendingKernel):
     """A function of codes."""
 
     isa: Isa
     entries: np.ndarray
 
-    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Kernel:
         return pointwise.table(inputs[0], output, self.isa, self.entries)
 
 
 @dataclass(frozen=True, eq=False)
-class IntegerAdd(Draft):
+class IntegerAdd(PendingKernel):
     """A sum of two values of codes of one shape; numbers: as in `ptqc.ir.integer_arithmetic.add`."""
 
     isa: Isa
     numbers: Reals
 
-    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Kernel:
         return pointwise.add(inputs, output, self.isa, self.numbers)
 
 
 @dataclass(frozen=True, eq=False)
-class Pad(Draft):
+class Pad(PendingKernel):
     """A plane with a border. placed: whether the plane lies in the output already."""
 
     isa: Isa
@@ -327,7 +334,7 @@ class Pad(Draft):
     value: float
     placed: bool = False
 
-    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Kernel:
         if self.placed:
             return move.border(inputs[0], output, self.value, self.isa)
         return move.pad(inputs[0], output, (0, self.top, self.left), self.value, self.isa)
@@ -344,7 +351,7 @@ class Concat(ByPixel):
     axis: int
     placed: frozenset[int] = frozenset()
 
-    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Kernel:
         return move.concat(inputs, output, self.axis, self.isa, self.placed)
 
     def is_by_pixel(self) -> bool:
@@ -359,7 +366,7 @@ class MaxPool(ByPixel):
     isa: Isa
     window: Window
 
-    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Kernel:
         return pool.largest(inputs[0], output, self.window, self.isa)
 
 
@@ -371,7 +378,7 @@ class StridedSlice(ByPixel):
     starts: Sequence[int]
     steps: Sequence[int]
 
-    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Kernel:
         return move.strided(inputs[0], output, self.starts, self.steps, self.isa)
 
     def behind(self, first: "StridedSlice") -> "StridedSlice":
@@ -392,12 +399,12 @@ class NearestResize(ByPixel):
     isa: Isa
     maps: Sequence[np.ndarray]
 
-    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Kernel:
         return move.nearest(inputs[0], output, self.maps, self.isa)
 
 
 @dataclass(frozen=True, eq=False)
-class QuantizedImage(Draft):
+class QuantizedImage(PendingKernel):
     """Codes of a picture that comes plane by plane. has_vectors: whether its rows fill whole vectors."""
 
     isa: Isa
@@ -405,7 +412,7 @@ class QuantizedImage(Draft):
     zero_point: int
     has_vectors: bool
 
-    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Kernel:
         return planes.quantize(inputs[0], output, self.isa, self.scale, self.zero_point)
 
     def makes_framed(self) -> bool:

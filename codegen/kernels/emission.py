@@ -6,14 +6,16 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.codegen.kernels.drafts import Draft, Finished, Given, Pad
+from ptqc.codegen.kernels.backend import KernelBackend
+from ptqc.codegen.kernels.drafts import FixedKernel, Given, Pad, PendingKernel
 from ptqc.codegen.kernels.families import move, pointwise, sizes
 from ptqc.codegen.kernels.families.functions import Function
-from ptqc.codegen.kernels.fusion import Drafted, fused
+from ptqc.codegen.kernels.fusion import PendingStep, fused
 from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.kernels.writing import Kernel
 from ptqc.codegen.program.layout import BFLOAT16, Layout
 from ptqc.codegen.program.probing import fit
-from ptqc.codegen.program.program import Axes, Built, Declined, Program, ProgramStep
+from ptqc.codegen.program.program import Axes, CompiledKernel, Program, ProgramStep, Unsupported
 from ptqc.formats import to_bfloat16
 from ptqc.ir.lowered import Lowered
 from ptqc.ir.nodes import required
@@ -36,9 +38,9 @@ class Emission:
     axes: Axes
     dtypes: Mapping[str, str]
     constants: Mapping[str, np.ndarray]
-    isa: Isa
+    backend: KernelBackend
     layouts: dict[str, Layout] = field(default_factory=dict)
-    steps: list[Drafted] = field(default_factory=list)
+    steps: list[PendingStep] = field(default_factory=list)
     functions: dict[str, tuple[str, np.ndarray]] = field(default_factory=dict)
     reals: dict[str, tuple[ir.Value, Function]] = field(default_factory=dict)
     bfloats: dict[str, bool] = field(default_factory=dict)
@@ -48,8 +50,13 @@ class Emission:
     largest: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     limits: list[Limit] = field(default_factory=list)
 
+    @property
+    def isa(self) -> Isa:
+        """The instructions of the target."""
+        return self.backend.isa
+
     def shape(self, value: ir.Value) -> Shape:
-        """Shape of one sample. Raises Declined when the first axis is not the batch."""
+        """Shape of one sample. Raises Unsupported when the first axis is not the batch."""
         return self.axes.sample(str(value.name))
 
     def sizes(self, value: ir.Value | None) -> Shape:
@@ -65,18 +72,18 @@ class Emission:
         return self.axes.outer(*(str(required(value).name) for value in values), touched=touched)
 
     def check_one_sample(self, value: ir.Value | None) -> None:
-        """Raises Declined where a run has several of what an operator takes one by one."""
+        """Raises Unsupported where a run has several of what an operator takes one by one."""
         if not self.axes.lead(str(required(value).name)):
-            raise Declined(f"a run has several samples of its input {required(value).name}")
+            raise Unsupported(f"a run has several samples of its input {required(value).name}")
 
     def is_constant(self, value: ir.Value | None) -> bool:
         """Whether a value never changes."""
         return value is not None and value.name in self.constants
 
     def number(self, value: ir.Value | None) -> np.ndarray:
-        """A constant input. Raises Declined when it is computed from the model's inputs."""
+        """A constant input. Raises Unsupported when it is computed from the model's inputs."""
         if value is None or not self.is_constant(value):
-            raise Declined(f"its input {value.name if value is not None else ''} is not constant")
+            raise Unsupported(f"its input {value.name if value is not None else ''} is not constant")
         return self.constants[str(value.name)]
 
     def number_at(self, value: ir.Value | None, point: int) -> np.ndarray:
@@ -108,23 +115,25 @@ class Emission:
             self.limit(largest, count - 1)
 
     def fitted(self, numbers: Sequence[int]) -> Size:
-        """What is these numbers at the points. Raises Declined where that is no sum of lengths."""
+        """What is these numbers at the points. Raises Unsupported where that is no sum of lengths."""
         found: Size | None = fit(self.points, numbers)
         if found is None:
-            raise Declined(f"{', '.join(map(str, numbers))} is no sum of lengths")
+            raise Unsupported(f"{', '.join(map(str, numbers))} is no sum of lengths")
         return found
 
-    def add(self, kernel: Built | Draft, inputs: Sequence[str], output: str, layout: Layout) -> str:
+    def add(
+        self, kernel: Kernel | CompiledKernel | PendingKernel, inputs: Sequence[str], output: str, layout: Layout
+    ) -> str:
         """Append a kernel."""
-        draft = Finished(kernel) if isinstance(kernel, Built) else kernel
-        self.steps.append(Drafted(draft, tuple(inputs), output))
+        pending = kernel if isinstance(kernel, PendingKernel) else FixedKernel(self._compiled(kernel))
+        self.steps.append(PendingStep(pending, tuple(inputs), output))
         self.layouts[output] = layout
         return output
 
     def apply(
         self,
         node: ir.Node,
-        build: Callable[[Layout, Layout], Built | Draft],
+        build: Callable[[Layout, Layout], Kernel | PendingKernel],
         source: str | None = None,
         *,
         outer: int = 1,
@@ -146,7 +155,7 @@ class Emission:
         layout = Layout(shape, dtype or given.dtype, plain=plain)
         self.add(build(given, layout), [source], str(node.outputs[0].name), layout)
 
-    def _apply_whole(self, node: ir.Node, build: Callable[[Layout, Layout], Built | Draft]) -> None:
+    def _apply_whole(self, node: ir.Node, build: Callable[[Layout, Layout], Kernel | PendingKernel]) -> None:
         source, given = self.whole(node.inputs[0])
         self.add_whole(
             build(given, self.whole_output(node.outputs[0], given.dtype)), [source], [given], node.outputs[0]
@@ -166,17 +175,17 @@ class Emission:
         """The same of an output to be."""
         return Layout(self.sizes(value), dtype, plain=True)
 
-    def add_as(self, kernel: Built | Draft, inputs: Sequence[str], output: ir.Value, layout: Layout) -> None:
+    def add_as(self, kernel: Kernel | PendingKernel, inputs: Sequence[str], output: ir.Value, layout: Layout) -> None:
         """Append a kernel that was written for a layout of the output that may have every axis."""
         self.add(kernel, inputs, str(output.name), replace(layout, shape=self.shape(output)))
 
     def add_whole(
-        self, kernel: Built | Draft, inputs: Sequence[str], given: Sequence[Layout], output: ir.Value
+        self, kernel: Kernel | PendingKernel, inputs: Sequence[str], given: Sequence[Layout], output: ir.Value
     ) -> None:
         """Append a kernel between layouts as `whole` gives them, whose output has the type of the first one."""
         dtype = given[0].dtype
-        built = kernel.write(given, self.whole_output(output, dtype)) if isinstance(kernel, Draft) else kernel
-        self.add(built, inputs, str(output.name), Layout(self.shape(output), dtype, plain=True))
+        written = kernel.write(given, self.whole_output(output, dtype)) if isinstance(kernel, PendingKernel) else kernel
+        self.add(written, inputs, str(output.name), Layout(self.shape(output), dtype, plain=True))
 
     def operand(self, value: ir.Value | None, *, stored: bool = False) -> str:
         """The name of a value's buffer that is no input of the model's. stored: perhaps of bfloat16."""
@@ -185,10 +194,10 @@ class Emission:
     def real(self, value: ir.Value | None, *, stored: bool = False) -> str:
         """The name of a value's buffer. stored: perhaps of bfloat16.
 
-        Raises Declined where its elements are no real numbers in single precision.
+        Raises Unsupported where its elements are no real numbers in single precision.
         """
         if self.dtype(value) != "float32":
-            raise Declined(f"its input {required(value).name} is {self.dtype(value)}, and only float32 has a kernel")
+            raise Unsupported(f"its input {required(value).name} is {self.dtype(value)}, and only float32 has a kernel")
         return self.read(value, stored=stored)
 
     def aligned(self, names: Sequence[str]) -> list[str]:
@@ -234,9 +243,13 @@ class Emission:
         name = self._stored(value)
         moved, layout = f"{name}@float8", replace(self.layouts[name], dtype="uint8", outside=False)
         if moved not in self.layouts:
-            again = pointwise.quantize_float8(self.layouts[name], layout, self.isa, float(scale), "recode_float8")
-            self.add(again, [name], moved, layout)
+            self.add(self.to_float8(self.layouts[name], layout, float(scale), "recode_float8"), [name], moved, layout)
         return moved, scale
+
+    def to_float8(self, x: Layout, y: Layout, scale: float, family: str = "quantize_float8") -> Kernel:
+        """Round real values to codes of FP8, where the target has these."""
+        assert self.backend.float8 is not None
+        return pointwise.quantize_float8(x, y, self.isa, scale, self.backend.float8.code, family)
 
     def _scale_of_float8(self, value: ir.Value | None) -> np.float32 | None:
         """That of a value rounded to FP8, or made of such values by moving them."""
@@ -274,10 +287,10 @@ class Emission:
         if name in self.numbers:
             return self._of_lengths(name)
         if name not in self.constants:
-            raise Declined(f"its input {name} follows from the batch size")
+            raise Unsupported(f"its input {name} follows from the batch size")
         array = self._of_one_sample(name)
         if not array.size:
-            raise Declined(f"{name} has no elements")
+            raise Unsupported(f"{name} has no elements")
         layout = Layout(array.shape, str(array.dtype), plain=True)
         return self.add(move.constant(layout, array, self.isa), [], name, layout)
 
@@ -294,7 +307,7 @@ class Emission:
         if self.axes.batch is None:
             return np.reshape(array, array.shape[int(array.shape[:1] == (1,)) :])
         if array.shape[:1] != (1,):
-            raise Declined(f"its input {name} differs from sample to sample")
+            raise Unsupported(f"its input {name} differs from sample to sample")
         return np.asarray(array[0])
 
     def _dequantize(self, node: ir.Node, output: str, *, outside: bool) -> str:
@@ -369,16 +382,24 @@ class Emission:
         inputs = tuple(str(value.name) for value in graph.inputs)
         outputs = tuple(_outside(value) for value in graph.outputs)
         names = {_outside(value): str(value.name) for value in graph.outputs}
-        drafted, layouts = fused(self.steps, self.layouts, outputs)
-        steps = tuple(_written(step, layouts, names.get(step.output, step.output)) for step in drafted)
+        pending, layouts = fused(self.steps, self.layouts, outputs)
+        steps = tuple(self._step(step, layouts, names.get(step.output, step.output)) for step in pending)
         declared = {} if is_any else {str(value.name): self.sizes(value) for value in graph.inputs}
         declared |= {} if is_any else {_outside(value): self.sizes(value) for value in graph.outputs}
         return Program(steps, layouts, inputs, outputs, names, declared, fixed, self.lengths, narrowest(self.limits))
 
+    def _compiled(self, kernel: Kernel | CompiledKernel) -> CompiledKernel:
+        return kernel.compile(self.backend.loops) if isinstance(kernel, Kernel) else kernel
+
+    def _step(self, step: PendingStep, layouts: Mapping[str, Layout], value: str) -> ProgramStep:
+        """The step with its kernel. value: what the lowered graph calls its output."""
+        kernel = self._compiled(step.pending.write([layouts[name] for name in step.inputs], layouts[step.output]))
+        return ProgramStep(kernel, step.inputs, step.output, value, step.placed, step.within)
+
     def _give(self, value: ir.Value) -> None:
         """The value as the model declares it; codes that nobody else wants as real values become those on the way.
 
-        Raises Declined where it has no batch in front, as values that never change may not.
+        Raises Unsupported where it has no batch in front, as values that never change may not.
         """
         self.axes.lead(str(value.name))
         maker = value.producer()
@@ -401,9 +422,3 @@ def is_float8(value: ir.Value) -> bool:
 def _outside(value: ir.Value) -> str:
     """What a value is called as an output."""
     return f"{value.name}@outside"
-
-
-def _written(step: Drafted, layouts: Mapping[str, Layout], value: str) -> ProgramStep:
-    """The step with its kernel. value: what the lowered graph calls its output."""
-    built = step.draft.write([layouts[name] for name in step.inputs], layouts[step.output])
-    return ProgramStep(built, step.inputs, step.output, value, step.placed, step.within)

@@ -14,12 +14,12 @@ from ptqc.codegen.kernels.drafts import (
     Alias,
     Composed,
     Concat,
-    Draft,
-    Finished,
+    FixedKernel,
     Given,
     IntegerAdd,
     IntegerLayer,
     Pad,
+    PendingKernel,
     Quantized,
     Staged,
     StridedSlice,
@@ -32,10 +32,10 @@ from ptqc.runtime.lengths import varies
 
 
 @dataclass(frozen=True)
-class Drafted:
+class PendingStep:
     """A step whose kernel is not written yet; see `program.Step`."""
 
-    draft: Draft
+    pending: PendingKernel
     inputs: tuple[str, ...]
     output: str
     placed: tuple[str, ...] = ()
@@ -46,16 +46,16 @@ Layouts = dict[str, Layout]
 
 
 def fused(
-    steps: Sequence[Drafted], layouts: Mapping[str, Layout], outputs: Collection[str]
-) -> tuple[list[Drafted], Layouts]:
+    steps: Sequence[PendingStep], layouts: Mapping[str, Layout], outputs: Collection[str]
+) -> tuple[list[PendingStep], Layouts]:
     """The steps that are left, and where values lie then. outputs: what the program has to make."""
     used = _used(_by_first_names(_sliced_once(steps)), outputs)
     return _framed(_given_at_once(_with_epilogues(used), layouts), dict(layouts))
 
 
-def _used(steps: Sequence[Drafted], outputs: Collection[str]) -> list[Drafted]:
+def _used(steps: Sequence[PendingStep], outputs: Collection[str]) -> list[PendingStep]:
     """Steps that something reads."""
-    needed, kept = set(outputs), list[Drafted]()
+    needed, kept = set(outputs), list[PendingStep]()
     for step in reversed(steps):
         if step.output in needed:
             needed.update(step.inputs)
@@ -63,35 +63,35 @@ def _used(steps: Sequence[Drafted], outputs: Collection[str]) -> list[Drafted]:
     return kept[::-1]
 
 
-def _sliced_once(steps: Sequence[Drafted]) -> list[Drafted]:
+def _sliced_once(steps: Sequence[PendingStep]) -> list[PendingStep]:
     """Slices of slices read what the first one does."""
-    done: dict[str, Drafted] = {}
+    done: dict[str, PendingStep] = {}
     for step in steps:
-        first = done.get(step.inputs[0]) if isinstance(step.draft, StridedSlice) else None
-        if first is not None and isinstance(first.draft, StridedSlice) and isinstance(step.draft, StridedSlice):
-            step = replace(step, draft=step.draft.behind(first.draft), inputs=first.inputs)
+        first = done.get(step.inputs[0]) if isinstance(step.pending, StridedSlice) else None
+        if first is not None and isinstance(first.pending, StridedSlice) and isinstance(step.pending, StridedSlice):
+            step = replace(step, pending=step.pending.behind(first.pending), inputs=first.inputs)
         done[step.output] = step
     return list(done.values())
 
 
-def _by_first_names(steps: Sequence[Drafted]) -> list[Drafted]:
+def _by_first_names(steps: Sequence[PendingStep]) -> list[PendingStep]:
     """Kernels that are written already read values where they were before they were renamed."""
-    first = {step.output: step.inputs[0] for step in steps if isinstance(step.draft, Alias)}
+    first = {step.output: step.inputs[0] for step in steps if isinstance(step.pending, Alias)}
     return [
         replace(step, inputs=tuple(first.get(name, name) for name in step.inputs))
-        if isinstance(step.draft, Finished)
+        if isinstance(step.pending, FixedKernel)
         else step
         for step in steps
     ]
 
 
-def _reads(steps: Iterable[Drafted]) -> Counter[str]:
+def _reads(steps: Iterable[PendingStep]) -> Counter[str]:
     return Counter(name for step in steps for name in step.inputs)
 
 
-def _with_epilogues(steps: Sequence[Drafted]) -> list[Drafted]:
+def _with_epilogues(steps: Sequence[PendingStep]) -> list[PendingStep]:
     """Tables, sums and functions as stages of layers. The layer moves to the place of what it absorbs."""
-    reads, made = _reads(steps), dict[str, Drafted]()
+    reads, made = _reads(steps), dict[str, PendingStep]()
     order = {step.output: place for place, step in enumerate(steps)}
     for step in steps:
         index = _absorbing(step, made, reads, order)
@@ -102,63 +102,63 @@ def _with_epilogues(steps: Sequence[Drafted]) -> list[Drafted]:
     return list(made.values())
 
 
-def _joined(layer: Drafted, step: Drafted, index: int) -> Drafted:
+def _joined(layer: PendingStep, step: PendingStep, index: int) -> PendingStep:
     """A layer with what reads its output as operand `index`."""
     others = step.inputs[:index] + step.inputs[index + 1 :]
     within = layer.within
-    draft: Draft
-    if isinstance(layer.draft, VectorBinary):
-        assert isinstance(step.draft, Quantized)
-        draft = replace(layer.draft, rounding=(step.draft.scale, step.draft.zero_point))
+    pending: PendingKernel
+    if isinstance(layer.pending, VectorBinary):
+        assert isinstance(step.pending, Quantized)
+        pending = replace(layer.pending, rounding=(step.pending.scale, step.pending.zero_point))
         within = (*within, layer.output)
-    elif isinstance(layer.draft, Composed):
-        assert isinstance(step.draft, Staged)
-        draft, within = layer.draft.then(step.draft.stage(index)), (*within, layer.output)
+    elif isinstance(layer.pending, Composed):
+        assert isinstance(step.pending, Staged)
+        pending, within = layer.pending.fuse(step.pending.stage(index)), (*within, layer.output)
     else:
-        assert isinstance(layer.draft, IntegerLayer)
-        draft = layer.draft.then(_stage(step.draft, index))
-    return Drafted(draft, (*layer.inputs, *others), step.output, within=within)
+        assert isinstance(layer.pending, IntegerLayer)
+        pending = layer.pending.fuse(_stage(step.pending, index))
+    return PendingStep(pending, (*layer.inputs, *others), step.output, within=within)
 
 
 def _absorbing(
-    step: Drafted, made: Mapping[str, Drafted], reads: Mapping[str, int], order: Mapping[str, int]
+    step: PendingStep, made: Mapping[str, PendingStep], reads: Mapping[str, int], order: Mapping[str, int]
 ) -> int | None:
     """Which input of a step comes from a layer that takes it in and that nothing else reads; of two, the last made."""
     found = [
         index
         for index, name in enumerate(step.inputs)
-        if reads[name] == 1 and name in made and made[name].draft.takes_in(step.draft, index)
+        if reads[name] == 1 and name in made and made[name].pending.can_fuse(step.pending, index)
     ]
     return max(found, key=lambda index: order[step.inputs[index]], default=None)
 
 
-def _stage(draft: Draft, index: int) -> Stage:
-    if isinstance(draft, IntegerAdd):
-        return Sum(draft.numbers, index)
-    assert isinstance(draft, TableLookup)
-    return Lookup(draft.entries)
+def _stage(pending: PendingKernel, index: int) -> Stage:
+    if isinstance(pending, IntegerAdd):
+        return Sum(pending.numbers, index)
+    assert isinstance(pending, TableLookup)
+    return Lookup(pending.entries)
 
 
-def _given_at_once(steps: Sequence[Drafted], layouts: Mapping[str, Layout]) -> list[Drafted]:
+def _given_at_once(steps: Sequence[PendingStep], layouts: Mapping[str, Layout]) -> list[PendingStep]:
     """What is concatenated to be an output becomes that, where nothing else reads it."""
     reads = _reads(steps)
     given = {
         step.inputs[0]: step.output
         for step in steps
-        if isinstance(step.draft, Given) and reads[step.inputs[0]] == 1 and layouts[step.inputs[0]].plain
+        if isinstance(step.pending, Given) and reads[step.inputs[0]] == 1 and layouts[step.inputs[0]].plain
     }
-    joined = {step.output for step in steps if isinstance(step.draft, Concat) and step.output in given}
-    left = (step for step in steps if not (isinstance(step.draft, Given) and step.inputs[0] in joined))
+    joined = {step.output for step in steps if isinstance(step.pending, Concat) and step.output in given}
+    left = (step for step in steps if not (isinstance(step.pending, Given) and step.inputs[0] in joined))
     return [replace(step, output=given[step.output]) if step.output in joined else step for step in left]
 
 
-def _framed(steps: Sequence[Drafted], layouts: Layouts) -> tuple[list[Drafted], Layouts]:
+def _framed(steps: Sequence[PendingStep], layouts: Layouts) -> tuple[list[PendingStep], Layouts]:
     """Values that are padded or concatenated, in place. The last steps first: a concatenation may itself be padded."""
-    makers = {step.output: step.draft for step in steps}
-    readers: dict[str, list[Draft]] = {}
+    makers = {step.output: step.pending for step in steps}
+    readers: dict[str, list[PendingKernel]] = {}
     for step in steps:
         for name in step.inputs:
-            readers.setdefault(name, []).append(step.draft)
+            readers.setdefault(name, []).append(step.pending)
     done = []
     for step in reversed(steps):
         placed = []
@@ -173,7 +173,7 @@ def _framed(steps: Sequence[Drafted], layouts: Layouts) -> tuple[list[Drafted], 
     return done[::-1], layouts
 
 
-def _moved(step: Drafted, index: int, layouts: Layouts) -> Layout | None:
+def _moved(step: PendingStep, index: int, layouts: Layouts) -> Layout | None:
     """An input as part of a step's output; None where it cannot be or is part of another one already."""
     name, frame = step.inputs[index], _frame(step, index, layouts)
     if frame is None or layouts[name].frame is not None or step.inputs.count(name) > 1:
@@ -181,7 +181,7 @@ def _moved(step: Drafted, index: int, layouts: Layouts) -> Layout | None:
     return replace(layouts[name], frame=frame)
 
 
-def _frame(step: Drafted, index: int, layouts: Layouts) -> Frame | None:
+def _frame(step: PendingStep, index: int, layouts: Layouts) -> Frame | None:
     """Where an input of a border or a concatenation of channels lies in the memory of its output."""
     output = layouts[step.output]
     if (
@@ -193,21 +193,21 @@ def _frame(step: Drafted, index: int, layouts: Layouts) -> Frame | None:
         return None
     whole = output.frame or Frame((output.shape[0], output.shape[1], output.shape[2]))
     channel, row, column = whole.at
-    match step.draft:
+    match step.pending:
         case Pad():
-            return Frame(whole.size, (channel, row + step.draft.top, column + step.draft.left))
+            return Frame(whole.size, (channel, row + step.pending.top, column + step.pending.left))
         case Concat(axis=0):
             before = sum(layouts[name].shape[0] for name in step.inputs[:index])
             return Frame(whole.size, (channel + before, row, column))
     return None
 
 
-def _placed(step: Drafted, indices: Sequence[int]) -> Drafted:
+def _placed(step: PendingStep, indices: Sequence[int]) -> PendingStep:
     """The step when these inputs lie in its output already."""
     if not indices:
         return step
     names = tuple(step.inputs[index] for index in indices)
-    if isinstance(step.draft, Pad):
-        return replace(step, draft=replace(step.draft, placed=True), placed=names)
-    assert isinstance(step.draft, Concat)
-    return replace(step, draft=replace(step.draft, placed=frozenset(indices)), placed=names)
+    if isinstance(step.pending, Pad):
+        return replace(step, pending=replace(step.pending, placed=True), placed=names)
+    assert isinstance(step.pending, Concat)
+    return replace(step, pending=replace(step.pending, placed=frozenset(indices)), placed=names)

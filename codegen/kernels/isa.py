@@ -1,16 +1,11 @@
 """What kernels are written for: vector length, registers, and the inner product of bytes."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ptqc.codegen.program.program import Built
 from ptqc.runtime.interface import Build
-
-if TYPE_CHECKING:
-    from ptqc.codegen.kernels.float8 import Float8Kernels
 
 # Of a loop over products that is unrolled whole, LLVM loads all inputs first: more than there are registers.
 UNROLLED = "-unroll-full-max-count:uint=3"
@@ -46,9 +41,6 @@ class Isa:
     pick: LLVM's name of picking bytes from each part of 128 bits; permute: from two whole vectors. bfloats: where
     it has them. attributes: what LLVM may use beyond its cpu. machine: as the system names it.
     owner: the target whose libraries have it.
-    layer: what writes a layer of codes in the target's own way, of its input's and output's layouts, window, number of
-    groups, weights, requantization and epilogue; it gives None for those that it does not take. float8: what it has for
-    FP8, if anything.
     """
 
     name: str
@@ -67,8 +59,6 @@ class Isa:
     attributes: tuple[str, ...] = ()
     kind: str = "llvm"
     owner: str = "cpu"
-    layer: "Callable[..., Built | None] | None" = None
-    float8: "Float8Kernels | None" = None
     machine: str = "x86_64"
 
     @property

@@ -5,11 +5,11 @@ from contextlib import contextmanager
 
 import onnx_ir as ir
 
+from ptqc.codegen.kernels.backend import KernelBackend
 from ptqc.codegen.kernels.emission import Emission, is_float8
 from ptqc.codegen.kernels.families.functions import BINARY, UNARY
 from ptqc.codegen.kernels.families.reductions import REDUCTIONS
 from ptqc.codegen.kernels.families.typed import INTEGERS
-from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.op_lowerings import (
     codes,
     elementwise,
@@ -25,7 +25,7 @@ from ptqc.codegen.kernels.op_lowerings import (
 from ptqc.codegen.program.batching import Batching, Seen
 from ptqc.codegen.program.folding import fold
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Axes, Declined, Program
+from ptqc.codegen.program.program import Axes, Program, Unsupported
 from ptqc.codegen.program.recurrent import CELLS
 from ptqc.errors import NoKernel
 from ptqc.ir import reference
@@ -86,7 +86,7 @@ OPERATORS: Mapping[str, Callable[[Emission, ir.Node], None]] = {
 }
 
 
-def program(lowered: Lowered, seen: Seen, isa: Isa, batching: Batching) -> Program:
+def program(lowered: Lowered, seen: Seen, backend: KernelBackend, batching: Batching) -> Program:
     """All kernels of a lowered graph.
 
     seen: of every value in one run of the model. Raises NoKernel naming the node that no family takes.
@@ -100,7 +100,7 @@ def program(lowered: Lowered, seen: Seen, isa: Isa, batching: Batching) -> Progr
         Axes(shapes, batching.batch),
         dtypes,
         folded.constants,
-        isa,
+        backend,
         lengths=seen.lengths,
         points=seen.points or ({},),
         numbers=folded.numbers,
@@ -113,9 +113,9 @@ def program(lowered: Lowered, seen: Seen, isa: Isa, batching: Batching) -> Progr
     for node in lowered.model.graph:
         if node in done or all(value.name in static for value in node.outputs):
             continue
-        with _refusing(f"the {isa.owner} target has no kernel for {node.op_type} {output_name(node)}"):
+        with _refusing(f"the {backend.isa.owner} target has no kernel for {node.op_type} {output_name(node)}"):
             done |= _emit(emission, node, kernels.get(node))
-    with _refusing(f"the {isa.owner} target cannot give an output"):
+    with _refusing(f"the {backend.isa.owner} target cannot give an output"):
         return emission.program(seen.fixed, is_any=batching.is_any)
 
 
@@ -124,7 +124,7 @@ def _take_inputs(emission: Emission) -> None:
     for value in emission.lowered.model.graph.inputs:
         with _refusing(f"the {emission.isa.owner} target cannot take the input {value.name}"):
             if emission.dtype(value) not in DTYPES:
-                raise Declined(f"it is {emission.dtype(value)}, and {', '.join(DTYPES)} are what has kernels")
+                raise Unsupported(f"it is {emission.dtype(value)}, and {', '.join(DTYPES)} are what has kernels")
             emission.layouts[str(value.name)] = Layout(emission.shape(value), emission.dtype(value), outside=True)
 
 
@@ -133,15 +133,15 @@ def _refusing(what: str) -> Iterator[None]:
     """Say what it was that had to be declined."""
     try:
         yield
-    except (Declined, UnknownSizeError) as reason:
+    except (Unsupported, UnknownSizeError) as reason:
         raise NoKernel(f"{what}: {reason}") from reason
 
 
 def _emit(emission: Emission, node: ir.Node, step: LoweredStep | None) -> set[ir.Node]:
     """Add the kernels of a node; the nodes behind it that they do the work of."""
     in_float8 = any(map(is_float8, filter(None, (*node.inputs, *node.outputs))))
-    if in_float8 and emission.isa.float8 is None:
-        raise Declined("FP8 has no kernels here; compile without --activations float8, or leave the target out")
+    if in_float8 and emission.backend.float8 is None:
+        raise Unsupported("FP8 has no kernels here; compile without --activations float8, or leave the target out")
     if step is not None:
         KERNELS[node.op_type](emission, step)
         return set() if has_float_output(step) else {node.outputs[0].consumers()[0]}
@@ -163,7 +163,7 @@ def _emit(emission: Emission, node: ir.Node, step: LoweredStep | None) -> set[ir
     elif node.op_type in OPERATORS and not node.domain:
         OPERATORS[node.op_type](emission, node)
     else:
-        raise Declined(_unknown(node))
+        raise Unsupported(_unknown(node))
     return set()
 
 

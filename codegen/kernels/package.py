@@ -10,35 +10,37 @@ from typing import Any
 import numpy as np
 
 from ptqc.codegen.kernels.families import unpack
+from ptqc.codegen.kernels.writing import Kernel, Loops
 from ptqc.codegen.program.constants import Arranged, BfloatCodes, InOrder, Nibbles, ScaledPanels, Stored
 from ptqc.codegen.program.indexed import Indexed
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.memory import Memory, plan
-from ptqc.codegen.program.program import Program, Weights
+from ptqc.codegen.program.program import CompiledKernel, Program, Weights
 from ptqc.runtime.lengths import Size, varies
 
 BYTE = 8
 
 
-def module(program: Program, weights: Weights) -> Any:
-    """The Relax module of a program; its constants are added to `weights`."""
+def module(program: Program, weights: Weights, loops: Loops) -> Any:
+    """The Relax module of a program; its constants are added to `weights`. loops: of the kernels that unpack these."""
     import tvm
 
     builder = tvm.relax.BlockBuilder()
     kernels: dict[str, Any] = {}
 
-    def kernel(name: str, function: Any) -> Any:
-        if name not in kernels:
-            kernels[name] = builder.add_func(function, name)
-        return kernels[name]
+    def kernel(called: Kernel | CompiledKernel) -> Any:
+        compiled = called.compile(loops) if isinstance(called, Kernel) else called
+        if compiled.name not in kernels:
+            kernels[compiled.name] = builder.add_func(compiled.function, compiled.name)
+        return kernels[compiled.name]
 
-    ready = _prepare(builder, kernel, program, weights)
+    ready = _prepare(builder, kernel, program, weights, loops)
     _workspace(builder, kernel, program)
     _main(builder, kernel, program, ready)
     return builder.finalize()
 
 
-def _prepare(builder: Any, kernel: Any, program: Program, weights: Weights) -> list[Any]:
+def _prepare(builder: Any, kernel: Any, program: Program, weights: Weights, loops: Loops) -> list[Any]:
     """Emit `prepare`; the types of what it returns."""
     from tvm import relax, tirx
 
@@ -48,34 +50,32 @@ def _prepare(builder: Any, kernel: Any, program: Program, weights: Weights) -> l
         dtype, first = str(array.dtype), weights.place(array) // array.itemsize
         made = _allocate(builder, relax.TensorType((array.size,), dtype))
         arguments = [file, made, tirx.IntImm("int64", first)]
-        builder.emit(relax.Call(kernel(*unpack.part(dtype)), arguments, ty_args=[relax.TupleType([])]))
+        builder.emit(relax.Call(kernel(unpack.part(dtype, loops)), arguments, ty_args=[relax.TupleType([])]))
         return made
 
+    def call(unpacking: Kernel, arguments: Sequence[Any], size: int, dtype: str) -> Any:
+        return builder.emit(relax.call_tir(kernel(unpacking), arguments, relax.TensorType((size,), dtype)))
+
     with builder.function("prepare", params=[file], pure=False):
-        constants = [constant for step in program.steps for constant in step.built.constants]
-        found = [_ready(builder, kernel, stored, constant) for constant in constants]
+        constants = [constant for step in program.steps for constant in step.kernel.constants]
+        found = [_ready(call, stored, constant) for constant in constants]
         builder.emit_func_output(builder.emit(relax.Tuple(found)) if found else relax.Tuple([]))
     return [value.ty for value in found]
 
 
-def _ready(builder: Any, kernel: Any, stored: Callable[[np.ndarray], Any], constant: Stored) -> Any:
+def _ready(call: Callable[..., Any], stored: Callable[[np.ndarray], Any], constant: Stored) -> Any:
     """A constant as kernels take it."""
-    from tvm import relax
-
-    def call(made: tuple[str, Any], arguments: Sequence[Any], size: int, dtype: str) -> Any:
-        return builder.emit(relax.call_tir(kernel(*made), arguments, relax.TensorType((size,), dtype)))
-
     match constant:
         case ScaledPanels():
             made = unpack.real(constant.panels, constant.depth, constant.width)
-            given = [_ready(builder, kernel, stored, constant.codes), stored(constant.scale)]
+            given = [_ready(call, stored, constant.codes), stored(constant.scale)]
             return call(made, given, constant.codes.size, "float32")
         case BfloatCodes():
-            given = [_ready(builder, kernel, stored, constant.codes)]
+            given = [_ready(call, stored, constant.codes)]
             return call(unpack.bfloats(constant.codes.size), given, constant.codes.size, "uint16")
         case Nibbles():
             codes = constant.codes
-            given = [_ready(builder, kernel, stored, codes), stored(constant.places), stored(constant.table)]
+            given = [_ready(call, stored, codes), stored(constant.places), stored(constant.table)]
             return call(unpack.nibbles(codes.size, constant.vector), given, constant.size, "uint8")
         case Arranged():
             indexed = constant.indexed
@@ -175,23 +175,23 @@ def _main(builder: Any, kernel: Any, program: Program, ready: Sequence[Any]) -> 
     with builder.function("main", params=[*given.values(), constants, workspace], pure=False):
         if sizes.made:
             room = builder.emit(relax.TupleGetItem(workspace, len(slots)))
-            sizes.emit(builder, kernel(*_sizes_kernel(program, sizes)), room)
+            sizes.emit(builder, kernel(_sizes_kernel(program, sizes)), room)
         values = {name: _viewed(builder, value, _type(program.layouts[name], sizes)) for name, value in given.items()}
         rooms = [builder.emit(relax.TupleGetItem(workspace, slot)) for slot in range(len(memory.sizes))]
         places = iter(range(len(ready)))
         for step in program.steps:
             kind = _type(program.layouts[step.output], sizes)
-            own = [builder.emit(relax.TupleGetItem(constants, next(places))) for _ in step.built.constants]
+            own = [builder.emit(relax.TupleGetItem(constants, next(places))) for _ in step.kernel.constants]
             arguments = [*(values[name] for name in step.arguments), *own]
             room = rooms[memory.slots[step.output]] if step.output in memory.slots else None
-            called, lengths = kernel(step.built.name, step.built.function), sizes.lengths(step.built.lengths)
+            called, lengths = kernel(step.kernel), sizes.lengths(step.kernel.lengths)
             values[step.output] = _call(builder, called, arguments, kind, room, lengths)
         made = [_viewed(builder, values[name], _output(program, name, sizes)) for name in program.outputs]
         builder.emit_func_output(relax.Tuple(made))
 
 
-def _sizes_kernel(program: Program, sizes: _Sizes) -> tuple[str, Any]:
-    """Name and function of the kernel that computes sizes."""
+def _sizes_kernel(program: Program, sizes: _Sizes) -> Kernel:
+    """The kernel that computes sizes."""
     from ptqc.codegen.kernels.families import sizes as family
 
     return family.computed(list(sizes.made), [length.name for length in program.lengths])
@@ -247,7 +247,7 @@ def _workspace(builder: Any, kernel: Any, program: Program) -> None:
     with builder.function("workspace", params=inputs, pure=not sizes.made):
         numbers = [_allocate(builder, relax.TensorType((len(sizes.made),), "int64"))] if sizes.made else []
         for room in numbers:
-            sizes.emit(builder, kernel(*_sizes_kernel(program, sizes)), room)
+            sizes.emit(builder, kernel(_sizes_kernel(program, sizes)), room)
         kinds = [relax.TensorType((sizes.batch, sizes(*found)), "uint8") for found in memory.sizes]
         builder.emit_func_output(builder.emit(relax.Tuple([*(_allocate(builder, kind) for kind in kinds), *numbers])))
 

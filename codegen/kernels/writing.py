@@ -1,17 +1,18 @@
-"""Writing one kernel: arguments, vectors."""
+"""Writing one kernel: arguments, loops, vectors."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.program.constants import Stored
 from ptqc.codegen.program.layout import BFLOAT16, Layout
+from ptqc.codegen.program.program import USUAL, Accuracy, Alternatives, CompiledKernel
 from ptqc.runtime.lengths import Size, Varying, given, typical, varies
 
 
@@ -26,14 +27,102 @@ class Constant:
 Argument = Layout | Constant
 
 
-def write(
-    family: str, arguments: Sequence[Argument], body: Callable[..., None], lengths: Sequence[str] = ()
-) -> tuple[str, Any]:
-    """Name and PrimFunc of a kernel; the last argument is the output, but for one number for each length.
+# Loops over samples and their parts, which each target runs in its own way.
 
-    body gets the batch size and one buffer per argument: (batch, stride) of a Layout, (size,) of a Constant. The name
-    is made of the content, so equal kernels are one.
-    """
+
+class Loops(Protocol):
+    """How a target runs the loops of kernels, and where it keeps what is in registers."""
+
+    def nest(self, batch: Any, sizes: Sequence[Any], work: Any) -> AbstractContextManager[tuple[Any, list[Any]]]:
+        """See `Grid.nest`."""
+
+    def each(self, sizes: Sequence[Any]) -> AbstractContextManager[list[Any]]:
+        """See `Grid.each`."""
+
+    def registers(self, size: int, dtype: str) -> Any:
+        """See `Grid.registers`."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The loops of one kernel. batch: how many samples a call has."""
+
+    batch: Any
+    loops: Loops
+
+    def nest(self, sizes: Sequence[Any], work: Any) -> AbstractContextManager[tuple[Any, list[Any]]]:
+        """Loop over (sample, indices within sizes); turns are independent of each other.
+
+        work: operations of one sample; where that is much, threads share it.
+        """
+        return self.loops.nest(self.batch, sizes, work)
+
+    @contextmanager
+    def rows(self, count: Any, work: Any) -> Iterator[tuple[Any, Any]]:
+        """Loop over (sample, 0 … count − 1); see `nest`."""
+        with self.nest((count,), work) as (sample, (row,)):
+            yield sample, row
+
+    @contextmanager
+    def elements(self, layout: Layout) -> Iterator[tuple[Any, list[Any]]]:
+        """Loop over (sample, indices) of every element, in the order in memory."""
+        place: list[Any] = [0] * len(layout.shape)
+        with self.nest([layout.shape[axis] for axis in layout.order], layout.elements) as (sample, indices):
+            for axis, index in zip(layout.order, indices, strict=True):
+                place[axis] = index
+            yield sample, place
+
+    def each(self, sizes: Sequence[Any]) -> AbstractContextManager[list[Any]]:
+        """Loop over all indices within sizes, without samples; turns are independent of each other."""
+        return self.loops.each(sizes)
+
+    def registers(self, size: int, dtype: str) -> Any:
+        """Allocate a buffer that lives in registers, inside of loops."""
+        return self.loops.registers(size, dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """A kernel as its family describes it: all but the loops of a target."""
+
+    #: What it computes, as reports call it.
+    family: str
+    #: Inputs, constants and the output, in this order.
+    arguments: tuple[Argument, ...]
+    #: Writes the kernel; gets a `Grid` and one buffer for each argument: (batch, stride) of a Layout, (size,) of a
+    #: Constant.
+    body: Callable[..., None]
+    constants: tuple[Stored, ...] = ()
+    #: Products and sums of one sample, where these are what takes time.
+    operations: int = 0
+    accuracy: Accuracy = USUAL
+    #: Lengths that it takes behind the output.
+    lengths: tuple[str, ...] = ()
+    alternatives: "Alternatives[Any, Kernel] | None" = None
+    #: Microseconds for one sample by machine, where a target predicts them.
+    predicted: Mapping[str, float] = field(default_factory=dict)
+
+    def compile(self, loops: Loops) -> CompiledKernel:
+        """Write the function of the kernel, and of its alternatives when they are asked for."""
+        name, function = write(self.family, self.arguments, self.body, loops, self.lengths)
+        ways = self.alternatives
+        return CompiledKernel(
+            self.family,
+            name,
+            function,
+            self.constants,
+            self.operations,
+            self.accuracy,
+            None if ways is None else Alternatives(ways.cuts, lambda cut: ways.write(cut).compile(loops)),
+            self.predicted,
+            self.lengths,
+        )
+
+
+def write(
+    family: str, arguments: Sequence[Argument], body: Callable[..., None], loops: Loops, lengths: Sequence[str] = ()
+) -> tuple[str, Any]:
+    """Name and PrimFunc of a kernel, see `Kernel`. The name is made of the content, so equal kernels are one."""
     with IRBuilder() as builder, T.prim_func():
         T.func_name("kernel")
         T.func_attr({"global_symbol": "kernel", "tirx.noalias": True})
@@ -42,7 +131,8 @@ def write(
         batch = T.int64()
         with given(sizes):
             declared = [_declared(handle, argument, batch) for handle, argument in zip(handles, arguments, strict=True)]
-            body(batch, *(_flat(buffer, argument, batch) for buffer, argument in zip(declared, arguments, strict=True)))
+            buffers = (_flat(buffer, argument, batch) for buffer, argument in zip(declared, arguments, strict=True))
+            body(Grid(batch, loops), *buffers)
     function = builder.get()
     name = f"{family}_{hashlib.sha256(function.script().encode()).hexdigest()[:16]}"
     return name, function.with_attr("global_symbol", name)
@@ -112,73 +202,6 @@ def to_codes(rounded: Any, lanes: int) -> Any:
     return T.Cast(vector("uint8", lanes), T.Cast(vector("int32", lanes), clipped))
 
 
-# Loops over samples and their parts: in turns on the threads of a processor, unless a target has its own way.
-
-# A loop with less than about 4 µs of work gains nothing from a second thread, whose inputs lie in the other one's
-# cache. The unit is an element that is moved; so many products of bytes take as long.
-PARALLEL_WORK, PRODUCTS = 50_000, 16
-# Of a parallel loop, in order and of equal size: what `threads.cpp` hands out, and cannot cut any finer.
-SLICES = 128
-
-
-class Loops(Protocol):
-    """How a target runs the loops of the families, and where it keeps what is in registers."""
-
-    def nest(self, batch: Any, sizes: Sequence[Any], work: Any) -> AbstractContextManager[tuple[Any, list[Any]]]:
-        """See `nest`."""
-
-    def each(self, sizes: Sequence[Any]) -> AbstractContextManager[list[Any]]:
-        """See `each`."""
-
-    def registers(self, size: int, dtype: str) -> Any:
-        """See `registers`."""
-
-
-def nest(batch: Any, sizes: Sequence[Any], work: Any) -> AbstractContextManager[tuple[Any, list[Any]]]:
-    """Loops over (sample, indices within sizes), whose turns know nothing of each other.
-
-    work: operations of one sample; where that is much, it is shared.
-    """
-    return _LOOPS.get().nest(batch, sizes, work)
-
-
-@contextmanager
-def rows(batch: Any, count: Any, work: Any) -> Iterator[tuple[Any, Any]]:
-    """A loop over (sample, 0 … count − 1); see `nest`."""
-    with nest(batch, (count,), work) as (sample, (row,)):
-        yield sample, row
-
-
-@contextmanager
-def elements(batch: Any, layout: Layout) -> Iterator[tuple[Any, list[Any]]]:
-    """Loops over (sample, indices) of every element, in the order in memory."""
-    place: list[Any] = [0] * len(layout.shape)
-    with nest(batch, [layout.shape[axis] for axis in layout.order], layout.elements) as (sample, indices):
-        for axis, index in zip(layout.order, indices, strict=True):
-            place[axis] = index
-        yield sample, place
-
-
-def each(sizes: Sequence[Any]) -> AbstractContextManager[list[Any]]:
-    """Loops over all indices within sizes, without samples; turns know nothing of each other."""
-    return _LOOPS.get().each(sizes)
-
-
-def registers(size: int, dtype: str) -> Any:
-    """A buffer that lives in registers, asked for inside of loops."""
-    return _LOOPS.get().registers(size, dtype)
-
-
-@contextmanager
-def written_with(loops: Loops) -> Iterator[None]:
-    """Kernels that are written meanwhile have these loops."""
-    token = _LOOPS.set(loops)
-    try:
-        yield
-    finally:
-        _LOOPS.reset(token)
-
-
 def in_vectors(length: Any, lanes: int, visit: Callable[[Any, int], None]) -> None:
     """Visit elements one after the other: vectors, then what is left one by one.
 
@@ -193,8 +216,17 @@ def in_vectors(length: Any, lanes: int, visit: Callable[[Any, int], None]) -> No
             visit(blocks * lanes + rest, 1)
 
 
+# Loops for LLVM, on the threads of a processor.
+
+# A loop with less than about 4 µs of work gains nothing from a second thread, whose inputs lie in the other one's
+# cache. The unit is an element that is moved; so many products of bytes take as long.
+PARALLEL_WORK, PRODUCTS = 50_000, 16
+# Of a parallel loop, in order and of equal size: what `threads.cpp` hands out, and cannot cut any finer.
+SLICES = 128
+
+
 class ProcessorLoops:
-    """Loops for LLVM: the sample and the slowest index in one loop, the others inside of each other."""
+    """The sample and the slowest index in one loop, the others inside of each other."""
 
     @contextmanager
     def nest(self, batch: Any, sizes: Sequence[Any], work: Any) -> Iterator[tuple[Any, list[Any]]]:
@@ -232,7 +264,7 @@ def _sliced(total: Any) -> Iterator[Any]:
         yield index
 
 
-_LOOPS: ContextVar[Loops] = ContextVar("loops", default=ProcessorLoops())  # noqa: B039
+PROCESSOR = ProcessorLoops()
 
 
 # Runs of neighbouring elements, copied and filled by whole vectors.

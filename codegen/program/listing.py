@@ -36,7 +36,7 @@ class Call:
     @classmethod
     def of(cls, step: ProgramStep) -> Self:
         """The call that a step becomes."""
-        built = step.built
+        built = step.kernel
         return cls(
             built.family,
             built.name,

@@ -56,38 +56,45 @@ SUM_OF_PRODUCTS = Accuracy(adds_products=True)
 # A kernel that a target wrote, and what it says of a node that it has none for.
 
 Cut = TypeVar("Cut")
+Cuttable = TypeVar("Cuttable")
 
 
-class Declined(Exception):
+class Unsupported(Exception):
     """What no kernel of a target computes; the message says why."""
 
 
 @dataclass(frozen=True)
-class Alternatives(Generic[Cut]):
+class Alternatives(Generic[Cut, Cuttable]):
     """Ways to cut a kernel's loops, the one it has first; all compute the same. write: the kernel cut otherwise."""
 
     cuts: Sequence[Cut]
-    write: Callable[[Cut], "Built"]
+    write: Callable[[Cut], Cuttable]
 
 
 @dataclass(frozen=True)
-class Built:
-    """A kernel and its constants, which follow the inputs among its arguments; the output is the last one.
+class CompiledKernel:
+    """A kernel and its constants, which follow the inputs among its arguments; the output is the last one."""
 
-    family: what it computes, as reports call it. name: of the function in the library. function: TVM's. operations:
-    products and sums of one sample, where these are what takes time. predicted: microseconds for one sample by machine,
-    where a target predicts them. lengths: those that it takes behind the output, in this order.
-    """
-
+    #: What it computes, as reports call it.
     family: str
+    #: Of the function in the library.
     name: str
+    #: TVM's.
     function: Any
     constants: tuple[Stored, ...]
+    #: Products and sums of one sample, where these are what takes time.
     operations: int = 0
     accuracy: Accuracy = USUAL
-    alternatives: Alternatives[Any] | None = None
+    alternatives: "Alternatives[Any, CompiledKernel] | None" = None
+    #: Microseconds for one sample by machine, where a target predicts them.
     predicted: Mapping[str, float] = field(default_factory=dict)
+    #: Lengths that it takes behind the output, in this order.
     lengths: tuple[str, ...] = ()
+
+    def cut(self, chosen: Any) -> "CompiledKernel":
+        """The kernel in one of its alternatives."""
+        assert self.alternatives is not None
+        return self.alternatives.write(chosen)
 
 
 @dataclass(frozen=True)
@@ -99,7 +106,7 @@ class ProgramStep:
     values that it computes on the way.
     """
 
-    built: Built
+    kernel: CompiledKernel
     inputs: tuple[str, ...]
     output: str
     value: str
@@ -148,33 +155,33 @@ class Axes:
     def lead(self, name: str) -> int:
         """How many axes in front a sample lacks: the batch, or of a whole run one of size 1, which holds nothing.
 
-        Raises Declined where the first axis is not the batch.
+        Raises Unsupported where the first axis is not the batch.
         """
         shape = self.shapes.get(name)
         if shape is None:
-            raise Declined(f"{name} is no tensor")
+            raise Unsupported(f"{name} is no tensor")
         if 0 in shape:
-            raise Declined(f"{name} has no elements")
+            raise Unsupported(f"{name} has no elements")
         if self.batch is None:
             return int(shape[:1] == (1,))
         if shape[:1] != (self.batch,):
-            raise Declined(f"the first axis of {name} is not the batch")
+            raise Unsupported(f"the first axis of {name} is not the batch")
         return 1
 
     def sample(self, name: str) -> Shape:
-        """The shape of one sample of a value. Raises Declined where its first axis is not the batch."""
+        """The shape of one sample of a value. Raises Unsupported where its first axis is not the batch."""
         return self.shapes[name][self.lead(name) :]
 
     def outer(self, *names: str, touched: bool = False) -> int:
         """How many axes in front of these values an operator may leave out of account: 1, or 0 where some have none.
 
-        touched: the operator does something along the first axis. Raises Declined where that is the batch.
+        touched: the operator does something along the first axis. Raises Unsupported where that is the batch.
         """
         leads = {self.lead(name) for name in names}
         if not touched and leads == {1}:
             return 1
         if self.batch is not None:
-            raise Declined("it mixes the samples of a batch")
+            raise Unsupported("it mixes the samples of a batch")
         return 0
 
 

@@ -23,14 +23,16 @@ def build(folder: Path) -> None:
     import tvm
 
     from ptqc.codegen.cpu import isa
+    from ptqc.codegen.kernels.backend import LayerSpec
     from ptqc.codegen.kernels.epilogue import Epilogue, Lookup, Sum
     from ptqc.codegen.kernels.families import dense, depthwise, functions, matmul, move, pointwise, pool, rows
     from ptqc.codegen.kernels.families.real_stages import Beside, RealStage, WithVector
     from ptqc.codegen.kernels.requantization import Requantization
     from ptqc.codegen.kernels.tiling import Dense
+    from ptqc.codegen.kernels.writing import PROCESSOR, Kernel
     from ptqc.codegen.program.constants import Arranged
     from ptqc.codegen.program.layout import BFLOAT16, ROUNDED, Frame, Layout
-    from ptqc.codegen.program.program import Built, Window
+    from ptqc.codegen.program.program import Window
 
     plain = isa.C
     random = np.random.default_rng(0)
@@ -57,14 +59,14 @@ def build(folder: Path) -> None:
     places = [np.arange(6), np.array([6, 0]), np.arange(9) // 2]
     loops, groups = Dense(full, 5, 1, plain, 1), Dense(grouped, 6, 2, plain, 4)
     five, six = (Requantization(some, some / 99, 3) for some in (numbers[:5], numbers))
-    kernels: list[tuple[Built, list[Layout], Layout]] = [
+    kernels: list[tuple[Kernel, list[Layout], Layout]] = [
         (
-            dense.integer(x, dense_out, loops, codes(5, 6, 3, 2), five),
+            dense.integer(LayerSpec(x, dense_out, full, codes(5, 6, 3, 2), five), loops),
             [x],
             dense_out,
         ),
         (
-            dense.integer(placed, framed, loops, codes(5, 6, 3, 2), five, stages),
+            dense.integer(LayerSpec(placed, framed, full, codes(5, 6, 3, 2), five, stages), loops),
             [placed, dense_out],
             framed,
         ),
@@ -74,14 +76,14 @@ def build(folder: Path) -> None:
         (move.nearest(x, stretched, places, plain), [x], stretched),
         (dense.real(real, half, groups, codes(6, 3, 3, 3), numbers), [real], half),
         (dense.real(inside, around, groups, codes(6, 3, 3, 3), numbers, gates), [inside], around),
-        (dense.integer(x, half, loops_to_real, codes(6, 6, 3, 3), six, stages=beside), [x, half], half),
+        (dense.integer(LayerSpec(x, half, grouped, codes(6, 6, 3, 3), six), loops_to_real, beside), [x, half], half),
         (
             pointwise.with_vector("mul", matrix, rounded, plain, np.ones(7), lambda a, b: a * b, (0.1, 7)),
             [matrix],
             rounded,
         ),
         (
-            depthwise.integer(x, wide, grouped, plain, codes(6, 3, 3), six),
+            depthwise.integer(LayerSpec(x, wide, grouped, codes(6, 3, 3), six), plain),
             [x],
             wide,
         ),
@@ -120,20 +122,21 @@ def build(folder: Path) -> None:
         (rows.fold("ReduceMax", matrix, column, plain, 0, 0), [matrix], column),
         (matmul.real(matrix, square, matrix, plain), [matrix, square], matrix),
     ]
-    functions_by_name = {built.name: built.function for built, _, _ in kernels}
+    compiled = [kernel.compile(PROCESSOR) for kernel, _, _ in kernels]
+    functions_by_name = {kernel.name: kernel.function for kernel in compiled}
     library = tvm.tirx.build(tvm.IRModule(functions_by_name), target=tvm.target.Target({"kind": "c"}))
     library.export_library(str(folder / "kernels.so"), options=FLAGS)
     arrays, calls = {}, []
-    for index, (built, inputs, output) in enumerate(kernels):
+    for index, (kernel, (_, inputs, output)) in enumerate(zip(compiled, kernels, strict=True)):
         shapes = [(2, *layout.shape) if layout.outside else (2, layout.stride) for layout in (*inputs, output)]
         for place, (layout, shape) in enumerate(zip(inputs, shapes, strict=False)):
             made = random.integers(0, 256, shape) if layout.dtype == "uint8" else random.normal(size=shape)
             arrays[f"{index}/{place}"] = layout.encoded(made)
-        for place, constant in enumerate(built.constants):
+        for place, constant in enumerate(kernel.constants):
             arrays[f"{index}/{len(inputs) + place}"] = (
                 constant.order(constant.codes) if isinstance(constant, Arranged) else np.asarray(constant)
             )
-        calls.append([built.name, len(inputs) + len(built.constants), shapes[-1], output.stored])
+        calls.append([kernel.name, len(inputs) + len(kernel.constants), shapes[-1], output.stored])
     write_npz(folder / "arrays.npz", arrays)
     (folder / "calls.json").write_text(json.dumps(calls))
 

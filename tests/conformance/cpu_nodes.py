@@ -24,6 +24,7 @@ from onnx_nodes import SAMPLES, Case, _finite, cases, feeds_of, is_counted, quic
 
 import ptqc
 from ptqc.codegen.cpu import isa, target
+from ptqc.codegen.cpu.backend import CpuBackend
 from ptqc.codegen.kernels import lowering
 from ptqc.codegen.kernels.job_files import JOB, LOWERED
 from ptqc.codegen.program.batching import Batching, Seen
@@ -48,7 +49,8 @@ def _choose(folder: Path, *_what: object) -> None:
     job = json.loads((folder / JOB).read_text())
     formats = {name: Format.parse(form) for name, form in job["formats"].items()}
     lowered = Lowered(ir.load(folder / LOWERED), formats, {}, {}, job["layer_constants"])
-    lowering.program(lowered, Seen.from_json(job["values"]), isa.named(job["isa"]), Batching(**job["batching"]))
+    backend = CpuBackend(isa.named(job["isa"]))
+    lowering.program(lowered, Seen.from_json(job["values"]), backend, Batching(**job["batching"]))
     raise TargetError(TAKEN)
 
 

@@ -1,14 +1,14 @@
-"""Kernel families, one file each: a function per family takes layouts and numbers and gives a `Built` kernel."""
+"""Kernel families, one file each: a function per family takes layouts and numbers and gives a `Kernel`."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ptqc.codegen.kernels.writing import Argument, Constant, write
+from ptqc.codegen.kernels.writing import Argument, Constant, Kernel
 from ptqc.codegen.program.constants import Arranged, BfloatCodes, InOrder, Nibbles, ScaledPanels, Stored
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import USUAL, Accuracy, Built
+from ptqc.codegen.program.program import USUAL, Accuracy
 from ptqc.runtime.lengths import Size, names_of, typical
 
 
@@ -21,13 +21,12 @@ def build(
     operations: Size = 0,
     accuracy: Accuracy = USUAL,
     numbers: Sequence[Size] = (),
-) -> Built:
-    """Write the kernel of a family; see `kernel.write` for `body`. numbers: sizes that it needs beside the layouts'."""
+) -> Kernel:
+    """Describe the kernel of a family; see `Kernel` for `body`. numbers: sizes that it needs beside the layouts'."""
     flat = tuple(np.ascontiguousarray(c).reshape(-1) if isinstance(c, np.ndarray) else c for c in constants)
-    shapes: list[Argument] = [*inputs, *(declared(constant) for constant in flat), output]
+    arguments: tuple[Argument, ...] = (*inputs, *(declared(constant) for constant in flat), output)
     lengths = tuple(sorted(names_of([*numbers, *(size for layout in (*inputs, output) for size in layout.shape)])))
-    name, function = write(family, shapes, body, lengths)
-    return Built(family, name, function, flat, typical(operations), accuracy, lengths=lengths)
+    return Kernel(family, arguments, body, flat, typical(operations), accuracy, lengths)
 
 
 def declared(constant: Stored) -> Constant:

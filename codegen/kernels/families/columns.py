@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
-from ptqc.codegen.kernels.epilogue import NOTHING, PACKED, PART, Epilogue, fits, narrow
+from ptqc.codegen.kernels.backend import LayerSpec
+from ptqc.codegen.kernels.epilogue import PACKED, PART, Epilogue, fits, narrow
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.int16_accumulation import Sums
 from ptqc.codegen.kernels.isa import DOT, Isa
-from ptqc.codegen.kernels.requantization import Requantization
-from ptqc.codegen.kernels.writing import fill, nest, pieces, registers, span, vector
+from ptqc.codegen.kernels.writing import Grid, Kernel, fill, pieces, span, vector
 from ptqc.codegen.program.constants import Arranged, IndexSource, Order, Stored
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import SUM_OF_PRODUCTS, Built, Window
+from ptqc.codegen.program.program import SUM_OF_PRODUCTS, Window
 
 PART_BYTES = 16
 # The input, its layout, and which sample, row, column and channel of the output begin there.
@@ -98,15 +98,9 @@ def narrowed(isa: Isa, channels: int) -> Isa:
     return isa.half if isa.half is not None and -channels % whole >= whole // 2 else isa
 
 
-def integer(
-    x: Layout,
-    y: Layout,
-    loops: ColumnLoops,
-    weights: np.ndarray,
-    requantization: Requantization,
-    epilogue: Epilogue = NOTHING,
-) -> Built:
-    """Codes times int8 weights (channels, *kernel). epilogue: of codes."""
+def integer(layer: LayerSpec, loops: ColumnLoops) -> Kernel:
+    """A depthwise layer of codes; its weights are (channels, 1, *kernel)."""
+    x, y, weights, requantization, epilogue = layer.x, layer.y, layer.weights, layer.requantization, layer.epilogue
     constants: list[Stored] = [
         Arranged(weights.astype(np.int8), loops.weight_order),
         loops.pack_channels(requantization.bias.astype(np.int32)),
@@ -123,15 +117,15 @@ def _body(loops: ColumnLoops, given: Layout, made: Layout, epilogue: Epilogue, *
     window, pixels, (height, width) = loops.window, loops.pixels, loops.window.output
     work, beside = window.products * window.channels // DOT, len(epilogue.others)
 
-    def body(batch: Any, x: Any, *rest: Any) -> None:
+    def body(grid: Grid, x: Any, *rest: Any) -> None:
         others, (w, bias, factor, zero, *numbers, out) = rest[:beside], rest[beside:]
-        with nest(batch, (height, -(-width // pixels), len(loops.starts)), work) as (sample, (row, tile, block)):
+        with grid.nest((height, -(-width // pixels), len(loops.starts)), work) as (sample, (row, tile, block)):
             column = T.Bind(T.min(tile * pixels, width - pixels))
             channel = T.Bind(T.min(block * loops.wide, loops.starts[-1]))
-            totals = _started(loops, bias, block)
+            totals = _started(loops, grid, bias, block)
             _accumulate(loops, totals, (x, given, sample, row, column, channel), w, block)
             for p in range(pixels):
-                codes = registers(loops.wide, "uint8")
+                codes = grid.registers(loops.wide, "uint8")
                 _settle(loops, totals[p], (factor, zero), block, codes, is_fitting=is_fitting)
                 places = [(sample, row, column + p, channel + q * loops.isa.lanes) for q in range(PACKED)]
                 epilogue.apply(loops.isa, codes, places, numbers, others)
@@ -142,10 +136,10 @@ def _body(loops: ColumnLoops, given: Layout, made: Layout, epilogue: Epilogue, *
     return body
 
 
-def _started(loops: ColumnLoops, bias: Any, block: Any) -> list[list[Any]]:
+def _started(loops: ColumnLoops, grid: Grid, bias: Any, block: Any) -> list[list[Any]]:
     """Sums of a tile, by pixel and vector."""
     lanes = loops.isa.lanes
-    totals = [[registers(lanes, "int32") for _ in range(PACKED)] for _ in range(loops.pixels)]
+    totals = [[grid.registers(lanes, "int32") for _ in range(PACKED)] for _ in range(loops.pixels)]
     for row in totals:
         for q, total in enumerate(row):
             T.buffer_store(total, bias[span(block * loops.wide + q * lanes, lanes)], [span(0, lanes)])

@@ -19,7 +19,8 @@ import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.kernels import writing
-from ptqc.codegen.kernels.epilogue import NOTHING, PACKED, Epilogue, Place, fits
+from ptqc.codegen.kernels.backend import LayerSpec
+from ptqc.codegen.kernels.epilogue import PACKED, Place, fits
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.families.functions import accuracy_with, family_with
 from ptqc.codegen.kernels.families.real_stages import (
@@ -31,12 +32,11 @@ from ptqc.codegen.kernels.families.real_stages import (
     unrounded,
 )
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.requantization import Requantization
 from ptqc.codegen.kernels.tiling import Cut, Dense
-from ptqc.codegen.kernels.writing import PRODUCTS, expressed, fill, nest, pieces, registers, rounded_up, span, vector
+from ptqc.codegen.kernels.writing import PRODUCTS, Grid, Kernel, expressed, fill, pieces, rounded_up, span, vector
 from ptqc.codegen.program.constants import VALUES, Arranged, BfloatCodes, Nibbles, ScaledPanels, Stored, values_of
 from ptqc.codegen.program.layout import BFLOAT16, Layout
-from ptqc.codegen.program.program import SUM_OF_PRODUCTS, Alternatives, Built
+from ptqc.codegen.program.program import SUM_OF_PRODUCTS, Alternatives
 from ptqc.runtime.lengths import typical, varies
 
 # Vectors of products that stay in registers one chain after the other; sums of longer chains are all open at once.
@@ -78,16 +78,15 @@ class DenseLoops:
     others: int = 0
 
 
-def integer(
-    x: Layout,
-    y: Layout,
-    loops: Dense,
-    weights: np.ndarray,
-    requantization: Requantization,
-    epilogue: Epilogue = NOTHING,
-    stages: Sequence[RealStage] = (),
-) -> Built:
-    """Codes x times int8 weights; y is codes, or else real values. epilogue: of codes; stages: of real values."""
+def integer(layer: LayerSpec, loops: Dense, stages: Sequence[RealStage] = ()) -> Kernel:
+    """A layer of codes. stages: of real values, where these are what it gives."""
+    x, y, weights, requantization, epilogue = (
+        layer.x,
+        layer.y,
+        layer.weights,
+        layer.requantization,
+        layer.epilogue,
+    )
     beside = [*epilogue.others, *others_of(stages)]
     loops = replace(loops, is_framed=any(value.frame is not None for value in (x, y, *beside)))
     codes = weights.astype(np.int8)
@@ -116,8 +115,8 @@ def integer(
         places = [found.place for found in sums]
         epilogue.settle(isa, values, zero[0], made, places, rest, others, fitting=fitting)
 
-    def cut(chosen: Cut) -> Built:
-        return integer(x, y, replace(loops, chosen=chosen), weights, requantization, epilogue, stages)
+    def cut(chosen: Cut) -> Kernel:
+        return integer(layer, replace(loops, chosen=chosen), stages)
 
     family, accuracy = family_with("dense", stages), accuracy_with(SUM_OF_PRODUCTS, functions_of(stages))
     body = _body(DenseLoops(loops, x, y, settle, len(beside)))
@@ -149,7 +148,7 @@ def real(
     weights: np.ndarray | CodedWeights,
     bias: np.ndarray,
     stages: Sequence[RealStage] = (),
-) -> Built:
+) -> Kernel:
     """The same in float32. stages: of the sums, one of the other's result."""
     beside = others_of(stages)
     loops = replace(loops, is_framed=any(value.frame is not None for value in (x, y, *beside)))
@@ -160,7 +159,7 @@ def real(
         totals = ((found, found.total) for found in sums)
         _keep(loops.isa, y, _staged(stages, y, loops.isa, totals, numbers, others), made)
 
-    def cut(chosen: Cut) -> Built:
+    def cut(chosen: Cut) -> Kernel:
         return real(x, y, replace(loops, chosen=chosen), weights, bias, stages)
 
     family, accuracy = family_with("dense_float", stages), accuracy_with(SUM_OF_PRODUCTS, functions_of(stages))
@@ -171,7 +170,7 @@ def real(
 
 def bfloat(
     x: Layout, y: Layout, loops: Dense, weights: CodedWeights, bias: np.ndarray, stages: Sequence[RealStage] = ()
-) -> Built:
+) -> Kernel:
     """The same of inputs and codes in bfloat16, which have no more digits; a run has an even number of inputs.
 
     Sums are in units of the weights' scales.
@@ -192,7 +191,7 @@ def bfloat(
         values = ((found, found.total * scales[span(found.packed, lanes)]) for found in sums)
         _keep(loops.isa, y, _staged(stages, y, loops.isa, values, rest, others), made)
 
-    def cut(chosen: Cut) -> Built:
+    def cut(chosen: Cut) -> Kernel:
         return bfloat(x, y, replace(loops, chosen=chosen), weights, bias, stages)
 
     family, accuracy = family_with("dense_bfloat", stages), accuracy_with(SUM_OF_PRODUCTS, functions_of(stages))
@@ -233,15 +232,15 @@ def _body(kernel: DenseLoops) -> Any:
     width, pixels = loops.area[1], loops.cut.pixels
     across = loops.tiles // loops.area[0]
 
-    def body(batch: Any, x: Any, *rest: Any) -> None:
+    def body(grid: Grid, x: Any, *rest: Any) -> None:
         beside, (w, bias, *numbers, out) = rest[:others], rest[others:]
         risky = numbers.pop(0) if loops.has_risky_links else None
         needed = loops.width == 2 or kernel.y.dtype == BFLOAT16
-        with writing.instructions(loops.isa, needed=needed), _nest(batch, loops) as (sample, tile, group_panel):
+        with writing.instructions(loops.isa, needed=needed), _nest(grid, loops) as (sample, tile, group_panel):
             pixel = tile // across, T.Bind(T.min(tile % across * pixels, width - pixels))
-            totals = _accumulate(kernel, (x, w, bias, risky), (sample, *pixel), group_panel)
+            totals = _accumulate(kernel, grid, (x, w, bias, risky), (sample, *pixel), group_panel)
             sums = _placed(loops, totals, sample, pixel, group_panel)
-            _store(kernel, sums, out, group_panel % loops.panels, numbers, beside)
+            _store(kernel, grid, sums, out, group_panel % loops.panels, numbers, beside)
 
     return body
 
@@ -253,18 +252,18 @@ def _body_of_any_size(kernel: DenseLoops) -> Any:
     loops = kernel.loops
     single = replace(kernel, loops=replace(loops, chosen=loops.cut._replace(pixels=1, stay=loops.tiles)))
 
-    def body(batch: Any, *buffers: Any) -> None:
+    def body(grid: Grid, *buffers: Any) -> None:
         needed = loops.width == 2 or kernel.y.dtype == BFLOAT16
         with writing.instructions(loops.isa, needed=needed), T.If(expressed(loops.area[1]) >= loops.cut.pixels):
             with T.Then():
-                _tiles_of_any_size(kernel, batch, buffers)
+                _tiles_of_any_size(kernel, grid, buffers)
             with T.Else():
-                _tiles_of_any_size(single, batch, buffers)
+                _tiles_of_any_size(single, grid, buffers)
 
     return body
 
 
-def _tiles_of_any_size(kernel: DenseLoops, batch: Any, buffers: Sequence[Any]) -> None:
+def _tiles_of_any_size(kernel: DenseLoops, grid: Grid, buffers: Sequence[Any]) -> None:
     loops, (x, *rest) = kernel.loops, buffers
     beside, (w, bias, *numbers, out) = rest[: kernel.others], rest[kernel.others :]
     risky = numbers.pop(0) if loops.has_risky_links else None
@@ -273,34 +272,36 @@ def _tiles_of_any_size(kernel: DenseLoops, batch: Any, buffers: Sequence[Any]) -
 
     def compute(sample: Any, tile: Any, panel: Any) -> None:
         pixel = 0, T.Bind(T.min(T.Cast("int64", tile) * pixels, width - pixels))
-        totals = _accumulate(kernel, (x, w, bias, risky), (sample, *pixel), panel)
-        _store(kernel, _placed(loops, totals, sample, pixel, panel), out, panel % loops.panels, numbers, beside)
+        totals = _accumulate(kernel, grid, (x, w, bias, risky), (sample, *pixel), panel)
+        _store(kernel, grid, _placed(loops, totals, sample, pixel, panel), out, panel % loops.panels, numbers, beside)
 
     if stay >= loops.tiles:
-        with nest(batch, (panels, tiles), work) as (sample, (panel, tile)):
+        with grid.nest((panels, tiles), work) as (sample, (panel, tile)):
             compute(sample, tile, panel)
         return
-    with nest(batch, (rounded_up(tiles, stay), panels), work) as (sample, (block, panel)):
+    with grid.nest((rounded_up(tiles, stay), panels), work) as (sample, (block, panel)):
         count = T.min(T.int64(stay), tiles - block * stay)
         with T.serial(count) as step:
             compute(sample, block * stay + step, panel)
 
 
 @contextmanager
-def _nest(batch: Any, loops: Dense) -> Iterator[tuple[Any, Any, Any]]:
+def _nest(grid: Grid, loops: Dense) -> Iterator[tuple[Any, Any, Any]]:
     """Loops over samples, tiles, and panels of all groups; the outer one in parallel."""
     tiles, panels, stay, work = loops.tiles, loops.groups * loops.panels, loops.cut.stay, loops.products // PRODUCTS
     if stay >= tiles:
-        with nest(batch, (panels, tiles), work) as (sample, (panel, tile)):
+        with grid.nest((panels, tiles), work) as (sample, (panel, tile)):
             yield sample, tile, panel
         return
-    with nest(batch, (-(-tiles // stay), panels), work) as (sample, (block, panel)):
+    with grid.nest((-(-tiles // stay), panels), work) as (sample, (block, panel)):
         count = T.min(stay, tiles - block * stay) if tiles % stay else stay
         with T.serial(count) as step:
             yield sample, block * stay + step, panel
 
 
-def _accumulate(kernel: DenseLoops, buffers: Sequence[Any], pixel: tuple[Any, Any, Any], group_panel: Any) -> Totals:
+def _accumulate(
+    kernel: DenseLoops, grid: Grid, buffers: Sequence[Any], pixel: tuple[Any, Any, Any], group_panel: Any
+) -> Totals:
     """Sums of a tile and a panel. pixel: sample, row and column of the first one.
 
     buffers: input, weights, bias, which chains may overflow.
@@ -308,7 +309,7 @@ def _accumulate(kernel: DenseLoops, buffers: Sequence[Any], pixel: tuple[Any, An
     loops, (x, w, bias, risky), sample = kernel.loops, buffers, pixel[0]
     lanes, (pixels, panel, _) = loops.isa.lanes, loops.cut
     dtype, at = "int32" if loops.width == 1 else "float32", span(0, lanes)
-    totals = [[registers(lanes, dtype) for _ in range(panel)] for _ in range(pixels)]
+    totals = [[grid.registers(lanes, dtype) for _ in range(panel)] for _ in range(pixels)]
     for row in totals:
         for j, total in enumerate(row):
             T.buffer_store(total, bias[span((group_panel * panel + j) * lanes, lanes)], [at])
@@ -327,14 +328,14 @@ def _accumulate(kernel: DenseLoops, buffers: Sequence[Any], pixel: tuple[Any, An
             return x, (sample, start + k * loops.unit + p * step * pitch), w, weight
 
         chain = (group_panel * run_rows * run_columns + run) * loops.links[0] + link
-        _add(loops, totals, link * loops.links[1], operands, None if risky is None else risky[chain])
+        _add(loops, grid, totals, link * loops.links[1], operands, None if risky is None else risky[chain])
     return [[total[at] for total in row] for row in totals]
 
 
-def _add(loops: Dense, totals: Totals, first: Any, operands: Operands, risky: Any) -> None:
+def _add(loops: Dense, grid: Grid, totals: Totals, first: Any, operands: Operands, risky: Any) -> None:
     """Add the products of a chain, in two halves where it may overflow."""
     length, half = loops.links[1], -(-loops.links[1] // 2)
-    sum_up = partial(_chain if loops.sums.chain > 1 else _units, loops, totals, operands)
+    sum_up = partial(_chain if loops.sums.chain > 1 else _units, loops, grid, totals, operands)
     if risky is None:
         sum_up(first, length)
         return
@@ -346,7 +347,7 @@ def _add(loops: Dense, totals: Totals, first: Any, operands: Operands, risky: An
             sum_up(first, length)
 
 
-def _units(loops: Dense, totals: Totals, operands: Operands, first: Any, count: int) -> None:
+def _units(loops: Dense, _grid: Grid, totals: Totals, operands: Operands, first: Any, count: int) -> None:
     """Add products unit by unit."""
     at = span(0, loops.isa.lanes)
     with T.serial(count) as k:
@@ -356,7 +357,7 @@ def _units(loops: Dense, totals: Totals, operands: Operands, first: Any, count: 
                     T.buffer_store(total, _product(loops, total[at], operands(first + k, part, p, j), j), [at])
 
 
-def _chain(loops: Dense, totals: Totals, operands: Operands, first: Any, count: int) -> None:
+def _chain(loops: Dense, grid: Grid, totals: Totals, operands: Operands, first: Any, count: int) -> None:
     """Add products of a chain in 16 bits, then their sums."""
     at, words_at = span(0, loops.isa.lanes), span(0, 2 * loops.isa.lanes)
 
@@ -370,7 +371,7 @@ def _chain(loops: Dense, totals: Totals, operands: Operands, first: Any, count: 
                 word = reduce(add, (words(first + k, p, j) for k in range(count)))
                 T.buffer_store(total, total[at] + loops.isa.widen(word), [at])
         return
-    sums = [[registers(2 * loops.isa.lanes, "int16") for _ in row] for row in totals]
+    sums = [[grid.registers(2 * loops.isa.lanes, "int16") for _ in row] for row in totals]
     for row in sums:
         for word in row:
             T.buffer_store(word, fill(T.int16(0), 2 * loops.isa.lanes), [words_at])
@@ -421,14 +422,20 @@ def _placed(loops: Dense, totals: Totals, sample: Any, pixel: tuple[Any, Any], g
 
 
 def _store(
-    kernel: DenseLoops, sums: Sequence[Accumulated], out: Any, panel: Any, numbers: Sequence[Any], others: Sequence[Any]
+    kernel: DenseLoops,
+    grid: Grid,
+    sums: Sequence[Accumulated],
+    out: Any,
+    panel: Any,
+    numbers: Sequence[Any],
+    others: Sequence[Any],
 ) -> None:
     """Settle and store a tile; of the last panel only the channels that exist."""
     loops = kernel.loops
     lanes, whole = loops.isa.lanes, loops.cut.vectors * loops.isa.lanes
     buffers = []
     for start in range(0, len(sums), PACKED):
-        made = registers(PACKED * lanes, kernel.y.stored)
+        made = grid.registers(PACKED * lanes, kernel.y.stored)
         kernel.settle(sums[start : start + PACKED], made, numbers, others)
         buffers.append(made)
     rest = loops.group_outputs - (loops.panels - 1) * whole

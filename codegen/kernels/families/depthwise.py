@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
+from ptqc.codegen.kernels.backend import LayerSpec
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.families.functions import (
     Function,
@@ -17,24 +18,17 @@ from ptqc.codegen.kernels.families.functions import (
     unrounded,
 )
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.requantization import Requantization
-from ptqc.codegen.kernels.writing import fill, instructions, kept, load, nest, registers, span, to_codes, vector
+from ptqc.codegen.kernels.writing import Grid, Kernel, fill, instructions, kept, load, span, to_codes, vector
 from ptqc.codegen.program.constants import Arranged, IndexSource, Order, Stored
 from ptqc.codegen.program.layout import BFLOAT16, Layout
-from ptqc.codegen.program.program import SUM_OF_PRODUCTS, Built, Window
+from ptqc.codegen.program.program import SUM_OF_PRODUCTS, Window
 
 LARGEST_TILE = 4
 
 
-def integer(
-    x: Layout,
-    y: Layout,
-    window: Window,
-    isa: Isa,
-    weights: np.ndarray,
-    requantization: Requantization,
-) -> Built:
-    """Codes times int8 weights (channels, *kernel)."""
+def integer(layer: LayerSpec, isa: Isa) -> Kernel:
+    """A layer of codes, which takes no epilogue; its weights are (channels, 1, *kernel)."""
+    x, y, window, weights, requantization = layer.x, layer.y, layer.window, layer.weights, layer.requantization
     lanes = min(isa.lanes, window.channels)
 
     def settle(total: Any, channel: Any, factors: Any, zero: Any) -> Any:
@@ -60,7 +54,7 @@ def real(
     weights: np.ndarray,
     bias: np.ndarray,
     functions: Sequence[Function] = (),
-) -> Built:
+) -> Kernel:
     """The same in float32. functions: of the sums, one of the other's result."""
     lanes = min(isa.lanes, window.channels)
     constants = [_order(window)(weights.astype(np.float32)), bias.astype(np.float32)]
@@ -97,14 +91,14 @@ def _body(window: Window, layouts: tuple[Layout, Layout], lanes: int, settle: An
     pixels = -(-width // -(-width // LARGEST_TILE))
     tiles, blocks = -(-width // pixels), -(-window.channels // lanes)
 
-    def body(batch: Any, x: Any, w: Any, bias: Any, *rest: Any) -> None:
+    def body(grid: Grid, x: Any, w: Any, bias: Any, *rest: Any) -> None:
         *numbers, out = rest
         wide = vector(dtype, lanes)
         work = window.products * window.channels
-        with nest(batch, (height, tiles, blocks), work) as (sample, (row, tile, block)):
+        with grid.nest((height, tiles, blocks), work) as (sample, (row, tile, block)):
             column = T.Bind(T.min(tile * pixels, width - pixels))
             channel = T.Bind(T.min(block * lanes, window.channels - lanes))
-            totals = registers(pixels * lanes, dtype)
+            totals = grid.registers(pixels * lanes, dtype)
             for p in range(pixels):
                 T.buffer_store(totals, bias[span(channel, lanes)], [span(p * lanes, lanes)])
             for ky in range(window.kernel[0]):

@@ -11,9 +11,9 @@ from tvm.tirx.script import builder as T  # noqa: N812
 from ptqc.codegen.kernels import mathematics, writing
 from ptqc.codegen.kernels.families.pointwise import pointwise, with_array
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.writing import fill
+from ptqc.codegen.kernels.writing import Kernel, fill
 from ptqc.codegen.program.layout import BFLOAT16, ROUNDED, Layout
-from ptqc.codegen.program.program import EXACT, USUAL, Accuracy, Built
+from ptqc.codegen.program.program import EXACT, USUAL, Accuracy
 
 # Gelu without its factor of ½, as exporters spell it in four operators.
 TWICE_GELU = "twice_gelu"
@@ -221,7 +221,7 @@ def unrounded(functions: Sequence[Function], y: Layout) -> list[Function]:
     return [function for function in functions if function.form != ROUNDED or y.dtype != BFLOAT16]
 
 
-def unary(functions: Sequence[Function], x: Layout, y: Layout, isa: Isa) -> Built:
+def unary(functions: Sequence[Function], x: Layout, y: Layout, isa: Isa) -> Kernel:
     """Functions of one operand, one of the other's result."""
 
     def value(lanes: int, constants: Sequence[Any], element: Any) -> Any:
@@ -239,7 +239,7 @@ def binary(
     isa: Isa,
     constant: tuple[int, np.ndarray] | None = None,
     then: Sequence[Function] = (),
-) -> Built:
+) -> Kernel:
     """A function of two operands, either of which may repeat along axes of size 1.
 
     constant: place and array (one number, or of y's rank) of an operand that never changes. then: functions of the
@@ -256,7 +256,7 @@ def binary(
     return unary([number, *then], given[0], y, isa)
 
 
-def _combined(op_type: str, given: Sequence[Layout], y: Layout, isa: Isa, then: Sequence[Function]) -> Built:
+def _combined(op_type: str, given: Sequence[Layout], y: Layout, isa: Isa, then: Sequence[Function]) -> Kernel:
     def value(lanes: int, constants: Sequence[Any], a: Any, b: Any) -> Any:
         return composed(then, BINARY[op_type](a, b), lanes, constants)
 

@@ -9,9 +9,8 @@ from typing import Any
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.kernels.families import build
-from ptqc.codegen.kernels.writing import elements, expressed, registers, rows
+from ptqc.codegen.kernels.writing import Grid, Kernel, expressed
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Built
 from ptqc.runtime.lengths import Size, varies
 
 
@@ -26,11 +25,11 @@ def within(place: Any, size: Size) -> Any:
     return T.Cast("int32", T.Select(bound < T.int64(0), bound + T.int64(size), bound))
 
 
-def gather_elements(x: Layout, places: Layout, y: Layout, axis: int) -> Built:
+def gather_elements(x: Layout, places: Layout, y: Layout, axis: int) -> Kernel:
     """Along an axis, each element of y from its own place in x."""
 
-    def body(batch: Any, given: Any, index: Any, out: Any) -> None:
-        with elements(batch, y) as (sample, place):
+    def body(grid: Grid, given: Any, index: Any, out: Any) -> None:
+        with grid.elements(y) as (sample, place):
             source = list(place)
             source[axis] = T.Bind(within(index[sample, places.offset(place)], x.shape[axis]))
             T.buffer_store(out, given[sample, x.offset(source)], [sample, y.offset(place)])
@@ -38,11 +37,11 @@ def gather_elements(x: Layout, places: Layout, y: Layout, axis: int) -> Built:
     return build("gather_elements", [x, places], [], y, body)
 
 
-def gather(x: Layout, places: Layout, y: Layout, axis: int) -> Built:
+def gather(x: Layout, places: Layout, y: Layout, axis: int) -> Kernel:
     """Slices of x across an axis, at places of any shape, whose axes take that of the axis."""
 
-    def body(batch: Any, given: Any, index: Any, out: Any) -> None:
-        with elements(batch, y) as (sample, place):
+    def body(grid: Grid, given: Any, index: Any, out: Any) -> None:
+        with grid.elements(y) as (sample, place):
             inner = place[axis : axis + len(places.shape)]
             found = T.Bind(within(index[sample, places.offset(inner)], x.shape[axis]))
             source = [*place[:axis], found, *place[axis + len(places.shape) :]]
@@ -51,12 +50,12 @@ def gather(x: Layout, places: Layout, y: Layout, axis: int) -> Built:
     return build("gather", [x, places], [], y, body)
 
 
-def gather_nd(x: Layout, places: Layout, y: Layout, batch_axes: int) -> Built:
+def gather_nd(x: Layout, places: Layout, y: Layout, batch_axes: int) -> Kernel:
     """Slices of x at places whose last axis lists the indices of axes; batch_axes in front are common to both."""
     depth, outer = places.shape[-1], len(places.shape) - 1
 
-    def body(batch: Any, given: Any, index: Any, out: Any) -> None:
-        with elements(batch, y) as (sample, place):
+    def body(grid: Grid, given: Any, index: Any, out: Any) -> None:
+        with grid.elements(y) as (sample, place):
             found = [
                 T.Bind(within(index[sample, places.offset([*place[:outer], i])], x.shape[batch_axes + i]))
                 for i in range(depth)
@@ -67,13 +66,13 @@ def gather_nd(x: Layout, places: Layout, y: Layout, batch_axes: int) -> Built:
     return build("gather_nd", [x, places], [], y, body)
 
 
-def place_of_best(x: Layout, y: Layout, axis: int, *, is_largest: bool, is_last: bool) -> Built:
+def place_of_best(x: Layout, y: Layout, axis: int, *, is_largest: bool, is_last: bool) -> Kernel:
     """The place of the largest or smallest element along an axis, the first or the last one of equals."""
     stride, length = prod(x.shape[axis + 1 :]), x.shape[axis]
 
-    def body(batch: Any, given: Any, out: Any) -> None:
-        with rows(batch, x.elements // length, x.elements) as (sample, row):
-            best, place = registers(1, x.dtype), registers(1, "int32")
+    def body(grid: Grid, given: Any, out: Any) -> None:
+        with grid.rows(x.elements // length, x.elements) as (sample, row):
+            best, place = grid.registers(1, x.dtype), grid.registers(1, "int32")
             start = T.Bind(row // stride * (length * stride) + row % stride)
             T.buffer_store(best, given[sample, start], [0])
             T.buffer_store(place, T.int32(0), [0])
@@ -93,11 +92,11 @@ def _is_better(found: Any, best: Any, *, is_largest: bool, is_last: bool) -> Any
     return found > best if is_largest else found < best
 
 
-def triangle(x: Layout, y: Layout, diagonal: int, *, is_upper: bool) -> Built:
+def triangle(x: Layout, y: Layout, diagonal: int, *, is_upper: bool) -> Kernel:
     """x above a diagonal of its matrices, or below; zero elsewhere."""
 
-    def body(batch: Any, given: Any, out: Any) -> None:
-        with elements(batch, y) as (sample, place):
+    def body(grid: Grid, given: Any, out: Any) -> None:
+        with grid.elements(y) as (sample, place):
             distance = place[-1] - place[-2]
             inside = distance >= diagonal if is_upper else distance <= diagonal
             value = given[sample, x.offset(place)]
@@ -106,13 +105,13 @@ def triangle(x: Layout, y: Layout, diagonal: int, *, is_upper: bool) -> Built:
     return build("triangle", [x], [], y, body)
 
 
-def running(x: Layout, y: Layout, axis: int, *, is_product: bool, exclusive: bool, backwards: bool) -> Built:
+def running(x: Layout, y: Layout, axis: int, *, is_product: bool, exclusive: bool, backwards: bool) -> Kernel:
     """Sums or products of everything up to each element along an axis, itself included or not."""
     stride, length = prod(x.shape[axis + 1 :]), x.shape[axis]
 
-    def body(batch: Any, given: Any, out: Any) -> None:
-        with rows(batch, x.elements // length, x.elements) as (sample, row):
-            total = registers(1, x.dtype)
+    def body(grid: Grid, given: Any, out: Any) -> None:
+        with grid.rows(x.elements // length, x.elements) as (sample, row):
+            total = grid.registers(1, x.dtype)
             start = T.Bind(row // stride * (length * stride) + row % stride)
             T.buffer_store(total, T.Cast(x.dtype, T.int32(int(is_product))), [0])
             with T.serial(expressed(length)) as step:

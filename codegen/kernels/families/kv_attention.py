@@ -14,9 +14,9 @@ from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.writing import expressed, fill, in_vectors, registers, rows, span, vector
+from ptqc.codegen.kernels.writing import Grid, Kernel, expressed, fill, in_vectors, span, vector
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import SUM_OF_PRODUCTS, Built
+from ptqc.codegen.program.program import SUM_OF_PRODUCTS
 from ptqc.runtime.lengths import Size, UnknownSizeError
 
 # Rows that are multiplied at once, each with sums of its own in registers.
@@ -131,15 +131,15 @@ class Places:
         return min(isa.lanes, run & -run)
 
 
-def scores(q: Layout, keys: Places, y: Layout, isa: Isa) -> Built:
+def scores(q: Layout, keys: Places, y: Layout, isa: Isa) -> Kernel:
     """q kᵀ: (heads · rows, channels) times (heads, places, channels) is (heads · rows, places)."""
     lanes, channels = keys.lanes(isa), keys.kept.channels
     count = rows_of(q, keys.kept) or 0
 
-    def body(batch: Any, queries: Any, *buffers: Any) -> None:
+    def body(grid: Grid, queries: Any, *buffers: Any) -> None:
         *given, out = buffers
         places = expressed(keys.count)
-        with rows(batch, keys.kept.heads, q.elements * keys.count) as (sample, head):
+        with grid.rows(keys.kept.heads, q.elements * keys.count) as (sample, head):
             for first in range(0, count, MOST_ROWS):
                 chosen = [T.Bind(head * count + row) for row in range(first, min(first + MOST_ROWS, count))]
 
@@ -172,18 +172,18 @@ def scores(q: Layout, keys: Places, y: Layout, isa: Isa) -> Built:
     return build("scores", [q, *keys.layouts], [], y, body, accuracy=SUM_OF_PRODUCTS)
 
 
-def mixed(weights: Layout, values: Places, y: Layout, isa: Isa) -> Built:
+def mixed(weights: Layout, values: Places, y: Layout, isa: Isa) -> Kernel:
     """w v: (heads · rows, places) times (heads, places, channels) is (heads · rows, channels)."""
     lanes, channels = values.lanes(isa), values.kept.channels
     count = rows_of(y, values.kept) or 0
 
-    def body(batch: Any, shares: Any, *buffers: Any) -> None:
+    def body(grid: Grid, shares: Any, *buffers: Any) -> None:
         *given, out = buffers
         places = expressed(values.count)
-        with rows(batch, values.kept.heads, y.elements * values.count) as (sample, head):
+        with grid.rows(values.kept.heads, y.elements * values.count) as (sample, head):
             for first in range(0, count, MOST_ROWS):
                 chosen = [T.Bind(head * count + row) for row in range(first, min(first + MOST_ROWS, count))]
-                totals = [[registers(lanes, "float32") for _ in range(0, channels, lanes)] for _ in chosen]
+                totals = [[grid.registers(lanes, "float32") for _ in range(0, channels, lanes)] for _ in chosen]
                 for total in (total for row in totals for total in row):
                     T.buffer_store(total, fill(T.float32(0), lanes), [span(0, lanes)])
 

@@ -9,15 +9,15 @@ from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.writing import expressed, fill, in_vectors, nest, registers, rounded_up, rows, span
+from ptqc.codegen.kernels.writing import Grid, Kernel, expressed, fill, in_vectors, rounded_up, span
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import SUM_OF_PRODUCTS, Built
+from ptqc.codegen.program.program import SUM_OF_PRODUCTS
 from ptqc.runtime.lengths import varies
 
 LARGEST_TILE = 4
 
 
-def real(a: Layout, b: Layout, y: Layout, isa: Isa) -> Built:
+def real(a: Layout, b: Layout, y: Layout, isa: Isa) -> Kernel:
     """Matrices are the last two axes of plain values; axes in front may repeat."""
     if varies(y.shape[-2:]):
         return _of_any_size(a, b, y, isa)
@@ -26,14 +26,14 @@ def real(a: Layout, b: Layout, y: Layout, isa: Isa) -> Built:
     tiles, blocks = -(-height // tile), -(-width // lanes)
     heads = Layout(y.shape[:-2], "float32", plain=True)
 
-    def body(batch: Any, left: Any, right: Any, out: Any) -> None:
+    def body(grid: Grid, left: Any, right: Any, out: Any) -> None:
         work = prod(y.shape) * depth
-        with nest(batch, (heads.elements * tiles, blocks), work) as (sample, (index, block)):
+        with grid.nest((heads.elements * tiles, blocks), work) as (sample, (index, block)):
             row = T.Bind(T.min(index % tiles * tile, height - tile))
             column = T.Bind(T.min(block * lanes, width - lanes))
             place = heads.place(index // tiles)
             first, second = (T.Bind(_matrix(layout, place)) for layout in (a, b))
-            totals = registers(tile * lanes, "float32")
+            totals = grid.registers(tile * lanes, "float32")
             for i in range(tile):
                 T.buffer_store(totals, fill(T.float32(0), lanes), [span(i * lanes, lanes)])
             with T.serial(expressed(depth)) as k:
@@ -49,7 +49,7 @@ def real(a: Layout, b: Layout, y: Layout, isa: Isa) -> Built:
     return build("matmul_float", [a, b], [], y, body, accuracy=SUM_OF_PRODUCTS)
 
 
-def _of_any_size(a: Layout, b: Layout, y: Layout, isa: Isa) -> Built:
+def _of_any_size(a: Layout, b: Layout, y: Layout, isa: Isa) -> Kernel:
     """The same of matrices whose height or width varies: the last rows of a tile may be one row several times, and
     columns that fill no vector go one by one.
     """
@@ -58,16 +58,16 @@ def _of_any_size(a: Layout, b: Layout, y: Layout, isa: Isa) -> Built:
     lanes = isa.lanes if varies([width]) else min(isa.lanes, width)
     heads = Layout(y.shape[:-2], "float32", plain=True)
 
-    def body(batch: Any, left: Any, right: Any, out: Any) -> None:
+    def body(grid: Grid, left: Any, right: Any, out: Any) -> None:
         tiles = rounded_up(height, tile)
-        with rows(batch, heads.elements * tiles, prod(y.shape) * depth) as (sample, index):
+        with grid.rows(heads.elements * tiles, prod(y.shape) * depth) as (sample, index):
             place, first_row = heads.place(index // tiles), index % tiles * tile
             first, second = (T.Bind(expressed(_matrix(layout, place))) for layout in (a, b))
             matrix = T.Bind(T.Cast("int64", index // tiles) * height * width)
             row_of = [T.Bind(T.min(T.Cast("int64", first_row + i), expressed(height - 1))) for i in range(tile)]
 
             def columns(column: Any, lanes: int) -> None:
-                totals = registers(tile * lanes, "float32")
+                totals = grid.registers(tile * lanes, "float32")
                 for i in range(tile):
                     T.buffer_store(totals, fill(T.float32(0), lanes), [span(i * lanes, lanes)])
                 with T.serial(expressed(depth)) as k:

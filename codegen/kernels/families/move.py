@@ -11,17 +11,17 @@ from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.kernels.families import build, pointwise
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.writing import ElementRun, elements, nest, rows
+from ptqc.codegen.kernels.writing import ElementRun, Grid, Kernel
 from ptqc.codegen.program.constants import Stored
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import EXACT, Built
+from ptqc.codegen.program.program import EXACT
 from ptqc.runtime.lengths import Size, varies
 
 Place = Sequence[Any]
 CHANNELS_LAST = (1, 2, 0)
 
 
-def pad(x: Layout, y: Layout, before: Sequence[int], value: float, isa: Isa) -> Built:
+def pad(x: Layout, y: Layout, before: Sequence[int], value: float, isa: Isa) -> Kernel:
     """x in the middle of y, `before` elements from each axis's start; the rest is `value`.
 
     Where x would begin before y or end behind it, that part of x is cut off.
@@ -48,8 +48,8 @@ def _pad_plane(x: Layout, y: Layout, top: int, left: int, isa: Isa) -> Any:
     """A plane with the input in it, row by row."""
     channels = y.shape[0]
 
-    def body(batch: Any, given: Any, filler: Any, out: Any) -> None:
-        with rows(batch, y.shape[1], y.elements) as (sample, row):
+    def body(grid: Grid, given: Any, filler: Any, out: Any) -> None:
+        with grid.rows(y.shape[1], y.elements) as (sample, row):
             _row_with_border(
                 x,
                 y,
@@ -93,24 +93,24 @@ def _copy_row(x: Layout, given: Any, row: Any, pixel: ElementRun, pitch: int, is
         replace(pixel, start=pixel.start + column * pitch).copy_from(given, x.at(row, column, 0), isa)
 
 
-def border(x: Layout, y: Layout, value: float, isa: Isa) -> Built:
+def border(x: Layout, y: Layout, value: float, isa: Isa) -> Kernel:
     """What lies around x in y; x itself is there already."""
     assert x.frame is not None
     _, top, left = x.frame.at
     channels, height, width = y.shape
 
-    def by_element(batch: Any, filler: Any, out: Any) -> None:
-        with elements(batch, y) as (sample, place):
+    def by_element(grid: Grid, filler: Any, out: Any) -> None:
+        with grid.elements(y) as (sample, place):
             _, row, column = place
             inside = (row >= top, row < top + x.shape[1], column >= left, column < left + x.shape[2])
             with T.If(T.Not(reduce(lambda a, b: T.And(a, b), inside))), T.Then():
                 T.buffer_store(out, filler[0], [sample, y.offset(place)])
 
-    def body(batch: Any, filler: Any, out: Any) -> None:
+    def body(grid: Grid, filler: Any, out: Any) -> None:
         if isa.by_element:
-            by_element(batch, filler, out)
+            by_element(grid, filler, out)
             return
-        with rows(batch, height, height * (width - x.shape[2]) * channels) as (sample, row):
+        with grid.rows(height, height * (width - x.shape[2]) * channels) as (sample, row):
             _row_with_border(
                 x,
                 y,
@@ -122,12 +122,12 @@ def border(x: Layout, y: Layout, value: float, isa: Isa) -> Built:
     return build("border", [], [y.encoded(np.array([value]))], y, body)
 
 
-def remap(family: str, x: Layout, y: Layout, source: Callable[[Place], Place]) -> Built:
+def remap(family: str, x: Layout, y: Layout, source: Callable[[Place], Place]) -> Kernel:
     """y at a place is x at source(place)."""
     return _moved(family, x, y, [], lambda place: (source(place), None))
 
 
-def strided(x: Layout, y: Layout, starts: Sequence[Size], steps: Sequence[int], isa: Isa) -> Built:
+def strided(x: Layout, y: Layout, starts: Sequence[Size], steps: Sequence[int], isa: Isa) -> Kernel:
     """Every `steps`-th element from `starts` on, along each axis."""
     if not isa.by_element and x.order == y.order == CHANNELS_LAST and steps[0] == 1:
 
@@ -146,12 +146,12 @@ def strided(x: Layout, y: Layout, starts: Sequence[Size], steps: Sequence[int], 
     )
 
 
-def transpose(x: Layout, y: Layout, axes: Sequence[int]) -> Built:
+def transpose(x: Layout, y: Layout, axes: Sequence[int]) -> Kernel:
     """Axis i of y is axis axes[i] of x."""
     return remap("transpose", x, y, lambda place: [place[list(axes).index(axis)] for axis in range(len(axes))])
 
 
-def reshape(x: Layout, y: Layout, isa: Isa) -> Built:
+def reshape(x: Layout, y: Layout, isa: Isa) -> Kernel:
     """The same elements, counted in the model's order, in another shape."""
     if varies((*x.shape, *y.shape)) and all(value.outside or value.plain for value in (x, y)):
         flat = Layout((x.elements,), x.dtype, plain=True)
@@ -160,7 +160,7 @@ def reshape(x: Layout, y: Layout, isa: Isa) -> Built:
     return remap("reshape", x, y, lambda place: from_offset.place(to_offset.offset(place)))
 
 
-def pick(x: Layout, y: Layout, axis: int, place: Size) -> Built:
+def pick(x: Layout, y: Layout, axis: int, place: Size) -> Kernel:
     """The elements at one place of an axis, which goes; its last one where it is shorter than that."""
     size = x.shape[axis]
 
@@ -171,7 +171,7 @@ def pick(x: Layout, y: Layout, axis: int, place: Size) -> Built:
     return remap("pick", x, y, source)
 
 
-def repeat(x: Layout, y: Layout) -> Built:
+def repeat(x: Layout, y: Layout) -> Kernel:
     """x over and over along each axis."""
     return remap(
         "repeat",
@@ -188,7 +188,7 @@ def _within(index: Any, size: Size, all_of: Size) -> Any:
     return 0 if size == 1 else index if size == all_of else index % size
 
 
-def depth_to_space(x: Layout, y: Layout, block: int, *, columns_first: bool) -> Built:
+def depth_to_space(x: Layout, y: Layout, block: int, *, columns_first: bool) -> Kernel:
     """Channels to neighbouring pixels. columns_first: ONNX's CRD order, else DCR."""
     channels = y.shape[0]
 
@@ -207,9 +207,9 @@ def _pixels(y: Layout, source: Callable[[Any, Any, Sequence[Any]], Any], isa: Is
     together: neighbours of a row that are neighbours in the input too.
     """
 
-    def body(batch: Any, given: Any, *rest: Any) -> None:
+    def body(grid: Grid, given: Any, *rest: Any) -> None:
         *tables, out = rest
-        with nest(batch, (y.shape[1], y.shape[2] // together), y.elements) as (sample, (row, index)):
+        with grid.nest((y.shape[1], y.shape[2] // together), y.elements) as (sample, (row, index)):
             column = index * together
             start = T.Bind(source(row, column, tables))
             ElementRun(out, sample, y.at(row, column, 0), y.shape[0] * together).copy_from(given, start, isa)
@@ -217,7 +217,7 @@ def _pixels(y: Layout, source: Callable[[Any, Any, Sequence[Any]], Any], isa: Is
     return body
 
 
-def nearest(x: Layout, y: Layout, maps: Sequence[np.ndarray], isa: Isa) -> Built:
+def nearest(x: Layout, y: Layout, maps: Sequence[np.ndarray], isa: Isa) -> Kernel:
     """Along each axis, element maps[axis][i] of x for element i of y."""
     places = [found.astype(np.int32) for found in maps]
     is_by_pixel = not isa.by_element and np.array_equal(places[0], np.arange(x.shape[0]))
@@ -225,35 +225,35 @@ def nearest(x: Layout, y: Layout, maps: Sequence[np.ndarray], isa: Isa) -> Built
         moved = _pixels(y, lambda row, column, tables: x.at(tables[0][row], tables[1][column], 0), isa)
         return build("nearest", [x], places[1:], y, moved)
 
-    def body(batch: Any, source: Any, *rest: Any) -> None:
+    def body(grid: Grid, source: Any, *rest: Any) -> None:
         *tables, out = rest
-        with elements(batch, y) as (sample, place):
+        with grid.elements(y) as (sample, place):
             taken = [table[i] for table, i in zip(tables, place, strict=True)]
             T.buffer_store(out, source[sample, x.offset(taken)], [sample, y.offset(place)])
 
     return build("nearest", [x], places, y, body)
 
 
-def constant(y: Layout, values: np.ndarray, isa: Isa) -> Built:
+def constant(y: Layout, values: np.ndarray, isa: Isa) -> Kernel:
     """The same plain values for every sample."""
 
-    def body(batch: Any, given: Any, out: Any) -> None:
-        with rows(batch, 1, y.elements) as (sample, _):
+    def body(grid: Grid, given: Any, out: Any) -> None:
+        with grid.rows(1, y.elements) as (sample, _):
             ElementRun(out, sample, 0, y.elements).copy_from_constant(given, isa)
 
     return build("constant", [], [values], y, body, accuracy=EXACT)
 
 
-def look_up(places: Layout, y: Layout, table: Sequence[Stored], count: int) -> Built:
+def look_up(places: Layout, y: Layout, table: Sequence[Stored], count: int) -> Kernel:
     """Rows of a table (count, …) at the places; those below 0 count from the end, those beyond it give its ends.
 
     table: its values, or int8 codes and a scale for each row, which stay codes in memory.
     """
     width = y.elements // places.elements
 
-    def body(batch: Any, given: Any, values: Any, *others: Any) -> None:
+    def body(grid: Grid, given: Any, values: Any, *others: Any) -> None:
         *scales, out = others
-        with rows(batch, places.elements, y.elements) as (sample, place):
+        with grid.rows(places.elements, y.elements) as (sample, place):
             found = T.min(T.max(given[sample, place], T.int64(-count)), T.int64(count - 1))
             row = T.Bind(T.Cast("int32", T.Select(found < T.int64(0), found + T.int64(count), found)))
             with T.serial(width) as column:
@@ -265,7 +265,7 @@ def look_up(places: Layout, y: Layout, table: Sequence[Stored], count: int) -> B
     return build("look_up", [places], table, y, body)
 
 
-def concat(inputs: Sequence[Layout], y: Layout, axis: int, isa: Isa, placed: Collection[int] = frozenset()) -> Built:
+def concat(inputs: Sequence[Layout], y: Layout, axis: int, isa: Isa, placed: Collection[int] = frozenset()) -> Kernel:
     """One after the other along an axis. Whatever is faster in memory moves with it as one run.
 
     placed: inputs that lie in y already.
@@ -275,9 +275,9 @@ def concat(inputs: Sequence[Layout], y: Layout, axis: int, isa: Isa, placed: Col
     slower = y.order[: y.order.index(axis)]
     count = prod(y.shape[other] for other in slower)
 
-    def body(batch: Any, *buffers: Any) -> None:
+    def body(grid: Grid, *buffers: Any) -> None:
         *given, out = buffers
-        with rows(batch, count, y.elements) as (sample, row):
+        with grid.rows(count, y.elements) as (sample, row):
             start: Any = row * (y.elements // count)
             for x, buffer in zip(inputs, given, strict=True):
                 length = x.elements // count
@@ -287,15 +287,15 @@ def concat(inputs: Sequence[Layout], y: Layout, axis: int, isa: Isa, placed: Col
     return build("concat", inputs, [], y, body)
 
 
-def _concat_pixels(inputs: Sequence[Layout], y: Layout, isa: Isa, placed: Collection[int]) -> Built:
+def _concat_pixels(inputs: Sequence[Layout], y: Layout, isa: Isa, placed: Collection[int]) -> Kernel:
     """Channels one after the other, pixel by pixel, where values lie in larger planes."""
     starts = [sum(x.shape[0] for x in inputs[:index]) for index in range(len(inputs))]
     moved = [(x, start) for index, (x, start) in enumerate(zip(inputs, starts, strict=True)) if index not in placed]
 
-    def body(batch: Any, *buffers: Any) -> None:
+    def body(grid: Grid, *buffers: Any) -> None:
         *given, out = buffers
         work = y.elements if moved else 0
-        with rows(batch, y.shape[1], work) as (sample, row):
+        with grid.rows(y.shape[1], work) as (sample, row):
             for (x, start), buffer in zip(moved, given, strict=True):
                 pixel = ElementRun(out, sample, y.at(row, 0, start), x.shape[0])
                 _copy_row(x, buffer, row, pixel, y.plane[0], isa)
@@ -310,12 +310,12 @@ def _moved(
     constants: Sequence[np.ndarray],
     source: Callable[[Place], tuple[Place, Any]],
     numbers: Sequence[Size] = (),
-) -> Built:
+) -> Kernel:
     """source(place): where y's element lies in x, and whether it lies there (None: always) or is the constant."""
 
-    def body(batch: Any, given: Any, *rest: Any) -> None:
+    def body(grid: Grid, given: Any, *rest: Any) -> None:
         *filler, out = rest
-        with elements(batch, y) as (sample, target):
+        with grid.elements(y) as (sample, target):
             place, inside = source(target)
             value = given[sample, x.offset(place)]
             if inside is not None:

@@ -8,9 +8,8 @@ from tvm.tirx.script import builder as T  # noqa: N812
 from ptqc.codegen.kernels import epilogue
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.writing import fill, registers, rows, span
+from ptqc.codegen.kernels.writing import Grid, Kernel, fill, span
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Built
 from ptqc.runtime.lengths import varies
 
 AXES, MOST_CHANNELS = 3, 4
@@ -24,20 +23,20 @@ def takes(x: Layout, y: Layout, isa: Isa) -> bool:
     return shaped and isa.packs is not None and x.elements // x.shape[0] >= isa.widest("uint8")
 
 
-def quantize(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) -> Built:
+def quantize(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) -> Kernel:
     """Codes of real values; see `takes`."""
     channels, step = x.shape[0], isa.widest("uint8")
     height, width = (x.shape[1], x.shape[2]) if y.frame is not None else (1, x.elements // channels)
     blocks = -(-width // step)
 
-    def body(batch: Any, given: Any, numbers: Any, out: Any) -> None:
-        with rows(batch, height * blocks, x.elements) as (sample, block):
+    def body(grid: Grid, given: Any, numbers: Any, out: Any) -> None:
+        with grid.rows(height * blocks, x.elements) as (sample, block):
             row, start = block // blocks, T.Bind(T.min(block % blocks * step, width - step))
             planes = []
             for channel in range(channels):
                 place = (channel * height + row) * width + start
                 values = [_steps(given, sample, place + i * isa.lanes, numbers, isa) for i in range(epilogue.PACKED)]
-                codes = registers(step, "uint8")
+                codes = grid.registers(step, "uint8")
                 epilogue.narrow(isa, values, numbers[1], codes, fitting=False)
                 planes.append(codes[span(0, step)])
             for part in range(channels):

@@ -16,21 +16,20 @@ from ptqc.codegen.kernels import mathematics
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.writing import (
-    elements,
+    Grid,
+    Kernel,
     expressed,
     fill,
     in_vectors,
     load,
-    nest,
     rounded_up,
-    rows,
     span,
     store,
     to_codes,
     vector,
 )
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import EXACT, Built
+from ptqc.codegen.program.program import EXACT
 from ptqc.ir.integer_arithmetic import Reals
 from ptqc.runtime.lengths import varies
 
@@ -43,7 +42,7 @@ Operand = Layout | np.ndarray
 
 def pointwise(
     family: str, operands: Sequence[Operand], constants: Sequence[np.ndarray], y: Layout, isa: Isa, value: Value
-) -> Built:
+) -> Kernel:
     """value(lanes, constant buffers, *elements) gives the output element (or vector)."""
     inputs = [x for x in operands if isinstance(x, Layout)]
     arrays = [x for x in operands if not isinstance(x, Layout)]
@@ -59,7 +58,7 @@ def pointwise(
     return build(family, inputs, [*arrays, *constants], y, body)
 
 
-def by_element(family: str, operands: Sequence[Operand], y: Layout, value: Value) -> Built:
+def by_element(family: str, operands: Sequence[Operand], y: Layout, value: Value) -> Kernel:
     """value(*elements) gives the output element; arrays and values of any types."""
     inputs = [x for x in operands if isinstance(x, Layout)]
     arrays = [x for x in operands if not isinstance(x, Layout)]
@@ -67,12 +66,12 @@ def by_element(family: str, operands: Sequence[Operand], y: Layout, value: Value
     return build(family, inputs, arrays, y, body)
 
 
-def with_array(family: str, x: Layout, y: Layout, array: np.ndarray, value: Callable[[Any, Any], Any]) -> Built:
+def with_array(family: str, x: Layout, y: Layout, array: np.ndarray, value: Callable[[Any, Any], Any]) -> Kernel:
     """value(element, number) with the constant's number at the same place; array: of y's rank, or 1 along an axis."""
     fixed = Layout(array.shape, "float32", plain=True)
 
-    def body(batch: Any, given: Any, numbers: Any, out: Any) -> None:
-        with elements(batch, y) as (sample, place):
+    def body(grid: Grid, given: Any, numbers: Any, out: Any) -> None:
+        with grid.elements(y) as (sample, place):
             element = T.Bind(load(x, given, sample, x.offset(_within(x, place)), 1))
             number = T.Bind(numbers[fixed.offset(_within(fixed, place))])
             store(y, out, value(element, number), sample, y.offset(place), 1)
@@ -88,7 +87,7 @@ def with_vector(
     numbers_of: np.ndarray,
     operation: Callable[[Any, Any], Any],
     rounding: tuple[float, int] | None = None,
-) -> Built:
+) -> Kernel:
     """operation(element, number) with the number of the element's channel; of plain values.
 
     numbers_of: (channels,). rounding: scale and zero point of codes that the results become.
@@ -97,9 +96,9 @@ def with_vector(
     lanes = min(isa.lanes, channels)
     constants = [numbers_of.astype(np.float32), *([np.array(rounding, np.float32)] if rounding else [])]
 
-    def body(batch: Any, given: Any, numbers: Any, *rest: Any) -> None:
+    def body(grid: Grid, given: Any, numbers: Any, *rest: Any) -> None:
         *steps, out = rest
-        with nest(batch, (count, -(-channels // lanes)), y.elements) as (sample, (row, block)):
+        with grid.nest((count, -(-channels // lanes)), y.elements) as (sample, (row, block)):
             channel = T.Bind(T.min(block * lanes, channels - lanes))
             place = row * channels + channel
             element = T.Bind(load(x, given, sample, place, lanes))
@@ -121,9 +120,9 @@ def _flat(inputs: Sequence[Layout], y: Layout, isa: Isa, value: Value) -> Any:
     blocks, last = -(-y.elements // isa.lanes), max(0, y.elements - isa.lanes)
     chunk = max(1, blocks // 16)
 
-    def body(batch: Any, *buffers: Any) -> None:
+    def body(grid: Grid, *buffers: Any) -> None:
         *given, out = buffers
-        with nest(batch, (-(-blocks // chunk), chunk), y.elements) as (sample, (part, index)):
+        with grid.nest((-(-blocks // chunk), chunk), y.elements) as (sample, (part, index)):
             place = T.Bind(T.min((part * chunk + index) * isa.lanes, last))
             buffers_of = zip(inputs, given, strict=False)
             found = [T.Bind(load(x, buffer, sample, place, isa.lanes)) for x, buffer in buffers_of]
@@ -135,10 +134,10 @@ def _flat(inputs: Sequence[Layout], y: Layout, isa: Isa, value: Value) -> Any:
 def _flat_of_any_size(inputs: Sequence[Layout], y: Layout, isa: Isa, value: Value) -> Any:
     step = BLOCKS * isa.lanes
 
-    def body(batch: Any, *buffers: Any) -> None:
+    def body(grid: Grid, *buffers: Any) -> None:
         *given, out = buffers
 
-        with rows(batch, rounded_up(y.elements, step), y.elements) as (sample, part):
+        with grid.rows(rounded_up(y.elements, step), y.elements) as (sample, part):
             start = T.Bind(T.Cast("int64", part) * step)
             count = T.Bind(T.min(T.int64(step), expressed(y.elements) - start))
 
@@ -156,9 +155,9 @@ def _by_element(operands: Sequence[Operand], y: Layout, value: Value) -> Any:
     # Buffers come in this order: values, arrays, numbers.
     order = sorted(range(len(operands)), key=lambda i: not isinstance(operands[i], Layout))
 
-    def body(batch: Any, *buffers: Any) -> None:
+    def body(grid: Grid, *buffers: Any) -> None:
         *given, out = buffers
-        with elements(batch, y) as (sample, place):
+        with grid.elements(y) as (sample, place):
             found = {i: _element(operands[i], buffer, sample, place) for i, buffer in zip(order, given, strict=False)}
             numbers = given[len(operands) :]
             made = value(1, numbers, *(found[i] for i in range(len(operands))))
@@ -180,7 +179,7 @@ def _within(layout: Layout, place: Sequence[Any]) -> list[Any]:
     return [0 if size == 1 else index for size, index in zip(layout.shape, place, strict=True)]
 
 
-def add(operands: Sequence[Operand], y: Layout, isa: Isa, numbers: Reals) -> Built:
+def add(operands: Sequence[Operand], y: Layout, isa: Isa, numbers: Reals) -> Kernel:
     """Codes of a sum a + b; numbers: ratio of a, ratio of b, and what both leave (`ptqc.ir.integer_arithmetic.add`)."""
 
     def value(lanes: int, constants: Sequence[Any], left: Any, right: Any) -> Any:
@@ -191,7 +190,7 @@ def add(operands: Sequence[Operand], y: Layout, isa: Isa, numbers: Reals) -> Bui
     return pointwise("add", operands, [numbers], y, isa, value)
 
 
-def mul(operands: Sequence[Operand], y: Layout, isa: Isa, zeros: tuple[int, int, int], factor: float) -> Built:
+def mul(operands: Sequence[Operand], y: Layout, isa: Isa, zeros: tuple[int, int, int], factor: float) -> Kernel:
     """Codes of a product; zeros of a, b and y, factor s_a · s_b / s_y (`ptqc.ir.integer_arithmetic.mul`)."""
 
     def value(lanes: int, constants: Sequence[Any], left: Any, right: Any) -> Any:
@@ -207,7 +206,7 @@ def mul(operands: Sequence[Operand], y: Layout, isa: Isa, zeros: tuple[int, int,
     return pointwise("mul", operands, constants, y, isa, value)
 
 
-def table(x: Layout, y: Layout, isa: Isa, entries: np.ndarray, family: str = "table") -> Built:
+def table(x: Layout, y: Layout, isa: Isa, entries: np.ndarray, family: str = "table") -> Kernel:
     """y = entries[x] of codes x; of the type of y."""
 
     def value(lanes: int, constants: Sequence[Any], element: Any) -> Any:
@@ -216,7 +215,7 @@ def table(x: Layout, y: Layout, isa: Isa, entries: np.ndarray, family: str = "ta
     return pointwise(family, [x], [entries.astype(y.stored)], y, isa, value)
 
 
-def limit(x: Layout, y: Layout, isa: Isa, low: int, high: int) -> Built:
+def limit(x: Layout, y: Layout, isa: Isa, low: int, high: int) -> Kernel:
     """Codes between two codes."""
 
     def value(lanes: int, constants: Sequence[Any], element: Any) -> Any:
@@ -225,19 +224,19 @@ def limit(x: Layout, y: Layout, isa: Isa, low: int, high: int) -> Built:
     return pointwise("limit", [x], [np.array([low, high], np.uint8)], y, isa, value)
 
 
-def quantize(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) -> Built:
+def quantize(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) -> Kernel:
     """Codes of real values."""
     return _rounded("quantize", x, y, isa, (scale, zero_point), lambda steps, zero: T.nearbyint(steps) + zero)
 
 
-def quantize_moved(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) -> Built:
+def quantize_moved(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) -> Kernel:
     """Codes of real values, rounded after the zero point was added: means half way between codes go elsewhere."""
     return _rounded("quantize_moved", x, y, isa, (scale, zero_point), lambda steps, zero: T.nearbyint(steps + zero))
 
 
 def _rounded(
     family: str, x: Layout, y: Layout, isa: Isa, numbers: tuple[float, int], rounding: Callable[[Any, Any], Any]
-) -> Built:
+) -> Kernel:
     """numbers: scale and zero point. rounding: of steps of the scale and the zero point, to codes not yet saturated."""
 
     def value(lanes: int, constants: Sequence[Any], element: Any) -> Any:
@@ -247,7 +246,7 @@ def _rounded(
     return pointwise(family, [x], [np.array(numbers, np.float32)], y, isa, value)
 
 
-def dequantize(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) -> Built:
+def dequantize(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) -> Kernel:
     """Real values of codes."""
 
     def value(lanes: int, constants: Sequence[Any], element: Any) -> Any:
@@ -257,10 +256,10 @@ def dequantize(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) ->
     return replace(built, accuracy=EXACT)
 
 
-def quantize_float8(x: Layout, y: Layout, isa: Isa, scale: float, family: str = "quantize_float8") -> Built:
-    """Codes of FP8 of real values."""
-    assert isa.float8 is not None
-    code = isa.float8.code
+def quantize_float8(
+    x: Layout, y: Layout, isa: Isa, scale: float, code: Callable[[Any], Any], family: str = "quantize_float8"
+) -> Kernel:
+    """Codes of FP8 of real values. code: rounds one."""
 
     def value(_lanes: int, constants: Sequence[Any], element: Any) -> Any:
         return code(element / constants[0][0])
@@ -268,13 +267,13 @@ def quantize_float8(x: Layout, y: Layout, isa: Isa, scale: float, family: str = 
     return pointwise(family, [x], [np.array([scale], np.float32)], y, isa, value)
 
 
-def dequantize_float8(x: Layout, y: Layout, isa: Isa, scale: float) -> Built:
+def dequantize_float8(x: Layout, y: Layout, isa: Isa, scale: float) -> Kernel:
     """Real values of codes of FP8."""
     every = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32) * np.float32(scale)
     return replace(table(x, y, isa, every, "dequantize_float8"), accuracy=EXACT)
 
 
-def copy(x: Layout, y: Layout, isa: Isa) -> Built:
+def copy(x: Layout, y: Layout, isa: Isa) -> Kernel:
     """The same values in another order in memory."""
     return replace(pointwise("copy", [x], [], y, isa, lambda _lanes, _constants, element: element), accuracy=EXACT)
 

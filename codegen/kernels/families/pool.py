@@ -7,19 +7,19 @@ from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.writing import fill, nest, registers, rows, span, to_codes, vector
+from ptqc.codegen.kernels.writing import Grid, Kernel, fill, span, to_codes, vector
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Built, Window
+from ptqc.codegen.program.program import Window
 
 
-def largest(x: Layout, y: Layout, window: Window, isa: Isa) -> Built:
+def largest(x: Layout, y: Layout, window: Window, isa: Isa) -> Kernel:
     """The largest element of each window of a padded input (codes or real values)."""
     lanes = min(isa.widest(x.dtype), 1 << (window.channels.bit_length() - 1))
     body = _windows(x, y, window, lanes, lambda a, b: T.max(a, b), lambda value, _pixel: value)
     return build("largest", [x], [], y, body)
 
 
-def average(x: Layout, y: Layout, window: Window, isa: Isa, counts: np.ndarray) -> Built:
+def average(x: Layout, y: Layout, window: Window, isa: Isa, counts: np.ndarray) -> Kernel:
     """The sum of each window of a padded input over the count of each output pixel, in ONNX Runtime's order."""
     lanes = min(isa.lanes, window.channels)
 
@@ -30,7 +30,7 @@ def average(x: Layout, y: Layout, window: Window, isa: Isa, counts: np.ndarray) 
     return build("average", [x], [counts.astype(np.float32)], y, body)
 
 
-def mean_codes(x: Layout, y: Layout, isa: Isa, zeros: tuple[int, int], factor: float) -> Built:
+def mean_codes(x: Layout, y: Layout, isa: Isa, zeros: tuple[int, int], factor: float) -> Kernel:
     """Codes of the mean of each plane (`ptqc.ir.integer_arithmetic.global_average_pool`); zeros of x and y."""
     lanes = min(isa.lanes, x.shape[0])
     wide = vector("int32", lanes)
@@ -45,7 +45,7 @@ def mean_codes(x: Layout, y: Layout, isa: Isa, zeros: tuple[int, int], factor: f
     return build("mean", [x], [numbers], y, _mean(x, lanes, wide, settle))
 
 
-def mean(x: Layout, y: Layout, isa: Isa) -> Built:
+def mean(x: Layout, y: Layout, isa: Isa) -> Kernel:
     """The mean of each plane in float32."""
     lanes = min(isa.lanes, x.shape[0])
     pixels = np.array([x.elements // x.shape[0]], np.float32)
@@ -57,10 +57,10 @@ def _mean(x: Layout, lanes: int, wide: str, settle: Any) -> Any:
     channels = x.shape[0]
     dtype = wide.partition("x")[0]
 
-    def body(batch: Any, source: Any, numbers: Any, out: Any) -> None:
-        with rows(batch, -(-channels // lanes), x.elements) as (sample, block):
+    def body(grid: Grid, source: Any, numbers: Any, out: Any) -> None:
+        with grid.rows(-(-channels // lanes), x.elements) as (sample, block):
             channel = T.Bind(T.min(block * lanes, channels - lanes))
-            total = registers(lanes, dtype)
+            total = grid.registers(lanes, dtype)
             at = span(0, lanes)
             T.buffer_store(total, fill(T.Cast(dtype, T.int32(0)), lanes), [at])
             with T.serial(x.elements // channels) as pixel:
@@ -76,10 +76,10 @@ def _windows(x: Layout, y: Layout, window: Window, lanes: int, combine: Any, set
     height, width = window.output
     blocks = -(-window.channels // lanes)
 
-    def body(batch: Any, source: Any, *rest: Any) -> None:
+    def body(grid: Grid, source: Any, *rest: Any) -> None:
         *numbers, out = rest
         work = window.products * window.channels
-        with nest(batch, (height, width, blocks), work) as (sample, (row, column, block)):
+        with grid.nest((height, width, blocks), work) as (sample, (row, column, block)):
             channel = T.Bind(T.min(block * lanes, window.channels - lanes))
             value = None
             for ky in range(window.kernel[0]):

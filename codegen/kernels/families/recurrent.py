@@ -15,10 +15,10 @@ from ptqc.codegen.kernels import mathematics
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.families.functions import UNARY
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.writing import each, elements, fill, in_vectors, nest, registers, span
+from ptqc.codegen.kernels.writing import Grid, Kernel, fill, in_vectors, span
 from ptqc.codegen.program.constants import Stored
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import EXACT, Accuracy, Built
+from ptqc.codegen.program.program import EXACT, Accuracy
 
 # Vectors of a gate that are summed at the same time: with the gates, enough for a processor to add without waiting.
 VECTORS = 2
@@ -58,6 +58,7 @@ class _Step:
     c becomes, or what a GRU keeps of h. open: one more.
     """
 
+    grid: Grid
     x: Callable[[Any], Any]
     of_x: Callable[[Any, int, Any], Any]
     of_h: Callable[[Any, int, Any], Any]
@@ -77,7 +78,7 @@ class _Step:
     def block(self) -> Iterator[Any]:
         """A loop over blocks of vectors: the first unit. The last one overlaps the one before it if units are left."""
         size = self.lanes * self.vectors
-        with each([-(-self.hidden // size)]) as (block,):
+        with self.grid.each([-(-self.hidden // size)]) as (block,):
             yield T.Bind(T.min(block * size, self.hidden - size))
 
     def units(self, column: Any) -> Iterator[tuple[int, Any]]:
@@ -88,7 +89,7 @@ class _Step:
     def sums(self, column: Any, wanted: Sequence[Sum], h: Any) -> Callable[[int, int], Any]:
         """What gives a sum of a vector, when called with their places. h: what is multiplied in place of the state."""
         size = self.lanes * self.vectors
-        found = registers(len(wanted) * size, "float32")
+        found = self.grid.registers(len(wanted) * size, "float32")
 
         def at(place: int, vector: int) -> Any:
             return span(place * size + vector * self.lanes, self.lanes)
@@ -164,7 +165,7 @@ def _rnn(step: _Step) -> None:
 CELLS: Mapping[str, Callable[[_Step], None]] = {"LSTM": _lstm, "GRU": _gru, "RNN": _rnn}
 
 
-def states(op_type: str, x: Layout, first: Sequence[Layout], y: Layout, weights: RecurrentWeights, isa: Isa) -> Built:
+def states(op_type: str, x: Layout, first: Sequence[Layout], y: Layout, weights: RecurrentWeights, isa: Isa) -> Kernel:
     """States of all steps (T, D, N, H) of inputs (T, N, I); of an LSTM the last cell states in one more step.
 
     first: layouts of the states before, h and then c, (D, N, H) each; without any they are zero.
@@ -176,12 +177,12 @@ def states(op_type: str, x: Layout, first: Sequence[Layout], y: Layout, weights:
     vectors = min(VECTORS, hidden // lanes)
     cell = _linear_gru if weights.is_linear else CELLS[op_type]
 
-    def body(batch: Any, given: Any, *rest: Any) -> None:
+    def body(grid: Grid, given: Any, *rest: Any) -> None:
         (*before, of_x, of_h, bias, out) = rest
         work = steps * directions * texts * gates * hidden * (width + hidden)
-        with nest(batch, (directions * texts,), work) as (sample, (index,)):
+        with grid.nest((directions * texts,), work) as (sample, (index,)):
             direction, text = index // texts, index % texts
-            h, c, later, opened = (registers(hidden, "float32") for _ in range(4))
+            h, c, later, opened = (grid.registers(hidden, "float32") for _ in range(4))
             for buffer, place in zip((h, c), range(2), strict=True):
                 source = before[place] if place < len(before) else None
                 _begin(buffer, hidden, lanes, source, sample, index)
@@ -189,6 +190,7 @@ def states(op_type: str, x: Layout, first: Sequence[Layout], y: Layout, weights:
                 now = T.Bind(_now(turn, steps, direction, weights.is_reverse))
                 row = T.Bind(((now * directions + direction) * texts + text) * hidden)
                 step = _Step(
+                    grid=grid,
                     x=lambda k: given[sample, (now * texts + text) * width + k],
                     of_x=lambda k, gate, units: of_x[((direction * width + k) * gates + gate) * hidden + units],
                     of_h=lambda k, gate, units: of_h[((direction * hidden + k) * gates + gate) * hidden + units],
@@ -232,12 +234,12 @@ def _now(turn: Any, steps: int, direction: Any, is_reverse: Sequence[bool]) -> A
     return T.Select(direction == is_reverse.index(True), backwards, turn)
 
 
-def last(x: Layout, y: Layout, is_reverse: Sequence[bool], steps: int) -> Built:
+def last(x: Layout, y: Layout, is_reverse: Sequence[bool], steps: int) -> Kernel:
     """The states (D, N, H) behind the last step of each direction, of all (at least `steps`, D, N, H)."""
     places = [0 if reverse else steps - 1 for reverse in is_reverse]
 
-    def body(batch: Any, given: Any, out: Any) -> None:
-        with elements(batch, y) as (sample, place):
+    def body(grid: Grid, given: Any, out: Any) -> None:
+        with grid.elements(y) as (sample, place):
             direction = place[0]
             step = places[0] if len(set(places)) == 1 else T.Select(direction == 0, places[0], places[-1])
             T.buffer_store(out, given[sample, x.offset([step, *place])], [sample, y.offset(place)])

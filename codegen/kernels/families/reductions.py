@@ -10,9 +10,9 @@ import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.kernels.families import build, typed
-from ptqc.codegen.kernels.writing import elements, expressed, registers
+from ptqc.codegen.kernels.writing import Grid, Kernel, expressed
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import SUM_OF_INPUTS, USUAL, Built
+from ptqc.codegen.program.program import SUM_OF_INPUTS, USUAL
 
 
 def _same(x: Any, _dtype: str) -> Any:
@@ -69,15 +69,15 @@ TYPES = ("float32", "float64", *typed.INTEGERS)
 FOR_REALS_ONLY = ("ReduceL2", "ReduceMean")
 
 
-def reduce(op_type: str, x: Layout, y: Layout, axes: Collection[int]) -> Built:
+def reduce(op_type: str, x: Layout, y: Layout, axes: Collection[int]) -> Kernel:
     """One element of y for all of x along the axes."""
     how = REDUCTIONS[op_type]
     kept = Layout(tuple(1 if axis in axes else size for axis, size in enumerate(x.shape)), x.dtype, plain=True)
     count = prod(x.shape[axis] for axis in axes)
 
-    def body(batch: Any, given: Any, out: Any) -> None:
-        with elements(batch, kept) as (sample, place):
-            total = registers(1, x.dtype)
+    def body(grid: Grid, given: Any, out: Any) -> None:
+        with grid.elements(kept) as (sample, place):
+            total = grid.registers(1, x.dtype)
             T.buffer_store(total, how.start(x.dtype), [0])
             with ExitStack() as loops:
                 inner = [

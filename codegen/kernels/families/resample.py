@@ -6,19 +6,18 @@ import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.kernels.families import build
-from ptqc.codegen.kernels.writing import elements
+from ptqc.codegen.kernels.writing import Grid, Kernel
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Built
 
 
-def along(x: Layout, y: Layout, axis: int, weights: np.ndarray) -> Built:
+def along(x: Layout, y: Layout, axis: int, weights: np.ndarray) -> Kernel:
     """weights (size of y's axis, size of x's axis): most are zero, and only as many are read as any row has others."""
     taps = max(1, int((weights != 0).sum(1).max()))
     places = np.sort(np.argsort(weights == 0, axis=1, kind="stable")[:, :taps], axis=1)
     factors = np.take_along_axis(weights, places, axis=1)
 
-    def body(batch: Any, given: Any, index: Any, factor: Any, out: Any) -> None:
-        with elements(batch, y) as (sample, place):
+    def body(grid: Grid, given: Any, index: Any, factor: Any, out: Any) -> None:
+        with grid.elements(y) as (sample, place):
             total = None
             for tap in range(taps):
                 at = place[axis] * taps + tap

@@ -13,9 +13,9 @@ from tvm.tirx.script import builder as T  # noqa: N812
 from ptqc.codegen.kernels import mathematics
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.writing import fill, in_float32, in_vectors, registers, rows, span, to_codes, vector
+from ptqc.codegen.kernels.writing import Grid, Kernel, fill, in_float32, in_vectors, span, to_codes, vector
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import SUM_OF_INPUTS, USUAL, Accuracy, Built
+from ptqc.codegen.program.program import SUM_OF_INPUTS, USUAL, Accuracy
 from ptqc.runtime.lengths import Size
 
 Element = Callable[[Any, int], Any]  # of index and count: that many elements from the index on
@@ -48,10 +48,10 @@ class Rows:
         """Visit a run: vectors, then what is left."""
         in_vectors(self.length, self.lanes, visit)
 
-    def fold(self, start: float, combine: Callable[[Any, Any], Any], element: Element) -> Any:
+    def fold(self, grid: Grid, start: float, combine: Callable[[Any, Any], Any], element: Element) -> Any:
         """All elements of a run, combined."""
-        vector = registers(self.lanes, "float32")
-        single = registers(1, "float32")
+        vector = grid.registers(self.lanes, "float32")
+        single = grid.registers(1, "float32")
         first = _number(start)
         T.buffer_store(vector, fill(first, self.lanes), [span(0, self.lanes)])
         T.buffer_store(single, first, [0])
@@ -86,30 +86,30 @@ FOLDS: dict[str, tuple[float, Callable[[Any, Any], Any]]] = {
 }
 
 
-def fold(op_type: str, x: Layout, y: Layout, isa: Isa, first: int, last: int) -> Built:
+def fold(op_type: str, x: Layout, y: Layout, isa: Isa, first: int, last: int) -> Kernel:
     """One number for each run along axes first … last."""
     runs = Rows.along(x.shape, first, last, isa)
     start, combine = FOLDS[op_type]
 
-    def body(batch: Any, given: Any, out: Any) -> None:
-        with rows(batch, runs.count, x.elements) as (sample, row):
-            total = runs.fold(start, combine, lambda i, lanes: given[sample, runs.place(row, i, lanes)])
+    def body(grid: Grid, given: Any, out: Any) -> None:
+        with grid.rows(runs.count, x.elements) as (sample, row):
+            total = runs.fold(grid, start, combine, lambda i, lanes: given[sample, runs.place(row, i, lanes)])
             T.buffer_store(out, total / in_float32(runs.length) if op_type == "ReduceMean" else total, [sample, row])
 
     return build(op_type.lower(), [x], [], y, body, accuracy=SUM_OF_INPUTS if combine is _sum else USUAL)
 
 
-def softmax(x: Layout, y: Layout, isa: Isa, axis: int, *, logarithm: bool) -> Built:
+def softmax(x: Layout, y: Layout, isa: Isa, axis: int, *, logarithm: bool) -> Kernel:
     """exp(x) over its sum along an axis, or the logarithm of that."""
     runs = Rows.along(x.shape, axis, axis, isa)
 
-    def body(batch: Any, given: Any, out: Any) -> None:
-        with rows(batch, runs.count, 20 * x.elements) as (sample, row):
+    def body(grid: Grid, given: Any, out: Any) -> None:
+        with grid.rows(runs.count, 20 * x.elements) as (sample, row):
 
             def element(index: Any, lanes: int) -> Any:
                 return given[sample, runs.place(row, index, lanes)]
 
-            largest = runs.fold(*FOLDS["ReduceMax"], element)
+            largest = runs.fold(grid, *FOLDS["ReduceMax"], element)
 
             def power(index: Any, lanes: int) -> Any:
                 found = T.Bind(mathematics.exp_of_differences(element(index, lanes) - fill(largest, lanes), lanes))
@@ -117,7 +117,7 @@ def softmax(x: Layout, y: Layout, isa: Isa, axis: int, *, logarithm: bool) -> Bu
                     T.buffer_store(out, found, [sample, runs.place(row, index, lanes)])
                 return found
 
-            total = runs.fold(*FOLDS["ReduceSum"], power)
+            total = runs.fold(grid, *FOLDS["ReduceSum"], power)
             rest = T.Bind(T.log(total) if logarithm else T.float32(1) / total)
 
             def settle(index: Any, lanes: int) -> None:
@@ -141,12 +141,12 @@ def softmax_codes(
     zero_point: int,
     *,
     in_float64: bool,
-) -> Built:
+) -> Kernel:
     """Codes of softmax along an axis (`ptqc.ir.integer_arithmetic.softmax`)."""
     runs = Rows.along(x.shape, axis, axis, isa)
 
-    def body(batch: Any, given: Any, powers: Any, numbers: Any, out: Any) -> None:
-        with rows(batch, runs.count, 5 * x.elements) as (sample, row):
+    def body(grid: Grid, given: Any, powers: Any, numbers: Any, out: Any) -> None:
+        with grid.rows(runs.count, 5 * x.elements) as (sample, row):
 
             def code(index: Any, lanes: int) -> Any:
                 return T.Cast(vector("int32", lanes), given[sample, runs.place(row, index, lanes)])
@@ -154,9 +154,9 @@ def softmax_codes(
             def power(index: Any, lanes: int) -> Any:
                 return powers[code(index, lanes) + fill(shift, lanes)]
 
-            largest = runs.fold(0.0, FOLDS["ReduceMax"][1], lambda i, n: T.Cast(vector("float32", n), code(i, n)))
+            largest = runs.fold(grid, 0.0, FOLDS["ReduceMax"][1], lambda i, n: T.Cast(vector("float32", n), code(i, n)))
             shift = T.Bind(T.int32(CODES - 1) - T.Cast("int32", largest))
-            total = replace(runs, lanes=1).fold(0.0, _sum, power)
+            total = replace(runs, lanes=1).fold(grid, 0.0, _sum, power)
 
             def settle(index: Any, lanes: int) -> None:
                 kind = vector("float64" if in_float64 else "float32", lanes)
@@ -172,15 +172,15 @@ def softmax_codes(
     return build("softmax_codes", [x], [table, np.array([steps, zero_point], np.float32)], y, body)
 
 
-def normalize(x: Layout, y: Layout, isa: Isa, axis: int, epsilon: float, scale: np.ndarray, bias: np.ndarray) -> Built:
+def normalize(x: Layout, y: Layout, isa: Isa, axis: int, epsilon: float, scale: np.ndarray, bias: np.ndarray) -> Kernel:
     """(x − mean) / √(variance + epsilon) · scale + bias along the axes from `axis` on.
 
     The mean is corrected by the mean of what it leaves: where a row hardly varies, its rounding would be all there is.
     """
     runs = Rows.along(x.shape, axis, len(x.shape) - 1, isa)
 
-    def body(batch: Any, given: Any, numbers: Any, scales: Any, biases: Any, out: Any) -> None:
-        with rows(batch, runs.count, 5 * x.elements) as (sample, row):
+    def body(grid: Grid, given: Any, numbers: Any, scales: Any, biases: Any, out: Any) -> None:
+        with grid.rows(runs.count, 5 * x.elements) as (sample, row):
 
             def less(mean: Any, index: Any, lanes: int) -> Any:
                 return T.Bind(given[sample, runs.place(row, index, lanes)] - fill(mean, lanes))
@@ -189,9 +189,9 @@ def normalize(x: Layout, y: Layout, isa: Isa, axis: int, epsilon: float, scale: 
                 centred = less(mean, index, lanes)
                 return centred * centred
 
-            rough = T.Bind(runs.fold(0.0, _sum, partial(less, T.float32(0))) / numbers[1])
-            mean = T.Bind(rough + runs.fold(0.0, _sum, partial(less, rough)) / numbers[1])
-            deviation = T.Bind(T.sqrt(runs.fold(0.0, _sum, square) / numbers[1] + numbers[0]))
+            rough = T.Bind(runs.fold(grid, 0.0, _sum, partial(less, T.float32(0))) / numbers[1])
+            mean = T.Bind(rough + runs.fold(grid, 0.0, _sum, partial(less, rough)) / numbers[1])
+            deviation = T.Bind(T.sqrt(runs.fold(grid, 0.0, _sum, square) / numbers[1] + numbers[0]))
 
             def settle(index: Any, lanes: int) -> None:
                 scaled = less(mean, index, lanes) / fill(deviation, lanes) * scales[span(index, lanes)]

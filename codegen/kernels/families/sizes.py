@@ -8,60 +8,60 @@ import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.kernels.families import build
-from ptqc.codegen.kernels.writing import Constant, elements, expressed, in_int64, rows, write
+from ptqc.codegen.kernels.writing import Constant, Grid, Kernel, expressed, in_int64
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import EXACT, Built
+from ptqc.codegen.program.program import EXACT
 from ptqc.runtime.lengths import Size
 
 
-def computed(sizes: Sequence[tuple[Size, ...]], lengths: Sequence[str]) -> tuple[str, Any]:
-    """Name and function of a kernel that writes the largest of each of these sizes."""
+def computed(sizes: Sequence[tuple[Size, ...]], lengths: Sequence[str]) -> Kernel:
+    """Write the largest of each of these sizes."""
 
-    def body(_batch: Any, out: Any) -> None:
+    def body(_grid: Grid, out: Any) -> None:
         for place, several in enumerate(sizes):
             T.buffer_store(out, reduce(lambda a, b: T.max(a, b), map(in_int64, several)), [place])
 
-    return write("sizes", [Constant("int64", len(sizes))], body, lengths)
+    return Kernel("sizes", (Constant("int64", len(sizes)),), body, lengths=tuple(lengths))
 
 
-def part(y: Layout, values: np.ndarray, starts: Sequence[Size], steps: Sequence[int]) -> Built:
+def part(y: Layout, values: np.ndarray, starts: Sequence[Size], steps: Sequence[int]) -> Kernel:
     """Every `steps`-th element of an array that never changes, from `starts` on."""
     fixed = Layout(values.shape, str(values.dtype), plain=True)
 
-    def body(batch: Any, given: Any, out: Any) -> None:
-        with elements(batch, y) as (sample, place):
+    def body(grid: Grid, given: Any, out: Any) -> None:
+        with grid.elements(y) as (sample, place):
             taken = [first + index * step for first, index, step in zip(starts, place, steps, strict=True)]
             T.buffer_store(out, given[fixed.offset(taken)], [sample, y.offset(place)])
 
     return build("part", [], [values], y, body, accuracy=EXACT, numbers=starts)
 
 
-def filled(y: Layout, value: np.ndarray) -> Built:
+def filled(y: Layout, value: np.ndarray) -> Kernel:
     """One number everywhere."""
 
-    def body(batch: Any, number: Any, out: Any) -> None:
-        with elements(batch, y) as (sample, place):
+    def body(grid: Grid, number: Any, out: Any) -> None:
+        with grid.elements(y) as (sample, place):
             T.buffer_store(out, number[0], [sample, y.offset(place)])
 
     return build("filled", [], [value.reshape(1)], y, body, accuracy=EXACT)
 
 
-def numbers(y: Layout, values: Sequence[Size]) -> Built:
+def numbers(y: Layout, values: Sequence[Size]) -> Kernel:
     """Whole numbers that follow from the lengths of a call."""
 
-    def body(batch: Any, out: Any) -> None:
-        with rows(batch, 1, 1) as (sample, _):
+    def body(grid: Grid, out: Any) -> None:
+        with grid.rows(1, 1) as (sample, _):
             for place, value in enumerate(values):
                 T.buffer_store(out, T.Cast(y.dtype, expressed(value)), [sample, place])
 
     return build("numbers", [], [], y, body, accuracy=EXACT, numbers=values)
 
 
-def steps(y: Layout, start: Size, step: int) -> Built:
+def steps(y: Layout, start: Size, step: int) -> Kernel:
     """start, start + step and so on."""
 
-    def body(batch: Any, out: Any) -> None:
-        with rows(batch, y.elements, 1) as (sample, place):
+    def body(grid: Grid, out: Any) -> None:
+        with grid.rows(y.elements, 1) as (sample, place):
             T.buffer_store(out, T.Cast(y.dtype, T.Cast("int64", place) * step + start), [sample, place])
 
     return build("range", [], [], y, body, accuracy=EXACT, numbers=[start])

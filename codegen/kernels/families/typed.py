@@ -7,8 +7,8 @@ from typing import Any
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.kernels.families.pointwise import Operand, by_element
+from ptqc.codegen.kernels.writing import Kernel
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Built
 
 # Of elements and their types to one element.
 Function = Callable[[Sequence[Any], Sequence[str]], Any]
@@ -107,7 +107,7 @@ def is_infinite(x: Sequence[Any], types: Sequence[str], *, below: bool, above: b
     return reduce(lambda a, b: T.Or(a, b), found, T.bool(False))
 
 
-def apply(op_type: str, function: Function, operands: Sequence[Operand], y: Layout) -> Built:
+def apply(op_type: str, function: Function, operands: Sequence[Operand], y: Layout) -> Kernel:
     """y = function(elements of the operands), which repeat along axes of size 1."""
     types = [x.dtype if isinstance(x, Layout) else str(x.dtype) for x in operands]
     return by_element(op_type.lower(), operands, y, lambda *elements: function(elements, types))

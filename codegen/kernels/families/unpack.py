@@ -8,13 +8,14 @@ import numpy as np
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as T  # noqa: N812
 
-from ptqc.codegen.kernels.writing import Constant, each, narrowed, registers, write
+from ptqc.codegen.kernels.writing import Constant, Grid, Kernel, Loops, narrowed
 from ptqc.codegen.program.constants import Order, half
 from ptqc.codegen.program.indexed import SPAN, Indexed
+from ptqc.codegen.program.program import CompiledKernel
 from ptqc.formats.planes import planes_of
 
 
-def part(dtype: str) -> tuple[str, Any]:
+def part(dtype: str, loops: Loops) -> CompiledKernel:
     """Kernel from the file of weights to some of its numbers; after the output it takes the place of the first one."""
     with IRBuilder() as builder, T.prim_func():
         name = f"part_{dtype}"
@@ -24,43 +25,43 @@ def part(dtype: str) -> tuple[str, Any]:
         size, count = T.int64(), T.int64()
         file, out = T.match_buffer(handles[0], (size,), "uint8"), T.match_buffer(handles[1], (count,), dtype)
         given = T.decl_buffer((size // np.dtype(dtype).itemsize,), dtype, data=file.data)
-        with each([count]) as (index,):
+        with loops.each([count]) as (index,):
             T.buffer_store(out, given[first + index], [index])
-    return name, builder.get()
+    return CompiledKernel("part", name, builder.get(), ())
 
 
-def indices(bits: int, size: int) -> tuple[str, Any]:
+def indices(bits: int, size: int) -> Kernel:
     """Kernel from the planes of `size` indices (a multiple of 8) to the indices."""
     widths = planes_of(bits)
     planes = [Constant("uint8", size * width // 8) for width in widths]
 
-    def body(_batch: Any, *buffers: Any) -> None:
+    def body(grid: Grid, *buffers: Any) -> None:
         *given, out = buffers
         shift = bits
         for plane, width in zip(given, widths, strict=True):
             shift -= width
             for part in range(8 // width):
                 length = size * width // 8
-                with each([length]) as (index,):
+                with grid.each([length]) as (index,):
                     piece = T.shift_right(T.Cast("int32", plane[index]), T.int32(part * width))
                     piece = T.shift_left(T.bitwise_and(piece, T.int32(2**width - 1)), T.int32(shift))
                     place = part * length + index
                     start = T.int32(0) if shift + width == bits else T.Cast("int32", out[place])
                     T.buffer_store(out, T.Cast("uint8", start + piece), [place])
 
-    return write(f"unpack{bits}", [*planes, Constant("uint8", size)], body)
+    return Kernel(f"unpack{bits}", (*planes, Constant("uint8", size)), body)
 
 
-def places(size: int, count: int) -> tuple[str, Any]:
+def places(size: int, count: int) -> Kernel:
     """Kernel from `size` bits, how many are set before each SPAN, and `count` indices to an index for each bit.
 
     Those of bits that are not set are 0, and the others one more than they were.
     """
     spans = -(-size // SPAN)
 
-    def body(_batch: Any, bits: Any, starts: Any, given: Any, out: Any) -> None:
-        with each([spans]) as (span,):
-            before = registers(1, "int32")
+    def body(grid: Grid, bits: Any, starts: Any, given: Any, out: Any) -> None:
+        with grid.each([spans]) as (span,):
+            before = grid.registers(1, "int32")
             T.buffer_store(before, starts[span], [0])
             with T.serial(T.min(SPAN, size - span * SPAN)) as step:
                 place = span * SPAN + step
@@ -71,15 +72,15 @@ def places(size: int, count: int) -> tuple[str, Any]:
                 T.buffer_store(before, before[0] + T.if_then_else(is_kept, T.int32(1), T.int32(0)), [0])
 
     shapes = [Constant("uint8", size), Constant("int32", spans), Constant("uint8", count), Constant("uint8", size)]
-    return write("places", shapes, body)
+    return Kernel("places", tuple(shapes), body)
 
 
-def codes(indexed: Indexed, count: int, order: Order) -> tuple[str, Any]:
+def codes(indexed: Indexed, count: int, order: Order) -> Kernel:
     """Kernel from `count` indices, and the levels if there are any, to int8 codes in an order."""
 
-    def body(_batch: Any, index: Any, *rest: Any) -> None:
+    def body(grid: Grid, index: Any, *rest: Any) -> None:
         *levels, out = rest
-        with each(order.sizes) as place:
+        with grid.each(order.sizes) as place:
             found = order.source(place)
             code = _code(indexed, index, levels, found.offset)
             for position, size in found.limits:
@@ -88,35 +89,35 @@ def codes(indexed: Indexed, count: int, order: Order) -> tuple[str, Any]:
             T.buffer_store(out, T.Cast("int8", code), [_flat(place, order.sizes)])
 
     levels = [] if indexed.levels is None else [Constant("int8", indexed.levels.size)]
-    return write("arrange", [Constant("uint8", count), *levels, Constant("int8", prod(order.sizes))], body)
+    return Kernel("arrange", (Constant("uint8", count), *levels, Constant("int8", prod(order.sizes))), body)
 
 
-def nibbles(size: int, vector: int) -> tuple[str, Any]:
+def nibbles(size: int, vector: int) -> Kernel:
     """Kernel from `size` int8 codes in order, places of codes and a first vector to bytes of two places each."""
 
-    def body(_batch: Any, given: Any, places: Any, table: Any, out: Any) -> None:
+    def body(grid: Grid, given: Any, places: Any, table: Any, out: Any) -> None:
         def place(index: Any) -> Any:
             return T.Cast("int32", places[T.Cast("int32", given[index]) + 128])
 
-        with each([vector]) as (lane,):
+        with grid.each([vector]) as (lane,):
             T.buffer_store(out, table[lane], [lane])
-        with each([size // (2 * vector), vector]) as (pair, lane):
+        with grid.each([size // (2 * vector), vector]) as (pair, lane):
             first = pair * (2 * vector) + lane
             both = place(first) + T.shift_left(place(first + vector), T.int32(4))
             T.buffer_store(out, T.Cast("uint8", both), [vector + pair * vector + lane])
 
     shapes = [Constant("int8", size), Constant("uint8", 256), Constant("uint8", vector)]
-    return write("nibbles", [*shapes, Constant("uint8", vector + size // 2)], body)
+    return Kernel("nibbles", (*shapes, Constant("uint8", vector + size // 2)), body)
 
 
-def bfloats(size: int) -> tuple[str, Any]:
+def bfloats(size: int) -> Kernel:
     """Kernel from `size` int8 codes to the same numbers as bfloat16."""
 
-    def body(_batch: Any, given: Any, out: Any) -> None:
-        with each([size]) as (index,):
+    def body(grid: Grid, given: Any, out: Any) -> None:
+        with grid.each([size]) as (index,):
             T.buffer_store(out, narrowed(T.Cast("float32", given[index]), 1), [index])
 
-    return write("bfloats", [Constant("int8", size), Constant("uint16", size)], body)
+    return Kernel("bfloats", (Constant("int8", size), Constant("uint16", size)), body)
 
 
 def _code(indexed: Indexed, index: Any, levels: Sequence[Any], offset: Any) -> Any:
@@ -134,15 +135,15 @@ def _flat(place: Sequence[Any], sizes: Sequence[int]) -> Any:
     return total
 
 
-def real(panels: int, depth: int, width: int) -> tuple[str, Any]:
+def real(panels: int, depth: int, width: int) -> Kernel:
     """Kernel from int8 codes (panels, depth, width) and scales (panels, width) to float32."""
     size = panels * depth * width
 
-    def body(_batch: Any, given: Any, scales: Any, out: Any) -> None:
-        with each([panels, depth, width]) as (panel, k, channel):
+    def body(grid: Grid, given: Any, scales: Any, out: Any) -> None:
+        with grid.each([panels, depth, width]) as (panel, k, channel):
             place = (panel * depth + k) * width + channel
             scale = scales[panel * width + channel]
             T.buffer_store(out, T.Cast("float32", given[place]) * scale, [place])
 
     shapes = [Constant("int8", size), Constant("float32", panels * width), Constant("float32", size)]
-    return write("scale", shapes, body)
+    return Kernel("scale", tuple(shapes), body)

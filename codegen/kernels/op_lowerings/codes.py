@@ -7,14 +7,15 @@ import numpy as np
 import onnx_ir as ir
 from onnx import helper
 
-from ptqc.codegen.kernels.drafts import Draft, IntegerAdd, Quantized, QuantizedImage, TableLookup
+from ptqc.codegen.kernels.drafts import IntegerAdd, PendingKernel, Quantized, QuantizedImage, TableLookup
 from ptqc.codegen.kernels.emission import Emission, is_float8
 from ptqc.codegen.kernels.families import planes, pointwise, pool, rows
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.op_lowerings import real
+from ptqc.codegen.kernels.writing import Kernel
 from ptqc.codegen.program.folding import compute, standalone
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Built, Declined
+from ptqc.codegen.program.program import Unsupported
 from ptqc.execution.onnxruntime import softmax_in_float64
 from ptqc.formats import QuantParams
 from ptqc.ir import integer_arithmetic as integer
@@ -92,7 +93,7 @@ def _fixed(codes: np.ndarray, rank: int, outer: int) -> np.ndarray:
     """Codes that never change, for one sample."""
     shape = (1,) * (rank - codes.ndim) + codes.shape
     if outer and shape[0] != 1:
-        raise Declined("its constant differs from sample to sample")
+        raise Unsupported("its constant differs from sample to sample")
     return codes.reshape(shape[outer:])
 
 
@@ -115,21 +116,20 @@ def average(emission: Emission, node: ir.Node, output: ir.Node) -> None:
 
 def quantize(emission: Emission, node: ir.Node) -> None:
     """QuantizeLinear of a float tensor."""
-    _round(emission, node, _to_float8 if is_float8(node.outputs[0]) else _quantize)
+    if is_float8(node.outputs[0]):
+        _round(emission, node, lambda x, y, _isa, scale, _zero_point: emission.to_float8(x, y, scale))
+    else:
+        _round(emission, node, _quantize)
 
 
-def _to_float8(x: Layout, y: Layout, isa: Isa, scale: float, _zero_point: int) -> Built:
-    return pointwise.quantize_float8(x, y, isa, scale)
-
-
-def _quantize(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) -> Built | Draft:
+def _quantize(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) -> Kernel | PendingKernel:
     if planes.takes(x, y, isa):
         return QuantizedImage(isa, scale, zero_point, x.shape[2] >= isa.widest("uint8"))
     return Quantized(isa, scale, zero_point)
 
 
 def _round(
-    emission: Emission, node: ir.Node, kernel: Callable[[Layout, Layout, Isa, float, int], Built | Draft]
+    emission: Emission, node: ir.Node, kernel: Callable[[Layout, Layout, Isa, float, int], Kernel | PendingKernel]
 ) -> None:
     """What a QuantizeLinear makes of its float input."""
     params, source = params_of(node), emission.read(node.inputs[0], stored=True)
@@ -154,7 +154,7 @@ def softmax(emission: Emission, node: ir.Node, output: ir.Node) -> None:
     sizes = emission.axes.shapes[codes]
     axis = integer_attribute(node, "axis", -1) % len(sizes)
     if varies(sizes[axis : axis + 1]):
-        raise Declined("its powers of e depend on how many there are")
+        raise Unsupported("its powers of e depend on how many there are")
     outer = emission.axes.outer(codes, touched=axis == 0)
     source = emission.plain(codes)
     powers, steps = softmax_table(x, sizes[axis]), float(softmax_steps(y))

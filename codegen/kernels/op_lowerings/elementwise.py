@@ -13,7 +13,7 @@ from ptqc.codegen.kernels.families.functions import BINARY, UNARY
 from ptqc.codegen.kernels.families.pointwise import Operand
 from ptqc.codegen.kernels.op_lowerings import real
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Declined
+from ptqc.codegen.program.program import Unsupported
 from ptqc.ir.nodes import input_of, integer, text
 from ptqc.ir.operators import clip_bounds
 
@@ -50,7 +50,7 @@ def _cast(_node: ir.Node, dtype: str) -> typed.Function:
 def _power(_node: ir.Node, dtype: str) -> typed.Function:
     def power(x: Sequence[Any], types: Sequence[str]) -> Any:
         if dtype not in typed.ENDINGS:
-            raise Declined(f"of {dtype} there are no powers")
+            raise Unsupported(f"of {dtype} there are no powers")
         return typed.named("pow")([x[0], typed.converted(x[1], types[1], dtype)], types)
 
     return power
@@ -108,7 +108,7 @@ def apply(emission: Emission, node: ir.Node) -> None:
     elif node.op_type in TYPED:
         by_element(emission, node, values, TYPED[node.op_type](node, emission.dtype(node.outputs[0])))
     else:
-        raise Declined(f"of {emission.dtype(values[0])} it has no kernel")
+        raise Unsupported(f"of {emission.dtype(values[0])} it has no kernel")
 
 
 def clip(emission: Emission, node: ir.Node) -> None:

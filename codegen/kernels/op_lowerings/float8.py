@@ -1,19 +1,19 @@
 """Layers that multiply FP8, where a target has kernels for them; all others compute with the real values of codes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.codegen.kernels.backend import Float8Kernels, Float8LayerSpec
 from ptqc.codegen.kernels.drafts import Float8Layer
 from ptqc.codegen.kernels.emission import Emission
 from ptqc.codegen.kernels.families.real_stages import RealStage
-from ptqc.codegen.kernels.float8 import Float8Kernels, Float8Numbers
 from ptqc.codegen.kernels.op_lowerings.layers import MATRIX, bias_of_rows, rows, vectors
 from ptqc.codegen.kernels.op_lowerings.sliding import slide
+from ptqc.codegen.kernels.writing import Kernel
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Built
 from ptqc.ir.nodes import input_of, integer, number
 
 TYPE = ir.DataType.FLOAT8E4M3FN
@@ -30,20 +30,20 @@ class _Weight:
 
 def layer(emission: Emission, node: ir.Node) -> bool:
     """Add the kernel of a layer, where the target has one of its own for it."""
-    own = emission.isa.float8
-    if own is None or node.domain or node.op_type not in ("Conv", "Gemm", "MatMul"):
+    kernels = emission.backend.float8
+    if kernels is None or node.domain or node.op_type not in ("Conv", "Gemm", "MatMul"):
         return False
     weight = _weight(emission, node)
-    if weight is None or weight.codes.shape[1] % own.channels or not _is_plain(node):
+    if weight is None or weight.codes.shape[1] % kernels.channels or not _is_plain(node):
         return False
     found = emission.in_float8(node.inputs[0])
     if found is None:
         return False
     name, scale = found
     if node.op_type == "Conv":
-        _convolution(emission, node, own, weight, name, scale)
+        _convolution(emission, node, kernels, weight, name, scale)
     else:
-        _product(emission, node, own, weight, name, scale)
+        _product(emission, node, kernels, weight, name, scale)
     return True
 
 
@@ -69,36 +69,30 @@ def _weight(emission: Emission, node: ir.Node) -> _Weight | None:
 
 
 def _convolution(
-    emission: Emission, node: ir.Node, own: Float8Kernels, weight: _Weight, name: str, scale: np.float32
+    emission: Emission, node: ir.Node, kernels: Float8Kernels, weight: _Weight, name: str, scale: np.float32
 ) -> None:
     codes = weight.codes
     source, window = slide(emission, node, name, codes.shape[2:], 0.0)
     planes = codes.reshape(*codes.shape[:2], *(1,) * (PLANE + 2 - codes.ndim), *codes.shape[2:])
-    given = input_of(node, 2)
-    bias = np.zeros(len(codes), np.float32) if given is None else emission.number(given)
-    layout = Layout(emission.shape(node.outputs[0]), "float32")
-    _add(emission, own, Float8Numbers(window, planes, scale * weight.scale, bias), source, node.outputs[0], layout)
+    bias = emission.number(node.inputs[2]) if input_of(node, 2) is not None else np.zeros(len(codes), np.float32)
+    y = Layout(emission.shape(node.outputs[0]), "float32")
+    spec = Float8LayerSpec(emission.layouts[source], y, window, planes, scale * weight.scale, bias)
+    _add(emission, kernels, spec, source, node.outputs[0])
 
 
 def _product(
-    emission: Emission, node: ir.Node, own: Float8Kernels, weight: _Weight, name: str, scale: np.float32
+    emission: Emission, node: ir.Node, kernels: Float8Kernels, weight: _Weight, name: str, scale: np.float32
 ) -> None:
     codes, source = weight.codes, emission.plain(name)
-    factor = scale * weight.scale * np.float32(number(node, "alpha", 1.0))
-    made = Float8Numbers(
-        vectors(emission.layouts[source]),
-        codes.reshape(*codes.shape, 1, 1),
-        factor,
-        bias_of_rows(emission, node, len(codes)),
-    )
-    _add(emission, own, made, source, node.outputs[0], rows(emission, node, "float32"))
+    x, factor = emission.layouts[source], scale * weight.scale * np.float32(number(node, "alpha", 1.0))
+    planes, bias = codes.reshape(*codes.shape, 1, 1), bias_of_rows(emission, node, len(codes))
+    spec = Float8LayerSpec(x, rows(emission, node, "float32"), vectors(x), planes, factor, bias)
+    _add(emission, kernels, spec, source, node.outputs[0])
 
 
-def _add(
-    emission: Emission, own: Float8Kernels, made: Float8Numbers, source: str, output: ir.Value, layout: Layout
-) -> None:
-    def write(x: Layout, y: Layout, stages: Sequence[RealStage]) -> Built:
-        return own.write(x, y, made, stages)
+def _add(emission: Emission, kernels: Float8Kernels, spec: Float8LayerSpec, source: str, output: ir.Value) -> None:
+    def write(x: Layout, y: Layout, stages: Sequence[RealStage]) -> Kernel:
+        return kernels.layer(replace(spec, x=x, y=y, stages=stages))
 
-    draft = Float8Layer(made.window.kernel, write, is_dense=True, channels=own.channels)
-    emission.add(draft, [source], str(output.name), layout)
+    pending = Float8Layer(spec.window.kernel, write, is_dense=True, channels=kernels.channels)
+    emission.add(pending, [source], str(output.name), spec.y)

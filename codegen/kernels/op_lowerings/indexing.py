@@ -7,12 +7,13 @@ import onnx_ir as ir
 
 from ptqc.codegen.kernels.emission import Emission
 from ptqc.codegen.kernels.families import indexing, scattering
+from ptqc.codegen.kernels.writing import Kernel
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Built, Declined
+from ptqc.codegen.program.program import Unsupported
 from ptqc.ir.nodes import input_of, integer, text
 
-Build = Callable[[Layout, Layout, Layout], Built]
-Scatter = Callable[[Layout, Layout, Layout, Layout, str], Built]
+Build = Callable[[Layout, Layout, Layout], Kernel]
+Scatter = Callable[[Layout, Layout, Layout, Layout, str], Kernel]
 
 
 def gather_elements(emission: Emission, node: ir.Node) -> None:
@@ -48,7 +49,7 @@ def scatter_elements(emission: Emission, node: ir.Node) -> None:
     axis = integer(node, "axis", 0) % len(emission.sizes(node.inputs[0]))
     outer = emission.outer(*node.inputs, node.outputs[0], touched=axis == 0)
 
-    def build(x: Layout, places: Layout, updates: Layout, y: Layout, reduction: str) -> Built:
+    def build(x: Layout, places: Layout, updates: Layout, y: Layout, reduction: str) -> Kernel:
         return scattering.scatter_elements(x, places, updates, y, axis - outer, reduction)
 
     scattered(emission, node, outer, build)
@@ -65,7 +66,7 @@ def scattered(emission: Emission, node: ir.Node, outer: int, build: Scatter) -> 
     (one, x), (other, places), (third, updates) = (emission.flat(value, outer) for value in node.inputs)
     reduction = text(node, "reduction", "none")
     if x.dtype == "bool" and reduction != "none":
-        raise Declined("truth values are not added")
+        raise Unsupported("truth values are not added")
     y = replace(x, outside=False, plain=True)
     emission.add_as(build(x, places, updates, y, reduction), [one, other, third], node.outputs[0], y)
 
@@ -96,7 +97,7 @@ def running(emission: Emission, node: ir.Node) -> None:
     outer = emission.outer(node.inputs[0], node.outputs[0], touched=axis == 0)
     name, x = emission.flat(node.inputs[0], outer)
     if x.dtype == "bool":
-        raise Declined("truth values are not added")
+        raise Unsupported("truth values are not added")
     exclusive, backwards = (bool(integer(node, key, 0)) for key in ("exclusive", "reverse"))
     kernel = indexing.running(
         x, x, axis - outer, is_product=node.op_type == "CumProd", exclusive=exclusive, backwards=backwards

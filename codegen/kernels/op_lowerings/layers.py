@@ -1,13 +1,15 @@
 """Convolutions and matrix products, on codes and in float32."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.codegen.kernels.drafts import Draft, Finished, IntegerLayer, IntegerProduct, RealLayer
+from ptqc.codegen.kernels.backend import KernelBackend, LayerSpec
+from ptqc.codegen.kernels.drafts import IntegerLayer, IntegerProduct, PendingKernel, RealLayer
 from ptqc.codegen.kernels.emission import Emission
-from ptqc.codegen.kernels.epilogue import NOTHING, Epilogue
 from ptqc.codegen.kernels.families import columns, dense, depthwise, matmul
 from ptqc.codegen.kernels.families.real_stages import RealStage, functions_of
 from ptqc.codegen.kernels.int16_accumulation import Sums
@@ -15,8 +17,9 @@ from ptqc.codegen.kernels.op_lowerings import kv_attention
 from ptqc.codegen.kernels.op_lowerings.sliding import slide
 from ptqc.codegen.kernels.requantization import Requantization
 from ptqc.codegen.kernels.tiling import SECOND_CACHE, Dense
+from ptqc.codegen.kernels.writing import Kernel
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Built, Declined, Window
+from ptqc.codegen.program.program import Unsupported, Window
 from ptqc.ir.integer_arithmetic import multiplier
 from ptqc.ir.nodes import input_of, integer, number
 from ptqc.ir.operators.base import LoweredStep, has_float_output, input_params, layer_constants, output_params
@@ -35,48 +38,23 @@ def integer_conv(emission: Emission, step: LoweredStep) -> None:
     requantization = Requantization(
         _with_zero_point(weights, bias, x.zero_point), multiplier(x, scale, y), y.zero_point
     )
-    given = emission.layouts[source]
-    kernel: Draft
-    is_depthwise = _is_depthwise(weights.shape, groups) and emission.isa.layer is None
+    spec = LayerSpec(emission.layouts[source], layout, window, weights, requantization, groups=groups)
+    is_depthwise = _is_depthwise(weights.shape, groups) and not emission.isa.by_element
     if is_depthwise and columns.takes(window, emission.isa):
         isa = columns.narrowed(emission.isa, window.channels)
         by_column = columns.ColumnLoops(window, isa, Sums.of(isa, weights))
-        kernel = _layer(columns.integer, by_column, weights, requantization)
+        emission.add(IntegerLayer(spec, partial(columns.integer, loops=by_column)), [source], step.output, layout)
     elif is_depthwise:
-        kernel = Finished(depthwise.integer(given, layout, window, emission.isa, weights, requantization))
+        emission.add(depthwise.integer(spec, emission.isa), [source], step.output, layout)
     else:
-        planes = weights.reshape(*weights.shape[:2], *window.kernel)
+        spec = replace(spec, weights=weights.reshape(*weights.shape[:2], *window.kernel))
         loops = Dense(window, len(weights), groups, emission.isa, 1, Sums.of(emission.isa, weights))
-        kernel = _layer(_dense, loops, planes, requantization)
-    emission.add(kernel, [source], step.output, layout)
+        emission.add(IntegerLayer(spec, partial(_dense, emission.backend, loops)), [source], step.output, layout)
 
 
-def _dense(
-    x: Layout,
-    y: Layout,
-    loops: Dense,
-    weights: np.ndarray,
-    requantization: Requantization,
-    epilogue: Epilogue = NOTHING,
-) -> Built:
+def _dense(backend: KernelBackend, loops: Dense, layer: LayerSpec) -> Kernel:
     """A layer as the target writes it, where it has its own way."""
-    own = loops.isa.layer
-    made = own and own(x, y, loops.window, loops.groups, weights, requantization, epilogue)
-    return made or dense.integer(x, y, loops, weights, requantization, epilogue)
-
-
-def _layer(
-    write: Callable[..., Built],
-    loops: Dense | columns.ColumnLoops,
-    weights: np.ndarray,
-    requantization: Requantization,
-) -> IntegerLayer:
-    """A layer between codes that may still take in what follows it."""
-
-    def layer(x: Layout, y: Layout, epilogue: Epilogue) -> Built:
-        return write(x, y, loops, weights, requantization, epilogue)
-
-    return IntegerLayer(loops.window.kernel, layer)
+    return backend.layer(layer) or dense.integer(layer, loops)
 
 
 def integer_product(emission: Emission, step: LoweredStep) -> None:
@@ -89,23 +67,24 @@ def integer_product(emission: Emission, step: LoweredStep) -> None:
     factor = np.float32(x.scale) * scale if y is None else multiplier(x, scale, y)
     source = emission.plain(step.inputs[0])
     layout = rows(emission, step.node, "float32" if real else "uint8")
-    given = emission.layouts[source]
+    window = vectors(emission.layouts[source])
     sums = Sums.of(emission.isa, weights)
-    loops = Dense(vectors(given), len(weights), 1, emission.isa, 1, sums, is_streamed=_are_many(emission))
+    loops = Dense(window, len(weights), 1, emission.isa, 1, sums, is_streamed=_are_many(emission))
     bias = _with_zero_point(weights, bias, x.zero_point)
     planes = weights.reshape(*weights.shape, 1, 1)
     requantization = Requantization(bias, np.broadcast_to(factor, (len(weights),)), 0 if y is None else y.zero_point)
-    kernel: Draft
+    spec = LayerSpec(emission.layouts[source], layout, window, planes, requantization)
+    kernel: Kernel | PendingKernel
     if y is not None:
-        kernel = _layer(_dense, loops, planes, requantization)
-    elif emission.isa.layer is not None:
-        kernel = Finished(_dense(given, layout, loops, planes, requantization))
+        kernel = IntegerLayer(spec, partial(_dense, emission.backend, loops))
+    elif emission.isa.by_element:
+        kernel = _dense(emission.backend, loops, spec)
     else:
 
-        def staged(x: Layout, y: Layout, stages: Sequence[RealStage]) -> Built:
-            return dense.integer(x, y, loops, planes, requantization, stages=stages)
+        def staged(x: Layout, y: Layout, stages: Sequence[RealStage]) -> Kernel:
+            return dense.integer(replace(spec, x=x, y=y), loops, stages)
 
-        kernel = IntegerProduct(loops.window.kernel, staged, is_dense=True)
+        kernel = IntegerProduct(window.kernel, staged, is_dense=True)
     emission.add(kernel, [source], step.output, layout)
 
 
@@ -127,7 +106,7 @@ def conv(emission: Emission, node: ir.Node) -> None:
 
     is_depthwise = _is_depthwise(weights.shape, groups)
 
-    def layer(x: Layout, y: Layout, stages: Sequence[RealStage]) -> Built:
+    def layer(x: Layout, y: Layout, stages: Sequence[RealStage]) -> Kernel:
         if is_depthwise:
             return depthwise.real(x, y, window, emission.isa, weights, bias, functions_of(stages))
         loops = Dense(window, len(weights), groups, emission.isa, BFLOAT_BYTES if pairs else FLOAT_BYTES)
@@ -148,7 +127,7 @@ def product(emission: Emission, node: ir.Node) -> None:
     if not emission.layouts[source].outside:
         source = emission.plain(source)
     if integer(node, "transA", 0):
-        raise Declined("only products of rows with one constant matrix have a kernel")
+        raise Unsupported("only products of rows with one constant matrix have a kernel")
     weights = weights if integer(node, "transB", 0) else weights.T
     bias = bias_of_rows(emission, node, len(weights))
     given, layout = emission.layouts[source], rows(emission, node, "float32")
@@ -156,7 +135,7 @@ def product(emission: Emission, node: ir.Node) -> None:
     scaled = np.asarray(weights * np.float32(number(node, "alpha", 1.0)))
     planes = scaled.reshape(*scaled.shape, 1, 1)
 
-    def layer(x: Layout, y: Layout, stages: Sequence[RealStage]) -> Built:
+    def layer(x: Layout, y: Layout, stages: Sequence[RealStage]) -> Kernel:
         return dense.real(x, y, loops, planes, bias, stages)
 
     emission.add(RealLayer(loops.window.kernel, layer, is_dense=True), [source], str(node.outputs[0].name), layout)
@@ -168,13 +147,13 @@ def bias_of_rows(emission: Emission, node: ir.Node, outputs: int) -> np.ndarray:
         return np.zeros(outputs, np.float32)
     constant = emission.number(node.inputs[2])
     if constant.size > max(constant.shape[-1:], default=1):
-        raise Declined("its bias differs from row to row")
+        raise Unsupported("its bias differs from row to row")
     return np.asarray(np.broadcast_to(constant.reshape(-1), (outputs,)) * number(node, "beta", 1.0), np.float32)
 
 
 def _product_of_activations(emission: Emission, node: ir.Node) -> None:
     if node.op_type != "MatMul":
-        raise Declined("of two tensors that vary, only a MatMul has a kernel")
+        raise Unsupported("of two tensors that vary, only a MatMul has a kernel")
     if kv_attention.product(emission, node):
         return
     first, second, output = *node.inputs, node.outputs[0]

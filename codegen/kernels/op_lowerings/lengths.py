@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from ptqc.codegen.kernels.emission import Emission
 from ptqc.codegen.kernels.families import move, sizes
-from ptqc.codegen.program.program import Declined
+from ptqc.codegen.program.program import Unsupported
 from ptqc.ir.nodes import input_of
 from ptqc.runtime.lengths import at
 
@@ -68,7 +68,7 @@ def steps(emission: Emission, node: ir.Node) -> None:
     first, _, step = (emission.numbers_of(value) for value in node.inputs)
     y = emission.whole_output(node.outputs[0], emission.dtype(node.outputs[0]))
     if not isinstance(step[0], int):
-        raise Declined("its step varies")
+        raise Unsupported("its step varies")
     emission.add_as(sizes.steps(y, first[0], step[0]), [], node.outputs[0], y)
 
 

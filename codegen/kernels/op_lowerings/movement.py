@@ -12,7 +12,7 @@ from ptqc.codegen.kernels.op_lowerings import indexing, lengths
 from ptqc.codegen.kernels.op_lowerings.sliding import slide
 from ptqc.codegen.program.constants import Arranged, IndexSource, Order, Stored
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Declined
+from ptqc.codegen.program.program import Unsupported
 from ptqc.ir.nodes import input_of, integer, integers, producer, text
 from ptqc.runtime.lengths import varies
 
@@ -104,7 +104,7 @@ def _own_elements(
 ) -> list[np.ndarray]:
     """For each axis of a padded value, the places of the input that its elements come from."""
     if _is_of_any_size(emission, node):
-        raise Declined("padding of what varies in size has a kernel for constants only")
+        raise Unsupported("padding of what varies in size has a kernel for constants only")
     places = []
     for size, front, back in zip(emission.sizes(node.inputs[0]), before, after, strict=True):
         kept = np.arange(max(0, -front), size - max(0, -back))
@@ -224,7 +224,7 @@ def depth_to_space(emission: Emission, node: ir.Node) -> None:
 def largest(emission: Emission, node: ir.Node) -> None:
     """MaxPool over one or two axes."""
     if len(node.outputs) > 1:
-        raise Declined("its indices have no kernel")
+        raise Unsupported("its indices have no kernel")
     name = emission.read(node.inputs[0])
     border = LOWEST[emission.layouts[name].dtype]
     source, window = slide(emission, node, name, integers(node, "kernel_shape", []), border)

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.codegen.kernels.drafts import Binary, Draft, RowBinary, Unary, VectorBinary
+from ptqc.codegen.kernels.drafts import Binary, PendingKernel, RowBinary, Unary, VectorBinary
 from ptqc.codegen.kernels.emission import Emission
 from ptqc.codegen.kernels.families import functions, pool, reductions, rows
 from ptqc.codegen.kernels.families.functions import TWICE_GELU, Function, with_number
 from ptqc.codegen.kernels.op_lowerings.sliding import slide
 from ptqc.codegen.program.layout import BFLOAT16, ROUNDED, Layout
-from ptqc.codegen.program.program import Declined, Window
+from ptqc.codegen.program.program import Unsupported, Window
 from ptqc.ir.nodes import input_of, integer, integers, number, only_consumer, required, text
 from ptqc.ir.operators import clip_bounds
 
@@ -75,7 +75,7 @@ def _numbers(node: ir.Node) -> list[float]:
     if node.op_type == "Clip":
         bounds = clip_bounds(node)
         if bounds is None:
-            raise Declined("its bounds are not constant")
+            raise Unsupported("its bounds are not constant")
         return [min(max(bound, -LARGEST_FLOAT), LARGEST_FLOAT) for bound in bounds]
     if node.op_type == "HardSwish":
         return [1 / 6, 0.5]
@@ -128,7 +128,7 @@ def _fusible(
     given: Sequence[Layout],
     layout: Layout,
     constant: tuple[int, np.ndarray] | None,
-) -> Draft | None:
+) -> PendingKernel | None:
     """A kernel that may become part of others, where it goes from element to element of one value, or of two."""
     wide = [x for x in given if x.shape == layout.shape]
     if not wide or layout.shape != emission.shape(node.outputs[0]):
@@ -144,7 +144,9 @@ def _fusible(
     return RowBinary(emission.isa, node.op_type, by_row, built)
 
 
-def _with_constant(emission: Emission, node: ir.Node, layout: Layout, place: int, array: np.ndarray) -> Draft | None:
+def _with_constant(
+    emission: Emission, node: ir.Node, layout: Layout, place: int, array: np.ndarray
+) -> PendingKernel | None:
     """The same with one number, or with one for each channel of a plain value."""
     if array.size == 1:
         return Unary(emission.isa, Function(with_number(node.op_type, place), (float(array.item()),)))
@@ -180,7 +182,7 @@ def array(constant: np.ndarray, rank: int, outer: int) -> np.ndarray:
     """A constant operand for one sample, with `rank` axes."""
     shape = (1,) * (rank + outer - constant.ndim) + constant.shape
     if outer and shape[0] != 1:
-        raise Declined("its constant differs from sample to sample")
+        raise Unsupported("its constant differs from sample to sample")
     return constant.reshape(shape[outer:])
 
 
@@ -224,7 +226,7 @@ def fold(emission: Emission, node: ir.Node) -> None:
     y = Layout(emission.sizes(node.outputs[0])[outer:], x.dtype, plain=True)
     inner = [axis - outer for axis in axes]
     if x.dtype not in reductions.TYPES or (x.dtype != "float32" and node.op_type in reductions.FOR_REALS_ONLY):
-        raise Declined(f"of {x.dtype} it has no kernel")
+        raise Unsupported(f"of {x.dtype} it has no kernel")
     is_run = rank and inner and inner == list(range(inner[0], inner[-1] + 1))
     if x.dtype == "float32" and is_run and node.op_type in rows.FOLDS:
         kernel = rows.fold(node.op_type, x, y, emission.isa, inner[0], inner[-1])
@@ -261,7 +263,7 @@ def normalize(emission: Emission, node: ir.Node) -> None:
     sizes = emission.sizes(node.inputs[0])
     axis = integer(node, "axis", -1) % len(sizes)
     if len([value for value in node.outputs if value.name]) > 1:
-        raise Declined("only its result has a kernel")
+        raise Unsupported("only its result has a kernel")
     outer = emission.outer(node.inputs[0], touched=axis == 0)
     source = emission.plain(emission.real(node.inputs[0]))
     scale = np.broadcast_to(emission.number(node.inputs[1]), sizes[axis:])

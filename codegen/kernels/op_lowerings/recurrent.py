@@ -11,7 +11,7 @@ from ptqc.codegen.kernels.emission import Emission
 from ptqc.codegen.kernels.families import recurrent
 from ptqc.codegen.program.constants import Arranged, IndexSource, Order, ScaledPanels, Stored
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Declined
+from ptqc.codegen.program.program import Unsupported
 from ptqc.codegen.program.recurrent import (
     BIASES,
     CELLS,
@@ -33,7 +33,7 @@ LAST_GATE = 2  # of a GRU
 def emit(emission: Emission, node: ir.Node) -> None:
     """All of it."""
     if emission.isa.by_element:
-        raise Declined(refusal(node) or "its steps depend on each other")
+        raise Unsupported(refusal(node) or "its steps depend on each other")
     _check(emission, node)
     name, given = emission.whole(node.inputs[0])
     cell, weights = CELLS[node.op_type], _weights(emission, node)
@@ -60,18 +60,18 @@ def emit(emission: Emission, node: ir.Node) -> None:
 
 
 def _check(emission: Emission, node: ir.Node) -> None:
-    """Raises Declined for what the kernel does not compute."""
+    """Raises Unsupported for what the kernel does not compute."""
     if emission.axes.batch is not None:
-        raise Declined("it has an axis of steps in front")
+        raise Unsupported("it has an axis of steps in front")
     if varies(emission.sizes(node.inputs[0])):
-        raise Declined("its inputs vary in size")
+        raise Unsupported("its inputs vary in size")
     if emission.dtype(node.inputs[0]) != "float32":
-        raise Declined("it computes in float32 only")
+        raise Unsupported("it computes in float32 only")
     has_first = [input_of(node, place) is not None for place in FIRST[: len(CELLS[node.op_type].states)]]
     if len(set(has_first)) > 1:
-        raise Declined("one of its first states is missing")
+        raise Unsupported("one of its first states is missing")
     if (reason := refusal_with(node, int(emission.sizes(node.inputs[0])[0]))) is not None:
-        raise Declined(reason)
+        raise Unsupported(reason)
 
 
 def _weights(emission: Emission, node: ir.Node) -> recurrent.RecurrentWeights:

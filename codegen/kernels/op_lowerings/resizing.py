@@ -10,7 +10,7 @@ from ptqc.codegen.kernels.emission import Emission
 from ptqc.codegen.kernels.families import resample
 from ptqc.codegen.program.folding import opened, standalone
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Declined
+from ptqc.codegen.program.program import Unsupported
 from ptqc.ir.nodes import text
 
 Shape = Sequence[int]
@@ -22,7 +22,7 @@ def resize(emission: Emission, node: ir.Node) -> None:
     """Resize to the nearest element, or by interpolation."""
     mode = text(node, "mode", "nearest")
     if mode not in ("nearest", *SEPARABLE) or text(node, "coordinate_transformation_mode", "") == "tf_crop_and_resize":
-        raise Declined("cropping has no kernel")
+        raise Unsupported("cropping has no kernel")
     before, after = emission.sizes(node.inputs[0]), emission.sizes(node.outputs[0])
     outer = emission.outer(node.inputs[0], node.outputs[0], touched=before[0] != after[0])
     resized = _oracle(emission, node)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from ptqc.codegen.kernels.emission import Emission
-from ptqc.codegen.program.program import Declined, Window
+from ptqc.codegen.program.program import Unsupported, Window
 from ptqc.ir.nodes import integers, text
 from ptqc.runtime.lengths import varies
 
@@ -16,10 +16,10 @@ def slide(emission: Emission, node: ir.Node, name: str, kernel: Sequence[int], b
     """The value `name` as a plane with the node's padding, and how a window of this size moves over it."""
     emission.check_one_sample(node.inputs[0])
     if varies(emission.sizes(node.inputs[0])):
-        raise Declined("windows slide over planes of one size")
+        raise Unsupported("windows slide over planes of one size")
     rank = len(kernel)
     if rank not in (1, 2) or text(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
-        raise Declined("only windows over one or two axes with explicit padding have a kernel")
+        raise Unsupported("only windows over one or two axes with explicit padding have a kernel")
     pads = integers(node, "pads", [0] * (2 * rank))
     before, after = _pair(pads[:rank], 0), _pair(pads[rank:], 0)
     strides, dilations = (_pair(integers(node, key, [1] * rank), 1) for key in ("strides", "dilations"))

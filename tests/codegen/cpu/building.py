@@ -10,8 +10,9 @@ import pytest
 
 from ptqc.codegen.cpu import isa, worker
 from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.kernels.writing import PROCESSOR, Kernel
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Built, Program, ProgramStep
+from ptqc.codegen.program.program import Program, ProgramStep
 from ptqc.codegen.targets import TargetOutput
 from ptqc.runtime.library import Library
 
@@ -33,7 +34,7 @@ def best_and_slowly_least(sets: Sequence[Isa]) -> list[Any]:
 class Case:
     """A kernel, the layouts and values of its inputs (batch first), and the layout of its output."""
 
-    built: Built
+    kernel: Kernel
     given: Sequence[Layout]
     values: Sequence[np.ndarray]
     output: Layout
@@ -46,7 +47,7 @@ def run(cases: Sequence[Case], chosen: Isa, folder: Path) -> list[np.ndarray]:
     for number, case in enumerate(cases):
         names = [f"x{number}_{place}" for place in range(len(case.given))]
         layouts |= dict(zip(names, case.given, strict=True)) | {f"y{number}": case.output}
-        steps.append(ProgramStep(case.built, tuple(names), f"y{number}", f"y{number}"))
+        steps.append(ProgramStep(case.kernel.compile(PROCESSOR), tuple(names), f"y{number}", f"y{number}"))
     inputs = tuple(name for step in steps for name in step.inputs)
     program = Program(tuple(steps), layouts, inputs, tuple(step.output for step in steps))
     worker.write(program, chosen, folder)

@@ -138,7 +138,7 @@ TAPS = {**SMALL, "taps": noise(12, 1, 3, 3, scale=0.3), "wide": noise(6, 12, 1, 
 
 def families(made: Quantized, chosen: Isa, folder: Path) -> Counter[str]:
     program = program_of(made, samples(2, 6, 8, 8), chosen, folder)
-    return Counter(step.built.family for step in program.steps if step.built.family != "copy")
+    return Counter(step.kernel.family for step in program.steps if step.kernel.family != "copy")
 
 
 @MULTIPLIES

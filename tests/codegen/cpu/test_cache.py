@@ -13,6 +13,7 @@ from ptqc.codegen.kernels import built_before
 from ptqc.codegen.kernels import package as kernels_package
 from ptqc.codegen.kernels.families import pointwise
 from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.kernels.writing import PROCESSOR
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Program, ProgramStep, Weights
 from ptqc.utils.store import Store
@@ -21,7 +22,7 @@ LAYOUT = Layout((3,), "uint8", outside=True)
 
 
 def table(shift: int) -> Program:
-    kernel = pointwise.table(LAYOUT, LAYOUT, isa.AVX2, (np.arange(256) + shift) % 256)
+    kernel = pointwise.table(LAYOUT, LAYOUT, isa.AVX2, (np.arange(256) + shift) % 256).compile(PROCESSOR)
     return Program((ProgramStep(kernel, ("x",), "y", "y"),), {"x": LAYOUT, "y": LAYOUT}, ("x",), ("y",))
 
 
@@ -73,7 +74,7 @@ def test_a_damaged_library_is_built_again(links: list[Path], tmp_path: Path) -> 
 
 
 def test_other_tools_are_another_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = kernels_package.module(table(1), Weights())
+    module = kernels_package.module(table(1), Weights(), PROCESSOR)
     here = cache._key(module, isa.AVX2)
     assert cache._key(module, isa.AVX512_VNNI) != here
     monkeypatch.setattr(built_before.metadata, "version", lambda _: "0.0")

@@ -15,6 +15,7 @@ from building import Case, best_and_slowly_least, present, run
 
 from ptqc.codegen.cpu.isa import AVX2
 from ptqc.codegen.kernels import tiling
+from ptqc.codegen.kernels.backend import LayerSpec
 from ptqc.codegen.kernels.families import columns, dense, depthwise
 from ptqc.codegen.kernels.int16_accumulation import PAIR, Sums, overflows
 from ptqc.codegen.kernels.isa import Isa
@@ -122,15 +123,16 @@ def integer_case(geometry: Geometry, chosen: Isa, seed: int, stretch: float = 1.
     wanted = integer.requantize(total, factor.reshape(1, -1, 1, 1), y)
     given, made = Layout(geometry.given, "uint8"), Layout(geometry.made, "uint8")
     requantization = Requantization(_with_zero_point(weights, bias, zero_point), factor, y.zero_point)
+    layer = LayerSpec(given, made, window, weights, requantization, groups=geometry.groups)
     if geometry.is_depthwise and columns.takes(window, chosen):
         isa = columns.narrowed(chosen, window.channels)
         loops = columns.ColumnLoops(window, isa, Sums.of(isa, weights))
-        kernel = columns.integer(given, made, loops, weights, requantization)
+        kernel = columns.integer(layer, loops)
     elif geometry.is_depthwise:
-        kernel = depthwise.integer(given, made, window, chosen, weights, requantization)
+        kernel = depthwise.integer(layer, chosen)
     else:
         cut = Dense(window, geometry.outputs, geometry.groups, chosen, 1, Sums.of(chosen, weights))
-        kernel = dense.integer(given, made, cut, weights, requantization)
+        kernel = dense.integer(layer, cut)
     return Case(kernel, [given], [x], made), wanted
 
 
@@ -185,7 +187,7 @@ def test_weights_that_are_used_once_stay_two_to_a_byte(
         Geometry(Window(16, (1, 1)), 16, reach=8),
     ]
     cases = [integer_case(geometry, chosen, seed) for seed, geometry in enumerate([*packed, *apart])]
-    stay = [isinstance(case.built.constants[0], Nibbles) for case, _ in cases]
+    stay = [isinstance(case.kernel.constants[0], Nibbles) for case, _ in cases]
     assert stay == [True] * len(packed) + [False] * len(apart)
     for found, (_, wanted) in zip(run([c for c, _ in cases], chosen, tmp_path), cases, strict=True):
         np.testing.assert_array_equal(found, wanted)
@@ -206,9 +208,10 @@ def test_listed_values_beyond_four_bits_stay_two_to_a_byte(
         weights.reshape(-1)[:count] = values
         codes = random.integers(0, 256, (BATCH, inputs, 1, 1)).astype(np.uint8)
         loops = Dense(Window(inputs, (1, 1)), 48, 1, chosen, 1, Sums.of(chosen, weights))
-        built = dense.integer(x, y, loops, weights, Requantization(bias, np.ones(48, np.float32)))
-        assert isinstance(built.constants[0], Nibbles) == (stays and chosen is not AVX2)
-        cases.append(Case(built, [x], [codes], y))
+        requantization = Requantization(bias, np.ones(48, np.float32))
+        kernel = dense.integer(LayerSpec(x, y, loops.window, weights, requantization), loops)
+        assert isinstance(kernel.constants[0], Nibbles) == (stays and chosen is not AVX2)
+        cases.append(Case(kernel, [x], [codes], y))
         wanted.append(codes.reshape(BATCH, -1).astype(np.int64) @ weights.reshape(48, -1).T.astype(np.int64) + bias)
     for found, expected in zip(run(cases, chosen, tmp_path), wanted, strict=True):
         np.testing.assert_array_equal(found.reshape(BATCH, -1), expected)
@@ -240,8 +243,9 @@ def extreme_case(large: str, reach: int) -> tuple[Case, np.ndarray]:
     share = loops.risky_links(weights).mean()
     assert {"none": share == 0, "few": 0 < share < 0.5, "all": share > 0.5}[large]
     bias, ones = np.zeros(outputs, np.int32), np.ones(outputs, np.float32)
-    case = Case(dense.integer(x, y, loops, weights, Requantization(bias, ones)), [x], [codes], y)
-    assert len(case.built.constants) == (4 if large == "none" else 5)
+    layer = LayerSpec(x, y, loops.window, weights, Requantization(bias, ones))
+    case = Case(dense.integer(layer, loops), [x], [codes], y)
+    assert len(case.kernel.constants) == (4 if large == "none" else 5)
     windows = np.lib.stride_tricks.sliding_window_view(codes.astype(np.float64), (3, 3), axis=(2, 3))
     return case, np.einsum("bcyxij,ocij->boyx", windows, weights.astype(np.float64), optimize=True)  # exact
 

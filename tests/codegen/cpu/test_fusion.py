@@ -230,7 +230,7 @@ def model(body: str) -> ir.Model:
 def left(program: Program) -> Counter[str]:
     """Families of kernels that are no layers, without the borders of the input."""
     steps = [step for step in program.steps if not step.inputs[0].startswith("x/")]
-    return Counter(step.built.family for step in steps if step.built.family not in OWN)
+    return Counter(step.kernel.family for step in steps if step.kernel.family not in OWN)
 
 
 @SETS
@@ -248,7 +248,7 @@ def test_what_is_fused_gives_the_same_real_numbers(chosen: Isa, tmp_path: Path) 
     for name, (body, kept) in REAL_GRAPHS.items():
         made = quantized(model(body), feeds, keep_float=lambda _site: True)
         programs[name] = program_of(made, feeds, chosen, tmp_path / name)
-        families = Counter(step.built.family for step in programs[name].steps)
+        families = Counter(step.kernel.family for step in programs[name].steps)
         assert {family: count for family, count in families.items() if family != "copy"} == kept, name
     assert compared(programs, chosen, tmp_path).wrong == {}
 
@@ -310,7 +310,7 @@ def test_what_is_placed_shares_memory(chosen: Isa, tmp_path: Path) -> None:
     feeds = samples(*SHAPE)
     body, _ = GRAPHS["a concatenation with a border"]
     program = program_of(quantized(model(body), feeds), feeds, chosen, tmp_path / "job")
-    (joined,) = [step for step in program.steps if step.built.family == "concat"]
+    (joined,) = [step for step in program.steps if step.kernel.family == "concat"]
     (bordered,) = [step for step in program.steps if step.inputs == (joined.output,)]
     assert joined.placed == joined.inputs
     assert bordered.placed == (joined.output,)

@@ -18,6 +18,7 @@ from ptqc.codegen.cpu import isa, worker
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.int16_accumulation import Sums
 from ptqc.codegen.kernels.tiling import Dense
+from ptqc.codegen.kernels.writing import PROCESSOR, Grid
 from ptqc.codegen.program import constants
 from ptqc.codegen.program.constants import Arranged, IndexSource, Nibbles, Order, ScaledPanels, Stored
 from ptqc.codegen.program.indexed import Indexed, smallest
@@ -161,11 +162,11 @@ def test_loading_gives_the_constants_back(tmp_path: Path) -> None:
     stored += [Nibbles(Arranged(every_code(bits, 192), straight(192)), 32) for bits in (2, 3, 4)]
     layout = Layout((4,), "uint8")
 
-    def body(batch: Any, *buffers: Any) -> None:
-        with T.serial(batch) as sample:
+    def body(grid: Grid, *buffers: Any) -> None:
+        with T.serial(grid.batch) as sample:
             T.buffer_store(buffers[-1], T.uint8(0), [sample, T.int32(0)])
 
-    kernel = build("nothing", [layout], stored, layout, body)
+    kernel = build("nothing", [layout], stored, layout, body).compile(PROCESSOR)
     program = Program((ProgramStep(kernel, ("x",), "y", "y"),), {"x": layout, "y": layout}, ("x",), ("y",))
     worker.write(program, isa.AVX2, tmp_path)
     ready = worker.load(tmp_path, program).library.constants
@@ -189,5 +190,5 @@ def test_a_network_of_codebooks_takes_about_their_bits(form: Format, tmp_path: P
     weights = {"u": noise(64, 32, 1, 1), "w": noise(64, 64, 3, 3, scale=0.1)}
     feeds = samples(2, 32, 6, 6)
     program = program_of(quantized(parse(graph, **weights), feeds, forms=form), feeds, isa.AVX2, tmp_path / "job")
-    stored = sum(constants.stored_bytes(constant) for step in program.steps for constant in step.built.constants)
+    stored = sum(constants.stored_bytes(constant) for step in program.steps for constant in step.kernel.constants)
     assert stored < 1.15 * sum(weight.size for weight in weights.values()) * form.bits_per_weight / 8

@@ -187,7 +187,7 @@ def test_rows_of_a_table_at_places_that_are_an_input(tmp_path: Path) -> None:
     for form in (FLOAT32, Integer(5), Codebook(3)):
         made = quantized(parse(TABLES, **TABLE_CONSTANTS), feeds, forms={"embedding": form})
         programs[str(form)] = program_of(made, feeds, present()[0], tmp_path / str(form))
-    held = {name: loaded_bytes(program.steps[0].built.constants[0]) for name, program in programs.items()}
+    held = {name: loaded_bytes(program.steps[0].kernel.constants[0]) for name, program in programs.items()}
     assert held == {"float32": 4 * 50 * 8, "int5": 50 * 8, "codebook3": 50 * 8}
     assert compared(programs, present()[0], tmp_path).wrong == {}
 
@@ -221,7 +221,7 @@ def test_a_tied_table_lies_in_the_library_once(tmp_path: Path) -> None:
     table = noise(50, 16)
     made = quantized(parse(graph, t=table, w=noise(16, 16, seed=1), h=table.T.copy()), feeds, forms=Integer(7))
     program = program_of(made, feeds, present()[0], tmp_path / "tied")
-    codes = [c.indexed for step in program.steps for c in step.built.constants if isinstance(c, Arranged)]
+    codes = [c.indexed for step in program.steps for c in step.kernel.constants if isinstance(c, Arranged)]
     planes = [plane.tobytes() for one in codes for plane in one.planes]
     assert len(planes) == 3 * 3
     assert len(set(planes)) == 2 * 3

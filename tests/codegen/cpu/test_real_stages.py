@@ -149,7 +149,7 @@ def programs_of(chosen: Isa, folder: Path) -> dict[str, Program]:
 def test_the_numbers_are_those_of_the_file(chosen: Isa, tmp_path: Path) -> None:
     programs = programs_of(chosen, tmp_path)
     for name, program in programs.items():
-        families = Counter(step.built.family for step in program.steps)
+        families = Counter(step.kernel.family for step in program.steps)
         assert {family: count for family, count in families.items() if family != "copy"} == GRAPHS[name][2], name
     assert compared(programs, chosen, tmp_path).wrong == {}
 

@@ -15,6 +15,7 @@ from compiling import Measured, compiled, measure_residual, proto, quick, sample
 import ptqc
 from ptqc.artifact.folder import Artifact, KeptBudgets
 from ptqc.codegen.cpu import isa, timing_worker, tuning
+from ptqc.codegen.cpu.backend import CpuBackend
 from ptqc.codegen.cpu.jobs import Choices
 from ptqc.codegen.cpu.options import CpuOptions
 from ptqc.codegen.cpu.table import Request, TunedKernel
@@ -59,7 +60,7 @@ def test_conversions_of_a_library_are_the_predicted_ones(measured: Measured, see
     batching = along_the_batch(graph.lowered.model, feeds)
     assert batching is not None
     seen = Seen.of(graph.lowered.model, feeds, {})
-    listing = Listing.of(lowering.program(graph.lowered, seen, isa.AVX2, batching))
+    listing = Listing.of(lowering.program(graph.lowered, seen, CpuBackend(isa.AVX2), batching))
     calls = tuple(TimedCall(call.inputs, call.output, call.value, 1.0) for call in listing.calls)
     operators = {operator.node for operator in network.operators}
     found = charges(TimedProgram(len(calls), calls), graph, operators, context.macs)
@@ -85,7 +86,7 @@ def test_libraries_are_timed_as_they_are_tuned(
     lowered, _ = packed(context, plan, table_numbers(context, plan.formats))
     batching = along_the_batch(lowered.model, measured.feeds[0])
     assert batching is not None
-    program = lowering.program(lowered, Seen.of(lowered.model, measured.feeds[0], {}), chosen, batching)
+    program = lowering.program(lowered, Seen.of(lowered.model, measured.feeds[0], {}), CpuBackend(chosen), batching)
     name, ways = next((name, ways) for name, (_, ways) in tuning.tunable(program).items() if len(ways.cuts) > 1)
     table = {name: TunedKernel(ways.cuts[1], 0.5), "of another plan": TunedKernel(ways.cuts[0], 1.0)}
     monkeypatch.setattr(tuning, "measure", lambda *_given: table)

@@ -26,6 +26,7 @@ from ptqc.codegen.cpu.table import DELIVERED, Request, TunedKernel
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.jobs import write_job
 from ptqc.codegen.kernels.tiling import Cut
+from ptqc.codegen.kernels.writing import PROCESSOR
 from ptqc.codegen.program.batching import Batching
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Alternatives, Program, ProgramStep, Window
@@ -41,12 +42,13 @@ def test_all_cuts_of_a_kernel_give_the_same_bits(chosen: Isa, tmp_path: Path) ->
     geometries = [Geometry(Window(5, (4, 11), (2, 3)), 70), Geometry(Window(24, (10, 21)), 96, groups=2)]
     firsts = [made(g, chosen, 0)[0] for g in geometries for made in (integer_case, real_case)]
     for number, first in enumerate(firsts):
-        choices = first.built.alternatives
+        choices = first.kernel.alternatives
         assert choices is not None
         assert len(set(choices.cuts)) == len(choices.cuts) > 2
-        cases = [replace(first, built=choices.write(cut)) for cut in choices.cuts]
-        assert cases[0].built.name == first.built.name
-        assert len({case.built.name for case in cases}) == len(cases)
+        cases = [replace(first, kernel=choices.write(cut)) for cut in choices.cuts]
+        names = [case.kernel.compile(PROCESSOR).name for case in cases]
+        assert names[0] == first.kernel.compile(PROCESSOR).name
+        assert len(set(names)) == len(names)
         expected, *others = run(cases, chosen, _folder(tmp_path / str(number)))
         for cut, found in zip(choices.cuts[1:], others, strict=True):
             np.testing.assert_array_equal(found, expected, str(cut))
@@ -76,7 +78,7 @@ def test_a_moment_in_which_everything_is_slow_changes_nothing() -> None:
 def program() -> Program:
     """One layer of codes."""
     case, _ = integer_case(Geometry(Window(8, (1, 200)), 64), isa.AVX2, 0)
-    return Program((ProgramStep(case.built, ("x",), "y", "y"),), LAYOUTS, ("x",), ("y",))
+    return Program((ProgramStep(case.kernel.compile(PROCESSOR), ("x",), "y", "y"),), LAYOUTS, ("x",), ("y",))
 
 
 @pytest.fixture
@@ -95,15 +97,15 @@ def timer(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_what_was_measured_is_kept(program: Program, timer: list[int], tmp_path: Path) -> None:
-    store, choices = Store(tmp_path / "store"), program.steps[0].built.alternatives
+    store, choices = Store(tmp_path / "store"), program.steps[0].kernel.alternatives
     assert isinstance(choices, Alternatives)
     table = tuning.measure(program, isa.AVX2, "quick", store)
-    assert table == {program.steps[0].built.name: TunedKernel(choices.cuts[2], 1 / 3)}
+    assert table == {program.steps[0].kernel.name: TunedKernel(choices.cuts[2], 1 / 3)}
     assert len(timer) == 4 * (tuning.WARM_UP + tuning.ROUNDS)
     assert tuning.measure(program, isa.AVX2, "quick", store) == table
     assert len(timer) == 4 * (tuning.WARM_UP + tuning.ROUNDS)
     tuned = tuning.tuned(program, table)
-    assert tuned.steps[0].built.name == choices.write(choices.cuts[2]).name != program.steps[0].built.name
+    assert tuned.steps[0].kernel.name == choices.write(choices.cuts[2]).name != program.steps[0].kernel.name
 
 
 def test_what_takes_long_is_timed_less_often(
@@ -126,7 +128,7 @@ def test_kernels_are_timed_on_what_decides_which_way_they_go(program: Program, m
     monkeypatch.setattr(tuning, "_call", kept)
     tuning.measure(program, isa.AVX2, "quick", None)
     _, _, *constants, _ = given[0]
-    wanted = program.steps[0].built.constants[1:]
+    wanted = program.steps[0].kernel.constants[1:]
     assert all(np.array_equal(found, np.asarray(constant)) for found, constant in zip(constants, wanted, strict=True))
 
 
@@ -156,7 +158,7 @@ def test_kernels_that_a_table_does_not_name_stay(program: Program) -> None:
 
 
 def test_a_table_with_an_unknown_cut_is_refused(program: Program) -> None:
-    name = program.steps[0].built.name
+    name = program.steps[0].kernel.name
     with pytest.raises(UsageError, match=rf"the tuning of {name} cuts it by \(99, 1, 1\); known: \("):
         tuning.tuned(program, {name: TunedKernel(Cut(99, 1, 1), 0.5)})
 

@@ -11,8 +11,10 @@ import numpy as np
 from lowering import Quantized
 
 from ptqc.codegen.cpu import worker
+from ptqc.codegen.cpu.backend import CpuBackend
 from ptqc.codegen.cpu.jobs import Choices
 from ptqc.codegen.kernels import lowering
+from ptqc.codegen.kernels.backend import KernelBackend
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.jobs import write_job
 from ptqc.codegen.onnxruntime.export import export
@@ -34,6 +36,15 @@ class Found:
     wrong: dict[str, str] = field(default_factory=dict)
 
 
+def backend_of(chosen: Isa) -> KernelBackend:
+    """The target that has these instructions."""
+    if chosen.owner == "cpu":
+        return CpuBackend(chosen)
+    from ptqc.codegen.cuda.backend import CUDA
+
+    return CUDA
+
+
 def program_of(made: Quantized, feeds: Sequence[Feeds], chosen: Isa, folder: Path) -> Program:
     """The kernels of a network; what ONNX Runtime computes is left in the folder. Raises TargetError."""
     folder.mkdir()
@@ -43,7 +54,7 @@ def program_of(made: Quantized, feeds: Sequence[Feeds], chosen: Isa, folder: Pat
     def program(batching: Batching, taken: Sequence[Feeds]) -> Program:
         write_job(folder, made.lowered, file, taken, Choices(batching, chosen.name))
         seen = Seen.from_json(json.loads((folder / "job.json").read_text())["values"])
-        return lowering.program(made.lowered, seen, chosen, batching)
+        return lowering.program(made.lowered, seen, backend_of(chosen), batching)
 
     return batched(made.lowered.model, file, feeds, program)
 
@@ -63,7 +74,7 @@ def compared(
     library = build(_merged(programs), chosen, folder)
     found, first = Found(), 0
     for name, program in programs.items():
-        count = sum(len(step.built.constants) for step in program.steps)
+        count = sum(len(step.kernel.constants) for step in program.steps)
         own = cast(
             verify.Runnable, SimpleNamespace(kernel=library.kernel, constants=library.constants[first : first + count])
         )

@@ -8,12 +8,14 @@ import numpy as np
 from single_kernels import Case
 
 from ptqc.codegen.cuda import mma
+from ptqc.codegen.cuda.backend import CUDA
 from ptqc.codegen.cuda.coded_layer import CodedLayer
 from ptqc.codegen.cuda.packed_weights import Coding, PairCoding
 from ptqc.codegen.cuda.tiles import TileCut, Tiles
 from ptqc.codegen.kernels.requantization import Requantization
+from ptqc.codegen.kernels.writing import Kernel
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Built, Window
+from ptqc.codegen.program.program import Window
 
 # Its last step is not full, and neither is the last tile of rows.
 WINDOW = Window(48, (7, 8), (3, 2), (1, 2), (2, 1))
@@ -128,9 +130,9 @@ class Drawn:
         """What computes it."""
         return CodedLayer(*self.layouts, window, weights, self.numbers)
 
-    def case(self, built: Built) -> Case:
+    def case(self, kernel: Kernel) -> Case:
         """With the kernel that is to compute it."""
-        return Case(built, *self.layouts, self.x, self.wanted)
+        return Case(kernel.compile(CUDA.loops), *self.layouts, self.x, self.wanted)
 
 
 def case(kind: str, cut: TileCut, seed: int, window: Window) -> Case:

@@ -19,13 +19,10 @@ def main(kind: str, folder: Path) -> None:
     from gpu_networks import built, programs_of
     from together import compared
 
-    from ptqc.codegen.cuda.layers import CUDA
-    from ptqc.codegen.cuda.loops import ThreadLoops
-    from ptqc.codegen.kernels.writing import written_with
+    from ptqc.codegen.cuda.isa import BY_ELEMENT
 
     os.environ["PTQC_EMULATOR_ORDER"] = "7"
-    with written_with(ThreadLoops()):
-        found = compared(programs_of(kind, folder), CUDA, folder, built)
+    found = compared(programs_of(kind, folder), BY_ELEMENT, folder, built)
     print(json.dumps({"wrong": found.wrong, "integers": found.compared.integers, "reals": found.compared.reals}))
 
 

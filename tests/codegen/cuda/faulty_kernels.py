@@ -64,14 +64,12 @@ def main(how: str, orders: int, folder: Path, faults: Sequence[str]) -> None:
     from small import FEEDS, network
 
     from ptqc.codegen.cuda import building, verification
+    from ptqc.codegen.cuda.backend import CUDA
     from ptqc.codegen.cuda.jobs import CudaChoices
-    from ptqc.codegen.cuda.layers import CUDA
-    from ptqc.codegen.cuda.loops import ThreadLoops
     from ptqc.codegen.cuda.toolkit import Toolkit
     from ptqc.codegen.kernels import lowering
     from ptqc.codegen.kernels.assignment import Assignment
     from ptqc.codegen.kernels.jobs import write_job
-    from ptqc.codegen.kernels.writing import written_with
     from ptqc.codegen.program.batching import Batching
 
     if how == "cropped":
@@ -80,9 +78,8 @@ def main(how: str, orders: int, folder: Path, faults: Sequence[str]) -> None:
     made, file = network()
     write_job(folder, made.lowered, file, FEEDS, CudaChoices(Batching(2), ("sm_80",)))
     given = Assignment.read(folder)
-    with written_with(ThreadLoops()):
-        program = lowering.program(given.lowered, given.seen, CUDA, given.batching)
-        library = building.write(program, Toolkit.require(), ["sm_80"], folder)
+    program = lowering.program(given.lowered, given.seen, CUDA, given.batching)
+    library = building.write(program, Toolkit.require(), ["sm_80"], folder)
     planted = {"none": lambda ptx: ptx, **FAULTS}
     names = list(faults) or list(planted)
     print(json.dumps({name: verdicts(library, planted[name], folder / f"{i}", orders) for i, name in enumerate(names)}))

@@ -13,12 +13,13 @@ from dense_cases import CUTS, POINTS, SAMPLES, WINDOW, layer
 from single_kernels import Case
 
 from ptqc.codegen.cuda import mma_fp8
-from ptqc.codegen.cuda.layers import CUDA
+from ptqc.codegen.cuda.backend import CUDA
+from ptqc.codegen.cuda.packed_weights import code
 from ptqc.codegen.cuda.tiles import TileCut, Tiles
+from ptqc.codegen.kernels.backend import Float8LayerSpec
 from ptqc.codegen.kernels.families import pointwise
 from ptqc.codegen.kernels.families.functions import Function
 from ptqc.codegen.kernels.families.real_stages import RealStage, WithVector
-from ptqc.codegen.kernels.float8 import Float8Numbers
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Window
 
@@ -99,8 +100,8 @@ def product(window: Window, cut: TileCut, outputs: int, seed: int, *, wide: bool
         wanted = np.maximum(wanted, 0) if stage == "relu" else wanted * vector[:, None, None]
     given, made = Layout(x.shape[1:], "uint8"), Layout(wanted.shape[1:], "float32")
     tiles = Tiles(window, outputs, cut, is_float8=True)
-    built = mma_fp8.cut(tiles, given, made, Float8Numbers(window, weights, factor, bias), behind)
-    return Case(built, given, made, x, wanted, TOLERANCE)
+    layer = Float8LayerSpec(given, made, window, weights, factor, bias, behind)
+    return Case(mma_fp8.write(tiles, layer).compile(CUDA.loops), given, made, x, wanted, TOLERANCE)
 
 
 def layer_of_reals(x: np.ndarray, weights: np.ndarray, window: Window) -> np.ndarray:
@@ -123,7 +124,9 @@ def rounding(scale: float) -> Case:
     codes = np.clip(ratio, -448, 448).astype(ml_dtypes.float8_e4m3fn).view(np.uint8)
     codes = np.where(np.isnan(ratio), np.uint8(127), codes)
     given, made = Layout(x.shape[1:], "float32", plain=True), Layout(x.shape[1:], "uint8", plain=True)
-    return Case(pointwise.quantize_float8(given, made, CUDA, scale), given, made, x, codes)
+    return Case(
+        pointwise.quantize_float8(given, made, CUDA.isa, scale, code).compile(CUDA.loops), given, made, x, codes
+    )
 
 
 def going_back(scale: float) -> Case:
@@ -132,7 +135,9 @@ def going_back(scale: float) -> Case:
     codes = codes[codes & 127 != 127][None]
     given, made = (Layout(codes.shape[1:], dtype, plain=True) for dtype in ("uint8", "float32"))
     wanted = codes.view(ml_dtypes.float8_e4m3fn).astype(np.float32) * np.float32(scale)
-    return Case(pointwise.dequantize_float8(given, made, CUDA, scale), given, made, codes, wanted)
+    return Case(
+        pointwise.dequantize_float8(given, made, CUDA.isa, scale).compile(CUDA.loops), given, made, codes, wanted
+    )
 
 
 def cases(kind: str) -> Iterator[tuple[str, Case]]:

@@ -13,7 +13,7 @@ from lowering import Quantized, quantized, samples
 from together import program_of
 
 from ptqc.codegen.cuda import building
-from ptqc.codegen.cuda.layers import CUDA
+from ptqc.codegen.cuda.isa import BY_ELEMENT
 from ptqc.codegen.cuda.toolkit import Toolkit
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.program.program import Program
@@ -113,24 +113,24 @@ def float8_network(seed: int) -> Quantized:
 def programs_of(kind: str, folder: Path) -> dict[str, Program]:
     """The kernels of networks of a kind. kind: of random ones, "random" and the first seed."""
     if kind == "more":
-        return test_more_operators.programs_of(CUDA, folder)
+        return test_more_operators.programs_of(BY_ELEMENT, folder)
     if kind == "stages":
-        return test_real_stages.programs_of(CUDA, folder)
+        return test_real_stages.programs_of(BY_ELEMENT, folder)
     if kind == "layers":
         feeds = samples(3, 3, 13, 11)
         drawn = {str(seed): layers(seed) for seed in range(LAYERS)}
         networks = {name: quantized(parse(graph, **constants), feeds) for name, (graph, constants) in drawn.items()}
-        return {name: program_of(made, feeds, CUDA, folder / name) for name, made in networks.items()}
+        return {name: program_of(made, feeds, BY_ELEMENT, folder / name) for name, made in networks.items()}
     if kind == "float8":
         feeds = samples(3, 3, 13, 11)
         made = {str(seed): float8_network(seed) for seed in range(LAYERS)}
-        return {name: program_of(network, feeds, CUDA, folder / name) for name, network in made.items()}
+        return {name: program_of(network, feeds, BY_ELEMENT, folder / name) for name, network in made.items()}
     if kind.startswith("random"):
         first = int(kind.removeprefix("random"))
         seeds = range(first, first + TOGETHER)
-        return {str(seed): test_random_networks.network(seed, CUDA, folder / str(seed)) for seed in seeds}
+        return {str(seed): test_random_networks.network(seed, BY_ELEMENT, folder / str(seed)) for seed in seeds}
     names = FEW if kind == "few" else None
-    return test_operators.programs_of(CUDA, folder, floating=kind == "float", names=names)
+    return test_operators.programs_of(BY_ELEMENT, folder, floating=kind == "float", names=names)
 
 
 def built(program: Program, _chosen: Isa, folder: Path) -> Runnable:

@@ -26,7 +26,7 @@ class Case:
     """A kernel with one input. given, wanted: arrays (samples, *shape). tolerance: as a share of the norm of `wanted`;
     of integers none may differ."""
 
-    built: Any
+    kernel: Any
     x: Any
     y: Any
     given: np.ndarray
@@ -48,7 +48,7 @@ def program(cases: Mapping[str, Case]) -> Any:
     layouts = {
         f"{name}/{end}": layout for name, case in cases.items() for end, layout in (("x", case.x), ("y", case.y))
     }
-    steps = tuple(ProgramStep(case.built, (f"{name}/x",), f"{name}/y", f"{name}/y") for name, case in cases.items())
+    steps = tuple(ProgramStep(case.kernel, (f"{name}/x",), f"{name}/y", f"{name}/y") for name, case in cases.items())
     inputs, outputs = (tuple(f"{name}/{end}" for name in cases) for end in "xy")
     return Program(steps, layouts, inputs, outputs)
 
@@ -103,14 +103,11 @@ def main(module: str, kind: str, folder: Path, faults: Sequence[str]) -> None:
     load_stand_ins()
 
     from ptqc.codegen.cuda import building
-    from ptqc.codegen.cuda.loops import ThreadLoops
     from ptqc.codegen.cuda.toolkit import Toolkit
-    from ptqc.codegen.kernels.writing import written_with
 
     drawn = import_module(module)
-    with written_with(ThreadLoops()):
-        cases = dict(drawn.cases(kind))
-        made = building.write(program(cases), Toolkit.require(), list(getattr(drawn, "GPUS", GPUS)), folder)
+    cases = dict(drawn.cases(kind))
+    made = building.write(program(cases), Toolkit.require(), list(getattr(drawn, "GPUS", GPUS)), folder)
     codes = [code for each in made.image.codes.values() for code in each.values()]
     spilled = sum(code.spilled_bytes for code in codes)
     if not faults:

@@ -19,10 +19,10 @@ from small import FEEDS, network
 from test_cuda_target import needs_nvcc, process
 from test_times_table import A100
 
-from ptqc.codegen.cuda import layers, tuner
+from ptqc.codegen.cuda import tuner
+from ptqc.codegen.cuda.backend import CUDA
 from ptqc.codegen.cuda.costs import SAMPLES
 from ptqc.codegen.cuda.jobs import CudaChoices
-from ptqc.codegen.cuda.loops import ThreadLoops
 from ptqc.codegen.cuda.measuring import Measuring
 from ptqc.codegen.cuda.options import CudaOptions
 from ptqc.codegen.cuda.target import TARGET
@@ -32,9 +32,8 @@ from ptqc.codegen.cuda.trials import TimingEffort, TrialTimes
 from ptqc.codegen.cuda.tuner import Tuner
 from ptqc.codegen.cuda.tuning import given, kernel_key, tried, tunable, tuned
 from ptqc.codegen.cuda.variants import Variant
-from ptqc.codegen.kernels.epilogue import NOTHING
+from ptqc.codegen.kernels.backend import LayerSpec
 from ptqc.codegen.kernels.requantization import Requantization
-from ptqc.codegen.kernels.writing import written_with
 from ptqc.codegen.program.batching import Batching
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Alternatives, Program, ProgramStep, Window
@@ -54,10 +53,9 @@ def step(name: str, outputs: int = 64, *, is_sparse: bool = False) -> ProgramSte
     weights = two_of_four(weights, 0) if is_sparse else weights
     x, y = Layout((64, 10, 10), "uint8"), Layout((outputs, *window.output), "uint8")
     numbers = Requantization(np.zeros(outputs, np.int32), np.ones(outputs, np.float32), 7)
-    with written_with(ThreadLoops()):
-        built = layers.integer(x, y, window, 1, weights, numbers, NOTHING)
-    assert built is not None
-    return ProgramStep(built, (f"{name}.x",), f"{name}.y", name)
+    kernel = CUDA.layer(LayerSpec(x, y, window, weights, numbers))
+    assert kernel is not None
+    return ProgramStep(kernel.compile(CUDA.loops), (f"{name}.x",), f"{name}.y", name)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +71,7 @@ def label_of(variant: Variant) -> str:
 
 def test_variants_of_a_layer_are_all_different(program: Program) -> None:
     for one in program.steps:
-        labels = [variant.label for variant in one.built.alternatives.cuts]  # type: ignore[union-attr]
+        labels = [variant.label for variant in one.kernel.alternatives.cuts]  # type: ignore[union-attr]
         assert len(labels) == len(set(labels)) > 50
 
 
@@ -89,13 +87,13 @@ def test_equal_layers_share_a_kernel_and_those_with_zeros_have_another_key(progr
 def test_few_variants_are_tried_of_several_sizes_and_of_both_families(gpu: str, program: Program) -> None:
     for one in program.steps:
         found = tried(one, gpu)
-        assert found[0].built().name == one.built.name
+        assert one.kernel.cut(found[0]).name == one.kernel.name
         assert len({variant.label for variant in found}) == len(found) == 8
         sizes = [(variant.family, variant.tiles.cut.rows, variant.tiles.cut.columns) for variant in found]
         assert max(map(sizes.count, sizes)) <= 2
         assert {variant.family for variant in found} == {
             variant.family
-            for variant in one.built.alternatives.cuts  # type: ignore[union-attr]
+            for variant in one.kernel.alternatives.cuts  # type: ignore[union-attr]
             if variant.gpu in ("", gpu)
         }
         assert ("group_mma" in {variant.family for variant in found}) == (gpu == "sm_90a")
@@ -103,7 +101,7 @@ def test_few_variants_are_tried_of_several_sizes_and_of_both_families(gpu: str, 
 
 def test_what_is_predicted_to_be_the_fastest_on_the_chip_is_tried(program: Program) -> None:
     for gpu in ("sm_80", "sm_86", "sm_89", "sm_90a"):
-        cuts: Sequence[Variant] = program.steps[0].built.alternatives.cuts  # type: ignore[union-attr]
+        cuts: Sequence[Variant] = program.steps[0].kernel.alternatives.cuts  # type: ignore[union-attr]
         own = [variant for variant in cuts if variant.gpu in ("", gpu)]
         best = min(own, key=lambda each: np.prod([each.predicted(samples)[gpu] for samples in SAMPLES]))
         assert best.label in map(label_of, tried(program.steps[0], gpu))
@@ -129,8 +127,7 @@ class Measured:
 
 
 def measure(program: Program, timer: Any, folder: Path, done: Callable[[str], object] = str) -> GpuTimes:
-    with written_with(ThreadLoops()):
-        return Measuring(timer, Store(folder), done)(program)
+    return Measuring(timer, Store(folder), done)(program)
 
 
 @pytest.fixture(scope="module")
@@ -138,9 +135,9 @@ def few(program: Program) -> Program:
     """Three steps of two kernels in two variants each."""
     steps = []
     for one in program.steps[:3]:
-        ways = one.built.alternatives
+        ways = one.kernel.alternatives
         assert ways is not None
-        steps.append(replace(one, built=replace(one.built, alternatives=Alternatives(ways.cuts[:2], ways.write))))
+        steps.append(replace(one, kernel=replace(one.kernel, alternatives=Alternatives(ways.cuts[:2], ways.write))))
     return replace(program, steps=tuple(steps))
 
 
@@ -150,10 +147,10 @@ def times(few: Program, tmp_path_factory: pytest.TempPathFactory) -> GpuTimes:
 
 
 def test_the_fastest_variants_are_taken(few: Program, times: GpuTimes) -> None:
-    with written_with(ThreadLoops()):
-        found, again = tuned(few, times), tuned(few, GpuTimes.from_json(times.to_json()))
+    found, again = tuned(few, times), tuned(few, GpuTimes.from_json(times.to_json()))
     for before, after, same in zip(few.steps, found.steps, again.steps, strict=True):
-        assert after.built.name == same.built.name == tried(before, "sm_80")[-1].built().name != before.built.name
+        last = before.kernel.cut(tried(before, "sm_80")[-1])
+        assert after.kernel.name == same.kernel.name == last.name != before.kernel.name
     assert times.report["tuning"]["of_first"] == [0.5] * 2
     low, middle, high = times.report["tuning"]["predicted_of_measured"]
     assert 0 < low <= middle <= high
@@ -209,7 +206,7 @@ def test_kernels_of_a_budget_are_timed_once(few: Program, tmp_path: Path) -> Non
     first, again = Measured(), Measured()
     found = KernelTimer(first, Store(tmp_path))(few)  # type: ignore[arg-type]
     assert found == [10.0] * 3
-    assert first.asked == [list(dict.fromkeys(one.built.name for one in few.steps))]
+    assert first.asked == [list(dict.fromkeys(one.kernel.name for one in few.steps))]
     assert KernelTimer(again, Store(tmp_path))(few) == found  # type: ignore[arg-type]
     assert again.asked == []
 

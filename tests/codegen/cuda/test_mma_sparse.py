@@ -11,35 +11,37 @@ import kernel_processes
 from test_cuda_target import needs_nvcc
 from test_sparse_codes import codes_of
 
-from ptqc.codegen.cuda import costs, layers
-from ptqc.codegen.kernels.epilogue import NOTHING
+from ptqc.codegen.cuda import costs
+from ptqc.codegen.cuda.backend import CUDA
+from ptqc.codegen.kernels.backend import LayerSpec
 from ptqc.codegen.kernels.requantization import Requantization
+from ptqc.codegen.kernels.writing import Kernel
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Built, Window
+from ptqc.codegen.program.program import Window
 
 LARGE, SMALL = Window(512, (32, 32)), Window(16, (3, 3))
 
 
-def built(window: Window, weights: np.ndarray) -> Built:
+def kernel_of(window: Window, weights: np.ndarray) -> Kernel:
     """The kernel of a layer, as the target chooses it."""
     outputs = len(weights)
     x, y = Layout((window.channels, *window.size), "uint8"), Layout((outputs, *window.output), "uint8")
     numbers = Requantization(np.zeros(outputs, np.int32), np.ones(outputs, np.float32), 7)
-    made = layers.integer(x, y, window, 1, weights, numbers, NOTHING)
+    made = CUDA.layer(LayerSpec(x, y, window, weights, numbers))
     assert made is not None
     return made
 
 
 def test_large_layers_with_two_of_four_are_predicted_to_pay() -> None:
     weights = codes_of((512, 512, 1, 1))
-    sparse, dense = built(LARGE, weights), built(LARGE, np.where(weights == 0, np.int8(1), weights))
+    sparse, dense = kernel_of(LARGE, weights), kernel_of(LARGE, np.where(weights == 0, np.int8(1), weights))
     assert (sparse.family, dense.family) == ("sparse_mma", "dense_mma")
     assert np.prod([sparse.predicted[chip] / dense.predicted[chip] for chip in dense.predicted]) < 0.9
 
 
 def test_dense_products_that_are_predicted_to_take_no_longer_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(costs, "typical", lambda *_: 1.0)
-    assert built(SMALL, codes_of((16, 16, 1, 1))).family == "dense_mma"
+    assert kernel_of(SMALL, codes_of((16, 16, 1, 1))).family == "dense_mma"
 
 
 @needs_nvcc

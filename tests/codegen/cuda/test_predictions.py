@@ -8,7 +8,7 @@ pytest.importorskip("tvm.tirx", reason="the cuda target needs Apache TVM")
 from ptqc.codegen.cuda.gpu_specs import CHIPS
 from ptqc.codegen.cuda.predictions import predicted
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Built, Program, ProgramStep
+from ptqc.codegen.program.program import CompiledKernel, Program, ProgramStep
 
 LAUNCH = 3.0
 
@@ -18,9 +18,9 @@ def times(
 ) -> dict[str, float]:
     """Microseconds of one kernel, by chip."""
     constants = (np.zeros(constant, np.float32),) if constant else ()
-    built = Built("family", "name", None, constants, operations)
+    kernel = CompiledKernel("family", "name", None, constants, operations)
     layouts = {"x": Layout(given, dtype), "y": Layout(made, dtype)}
-    (found,) = predicted(Program((ProgramStep(built, ("x",), "y", "y"),), layouts, ("x",), ("y",)))
+    (found,) = predicted(Program((ProgramStep(kernel, ("x",), "y", "y"),), layouts, ("x",), ("y",)))
     return dict(found)
 
 
@@ -52,13 +52,13 @@ def test_a_few_threads_take_longer_than_many() -> None:
 
 
 def test_what_lies_in_the_output_already_is_neither_read_nor_written() -> None:
-    built = Built("family", "name", None, ())
+    kernel = CompiledKernel("family", "name", None, ())
     layouts = {"x": Layout((64, 510, 510), "uint8"), "y": Layout(LARGE, "uint8")}
-    border = Program((ProgramStep(built, ("x",), "y", "y", placed=("x",)),), layouts, ("x",), ("y",))
+    border = Program((ProgramStep(kernel, ("x",), "y", "y", placed=("x",)),), layouts, ("x",), ("y",))
     assert predicted(border)[0]["sm_80"] < LAUNCH + 1 < times(LARGE, LARGE, dtype="uint8")["sm_80"]
 
 
 def test_a_kernel_that_says_its_times_keeps_them() -> None:
-    built = Built("dense_mma", "name", None, (), predicted={"sm_80": 7.5})
-    program = Program((ProgramStep(built, ("x",), "y", "y"),), {}, ("x",), ("y",))
+    kernel = CompiledKernel("dense_mma", "name", None, (), predicted={"sm_80": 7.5})
+    program = Program((ProgramStep(kernel, ("x",), "y", "y"),), {}, ("x",), ("y",))
     assert predicted(program) == [{"sm_80": 7.5}]

@@ -21,14 +21,12 @@ def main(folder: Path, what: str) -> None:
 
     load_stand_ins()
 
-    from ptqc.codegen.cuda import layers
-    from ptqc.codegen.cuda.loops import ThreadLoops
+    from ptqc.codegen.cuda.backend import CUDA
     from ptqc.codegen.cuda.measuring import Measuring
     from ptqc.codegen.cuda.times import DeviceTimer, KernelTimer
     from ptqc.codegen.cuda.toolkit import Toolkit
-    from ptqc.codegen.kernels.epilogue import NOTHING
+    from ptqc.codegen.kernels.backend import LayerSpec
     from ptqc.codegen.kernels.requantization import Requantization
-    from ptqc.codegen.kernels.writing import written_with
     from ptqc.codegen.program.layout import Layout
     from ptqc.codegen.program.program import Alternatives, Program, ProgramStep, Window
     from ptqc.utils.store import Store
@@ -37,15 +35,14 @@ def main(folder: Path, what: str) -> None:
     window, weights = Window(16, (4, 4)), np.random.default_rng(0).integers(-127, 128, (8, 16, 1, 1)).astype(np.int8)
     x, y = Layout((16, 4, 4), "uint8"), Layout((8, 4, 4), "uint8")
     numbers = Requantization(np.zeros(8, np.int32), np.full(8, 1e-3, np.float32), 7)
-    with written_with(ThreadLoops()):
-        built: Any = layers.integer(x, y, window, 1, weights, numbers, NOTHING)
-        ways = built.alternatives
-        built = replace(built, alternatives=Alternatives(ways.cuts[:2], ways.write))
-        program = Program((ProgramStep(built, ("x",), "y", "y"),), {"x": x, "y": y}, ("x",), ("y",))
-        timer = DeviceTimer(device, Toolkit.require(), ["sm_80"], TimingEffort((1,), 5))
-        store = Store(folder / "store")
-        found = KernelTimer(timer, store)(program) if what else Measuring(timer, store)(program).to_json()
-        print(json.dumps(found))
+    layer: Any = CUDA.layer(LayerSpec(x, y, window, weights, numbers))
+    ways = layer.alternatives
+    kernel = replace(layer, alternatives=Alternatives(ways.cuts[:2], ways.write)).compile(CUDA.loops)
+    program = Program((ProgramStep(kernel, ("x",), "y", "y"),), {"x": x, "y": y}, ("x",), ("y",))
+    timer = DeviceTimer(device, Toolkit.require(), ["sm_80"], TimingEffort((1,), 5))
+    store = Store(folder / "store")
+    found = KernelTimer(timer, store)(program) if what else Measuring(timer, store)(program).to_json()
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import numpy as np
 from single_kernels import Case
 
 from ptqc.codegen.cuda import weight_only
+from ptqc.codegen.cuda.loops import ThreadLoops
 from ptqc.codegen.program.layout import Layout
 
 BLOCKS = (32, 64, 128)
@@ -59,8 +60,8 @@ def case(bits: int, block: int, rows: int, sizes: tuple[int, int], dtype: str, s
     wanted = x.astype(np.float64) @ (codes * np.repeat(scales.astype(np.float64), block, axis=1)).T
     given, made = Layout((inputs,), "float16", plain=True), Layout((outputs,), dtype, plain=True)
     weights = weight_only.WeightOnly(bits, outputs, inputs, block, 8 if rows <= 8 else 16)
-    built = weight_only.product(given, made, weights, codes, scales)
-    return Case(built, given, made, x, wanted, TOLERANCE[dtype])
+    kernel = weight_only.product(given, made, weights, codes, scales).compile(ThreadLoops())
+    return Case(kernel, given, made, x, wanted, TOLERANCE[dtype])
 
 
 def cases(kind: str) -> Iterator[tuple[str, Case]]:

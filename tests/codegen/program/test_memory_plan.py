@@ -8,10 +8,10 @@ import pytest
 
 from ptqc.codegen.program import memory
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Built, Program, ProgramStep
+from ptqc.codegen.program.program import CompiledKernel, Program, ProgramStep
 from ptqc.runtime.lengths import of_length
 
-NOTHING = Built("none", "none_0", None, ())
+NOTHING = CompiledKernel("none", "none_0", None, ())
 
 
 def _step(given: str, made: str) -> ProgramStep:
