@@ -7,7 +7,6 @@ from typing import Any, Self
 import numpy as np
 
 from ptqc.codegen.program.layout import Frame, Layout
-from ptqc.codegen.program.older import stated
 from ptqc.codegen.program.program import USUAL, Accuracy, Program, ProgramStep
 from ptqc.runtime.lengths import Limit, bound, read, varies, written
 
@@ -53,8 +52,7 @@ class Call:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Self:
-        """Inverse of `asdict`; earlier artifacts' entries are read as well."""
-        entry = stated(entry)
+        """Inverse of `asdict`."""
         return cls(**{**_tuples(entry), "accuracy": Accuracy(**entry["accuracy"])})
 
     @property
