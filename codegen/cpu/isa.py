@@ -3,7 +3,7 @@
 from collections.abc import Set
 from dataclasses import replace
 
-from ptqc.codegen.kernels.isa import BfloatInstructions, Isa, Packs
+from ptqc.codegen.kernels.isa import DOT, BfloatInstructions, Isa, Packs, TileShape
 from ptqc.errors import UsageError
 from ptqc.utils.machine import machine, processor_features
 
@@ -11,7 +11,9 @@ _AVX2 = ("avx2", "fma", "bmi1", "bmi2", "f16c", "movbe")
 _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vnni")
 _PACKS_256 = Packs("llvm.x86.avx.cvt.ps2dq.256", "llvm.x86.avx2.packssdw", "llvm.x86.avx2.packuswb")
 _PACKS_512 = Packs("llvm.x86.avx512.mask.cvtps2dq.512", "llvm.x86.avx512.packssdw.512", "llvm.x86.avx512.packuswb.512")
-_VNNI = "llvm.x86.avx512.vpdpbusd"
+# Matrix instructions: sums, weights and inputs that each takes at once.
+_VNNI_256 = TileShape(1, 8, DOT, name="llvm.x86.avx512.vpdpbusd.256")
+_VNNI_512 = TileShape(1, 16, DOT, name="llvm.x86.avx512.vpdpbusd.512")
 _PICK_256, _PICK_512 = "llvm.x86.avx2.pshuf.b", "llvm.x86.avx512.pshuf.b.512"
 _PERMUTE = "llvm.x86.avx512.vpermi2var.qi"
 AVX2 = Isa("avx2", "haswell", _AVX2, lanes=8, registers=16, working=6, packs=_PACKS_256, in_words=True, pick=_PICK_256)
@@ -22,7 +24,7 @@ AVX_VNNI = replace(
     features=(*_AVX2, "avx_vnni"),
     working=1,
     in_words=False,
-    products=f"{_VNNI}.256",
+    tiles=(_VNNI_256,),
     attributes=("+avxvnni",),
 )
 _VNNI_HALF = Isa(
@@ -33,10 +35,10 @@ _VNNI_HALF = Isa(
     registers=32,
     working=1,
     packs=_PACKS_256,
-    products=f"{_VNNI}.256",
+    tiles=(_VNNI_256,),
     pick=_PICK_256,
 )
-AVX512_VNNI = replace(_VNNI_HALF, lanes=16, packs=_PACKS_512, products=f"{_VNNI}.512", half=_VNNI_HALF, pick=_PICK_512)
+AVX512_VNNI = replace(_VNNI_HALF, lanes=16, packs=_PACKS_512, tiles=(_VNNI_512,), half=_VNNI_HALF, pick=_PICK_512)
 _VBMI = {"name": "avx512-vbmi", "features": (*_AVX512, "avx512vbmi"), "attributes": ("+avx512vbmi",)}
 _VBMI_HALF = replace(_VNNI_HALF, permute=f"{_PERMUTE}.256", **_VBMI)  # type: ignore[arg-type]
 AVX512_VBMI = replace(AVX512_VNNI, permute=f"{_PERMUTE}.512", half=_VBMI_HALF, **_VBMI)  # type: ignore[arg-type]

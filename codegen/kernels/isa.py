@@ -1,5 +1,6 @@
 """What kernels are written for: vector length, registers, and the inner product of bytes."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,21 @@ from ptqc.runtime.interface import Build
 UNROLLED = "-unroll-full-max-count:uint=3"
 # An inner product takes this many neighbouring bytes of the input and of the weight at once.
 DOT = 4
+
+
+@dataclass(frozen=True)
+class TileShape:
+    """A matrix instruction: m × n sums of products, of inputs (m, k) and weights (k, n). Rows of tables are these."""
+
+    m: int
+    n: int
+    k: int
+    #: Of an input, of a weight and of a sum, as PTX names types.
+    inputs: str = "u8"
+    weights: str = "s8"
+    sums: str = "s32"
+    #: What LLVM calls it.
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -32,33 +48,38 @@ class BfloatInstructions:
 
 @dataclass(frozen=True)
 class Isa:
-    """One instruction set.
-
-    cpu: what LLVM calls the oldest processor that has it. features: as the system lists them. lanes: 32-bit numbers in
-    a vector. registers: vectors that it holds. working: those an inner product needs beside sums and weights. packs:
-    where it has them, within parts of 128 bits. products: LLVM's name of inner products of four bytes in 32 bits.
-    in_words: whether products of bytes are summed in 16 bits instead. half: the same with vectors of half the length.
-    pick: LLVM's name of picking bytes from each part of 128 bits; permute: from two whole vectors. bfloats: where
-    it has them. attributes: what LLVM may use beyond its cpu. machine: as the system names it.
-    owner: the target whose libraries have it.
-    """
+    """One instruction set."""
 
     name: str
+    #: What LLVM calls the oldest processor that has it.
     cpu: str
+    #: As the system lists them.
     features: tuple[str, ...]
+    #: 32-bit numbers in a vector.
     lanes: int
+    #: Vectors that the registers hold.
     registers: int
+    #: Vectors that an inner product needs beside sums and weights.
     working: int
+    #: Packs within parts of 128 bits, where it has them.
     packs: Packs | None = None
-    products: str = ""
+    #: Products of bytes, the best first; one of m rows needs m pixels. Without any, simpler instructions multiply.
+    tiles: tuple[TileShape, ...] = ()
+    #: Whether products of bytes are summed in 16 bits.
     in_words: bool = False
+    #: The same with vectors of half the length.
     half: "Isa | None" = None
+    #: LLVM's name of picking bytes from each part of 128 bits.
     pick: str = ""
+    #: LLVM's name of picking bytes from two whole vectors.
     permute: str = ""
     bfloats: BfloatInstructions | None = None
+    #: What LLVM may use beyond its cpu.
     attributes: tuple[str, ...] = ()
     kind: str = "llvm"
+    #: The target whose libraries have it.
     owner: str = "cpu"
+    #: As the system names it.
     machine: str = "x86_64"
 
     @property
@@ -74,6 +95,16 @@ class Isa:
         """Whether every element has a thread of its own, so that runs of neighbours are nothing to be moved at once."""
         return self.kind == "cuda"
 
+    @property
+    def shapes(self) -> tuple[TileShape, ...]:
+        """Products of bytes, the best first; the last one is of one row, by other instructions."""
+        return (*self.tiles, TileShape(1, self.lanes, DOT))
+
+    @property
+    def _products(self) -> str:
+        """LLVM's name of inner products of four bytes, if there is such an instruction."""
+        return next((tile.name for tile in self.tiles if (tile.m, tile.k) == (1, DOT)), "")
+
     def refusal(self) -> str | None:
         """Why its instructions would kill the process on this machine, if they would."""
         return Build(self.name, self.machine, self.features).refusal()
@@ -84,7 +115,7 @@ class Isa:
 
     def dot(self, total: Any, x: Any, place: Any, w: Any, offset: Any) -> Any:
         """total (int32, one per lane) plus x[place … + 4] times each lane's four weights from w[offset]."""
-        if self.packs is None:
+        if not (self._products or self.in_words):
             return (_neon if self.machine == "aarch64" else _scalar)(total, x, place, w, offset)
         return self.add_products(total, self.taps(x, place), self.weights(w, offset))
 
@@ -102,7 +133,17 @@ class Isa:
         """total (int32) plus the inner products of four bytes each."""
         if self.in_words:
             return total + self.widen(self.words(taps, weights))
-        return self._call("int32", 1, self.products, total, taps, weights)
+        return self._call("int32", 1, self._products, total, taps, weights)
+
+    def multiply(self, tile: TileShape, total: Any, x: Any, places: Sequence[Any], w: Any, offset: Any) -> Any:
+        """Add a tile of products to its sums (int32, row by row): of k bytes from each of m places of the input, and of
+        as many weights of n outputs from w[offset], output by output.
+        """
+        from tvm.tirx.script import builder as T  # noqa: N812
+
+        rows = [x[row, T.ramp(column, 1, tile.k)] for row, column in places]
+        inputs = T.Shuffle(rows, [T.int32(i) for i in range(tile.m * tile.k)])
+        return self._call("int32", 1, tile.name, total, inputs, w[T.ramp(offset, 1, tile.k * tile.n)])
 
     def words(self, taps: Any, weights: Any) -> Any:
         """int16 sums of two products of bytes each."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ptqc.codegen.kernels.int16_accumulation import PAIR, UNLIMITED, Sums, overflows
-from ptqc.codegen.kernels.isa import DOT, Isa
+from ptqc.codegen.kernels.isa import DOT, Isa, TileShape
 from ptqc.codegen.program.constants import IndexSource, Order
 from ptqc.codegen.program.program import Window
 from ptqc.runtime.lengths import typical, varies
@@ -58,9 +58,17 @@ class Dense:
     chosen: Cut | None = None
 
     @property
+    def tile(self) -> TileShape:
+        """The products that the kernel is made of; of bytes, the best whose rows are pixels of a row of the output."""
+        if self.width > 1:
+            return TileShape(1, self.isa.lanes, DOT // self.width)
+        rows = 1 if varies(self.area) else self.area[1]
+        return next(tile for tile in self.isa.shapes if tile.m <= rows)
+
+    @property
     def unit(self) -> int:
         """Inputs taken at once."""
-        return DOT // self.width
+        return self.tile.k
 
     @property
     def group_inputs(self) -> int:
@@ -179,9 +187,10 @@ class Dense:
     def _tiles(self, panel: int) -> Iterator[tuple[int, int]]:
         """The largest tile for the registers, one whose epilogue overlaps with the next tile's products, and others."""
         width, most = self.usual[1], (self.isa.registers - self.isa.working - panel) // panel
+        rows = self.tile.m
         for reach in (LARGEST_TILE, SHORT_EPILOGUE // panel, *OTHER_TILES):
             tiles = -(-width // min(most, reach))
-            yield -(-width // tiles), panel
+            yield max(-(-width // tiles) // rows, 1) * rows, panel
 
     def _worth(self, shape: tuple[int, int]) -> float:
         """How many products of a tile are of use, over what each costs."""

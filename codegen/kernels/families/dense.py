@@ -31,7 +31,7 @@ from ptqc.codegen.kernels.families.real_stages import (
     others_of,
     unrounded,
 )
-from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.kernels.isa import Isa, TileShape
 from ptqc.codegen.kernels.tiling import Cut, Dense
 from ptqc.codegen.kernels.writing import PRODUCTS, Grid, Kernel, expressed, fill, pieces, rounded_up, span, vector
 from ptqc.codegen.program.constants import VALUES, Arranged, BfloatCodes, Nibbles, ScaledPanels, Stored, values_of
@@ -134,7 +134,7 @@ def _chained(loops: Dense, codes: np.ndarray) -> tuple[Dense, list[Stored]]:
 
 def _stay_packed(loops: Dense, codes: np.ndarray) -> bool:
     """Whether reading the weights takes most of the time, and they can be read two to a byte."""
-    if not loops.isa.pick or not loops.is_weight_bound or loops.groups > 1 or loops.sums.parts > 1:
+    if not loops.isa.pick or loops.tile.m > 1 or not loops.is_weight_bound or loops.groups > 1 or loops.sums.parts > 1:
         return False
     values = values_of(codes)
     is_padded = loops.depth * loops.unit > loops.runs[2]  # with weights of 0
@@ -310,9 +310,11 @@ def _accumulate(
     lanes, (pixels, panel, _) = loops.isa.lanes, loops.cut
     dtype, at = "int32" if loops.width == 1 else "float32", span(0, lanes)
     totals = [[grid.registers(lanes, dtype) for _ in range(panel)] for _ in range(pixels)]
-    for row in totals:
+    rows = loops.tile.m
+    for p, row in enumerate(totals):
         for j, total in enumerate(row):
-            T.buffer_store(total, bias[span((group_panel * panel + j) * lanes, lanes)], [at])
+            start = bias[span((group_panel * panel + j) * lanes, lanes)]
+            T.buffer_store(total, start if rows == 1 else _part_of_each_row(start, loops.tile, p % rows), [at])
     window, (run_rows, run_columns, _) = loops.window, loops.runs
     step, pitch = window.strides[1] if not loops.is_flat else 1, kernel.x.plane[0]
     group = group_panel // loops.panels
@@ -329,7 +331,28 @@ def _accumulate(
 
         chain = (group_panel * run_rows * run_columns + run) * loops.links[0] + link
         _add(loops, grid, totals, link * loops.links[1], operands, None if risky is None else risky[chain])
+    if rows > 1:
+        return [row for p in range(0, pixels, rows) for row in _by_pixel(totals[p : p + rows], loops.tile)]
     return [[total[at] for total in row] for row in totals]
+
+
+# A tile of m > 1 rows has n sums of each of m pixels, and there are m of these tiles in place of m vectors of lanes.
+
+
+def _part_of_each_row(vector: Any, tile: TileShape, index: int) -> Any:
+    """The n lanes that tile `index` has of a vector, once for each row."""
+    return T.Shuffle([vector], [T.int32(index * tile.n + i) for _ in range(tile.m) for i in range(tile.n)])
+
+
+def _by_pixel(tiles: Totals, shape: TileShape) -> list[list[Any]]:
+    """Sums of m pixels, of the tiles that have them."""
+    lanes = shape.m * shape.n
+    places = [
+        [T.int32(tile * lanes + row * shape.n + i) for tile in range(shape.m) for i in range(shape.n)]
+        for row in range(shape.m)
+    ]
+    vectors = [[T.Bind(tile[span(0, lanes)]) for tile in column] for column in zip(*tiles, strict=True)]
+    return [[T.Shuffle(column, order) for column in vectors] for order in places]
 
 
 def _add(loops: Dense, grid: Grid, totals: Totals, first: Any, operands: Operands, risky: Any) -> None:
@@ -349,12 +372,14 @@ def _add(loops: Dense, grid: Grid, totals: Totals, first: Any, operands: Operand
 
 def _units(loops: Dense, _grid: Grid, totals: Totals, operands: Operands, first: Any, count: int) -> None:
     """Add products unit by unit."""
-    at = span(0, loops.isa.lanes)
+    at, rows = span(0, loops.isa.lanes), loops.tile.m
     with T.serial(count) as k:
         for part in range(loops.sums.parts):
             for p, row in enumerate(totals):
                 for j, total in enumerate(row):
-                    T.buffer_store(total, _product(loops, total[at], operands(first + k, part, p, j), j), [at])
+                    pixels = range(p // rows * rows, p // rows * rows + rows)
+                    taken = [operands(first + k, part, pixel, j) for pixel in pixels]
+                    T.buffer_store(total, _product(loops, total[at], taken, j, p % rows), [at])
 
 
 def _chain(loops: Dense, grid: Grid, totals: Totals, operands: Operands, first: Any, count: int) -> None:
@@ -384,14 +409,18 @@ def _chain(loops: Dense, grid: Grid, totals: Totals, operands: Operands, first: 
             T.buffer_store(total, total[at] + loops.isa.widen(word[words_at]), [at])
 
 
-def _product(loops: Dense, total: Any, operands: tuple[Any, Any, Any, Any], j: int) -> Any:
-    x, place, w, weight = operands
+def _product(loops: Dense, total: Any, operands: Sequence[tuple[Any, Any, Any, Any]], j: int, tile: int) -> Any:
+    """Add the products of a unit. operands: of each row of the instruction. tile: which of its rows this one is."""
+    x, place, w, weight = operands[0]
     if loops.width == 2:
         return writing.add_products(loops.isa, total, x, place, w, weight)
     if loops.width == 4:
         return total + fill(x[place[0], place[1]], loops.isa.lanes) * w[span(weight, loops.isa.lanes)]
     if loops.in_nibbles:
         return loops.isa.add_products(total, loops.isa.taps(x, place), _weights(loops, w, weight, j))
+    if len(operands) > 1:
+        shape, places = loops.tile, [each[1] for each in operands]
+        return loops.isa.multiply(shape, total, x, places, w, weight + tile * shape.n * shape.k)
     return loops.isa.dot(total, x, place, w, weight)
 
 
