@@ -1,6 +1,6 @@
 """Convolutions and products of codes on tensor cores: an implicit product of matrices, see `tiles.py`.
 
-Inputs are the left matrix of mma.m16n8k32, weights the right one. What such kernels share is in `products.py`.
+Inputs are the left matrix of an instruction, weights the right one. What such kernels share is in `products.py`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,27 +14,38 @@ from tvm.tirx.script import builder as T  # noqa: N812
 from ptqc.codegen.cuda import costs
 from ptqc.codegen.cuda.async_copy import Thread, exchanged
 from ptqc.codegen.cuda.coded_layer import CodedLayer
+from ptqc.codegen.cuda.instructions import DENSE, parts, size
+from ptqc.codegen.cuda.instructions import mma as instruction
 from ptqc.codegen.cuda.packed_weights import BYTE, Coding, PairCoding
 from ptqc.codegen.cuda.products import MATRICES, Registers, TiledProduct
 from ptqc.codegen.cuda.results import ptx
 from ptqc.codegen.cuda.tiles import BLOCK, BLOCKS, CHUNK, ROWS, STEP, SUMS, Tiles
 from ptqc.codegen.cuda.variants import Variant
+from ptqc.codegen.kernels.isa import TileShape
 from ptqc.codegen.kernels.writing import Kernel
 from ptqc.codegen.program.constants import Arranged, InOrder, Stored
-
-MULTIPLY = "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32"
 
 
 def variants(layer: CodedLayer) -> list[Variant]:
     """All ways to compute a layer, by predicted times."""
     coding = layer.coding
     ranked = costs.ranked(layer.window, len(layer.weights), coding)
-    return [Variant(Product.family, tiles, coding, partial(write, tiles, coding, layer)) for tiles in ranked]
+    return [
+        Variant(family_of(shape), tiles, coding, partial(write, tiles, coding, layer, shape))
+        for shape in DENSE
+        for tiles in ranked
+    ]
 
 
-def write(tiles: Tiles, coding: Coding | PairCoding, layer: CodedLayer) -> Kernel:
+def family_of(shape: TileShape) -> str:
+    """What kernels of an instruction are called."""
+    return Product.family if shape is DENSE[0] else f"{Product.family}_{size(shape)}"
+
+
+def write(tiles: Tiles, coding: Coding | PairCoding, layer: CodedLayer, shape: TileShape = DENSE[0]) -> Kernel:
     """One of them."""
-    return Product(tiles, coding, layer.x, layer.results).build(stored(layer.codes, tiles, coding))
+    product = Product(tiles, coding, layer.x, layer.results, shape)
+    return product.build(stored(layer.codes, tiles, coding))
 
 
 def stored(codes: np.ndarray, tiles: Tiles, coding: Coding | PairCoding) -> Stored:
@@ -49,8 +60,15 @@ def stored(codes: np.ndarray, tiles: Tiles, coding: Coding | PairCoding) -> Stor
 class Product(TiledProduct):
     """One kernel. A unit is half of a step: 32 bytes of every row."""
 
+    shape: TileShape = DENSE[0]
+
     family: ClassVar[str] = "dense_mma"
     pairs: ClassVar[int] = 1
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return family_of(self.shape)
 
     @property
     def input_words(self) -> int:
@@ -76,8 +94,9 @@ class Product(TiledProduct):
                 self._add_products(own, given, [weights[0], weights[1]])
 
     def _add_products(self, sums: Sequence[Any], inputs: Sequence[Any], weights: Sequence[Any]) -> None:
-        """Of one instruction."""
-        ptx(MULTIPLY, *sums, *inputs, *weights, *sums)
+        """Of 16 rows and 8 columns."""
+        for own, left, right in parts(self.shape, sums, inputs, weights):
+            ptx(instruction(self.shape), *own, *left, *right, *own)
 
     def first_channel(self, lane: Any) -> Any:
         """A lane has eight channels."""

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from tvm.tirx.script import builder as T  # noqa: N812
 
-from ptqc.codegen.cuda import costs
+from ptqc.codegen.cuda import costs, instructions
 from ptqc.codegen.cuda.async_copy import Thread, exchanged
 from ptqc.codegen.cuda.coded_layer import CodedLayer
 from ptqc.codegen.cuda.packed_weights import Coding, load_words
@@ -24,7 +24,7 @@ from ptqc.codegen.cuda.variants import Variant
 from ptqc.codegen.kernels.writing import Kernel
 from ptqc.codegen.program.constants import InOrder
 
-MULTIPLY = "mma.sp::ordered_metadata.sync.aligned.m16n8k64.row.col.s32.s8.u8.s32"
+MULTIPLY = instructions.mma_sparse(instructions.SPARSE)
 # Of weights of 8 bits all lanes of a group give the places of some; there is nothing to select.
 SELECTOR = 0
 

@@ -58,6 +58,11 @@ class TiledProduct(ABC):
     behind: ClassVar[int] = 0
 
     @property
+    def name(self) -> str:
+        """What the kernel is called."""
+        return self.family
+
+    @property
     @abstractmethod
     def input_words(self) -> int:
         """Registers of a lane for inputs."""
@@ -96,7 +101,7 @@ class TiledProduct(ABC):
         ]
         operations = 2 * window.products * window.channels * results.outputs
         given = [self.x, *results.others]
-        family = results.named(self.family)
+        family = results.named(self.name)
         return build(family, given, constants, results.y, self.body, operations, results.accuracy)
 
     @property

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from tvm.tirx.script import builder as T  # noqa: N812
 
-from ptqc.codegen.cuda import costs
+from ptqc.codegen.cuda import costs, instructions
 from ptqc.codegen.cuda.async_copy import Thread, exchanged
 from ptqc.codegen.cuda.coded_layer import CodedLayer
 from ptqc.codegen.cuda.mma import stored
@@ -29,8 +29,7 @@ from ptqc.codegen.cuda.variants import Variant
 from ptqc.codegen.cuda.wgmma_tiles import GroupTiles
 from ptqc.codegen.kernels.writing import Kernel
 
-MULTIPLY = "wgmma.mma_async.sync.aligned.m64n{}k32.s32.s8.u8"
-MULTIPLY_ALONE = "mma.sync.aligned.m16n8k32.row.col.s32.s8.u8.s32"
+MULTIPLY_ALONE = instructions.mma_swapped(instructions.SWAPPED)
 # The upper half of what describes a matrix in shared memory: swizzled by 64 bytes; from 8 rows to the next 8, in pieces
 # of 16 bytes. The lower half: the distance between pieces, which is not used but said to be 1, and the address.
 SWIZZLED, UNUSED, ADDRESS = 2 << 30, 1 << 16, 2**14 - 1
@@ -118,9 +117,10 @@ class GroupProduct(LeftProduct):
         upper = T.shift_left(T.Cast("uint64", T.uint32(SWIZZLED | BLOCK * STEP // CHUNK)), T.uint64(32))
         matrix = T.Bind(T.bitwise_or(T.Cast("uint64", T.bitwise_or(piece, T.uint32(UNUSED))), upper))
         ptx("wgmma.fence.sync.aligned")
+        multiply = instructions.wgmma(instructions.GROUPED, self.pixel_blocks * BLOCK)
         for channels, weights in enumerate(left):
             own = [sums[i] for block in range(self.pixel_blocks) for i in self.sum_numbers(block, channels)]
-            ptx(MULTIPLY.format(self.pixel_blocks * BLOCK), *own, *weights, matrix, T.bool(True))
+            ptx(multiply, *own, *weights, matrix, T.bool(True))
         ptx("wgmma.commit_group.sync.aligned")
         ptx("wgmma.wait_group.sync.aligned", 1)
 

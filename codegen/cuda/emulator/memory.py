@@ -93,7 +93,16 @@ def _types(match: re.Match[str]) -> str:
 
 
 def _multiply(match: re.Match[str], o: Text, names: Operands) -> str:
-    return _product(f"multiply_bytes<{_types(match)}>", o, names)
+    """A product of 16 × 8 sums of 32 products of bytes, or of fewer, where the others are of zeros."""
+    rows, halves = int(match["m"]) // 8, int(match["k"]) // 16
+    made, left, right, sums = (names.vector(text) for text in o)
+    inputs = iter(names.value("u32", text) for text in left)
+    operands = [next(inputs) if k < halves and row < rows else "0u" for k in range(2) for row in range(2)]
+    operands += [*(names.value("u32", text) for text in right), *["0u"] * (2 - halves)]
+    operands += [*(names.value("u32", text) for text in sums), *["0u"] * (2 * (2 - rows))]
+    kept = " ".join(f"{names.bits(target)} = made_[{place}];" for place, target in enumerate(made))
+    call = f"emulator::multiply_bytes<{_types(match)}>(SITE, made_, {{{', '.join(operands)}}});"
+    return f"{{ uint32_t made_[4]; {call} {kept} }}"
 
 
 def _multiply_sparse(match: re.Match[str], o: Text, names: Operands) -> str:
@@ -128,7 +137,7 @@ RULES: dict[str, Rule] = {
     r"trap": plain('emulator::fail("a trap");'),
     r"shfl\.sync\.(?P<how>idx|up|down|bfly)\.b32": _shuffle,
     r"ldmatrix\.sync\.aligned\.m8n8\.x(?P<count>[124])\.shared(?:::cta)?\.b16": _matrices,
-    r"mma\.sync\.aligned\.m16n8k32\.row\.col\.s32\.(?P<a>[su]8)\.(?P<b>[su]8)\.s32": _multiply,
+    r"mma\.sync\.aligned\.m(?P<m>8|16)n8k(?P<k>16|32)\.row\.col\.s32\.(?P<a>[su]8)\.(?P<b>[su]8)\.s32": _multiply,
     r"mma\.sp::ordered_metadata\.sync\.aligned\.m16n8k64\.row\.col\.s32\.(?P<a>[su]8)\.(?P<b>[su]8)\.s32": (
         _multiply_sparse
     ),
