@@ -10,23 +10,23 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ptqc.codegen.kernels.drafts import (
+from ptqc.codegen.kernels.epilogue import Lookup, Stage, Sum
+from ptqc.codegen.kernels.pending import (
     Alias,
     Composed,
     Concat,
     FixedKernel,
+    FusableOp,
     Given,
     IntegerAdd,
     IntegerLayer,
     Pad,
     PendingKernel,
     Quantized,
-    Staged,
     StridedSlice,
     TableLookup,
     VectorBinary,
 )
-from ptqc.codegen.kernels.epilogue import Lookup, Stage, Sum
 from ptqc.codegen.program.layout import Frame, Layout
 from ptqc.runtime.lengths import varies
 
@@ -112,7 +112,7 @@ def _joined(layer: PendingStep, step: PendingStep, index: int) -> PendingStep:
         pending = replace(layer.pending, rounding=(step.pending.scale, step.pending.zero_point))
         within = (*within, layer.output)
     elif isinstance(layer.pending, Composed):
-        assert isinstance(step.pending, Staged)
+        assert isinstance(step.pending, FusableOp)
         pending, within = layer.pending.fuse(step.pending.stage(index)), (*within, layer.output)
     else:
         assert isinstance(layer.pending, IntegerLayer)

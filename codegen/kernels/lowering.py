@@ -6,7 +6,6 @@ from contextlib import contextmanager
 import onnx_ir as ir
 
 from ptqc.codegen.kernels.backend import KernelBackend
-from ptqc.codegen.kernels.emission import Emission, is_float8
 from ptqc.codegen.kernels.families.functions import BINARY, UNARY
 from ptqc.codegen.kernels.families.reductions import REDUCTIONS
 from ptqc.codegen.kernels.families.typed import INTEGERS
@@ -22,6 +21,7 @@ from ptqc.codegen.kernels.op_lowerings import (
     recurrent,
     resizing,
 )
+from ptqc.codegen.kernels.program_builder import ProgramBuilder, is_float8
 from ptqc.codegen.program.batching import Batching, Seen
 from ptqc.codegen.program.folding import fold
 from ptqc.codegen.program.layout import Layout
@@ -37,7 +37,7 @@ from ptqc.runtime.lengths import UnknownSizeError
 
 DTYPES = ("float32", "float64", "float16", "bool", *INTEGERS)
 
-KERNELS: Mapping[str, Callable[[Emission, LoweredStep], None]] = {
+KERNELS: Mapping[str, Callable[[ProgramBuilder, LoweredStep], None]] = {
     "Conv": layers.integer_conv,
     "Gemm": layers.integer_product,
     "MatMul": layers.integer_product,
@@ -45,12 +45,12 @@ KERNELS: Mapping[str, Callable[[Emission, LoweredStep], None]] = {
     "Mul": codes.mul,
     "GlobalAveragePool": codes.mean,
 }
-BETWEEN_CODES: Mapping[str, Callable[[Emission, ir.Node, ir.Node], None]] = {
+BETWEEN_CODES: Mapping[str, Callable[[ProgramBuilder, ir.Node, ir.Node], None]] = {
     **dict.fromkeys(UNARY, codes.table),
     "AveragePool": codes.average,
     "Softmax": codes.softmax,
 }
-OPERATORS: Mapping[str, Callable[[Emission, ir.Node], None]] = {
+OPERATORS: Mapping[str, Callable[[ProgramBuilder, ir.Node], None]] = {
     **dict.fromkeys((*UNARY, *BINARY, *elementwise.TYPED), elementwise.apply),
     "Clip": elementwise.clip,
     **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), movement.reshape),
@@ -95,7 +95,7 @@ def program(lowered: Lowered, seen: Seen, backend: KernelBackend, batching: Batc
     arrays = {**folded.constants, **{name: found[0] for name, found in folded.numbers.items()}}
     shapes = {**seen.shapes, **{name: array.shape for name, array in arrays.items()}}
     dtypes = {**seen.dtypes, **{name: str(array.dtype) for name, array in arrays.items()}}
-    emission = Emission(
+    builder = ProgramBuilder(
         lowered,
         Axes(shapes, batching.batch),
         dtypes,
@@ -106,7 +106,7 @@ def program(lowered: Lowered, seen: Seen, backend: KernelBackend, batching: Batc
         numbers=folded.numbers,
         largest=folded.largest,
     )
-    _take_inputs(emission)
+    _take_inputs(builder)
     static = arrays.keys() | folded.of_batch
     kernels = {step.node: step for step in reference.steps(lowered) if step.node.op_type in KERNELS}
     done: set[ir.Node] = set()
@@ -114,18 +114,18 @@ def program(lowered: Lowered, seen: Seen, backend: KernelBackend, batching: Batc
         if node in done or all(value.name in static for value in node.outputs):
             continue
         with _refusing(f"the {backend.isa.owner} target has no kernel for {node.op_type} {output_name(node)}"):
-            done |= _emit(emission, node, kernels.get(node))
+            done |= _emit(builder, node, kernels.get(node))
     with _refusing(f"the {backend.isa.owner} target cannot give an output"):
-        return emission.program(seen.fixed, is_any=batching.is_any)
+        return builder.program(seen.fixed, is_any=batching.is_any)
 
 
-def _take_inputs(emission: Emission) -> None:
+def _take_inputs(builder: ProgramBuilder) -> None:
     """Remember how the model's inputs lie in memory."""
-    for value in emission.lowered.model.graph.inputs:
-        with _refusing(f"the {emission.isa.owner} target cannot take the input {value.name}"):
-            if emission.dtype(value) not in DTYPES:
-                raise Unsupported(f"it is {emission.dtype(value)}, and {', '.join(DTYPES)} are what has kernels")
-            emission.layouts[str(value.name)] = Layout(emission.shape(value), emission.dtype(value), outside=True)
+    for value in builder.lowered.model.graph.inputs:
+        with _refusing(f"the {builder.isa.owner} target cannot take the input {value.name}"):
+            if builder.dtype(value) not in DTYPES:
+                raise Unsupported(f"it is {builder.dtype(value)}, and {', '.join(DTYPES)} are what has kernels")
+            builder.layouts[str(value.name)] = Layout(builder.shape(value), builder.dtype(value), outside=True)
 
 
 @contextmanager
@@ -137,13 +137,13 @@ def _refusing(what: str) -> Iterator[None]:
         raise NoKernel(f"{what}: {reason}") from reason
 
 
-def _emit(emission: Emission, node: ir.Node, step: LoweredStep | None) -> set[ir.Node]:
+def _emit(builder: ProgramBuilder, node: ir.Node, step: LoweredStep | None) -> set[ir.Node]:
     """Add the kernels of a node; the nodes behind it that they do the work of."""
     in_float8 = any(map(is_float8, filter(None, (*node.inputs, *node.outputs))))
-    if in_float8 and emission.backend.float8 is None:
+    if in_float8 and builder.backend.float8 is None:
         raise Unsupported("FP8 has no kernels here; compile without --activations float8, or leave the target out")
     if step is not None:
-        KERNELS[node.op_type](emission, step)
+        KERNELS[node.op_type](builder, step)
         return set() if has_float_output(step) else {node.outputs[0].consumers()[0]}
     if node.op_type == "DequantizeLinear":
         return set()  # written where somebody asks for the real value
@@ -151,17 +151,17 @@ def _emit(emission: Emission, node: ir.Node, step: LoweredStep | None) -> set[ir
     is_rounded = rounding is not None and rounding.op_type == "QuantizeLinear"
     between = BETWEEN_CODES.get(node.op_type)
     if between is not None and codes_of(node.inputs[0]) and rounding is not None and is_rounded:
-        between(emission, node, rounding)
+        between(builder, node, rounding)
         return {rounding}
     if node.outputs[0].dtype == ir.DataType.BFLOAT16 and rounding is not None and rounding.op_type == "Cast":
-        real.rounded(emission, node, rounding)
+        real.rounded(builder, node, rounding)
         return {rounding}
     if clip_bounds(node) is not None and node.outputs[0].dtype == ir.DataType.UINT8:
-        codes.limit(emission, node)
-    elif float8.layer(emission, node):
+        codes.limit(builder, node)
+    elif float8.layer(builder, node):
         pass
     elif node.op_type in OPERATORS and not node.domain:
-        OPERATORS[node.op_type](emission, node)
+        OPERATORS[node.op_type](builder, node)
     else:
         raise Unsupported(_unknown(node))
     return set()

@@ -7,11 +7,11 @@ import numpy as np
 import onnx_ir as ir
 from onnx import helper
 
-from ptqc.codegen.kernels.drafts import IntegerAdd, PendingKernel, Quantized, QuantizedImage, TableLookup
-from ptqc.codegen.kernels.emission import Emission, is_float8
 from ptqc.codegen.kernels.families import planes, pointwise, pool, rows
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.op_lowerings import real
+from ptqc.codegen.kernels.pending import IntegerAdd, PendingKernel, Quantized, QuantizedImage, TableLookup
+from ptqc.codegen.kernels.program_builder import ProgramBuilder, is_float8
 from ptqc.codegen.kernels.writing import Kernel
 from ptqc.codegen.program.folding import compute, standalone
 from ptqc.codegen.program.layout import Layout
@@ -36,56 +36,56 @@ from ptqc.runtime.lengths import varies
 CODES = 256
 
 
-def add(emission: Emission, step: LoweredStep) -> None:
+def add(builder: ProgramBuilder, step: LoweredStep) -> None:
     """A sum of codes."""
     parameters = [input_params(step, 0), input_params(step, 1)]
-    names, operands, layout = _operands(emission, step)
+    names, operands, layout = _operands(builder, step)
     y = output_params(step)
     if repeats_inside(operands[0].shape, operands[1].shape):
         for pair in (names, operands, parameters):
             pair.reverse()
     numbers = np.array(add_numbers(parameters[0], parameters[1], y), np.float32)
-    made = replace(layout, shape=emission.shape(step.node.outputs[0]))
-    if len(names) == len(operands) and {emission.layouts[name] for name in names} == {made}:
-        emission.add(IntegerAdd(emission.isa, numbers), names, step.output, made)
+    made = replace(layout, shape=builder.shape(step.node.outputs[0]))
+    if len(names) == len(operands) and {builder.layouts[name] for name in names} == {made}:
+        builder.add(IntegerAdd(builder.isa, numbers), names, step.output, made)
         return
-    emission.add(pointwise.add(operands, layout, emission.isa, numbers), names, step.output, made)
+    builder.add(pointwise.add(operands, layout, builder.isa, numbers), names, step.output, made)
 
 
-def mul(emission: Emission, step: LoweredStep) -> None:
+def mul(builder: ProgramBuilder, step: LoweredStep) -> None:
     """A product of two tensors of codes; of two functions of the same codes, as a table of these."""
     a, b, y = input_params(step, 0), input_params(step, 1), output_params(step)
-    (one, left), (other, right) = (_function(emission, name) for name in step.inputs)
+    (one, left), (other, right) = (_function(builder, name) for name in step.inputs)
     if one == other:
-        _look_up(emission, one, integer.mul(left, a, right, b, y), step.output)
+        _look_up(builder, one, integer.mul(left, a, right, b, y), step.output)
         return
-    names, operands, layout = _operands(emission, step)
+    names, operands, layout = _operands(builder, step)
     factor = float(multiplier(a, np.asarray(b.scale), y))
     zeros = (a.zero_point, b.zero_point, y.zero_point)
-    made = replace(layout, shape=emission.shape(step.node.outputs[0]))
-    emission.add(pointwise.mul(operands, layout, emission.isa, zeros, factor), names, step.output, made)
+    made = replace(layout, shape=builder.shape(step.node.outputs[0]))
+    builder.add(pointwise.mul(operands, layout, builder.isa, zeros, factor), names, step.output, made)
 
 
-def _operands(emission: Emission, step: LoweredStep) -> tuple[list[str], list[pointwise.Operand], Layout]:
+def _operands(builder: ProgramBuilder, step: LoweredStep) -> tuple[list[str], list[pointwise.Operand], Layout]:
     """Names of the operands that vary, in one order in memory, both operands, and the layout of the result."""
     output = step.node.outputs[0]
-    rank = len(emission.sizes(output))
-    varying = [name for name in step.inputs if name not in emission.constants]
-    ranks = {len(emission.axes.shapes[name]) for name in varying} | {rank}
-    outer = emission.axes.outer(*varying, str(output.name), touched=len(ranks) > 1)
-    names = emission.aligned(varying) if outer else [emission.plain(name) for name in varying]
-    layouts = [_of_rank(emission.layouts[n], v, emission, rank, outer) for n, v in zip(names, varying, strict=True)]
+    rank = len(builder.sizes(output))
+    varying = [name for name in step.inputs if name not in builder.constants]
+    ranks = {len(builder.axes.shapes[name]) for name in varying} | {rank}
+    outer = builder.axes.outer(*varying, str(output.name), touched=len(ranks) > 1)
+    names = builder.aligned(varying) if outer else [builder.plain(name) for name in varying]
+    layouts = [_of_rank(builder.layouts[n], v, builder, rank, outer) for n, v in zip(names, varying, strict=True)]
     left = iter(layouts)
     operands = [
-        _fixed(emission.constants[name], rank, outer) if name in emission.constants else next(left)
+        _fixed(builder.constants[name], rank, outer) if name in builder.constants else next(left)
         for name in step.inputs
     ]
-    return names, operands, Layout(emission.sizes(output)[outer:], "uint8", plain=layouts[0].plain)
+    return names, operands, Layout(builder.sizes(output)[outer:], "uint8", plain=layouts[0].plain)
 
 
-def _of_rank(layout: Layout, name: str, emission: Emission, rank: int, outer: int) -> Layout:
+def _of_rank(layout: Layout, name: str, builder: ProgramBuilder, rank: int, outer: int) -> Layout:
     """The layout of a value; with all axes of the model and as many as `rank` where none is left out of account."""
-    shape = emission.axes.shapes[name]
+    shape = builder.axes.shapes[name]
     return layout if outer else replace(layout, shape=(1,) * (rank - len(shape)) + shape)
 
 
@@ -97,29 +97,29 @@ def _fixed(codes: np.ndarray, rank: int, outer: int) -> np.ndarray:
     return codes.reshape(shape[outer:])
 
 
-def mean(emission: Emission, step: LoweredStep) -> None:
+def mean(builder: ProgramBuilder, step: LoweredStep) -> None:
     """A global average pool of codes."""
-    emission.check_one_sample(step.node.inputs[0])
+    builder.check_one_sample(step.node.inputs[0])
     x, y = input_params(step), output_params(step)
-    source = emission.inside(step.inputs[0])
-    given, layout = emission.layouts[source], Layout(emission.shape(step.node.outputs[0]), "uint8")
+    source = builder.inside(step.inputs[0])
+    given, layout = builder.layouts[source], Layout(builder.shape(step.node.outputs[0]), "uint8")
     factor = float(mean_factor(x, y, given.elements // given.shape[0]))
-    kernel = pool.mean_codes(given, layout, emission.isa, (x.zero_point, y.zero_point), factor)
-    emission.add(kernel, [source], step.output, layout)
+    kernel = pool.mean_codes(given, layout, builder.isa, (x.zero_point, y.zero_point), factor)
+    builder.add(kernel, [source], step.output, layout)
 
 
-def average(emission: Emission, node: ir.Node, output: ir.Node) -> None:
+def average(builder: ProgramBuilder, node: ir.Node, output: ir.Node) -> None:
     """An average pool between codes: in float32, but for how ONNX Runtime's pool of codes rounds."""
-    real.average(emission, node)
-    _round(emission, output, pointwise.quantize_moved)
+    real.average(builder, node)
+    _round(builder, output, pointwise.quantize_moved)
 
 
-def quantize(emission: Emission, node: ir.Node) -> None:
+def quantize(builder: ProgramBuilder, node: ir.Node) -> None:
     """QuantizeLinear of a float tensor."""
     if is_float8(node.outputs[0]):
-        _round(emission, node, lambda x, y, _isa, scale, _zero_point: emission.to_float8(x, y, scale))
+        _round(builder, node, lambda x, y, _isa, scale, _zero_point: builder.to_float8(x, y, scale))
     else:
-        _round(emission, node, _quantize)
+        _round(builder, node, _quantize)
 
 
 def _quantize(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) -> Kernel | PendingKernel:
@@ -129,69 +129,69 @@ def _quantize(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) -> 
 
 
 def _round(
-    emission: Emission, node: ir.Node, kernel: Callable[[Layout, Layout, Isa, float, int], Kernel | PendingKernel]
+    builder: ProgramBuilder, node: ir.Node, kernel: Callable[[Layout, Layout, Isa, float, int], Kernel | PendingKernel]
 ) -> None:
     """What a QuantizeLinear makes of its float input."""
-    params, source = params_of(node), emission.read(node.inputs[0], stored=True)
-    layout = replace(emission.layouts[source], dtype="uint8", outside=False)
-    built = kernel(emission.layouts[source], layout, emission.isa, params.scale, params.zero_point)
-    emission.add(built, [source], str(node.outputs[0].name), layout)
+    params, source = params_of(node), builder.read(node.inputs[0], stored=True)
+    layout = replace(builder.layouts[source], dtype="uint8", outside=False)
+    built = kernel(builder.layouts[source], layout, builder.isa, params.scale, params.zero_point)
+    builder.add(built, [source], str(node.outputs[0].name), layout)
 
 
-def limit(emission: Emission, node: ir.Node) -> None:
+def limit(builder: ProgramBuilder, node: ir.Node) -> None:
     """Relu or Clip of codes."""
     bounds = clip_bounds(node) or (0.0, 255.0)
     low, high = (int(np.clip(bound, 0, CODES - 1)) for bound in bounds)
-    emission.apply(node, lambda x, y: pointwise.limit(x, y, emission.isa, low, high))
+    builder.apply(node, lambda x, y: pointwise.limit(x, y, builder.isa, low, high))
 
 
-def softmax(emission: Emission, node: ir.Node, output: ir.Node) -> None:
+def softmax(builder: ProgramBuilder, node: ir.Node, output: ir.Node) -> None:
     """Softmax between codes."""
     codes = str(codes_of(node.inputs[0]))
     maker = node.inputs[0].producer()  # type: ignore[union-attr]
     assert maker is not None
     x, y = params_of(maker), params_of(output)
-    sizes = emission.axes.shapes[codes]
+    sizes = builder.axes.shapes[codes]
     axis = integer_attribute(node, "axis", -1) % len(sizes)
     if varies(sizes[axis : axis + 1]):
         raise Unsupported("its powers of e depend on how many there are")
-    outer = emission.axes.outer(codes, touched=axis == 0)
-    source = emission.plain(codes)
+    outer = builder.axes.outer(codes, touched=axis == 0)
+    source = builder.plain(codes)
     powers, steps = softmax_table(x, sizes[axis]), float(softmax_steps(y))
     whole = Layout(sizes[outer:], "uint8", plain=True)
     exact = softmax_in_float64()
-    kernel = rows.softmax_codes(whole, whole, emission.isa, axis - outer, powers, steps, y.zero_point, in_float64=exact)
-    emission.add(kernel, [source], str(output.outputs[0].name), emission.layouts[source])
+    kernel = rows.softmax_codes(whole, whole, builder.isa, axis - outer, powers, steps, y.zero_point, in_float64=exact)
+    builder.add(kernel, [source], str(output.outputs[0].name), builder.layouts[source])
 
 
-def table(emission: Emission, node: ir.Node, output: ir.Node) -> None:
+def table(builder: ProgramBuilder, node: ir.Node, output: ir.Node) -> None:
     """A function of one tensor between codes: the file's own table, or what ONNX Runtime gives for each code."""
     made = str(output.outputs[0].name)
     step = LoweredStep(node, (str(codes_of(node.inputs[0])),), made, made)
-    source, before = _function(emission, step.inputs[0])
+    source, before = _function(builder, step.inputs[0])
     operator = known(node)
     if operator is not None and operator.is_looked_up:
         entries, _ = reference.bounds(step, {step.inputs[0]: integer.EVERY_CODE})
     else:
-        entries = _table(emission, node, input_params(step), params_of(output))
-    _look_up(emission, source, entries[before], step.output)
+        entries = _table(builder, node, input_params(step), params_of(output))
+    _look_up(builder, source, entries[before], step.output)
 
 
-def _function(emission: Emission, name: str) -> tuple[str, np.ndarray]:
+def _function(builder: ProgramBuilder, name: str) -> tuple[str, np.ndarray]:
     """The codes that a value is a function of, and the table; of any other value, itself."""
-    return emission.functions.get(name, (name, np.arange(CODES, dtype=np.uint8)))
+    return builder.functions.get(name, (name, np.arange(CODES, dtype=np.uint8)))
 
 
-def _look_up(emission: Emission, source: str, entries: np.ndarray, output: str) -> None:
+def _look_up(builder: ProgramBuilder, source: str, entries: np.ndarray, output: str) -> None:
     """Codes that are entries[source]."""
-    name = emission.aligned([source])[0]
-    emission.add(TableLookup(emission.isa, entries), [name], output, emission.layouts[name])
-    emission.functions[output] = source, entries
+    name = builder.aligned([source])[0]
+    builder.add(TableLookup(builder.isa, entries), [name], output, builder.layouts[name])
+    builder.functions[output] = source, entries
 
 
-def _table(emission: Emission, node: ir.Node, x: QuantParams, y: QuantParams) -> np.ndarray:
+def _table(builder: ProgramBuilder, node: ir.Node, x: QuantParams, y: QuantParams) -> np.ndarray:
     """The output code of every input code."""
-    proto, constants = standalone(node, emission.number)
+    proto, constants = standalone(node, builder.number)
     nodes = [
         helper.make_node("DequantizeLinear", ["codes", "s", "z"], ["x"]),
         proto,
@@ -200,4 +200,4 @@ def _table(emission: Emission, node: ir.Node, x: QuantParams, y: QuantParams) ->
     for scale, zero_point, params in (("s", "z", x), ("t", "w", y)):
         constants |= {scale: np.array(params.scale, np.float32), zero_point: np.array(params.zero_point, np.uint8)}
     codes = np.arange(CODES, dtype=np.uint8).reshape(1, CODES)
-    return compute(emission.lowered.model, nodes, constants, {"codes": codes}, ["found"])["found"].reshape(-1)
+    return compute(builder.lowered.model, nodes, constants, {"codes": codes}, ["found"])["found"].reshape(-1)

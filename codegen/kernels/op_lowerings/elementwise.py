@@ -7,11 +7,11 @@ from typing import Any
 import onnx_ir as ir
 from tvm.tirx.script import builder as T  # noqa: N812
 
-from ptqc.codegen.kernels.emission import Emission
 from ptqc.codegen.kernels.families import typed
 from ptqc.codegen.kernels.families.functions import BINARY, UNARY
 from ptqc.codegen.kernels.families.pointwise import Operand
 from ptqc.codegen.kernels.op_lowerings import real
+from ptqc.codegen.kernels.program_builder import ProgramBuilder
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Unsupported
 from ptqc.ir.nodes import input_of, integer, text
@@ -95,26 +95,26 @@ TYPED: Mapping[str, Make] = {
 }
 
 
-def apply(emission: Emission, node: ir.Node) -> None:
+def apply(builder: ProgramBuilder, node: ir.Node) -> None:
     """An element-wise operator: by vectors where it is one or two real tensors, else element by element."""
     values = list(node.inputs[:1] if node.op_type == "CastLike" else node.inputs)
-    is_real = all(emission.dtype(value) == REAL for value in (*values, node.outputs[0]))
+    is_real = all(builder.dtype(value) == REAL for value in (*values, node.outputs[0]))
     if is_real and node.op_type in UNARY:
-        real.unary(emission, node)
+        real.unary(builder, node)
     elif is_real and node.op_type in BINARY and len(values) == 2:
-        real.binary(emission, node)
-    elif is_real and node.op_type == "Pow" and real.form_of_power(emission, node) is not None:
-        real.power(emission, node)
+        real.binary(builder, node)
+    elif is_real and node.op_type == "Pow" and real.form_of_power(builder, node) is not None:
+        real.power(builder, node)
     elif node.op_type in TYPED:
-        by_element(emission, node, values, TYPED[node.op_type](node, emission.dtype(node.outputs[0])))
+        by_element(builder, node, values, TYPED[node.op_type](node, builder.dtype(node.outputs[0])))
     else:
-        raise Unsupported(f"of {emission.dtype(values[0])} it has no kernel")
+        raise Unsupported(f"of {builder.dtype(values[0])} it has no kernel")
 
 
-def clip(emission: Emission, node: ir.Node) -> None:
+def clip(builder: ProgramBuilder, node: ir.Node) -> None:
     """Clip; bounds may vary, and either may be absent."""
-    if emission.dtype(node.inputs[0]) == REAL and clip_bounds(node) is not None:
-        real.unary(emission, node)
+    if builder.dtype(node.inputs[0]) == REAL and clip_bounds(node) is not None:
+        real.unary(builder, node)
         return
     bounds = [(make, value) for place, make in ((1, T.max), (2, T.min)) if (value := input_of(node, place)) is not None]
 
@@ -124,20 +124,22 @@ def clip(emission: Emission, node: ir.Node) -> None:
             found = limit(found, bound)
         return found
 
-    by_element(emission, node, [node.inputs[0], *(value for _, value in bounds)], limited)
+    by_element(builder, node, [node.inputs[0], *(value for _, value in bounds)], limited)
 
 
-def by_element(emission: Emission, node: ir.Node, values: Sequence[ir.Value | None], function: typed.Function) -> None:
+def by_element(
+    builder: ProgramBuilder, node: ir.Node, values: Sequence[ir.Value | None], function: typed.Function
+) -> None:
     """Append a function of elements of these values, which repeat along axes of size 1 and may lack axes in front."""
     output = node.outputs[0]
-    varying = [value for value in values if not emission.is_constant(value)]
-    outer = real.outer(emission, varying, output)
-    names, given = real.operands(emission, varying, output, outer)
-    layout = Layout(emission.sizes(output)[outer:], emission.dtype(output), plain=given[0].plain)
+    varying = [value for value in values if not builder.is_constant(value)]
+    outer = real.outer(builder, varying, output)
+    names, given = real.operands(builder, varying, output, outer)
+    layout = Layout(builder.sizes(output)[outer:], builder.dtype(output), plain=given[0].plain)
     left = iter(given)
     operands: list[Operand] = [
-        real.array(emission.number(value), len(layout.shape), outer) if emission.is_constant(value) else next(left)
+        real.array(builder.number(value), len(layout.shape), outer) if builder.is_constant(value) else next(left)
         for value in values
     ]
     kernel = typed.apply(node.op_type, function, operands, layout)
-    emission.add_as(kernel, names, output, layout)
+    builder.add_as(kernel, names, output, layout)

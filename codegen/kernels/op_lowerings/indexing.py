@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from ptqc.codegen.kernels.emission import Emission
 from ptqc.codegen.kernels.families import indexing, scattering
+from ptqc.codegen.kernels.program_builder import ProgramBuilder
 from ptqc.codegen.kernels.writing import Kernel
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Unsupported
@@ -16,90 +16,90 @@ Build = Callable[[Layout, Layout, Layout], Kernel]
 Scatter = Callable[[Layout, Layout, Layout, Layout, str], Kernel]
 
 
-def gather_elements(emission: Emission, node: ir.Node) -> None:
+def gather_elements(builder: ProgramBuilder, node: ir.Node) -> None:
     """GatherElements."""
-    axis = integer(node, "axis", 0) % len(emission.sizes(node.inputs[0]))
-    outer = emission.outer(*node.inputs, node.outputs[0], touched=axis == 0)
-    at_places(emission, node, outer, lambda x, places, y: indexing.gather_elements(x, places, y, axis - outer))
+    axis = integer(node, "axis", 0) % len(builder.sizes(node.inputs[0]))
+    outer = builder.outer(*node.inputs, node.outputs[0], touched=axis == 0)
+    at_places(builder, node, outer, lambda x, places, y: indexing.gather_elements(x, places, y, axis - outer))
 
 
-def gather(emission: Emission, node: ir.Node) -> None:
+def gather(builder: ProgramBuilder, node: ir.Node) -> None:
     """Gather at places that vary, of anything."""
-    axis = integer(node, "axis", 0) % len(emission.sizes(node.inputs[0]))
-    whole = emission.outer(*node.inputs, node.outputs[0], touched=True)
-    at_places(emission, node, whole, lambda x, places, y: indexing.gather(x, places, y, axis))
+    axis = integer(node, "axis", 0) % len(builder.sizes(node.inputs[0]))
+    whole = builder.outer(*node.inputs, node.outputs[0], touched=True)
+    at_places(builder, node, whole, lambda x, places, y: indexing.gather(x, places, y, axis))
 
 
-def gather_nd(emission: Emission, node: ir.Node) -> None:
+def gather_nd(builder: ProgramBuilder, node: ir.Node) -> None:
     """GatherND."""
     count = integer(node, "batch_dims", 0)
-    outer = emission.outer(*node.inputs, node.outputs[0], touched=count == 0)
-    at_places(emission, node, outer, lambda x, places, y: indexing.gather_nd(x, places, y, count - outer))
+    outer = builder.outer(*node.inputs, node.outputs[0], touched=count == 0)
+    at_places(builder, node, outer, lambda x, places, y: indexing.gather_nd(x, places, y, count - outer))
 
 
-def at_places(emission: Emission, node: ir.Node, outer: int, build: Build) -> None:
+def at_places(builder: ProgramBuilder, node: ir.Node, outer: int, build: Build) -> None:
     """Append a kernel that reads a value at the places that another one holds."""
-    (one, x), (other, places) = (emission.flat(value, outer) for value in node.inputs)
-    y = Layout(emission.sizes(node.outputs[0])[outer:], x.dtype, plain=True)
-    emission.add_as(build(x, places, y), [one, other], node.outputs[0], y)
+    (one, x), (other, places) = (builder.flat(value, outer) for value in node.inputs)
+    y = Layout(builder.sizes(node.outputs[0])[outer:], x.dtype, plain=True)
+    builder.add_as(build(x, places, y), [one, other], node.outputs[0], y)
 
 
-def scatter_elements(emission: Emission, node: ir.Node) -> None:
+def scatter_elements(builder: ProgramBuilder, node: ir.Node) -> None:
     """ScatterElements."""
-    axis = integer(node, "axis", 0) % len(emission.sizes(node.inputs[0]))
-    outer = emission.outer(*node.inputs, node.outputs[0], touched=axis == 0)
+    axis = integer(node, "axis", 0) % len(builder.sizes(node.inputs[0]))
+    outer = builder.outer(*node.inputs, node.outputs[0], touched=axis == 0)
 
     def build(x: Layout, places: Layout, updates: Layout, y: Layout, reduction: str) -> Kernel:
         return scattering.scatter_elements(x, places, updates, y, axis - outer, reduction)
 
-    scattered(emission, node, outer, build)
+    scattered(builder, node, outer, build)
 
 
-def scatter_nd(emission: Emission, node: ir.Node) -> None:
+def scatter_nd(builder: ProgramBuilder, node: ir.Node) -> None:
     """ScatterND."""
-    whole = emission.outer(*node.inputs, node.outputs[0], touched=True)
-    scattered(emission, node, whole, scattering.scatter_nd)
+    whole = builder.outer(*node.inputs, node.outputs[0], touched=True)
+    scattered(builder, node, whole, scattering.scatter_nd)
 
 
-def scattered(emission: Emission, node: ir.Node, outer: int, build: Scatter) -> None:
+def scattered(builder: ProgramBuilder, node: ir.Node, outer: int, build: Scatter) -> None:
     """Append a kernel that writes elements of a value to the places in another one that a third one holds."""
-    (one, x), (other, places), (third, updates) = (emission.flat(value, outer) for value in node.inputs)
+    (one, x), (other, places), (third, updates) = (builder.flat(value, outer) for value in node.inputs)
     reduction = text(node, "reduction", "none")
     if x.dtype == "bool" and reduction != "none":
         raise Unsupported("truth values are not added")
     y = replace(x, outside=False, plain=True)
-    emission.add_as(build(x, places, updates, y, reduction), [one, other, third], node.outputs[0], y)
+    builder.add_as(build(x, places, updates, y, reduction), [one, other, third], node.outputs[0], y)
 
 
-def place_of_best(emission: Emission, node: ir.Node) -> None:
+def place_of_best(builder: ProgramBuilder, node: ir.Node) -> None:
     """ArgMax, ArgMin."""
-    axis = integer(node, "axis", 0) % len(emission.sizes(node.inputs[0]))
-    outer = emission.outer(node.inputs[0], node.outputs[0], touched=axis == 0)
+    axis = integer(node, "axis", 0) % len(builder.sizes(node.inputs[0]))
+    outer = builder.outer(node.inputs[0], node.outputs[0], touched=axis == 0)
     is_largest, is_last = node.op_type == "ArgMax", bool(integer(node, "select_last_index", 0))
-    name, x = emission.flat(node.inputs[0], outer)
-    y = Layout(emission.sizes(node.outputs[0])[outer:], "int64", plain=True)
+    name, x = builder.flat(node.inputs[0], outer)
+    y = Layout(builder.sizes(node.outputs[0])[outer:], "int64", plain=True)
     kernel = indexing.place_of_best(x, y, axis - outer, is_largest=is_largest, is_last=is_last)
-    emission.add_as(kernel, [name], node.outputs[0], y)
+    builder.add_as(kernel, [name], node.outputs[0], y)
 
 
-def triangle(emission: Emission, node: ir.Node) -> None:
+def triangle(builder: ProgramBuilder, node: ir.Node) -> None:
     """Trilu."""
-    diagonal = int(emission.number(node.inputs[1]).item()) if input_of(node, 1) is not None else 0
-    is_upper, rank = bool(integer(node, "upper", 1)), len(emission.sizes(node.inputs[0]))
-    outer = emission.outer(node.inputs[0], node.outputs[0], touched=rank == 2)
-    name, x = emission.flat(node.inputs[0], outer)
-    emission.add_as(indexing.triangle(x, x, diagonal, is_upper=is_upper), [name], node.outputs[0], x)
+    diagonal = int(builder.number(node.inputs[1]).item()) if input_of(node, 1) is not None else 0
+    is_upper, rank = bool(integer(node, "upper", 1)), len(builder.sizes(node.inputs[0]))
+    outer = builder.outer(node.inputs[0], node.outputs[0], touched=rank == 2)
+    name, x = builder.flat(node.inputs[0], outer)
+    builder.add_as(indexing.triangle(x, x, diagonal, is_upper=is_upper), [name], node.outputs[0], x)
 
 
-def running(emission: Emission, node: ir.Node) -> None:
+def running(builder: ProgramBuilder, node: ir.Node) -> None:
     """CumSum, CumProd."""
-    axis = int(emission.number(node.inputs[1]).item()) % len(emission.sizes(node.inputs[0]))
-    outer = emission.outer(node.inputs[0], node.outputs[0], touched=axis == 0)
-    name, x = emission.flat(node.inputs[0], outer)
+    axis = int(builder.number(node.inputs[1]).item()) % len(builder.sizes(node.inputs[0]))
+    outer = builder.outer(node.inputs[0], node.outputs[0], touched=axis == 0)
+    name, x = builder.flat(node.inputs[0], outer)
     if x.dtype == "bool":
         raise Unsupported("truth values are not added")
     exclusive, backwards = (bool(integer(node, key, 0)) for key in ("exclusive", "reverse"))
     kernel = indexing.running(
         x, x, axis - outer, is_product=node.op_type == "CumProd", exclusive=exclusive, backwards=backwards
     )
-    emission.add_as(kernel, [name], node.outputs[0], x)
+    builder.add_as(kernel, [name], node.outputs[0], x)

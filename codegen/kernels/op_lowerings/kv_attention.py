@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ptqc.codegen.kernels.emission import Emission
 from ptqc.codegen.kernels.families import kv_attention as kept
 from ptqc.codegen.kernels.families.kv_attention import CodedRows, KeptRows, PairedRows, Places, RealRows
+from ptqc.codegen.kernels.program_builder import ProgramBuilder
 from ptqc.codegen.program.layout import Layout
 from ptqc.ir.nodes import integer, integers, producer, required
 from ptqc.runtime.lengths import varies
@@ -24,32 +24,32 @@ class _Source:
     kept: KeptRows
 
 
-def product(emission: Emission, node: ir.Node) -> bool:
+def product(builder: ProgramBuilder, node: ir.Node) -> bool:
     """Add the kernel of a MatMul whose right operand is made of keys or values by moving them only; whether it is."""
-    if emission.isa.by_element:
+    if builder.isa.by_element:
         return False
-    value, is_moved, is_turned = _moved(emission, required(node.inputs[1]))
-    if not is_moved or len(emission.sizes(value)) < 3 or emission.dtype(value) != "float32":
+    value, is_moved, is_turned = _moved(builder, required(node.inputs[1]))
+    if not is_moved or len(builder.sizes(value)) < 3 or builder.dtype(value) != "float32":
         return False
-    places, names = _places(emission, value)
-    left = emission.in_order(emission.read(node.inputs[0]))
-    given, output = emission.layouts[left], node.outputs[0]
-    layout = Layout(emission.shape(output), "float32", plain=True)
+    places, names = _places(builder, value)
+    left = builder.in_order(builder.read(node.inputs[0]))
+    given, output = builder.layouts[left], node.outputs[0]
+    layout = Layout(builder.shape(output), "float32", plain=True)
     rows = kept.rows_of(given if is_turned else layout, places.kept)
     if rows is None or rows > MOST_ROWS or places.kept.channels > MOST_CHANNELS:
         return False
     write = kept.scores if is_turned else kept.mixed
-    emission.add(write(given, places, layout, emission.isa), [left, *names], str(output.name), layout)
+    builder.add(write(given, places, layout, builder.isa), [left, *names], str(output.name), layout)
     return True
 
 
-def _moved(emission: Emission, value: ir.Value) -> tuple[ir.Value, bool, bool]:
+def _moved(builder: ProgramBuilder, value: ir.Value) -> tuple[ir.Value, bool, bool]:
     """What a value is made of by repeating heads and swapping its last two axes; whether it is, and swapped."""
     is_moved = is_turned = False
-    while (before := _turned(value) or _beside(value) or _repeated(emission, value)) is not None:
+    while (before := _turned(value) or _beside(value) or _repeated(builder, value)) is not None:
         is_turned ^= _turned(value) is not None
         value, is_moved = before, True
-    return value, is_moved or _joined(emission, value) is not None, is_turned
+    return value, is_moved or _joined(builder, value) is not None, is_turned
 
 
 def _turned(value: ir.Value) -> ir.Value | None:
@@ -73,7 +73,7 @@ def _beside(value: ir.Value) -> ir.Value | None:
     return required(node.inputs[0]) if is_one and list(after[:-3]) == list(before[:-2]) else None
 
 
-def _repeated(emission: Emission, value: ir.Value) -> ir.Value | None:
+def _repeated(builder: ProgramBuilder, value: ir.Value) -> ir.Value | None:
     """What has every head once, of (…, heads · times, places, channels)."""
     joined = producer(value, "Reshape")
     wide = producer(joined.inputs[0], "Expand", "Tile") if joined else None
@@ -81,80 +81,80 @@ def _repeated(emission: Emission, value: ir.Value) -> ir.Value | None:
     if joined is None or wide is None or single is None:
         return None
     found = required(single.inputs[0])
-    *front, heads, rows, columns = emission.sizes(found)
-    if list(emission.sizes(single.outputs[0])) != [*front, heads, 1, rows, columns]:
+    *front, heads, rows, columns = builder.sizes(found)
+    if list(builder.sizes(single.outputs[0])) != [*front, heads, 1, rows, columns]:
         return None
-    times = emission.sizes(wide.outputs[0])[len(front) + 1]
-    is_known = list(emission.sizes(wide.outputs[0])) == [*front, heads, times, rows, columns]
-    return found if is_known and list(emission.sizes(value)) == [*front, heads * times, rows, columns] else None
+    times = builder.sizes(wide.outputs[0])[len(front) + 1]
+    is_known = list(builder.sizes(wide.outputs[0])) == [*front, heads, times, rows, columns]
+    return found if is_known and list(builder.sizes(value)) == [*front, heads * times, rows, columns] else None
 
 
-def _joined(emission: Emission, value: ir.Value) -> tuple[ir.Value, ir.Value] | None:
+def _joined(builder: ProgramBuilder, value: ir.Value) -> tuple[ir.Value, ir.Value] | None:
     """What is kept, and as many places behind it in every run."""
     node = producer(value, "Concat")
-    rank = len(emission.sizes(value))
+    rank = len(builder.sizes(value))
     if node is None or len(node.inputs) != 2 or integer(node, "axis", 0) % rank != rank - 2:
         return None
     past, new = map(required, node.inputs)
-    return None if varies([emission.sizes(new)[-2]]) else (past, new)
+    return None if varies([builder.sizes(new)[-2]]) else (past, new)
 
 
-def _places(emission: Emission, value: ir.Value) -> tuple[Places, list[str]]:
+def _places(builder: ProgramBuilder, value: ir.Value) -> tuple[Places, list[str]]:
     """All places of keys or values, and the names of their buffers."""
-    joined = _joined(emission, value)
+    joined = _joined(builder, value)
     if joined is None:
-        source = _real(emission, value)
+        source = _real(builder, value)
         return Places(source.kept, None), list(source.names)
-    past, new = (_packed(emission, joined[0]) or _real(emission, joined[0])), _real(emission, joined[1])
+    past, new = (_packed(builder, joined[0]) or _real(builder, joined[0])), _real(builder, joined[1])
     assert isinstance(new.kept, RealRows)
     return Places(past.kept, new.kept), [*past.names, *new.names]
 
 
-def _real(emission: Emission, value: ir.Value) -> _Source:
-    name = emission.in_order(emission.read(value))
-    return _Source((name,), RealRows((emission.layouts[name],)))
+def _real(builder: ProgramBuilder, value: ir.Value) -> _Source:
+    name = builder.in_order(builder.read(value))
+    return _Source((name,), RealRows((builder.layouts[name],)))
 
 
-def _packed(emission: Emission, value: ir.Value) -> _Source | None:
+def _packed(builder: ProgramBuilder, value: ir.Value) -> _Source | None:
     """Rows that a model unpacks by plain operators (`ptqc.kv_cache`): float16, or codes with a scale each."""
-    if (half := _cast_of(emission, value, "float16")) is not None:
-        return _real(emission, half)
+    if (half := _cast_of(builder, value, "float16")) is not None:
+        return _real(builder, half)
     scaled = producer(value, "Mul")
     centred = producer(scaled.inputs[0], "Sub") if scaled else None
-    scale = _cast_of(emission, scaled.inputs[1], "float16") if scaled else None
-    if centred is None or scale is None or not emission.is_constant(centred.inputs[1]):
+    scale = _cast_of(builder, scaled.inputs[1], "float16") if scaled else None
+    if centred is None or scale is None or not builder.is_constant(centred.inputs[1]):
         return None
-    middle = emission.number(centred.inputs[1])
-    pairs = _parted(emission, centred.inputs[0])
-    codes = pairs or _cast_of(emission, centred.inputs[0], "uint8")
-    if codes is None or middle.size != 1 or list(emission.sizes(scale)) != [*emission.sizes(codes)[:-1], 1]:
+    middle = builder.number(centred.inputs[1])
+    pairs = _parted(builder, centred.inputs[0])
+    codes = pairs or _cast_of(builder, centred.inputs[0], "uint8")
+    if codes is None or middle.size != 1 or list(builder.sizes(scale)) != [*builder.sizes(codes)[:-1], 1]:
         return None
-    names = tuple(emission.in_order(emission.read(part)) for part in (codes, scale))
-    layouts = tuple(emission.layouts[name] for name in names)
+    names = tuple(builder.in_order(builder.read(part)) for part in (codes, scale))
+    layouts = tuple(builder.layouts[name] for name in names)
     return _Source(names, (PairedRows if pairs else CodedRows)(layouts, int(middle.item())))
 
 
-def _cast_of(emission: Emission, value: ir.Value | None, dtype: str) -> ir.Value | None:
+def _cast_of(builder: ProgramBuilder, value: ir.Value | None, dtype: str) -> ir.Value | None:
     """What is of this type before a Cast to float32."""
     node = producer(value, "Cast")
-    found = node.inputs[0] if node and emission.dtype(value) == "float32" else None
-    return found if found is not None and emission.dtype(found) == dtype else None
+    found = node.inputs[0] if node and builder.dtype(value) == "float32" else None
+    return found if found is not None and builder.dtype(found) == dtype else None
 
 
-def _parted(emission: Emission, value: ir.Value | None) -> ir.Value | None:
+def _parted(builder: ProgramBuilder, value: ir.Value | None) -> ir.Value | None:
     """The bytes of which the lower halves, then the upper ones are the numbers of a value."""
     both = producer(value, "Concat")
-    if both is None or len(both.inputs) != 2 or integer(both, "axis", 0) not in (-1, len(emission.sizes(value)) - 1):
+    if both is None or len(both.inputs) != 2 or integer(both, "axis", 0) not in (-1, len(builder.sizes(value)) - 1):
         return None
     low, high = producer(both.inputs[0], "Sub"), producer(both.inputs[1], "Floor")
     share = producer(high.inputs[0], "Div") if high else None
     rest = producer(low.inputs[1], "Mul") if low else None
     if low is None or share is None or rest is None or rest.inputs[0] is not both.inputs[1]:
         return None
-    if low.inputs[0] is not share.inputs[0] or not all(_is_half_byte(emission, n.inputs[1]) for n in (share, rest)):
+    if low.inputs[0] is not share.inputs[0] or not all(_is_half_byte(builder, n.inputs[1]) for n in (share, rest)):
         return None
-    return _cast_of(emission, share.inputs[0], "uint8")
+    return _cast_of(builder, share.inputs[0], "uint8")
 
 
-def _is_half_byte(emission: Emission, value: ir.Value | None) -> bool:
-    return emission.is_constant(value) and emission.number(value).reshape(-1).tolist() == [HALF_BYTE]
+def _is_half_byte(builder: ProgramBuilder, value: ir.Value | None) -> bool:
+    return builder.is_constant(value) and builder.number(value).reshape(-1).tolist() == [HALF_BYTE]

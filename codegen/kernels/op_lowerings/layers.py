@@ -8,13 +8,13 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.codegen.kernels.backend import KernelBackend, LayerSpec
-from ptqc.codegen.kernels.drafts import IntegerLayer, IntegerProduct, PendingKernel, RealLayer
-from ptqc.codegen.kernels.emission import Emission
-from ptqc.codegen.kernels.families import columns, dense, depthwise, matmul
+from ptqc.codegen.kernels.families import dense, depthwise, depthwise_dot4, matmul
 from ptqc.codegen.kernels.families.real_stages import RealStage, functions_of
 from ptqc.codegen.kernels.int16_accumulation import Sums
 from ptqc.codegen.kernels.op_lowerings import kv_attention
 from ptqc.codegen.kernels.op_lowerings.sliding import slide
+from ptqc.codegen.kernels.pending import IntegerLayer, IntegerProduct, PendingKernel, RealLayer
+from ptqc.codegen.kernels.program_builder import ProgramBuilder
 from ptqc.codegen.kernels.requantization import Requantization
 from ptqc.codegen.kernels.tiling import SECOND_CACHE, Dense
 from ptqc.codegen.kernels.writing import Kernel
@@ -28,28 +28,28 @@ BFLOAT_BYTES, FLOAT_BYTES = 2, 4
 MATRIX, BATCHED_MATRICES = 2, 3  # axes
 
 
-def integer_conv(emission: Emission, step: LoweredStep) -> None:
+def integer_conv(builder: ProgramBuilder, step: LoweredStep) -> None:
     """A convolution of codes that gives codes."""
     weights, scale, bias = layer_constants(step)
     x, y = input_params(step), output_params(step)
-    source, window = slide(emission, step.node, step.inputs[0], weights.shape[2:], x.zero_point)
+    source, window = slide(builder, step.node, step.inputs[0], weights.shape[2:], x.zero_point)
     groups = integer(step.node, "group", 1)
-    layout = Layout(emission.shape(step.node.outputs[0]), "uint8")
+    layout = Layout(builder.shape(step.node.outputs[0]), "uint8")
     requantization = Requantization(
         _with_zero_point(weights, bias, x.zero_point), multiplier(x, scale, y), y.zero_point
     )
-    spec = LayerSpec(emission.layouts[source], layout, window, weights, requantization, groups=groups)
-    is_depthwise = _is_depthwise(weights.shape, groups) and not emission.isa.by_element
-    if is_depthwise and columns.takes(window, emission.isa):
-        isa = columns.narrowed(emission.isa, window.channels)
-        by_column = columns.ColumnLoops(window, isa, Sums.of(isa, weights))
-        emission.add(IntegerLayer(spec, partial(columns.integer, loops=by_column)), [source], step.output, layout)
+    spec = LayerSpec(builder.layouts[source], layout, window, weights, requantization, groups=groups)
+    is_depthwise = _is_depthwise(weights.shape, groups) and not builder.isa.by_element
+    if is_depthwise and depthwise_dot4.takes(window, builder.isa):
+        isa = depthwise_dot4.narrowed(builder.isa, window.channels)
+        by_column = depthwise_dot4.ColumnLoops(window, isa, Sums.of(isa, weights))
+        builder.add(IntegerLayer(spec, partial(depthwise_dot4.integer, loops=by_column)), [source], step.output, layout)
     elif is_depthwise:
-        emission.add(depthwise.integer(spec, emission.isa), [source], step.output, layout)
+        builder.add(depthwise.integer(spec, builder.isa), [source], step.output, layout)
     else:
         spec = replace(spec, weights=weights.reshape(*weights.shape[:2], *window.kernel))
-        loops = Dense(window, len(weights), groups, emission.isa, 1, Sums.of(emission.isa, weights))
-        emission.add(IntegerLayer(spec, partial(_dense, emission.backend, loops)), [source], step.output, layout)
+        loops = Dense(window, len(weights), groups, builder.isa, 1, Sums.of(builder.isa, weights))
+        builder.add(IntegerLayer(spec, partial(_dense, builder.backend, loops)), [source], step.output, layout)
 
 
 def _dense(backend: KernelBackend, loops: Dense, layer: LayerSpec) -> Kernel:
@@ -57,7 +57,7 @@ def _dense(backend: KernelBackend, loops: Dense, layer: LayerSpec) -> Kernel:
     return backend.layer(layer) or dense.integer(layer, loops)
 
 
-def integer_product(emission: Emission, step: LoweredStep) -> None:
+def integer_product(builder: ProgramBuilder, step: LoweredStep) -> None:
     """A product of codes with a matrix; step.output is codes, or the node's own output where it stays float."""
     weights, scale, bias = layer_constants(step)
     if integer(step.node, "transB", 0) == 0:
@@ -65,115 +65,115 @@ def integer_product(emission: Emission, step: LoweredStep) -> None:
     x, real = input_params(step), has_float_output(step)
     y = None if real else output_params(step)
     factor = np.float32(x.scale) * scale if y is None else multiplier(x, scale, y)
-    source = emission.plain(step.inputs[0])
-    layout = rows(emission, step.node, "float32" if real else "uint8")
-    window = vectors(emission.layouts[source])
-    sums = Sums.of(emission.isa, weights)
-    loops = Dense(window, len(weights), 1, emission.isa, 1, sums, is_streamed=_are_many(emission))
+    source = builder.plain(step.inputs[0])
+    layout = rows(builder, step.node, "float32" if real else "uint8")
+    window = vectors(builder.layouts[source])
+    sums = Sums.of(builder.isa, weights)
+    loops = Dense(window, len(weights), 1, builder.isa, 1, sums, is_streamed=_are_many(builder))
     bias = _with_zero_point(weights, bias, x.zero_point)
     planes = weights.reshape(*weights.shape, 1, 1)
     requantization = Requantization(bias, np.broadcast_to(factor, (len(weights),)), 0 if y is None else y.zero_point)
-    spec = LayerSpec(emission.layouts[source], layout, window, planes, requantization)
+    spec = LayerSpec(builder.layouts[source], layout, window, planes, requantization)
     kernel: Kernel | PendingKernel
     if y is not None:
-        kernel = IntegerLayer(spec, partial(_dense, emission.backend, loops))
-    elif emission.isa.by_element:
-        kernel = _dense(emission.backend, loops, spec)
+        kernel = IntegerLayer(spec, partial(_dense, builder.backend, loops))
+    elif builder.isa.by_element:
+        kernel = _dense(builder.backend, loops, spec)
     else:
 
         def staged(x: Layout, y: Layout, stages: Sequence[RealStage]) -> Kernel:
             return dense.integer(replace(spec, x=x, y=y), loops, stages)
 
         kernel = IntegerProduct(window.kernel, staged, is_dense=True)
-    emission.add(kernel, [source], step.output, layout)
+    builder.add(kernel, [source], step.output, layout)
 
 
-def _are_many(emission: Emission) -> bool:
+def _are_many(builder: ProgramBuilder) -> bool:
     """Whether the weights of all layers together are too many to stay near a core from run to run."""
-    names = emission.lowered.formats
-    return sum(emission.constants[name].size for name in names if name in emission.constants) > SECOND_CACHE
+    names = builder.lowered.formats
+    return sum(builder.constants[name].size for name in names if name in builder.constants) > SECOND_CACHE
 
 
-def conv(emission: Emission, node: ir.Node) -> None:
+def conv(builder: ProgramBuilder, node: ir.Node) -> None:
     """A convolution in float32."""
-    weights = emission.number(node.inputs[1])
-    bias = emission.number(node.inputs[2]) if input_of(node, 2) is not None else np.zeros(len(weights), np.float32)
-    groups, coded = integer(node, "group", 1), _coded(emission, node)
-    pairs = _in_pairs(emission, node, weights.shape[1]) if coded is not None else None
-    name = pairs or emission.real(node.inputs[0], stored=_is_depthwise(weights.shape, groups))
-    source, window = slide(emission, node, name, weights.shape[2:], 0.0)
-    layout = Layout(emission.shape(node.outputs[0]), "float32")
+    weights = builder.number(node.inputs[1])
+    bias = builder.number(node.inputs[2]) if input_of(node, 2) is not None else np.zeros(len(weights), np.float32)
+    groups, coded = integer(node, "group", 1), _coded(builder, node)
+    pairs = _in_pairs(builder, node, weights.shape[1]) if coded is not None else None
+    name = pairs or builder.real(node.inputs[0], stored=_is_depthwise(weights.shape, groups))
+    source, window = slide(builder, node, name, weights.shape[2:], 0.0)
+    layout = Layout(builder.shape(node.outputs[0]), "float32")
 
     is_depthwise = _is_depthwise(weights.shape, groups)
 
     def layer(x: Layout, y: Layout, stages: Sequence[RealStage]) -> Kernel:
         if is_depthwise:
-            return depthwise.real(x, y, window, emission.isa, weights, bias, functions_of(stages))
-        loops = Dense(window, len(weights), groups, emission.isa, BFLOAT_BYTES if pairs else FLOAT_BYTES)
+            return depthwise.real(x, y, window, builder.isa, weights, bias, functions_of(stages))
+        loops = Dense(window, len(weights), groups, builder.isa, BFLOAT_BYTES if pairs else FLOAT_BYTES)
         if coded is not None and pairs:
             return dense.bfloat(x, y, loops, coded, bias, stages)
         return dense.real(x, y, loops, coded or weights, bias, stages)
 
-    emission.add(RealLayer(window.kernel, layer, not is_depthwise), [source], str(node.outputs[0].name), layout)
+    builder.add(RealLayer(window.kernel, layer, not is_depthwise), [source], str(node.outputs[0].name), layout)
 
 
-def product(emission: Emission, node: ir.Node) -> None:
+def product(builder: ProgramBuilder, node: ir.Node) -> None:
     """Gemm or MatMul in float32."""
-    if not emission.is_constant(node.inputs[1]) or emission.number(node.inputs[1]).ndim != MATRIX:
-        _product_of_activations(emission, node)
+    if not builder.is_constant(node.inputs[1]) or builder.number(node.inputs[1]).ndim != MATRIX:
+        _product_of_activations(builder, node)
         return
-    weights = emission.number(node.inputs[1])
-    source = emission.real(node.inputs[0])
-    if not emission.layouts[source].outside:
-        source = emission.plain(source)
+    weights = builder.number(node.inputs[1])
+    source = builder.real(node.inputs[0])
+    if not builder.layouts[source].outside:
+        source = builder.plain(source)
     if integer(node, "transA", 0):
         raise Unsupported("only products of rows with one constant matrix have a kernel")
     weights = weights if integer(node, "transB", 0) else weights.T
-    bias = bias_of_rows(emission, node, len(weights))
-    given, layout = emission.layouts[source], rows(emission, node, "float32")
-    loops = Dense(vectors(given), len(weights), 1, emission.isa, FLOAT_BYTES)
+    bias = bias_of_rows(builder, node, len(weights))
+    given, layout = builder.layouts[source], rows(builder, node, "float32")
+    loops = Dense(vectors(given), len(weights), 1, builder.isa, FLOAT_BYTES)
     scaled = np.asarray(weights * np.float32(number(node, "alpha", 1.0)))
     planes = scaled.reshape(*scaled.shape, 1, 1)
 
     def layer(x: Layout, y: Layout, stages: Sequence[RealStage]) -> Kernel:
         return dense.real(x, y, loops, planes, bias, stages)
 
-    emission.add(RealLayer(loops.window.kernel, layer, is_dense=True), [source], str(node.outputs[0].name), layout)
+    builder.add(RealLayer(loops.window.kernel, layer, is_dense=True), [source], str(node.outputs[0].name), layout)
 
 
-def bias_of_rows(emission: Emission, node: ir.Node, outputs: int) -> np.ndarray:
+def bias_of_rows(builder: ProgramBuilder, node: ir.Node, outputs: int) -> np.ndarray:
     """What a product adds to every row, float32."""
     if input_of(node, 2) is None:
         return np.zeros(outputs, np.float32)
-    constant = emission.number(node.inputs[2])
+    constant = builder.number(node.inputs[2])
     if constant.size > max(constant.shape[-1:], default=1):
         raise Unsupported("its bias differs from row to row")
     return np.asarray(np.broadcast_to(constant.reshape(-1), (outputs,)) * number(node, "beta", 1.0), np.float32)
 
 
-def _product_of_activations(emission: Emission, node: ir.Node) -> None:
+def _product_of_activations(builder: ProgramBuilder, node: ir.Node) -> None:
     if node.op_type != "MatMul":
         raise Unsupported("of two tensors that vary, only a MatMul has a kernel")
-    if kv_attention.product(emission, node):
+    if kv_attention.product(builder, node):
         return
     first, second, output = *node.inputs, node.outputs[0]
-    ranks = {len(emission.sizes(value)) for value in (first, second, output)}
-    if emission.outer(first, second, output, touched=len(ranks) > 1 or max(ranks) < BATCHED_MATRICES):
-        names = [emission.plain(emission.read(value)) for value in (first, second)]
-        layout = rows(emission, node, "float32")
-        a, b = (emission.layouts[name] for name in names)
-        emission.add(matmul.real(a, b, layout, emission.isa), names, str(output.name), layout)
+    ranks = {len(builder.sizes(value)) for value in (first, second, output)}
+    if builder.outer(first, second, output, touched=len(ranks) > 1 or max(ranks) < BATCHED_MATRICES):
+        names = [builder.plain(builder.read(value)) for value in (first, second)]
+        layout = rows(builder, node, "float32")
+        a, b = (builder.layouts[name] for name in names)
+        builder.add(matmul.real(a, b, layout, builder.isa), names, str(output.name), layout)
         return
-    (one, a), (other, b) = emission.whole(first), emission.whole(second)
+    (one, a), (other, b) = builder.whole(first), builder.whole(second)
     left, right = matmul.matrices(a, b)
     shape = (*np.broadcast_shapes(left.shape[:-2], right.shape[:-2]), left.shape[-2], right.shape[-1])
-    kernel = matmul.real(left, right, Layout(shape, "float32", plain=True), emission.isa)
-    emission.add_whole(kernel, [one, other], [a, b], output)
+    kernel = matmul.real(left, right, Layout(shape, "float32", plain=True), builder.isa)
+    builder.add_whole(kernel, [one, other], [a, b], output)
 
 
-def rows(emission: Emission, node: ir.Node, dtype: str) -> Layout:
+def rows(builder: ProgramBuilder, node: ir.Node, dtype: str) -> Layout:
     """The layout of a product: rows, one after the other."""
-    return Layout(emission.shape(node.outputs[0]), dtype, plain=True)
+    return Layout(builder.shape(node.outputs[0]), dtype, plain=True)
 
 
 def vectors(given: Layout) -> Window:
@@ -182,19 +182,19 @@ def vectors(given: Layout) -> Window:
     return Window(channels, (1, given.elements // channels))
 
 
-def _in_pairs(emission: Emission, node: ir.Node, inputs: int) -> str | None:
+def _in_pairs(builder: ProgramBuilder, node: ir.Node, inputs: int) -> str | None:
     """A layer's input in bfloat16, if pairs of such numbers are multiplied at once and none is cut by groups."""
-    return emission.in_bfloat16(node.inputs[0]) if emission.isa.bfloats and inputs % 2 == 0 else None
+    return builder.in_bfloat16(node.inputs[0]) if builder.isa.bfloats and inputs % 2 == 0 else None
 
 
-def _coded(emission: Emission, node: ir.Node) -> dense.CodedWeights | None:
+def _coded(builder: ProgramBuilder, node: ir.Node) -> dense.CodedWeights | None:
     """The int8 codes of a layer's weight, if that is how it lies in the file."""
     maker = node.inputs[1].producer() if node.inputs[1] is not None else None
     codes = maker.inputs[0] if maker is not None and maker.op_type == "DequantizeLinear" else None
-    form = emission.lowered.formats.get(str(codes.name)) if codes is not None else None
+    form = builder.lowered.formats.get(str(codes.name)) if codes is not None else None
     if maker is None or codes is None or form is None or not form.has_codes or integer(maker, "axis", 1):
         return None
-    array, scale = emission.number(codes), emission.number(maker.inputs[1])
+    array, scale = builder.number(codes), builder.number(maker.inputs[1])
     rank = array.ndim - 2
     planes = array.reshape(*array.shape[:2], *(1,) * (2 - rank), *array.shape[2:])
     return dense.CodedWeights(planes, np.broadcast_to(scale, (len(array),)))

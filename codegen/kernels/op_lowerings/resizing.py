@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.codegen.kernels.drafts import NearestResize
-from ptqc.codegen.kernels.emission import Emission
 from ptqc.codegen.kernels.families import resample
+from ptqc.codegen.kernels.pending import NearestResize
+from ptqc.codegen.kernels.program_builder import ProgramBuilder
 from ptqc.codegen.program.folding import opened, standalone
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Unsupported
@@ -18,26 +18,26 @@ Resized = Callable[[np.ndarray], np.ndarray]
 SEPARABLE = ("linear", "cubic")
 
 
-def resize(emission: Emission, node: ir.Node) -> None:
+def resize(builder: ProgramBuilder, node: ir.Node) -> None:
     """Resize to the nearest element, or by interpolation."""
     mode = text(node, "mode", "nearest")
     if mode not in ("nearest", *SEPARABLE) or text(node, "coordinate_transformation_mode", "") == "tf_crop_and_resize":
         raise Unsupported("cropping has no kernel")
-    before, after = emission.sizes(node.inputs[0]), emission.sizes(node.outputs[0])
-    outer = emission.outer(node.inputs[0], node.outputs[0], touched=before[0] != after[0])
-    resized = _oracle(emission, node)
+    before, after = builder.sizes(node.inputs[0]), builder.sizes(node.outputs[0])
+    outer = builder.outer(node.inputs[0], node.outputs[0], touched=before[0] != after[0])
+    resized = _oracle(builder, node)
     if mode == "nearest":
         maps = [_neighbours(resized, axis, before, after) for axis in range(outer, len(before))]
-        emission.apply(node, lambda _x, _y: NearestResize(emission.isa, maps), outer=outer, stored=True)
+        builder.apply(node, lambda _x, _y: NearestResize(builder.isa, maps), outer=outer, stored=True)
         return
-    _interpolate(emission, node, resized, outer)
+    _interpolate(builder, node, resized, outer)
 
 
-def _oracle(emission: Emission, node: ir.Node) -> Resized:
+def _oracle(builder: ProgramBuilder, node: ir.Node) -> Resized:
     """What ONNX Runtime makes of other values of the input."""
-    proto, constants = standalone(node, emission.number)
-    like = {"x": np.zeros(emission.sizes(node.inputs[0]), np.float32)}
-    runner = opened(emission.lowered.model, [proto], constants, like, ["y"])
+    proto, constants = standalone(node, builder.number)
+    like = {"x": np.zeros(builder.sizes(node.inputs[0]), np.float32)}
+    runner = opened(builder.lowered.model, [proto], constants, like, ["y"])
     return lambda values: runner.run({"x": values})["y"]
 
 
@@ -49,20 +49,20 @@ def _neighbours(resized: Resized, axis: int, before: Shape, after: Shape) -> np.
     return _line(resized(ramp), axis, after).astype(np.int32)
 
 
-def _interpolate(emission: Emission, node: ir.Node, resized: Resized, outer: int) -> None:
+def _interpolate(builder: ProgramBuilder, node: ir.Node, resized: Resized, outer: int) -> None:
     """One kernel for each axis that is resized, since the weights of an element are products over the axes."""
-    emission.real(node.inputs[0])
-    output, before, after = node.outputs[0], emission.sizes(node.inputs[0]), emission.sizes(node.outputs[0])
-    name, x = emission.flat(node.inputs[0], outer)
+    builder.real(node.inputs[0])
+    output, before, after = node.outputs[0], builder.sizes(node.inputs[0]), builder.sizes(node.outputs[0])
+    name, x = builder.flat(node.inputs[0], outer)
     axes = [axis for axis, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
     for axis in axes or [len(after) - 1]:
         weights, shape = _weights(resized, axis, before, after), list(x.shape)
         shape[axis - outer] = after[axis]
         y = Layout(tuple(shape), "float32", plain=True)
         made = str(output.name) if y.shape == after[outer:] else f"{output.name}@{axis}"
-        name = emission.add(resample.along(x, y, axis - outer, weights), [name], made, y)
+        name = builder.add(resample.along(x, y, axis - outer, weights), [name], made, y)
         x = y
-    emission.layouts[name] = Layout(emission.shape(output), "float32", plain=True)
+    builder.layouts[name] = Layout(builder.shape(output), "float32", plain=True)
 
 
 def _weights(resized: Resized, axis: int, before: Shape, after: Shape) -> np.ndarray:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from ptqc.codegen.kernels.emission import Emission
+from ptqc.codegen.kernels.program_builder import ProgramBuilder
 from ptqc.codegen.program.program import Unsupported, Window
 from ptqc.ir.nodes import integers, text
 from ptqc.runtime.lengths import varies
@@ -12,10 +12,12 @@ from ptqc.runtime.lengths import varies
 Pair = tuple[int, int]
 
 
-def slide(emission: Emission, node: ir.Node, name: str, kernel: Sequence[int], border: float) -> tuple[str, Window]:
+def slide(
+    builder: ProgramBuilder, node: ir.Node, name: str, kernel: Sequence[int], border: float
+) -> tuple[str, Window]:
     """The value `name` as a plane with the node's padding, and how a window of this size moves over it."""
-    emission.check_one_sample(node.inputs[0])
-    if varies(emission.sizes(node.inputs[0])):
+    builder.check_one_sample(node.inputs[0])
+    if varies(builder.sizes(node.inputs[0])):
         raise Unsupported("windows slide over planes of one size")
     rank = len(kernel)
     if rank not in (1, 2) or text(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
@@ -23,13 +25,13 @@ def slide(emission: Emission, node: ir.Node, name: str, kernel: Sequence[int], b
     pads = integers(node, "pads", [0] * (2 * rank))
     before, after = _pair(pads[:rank], 0), _pair(pads[rank:], 0)
     strides, dilations = (_pair(integers(node, key, [1] * rank), 1) for key in ("strides", "dilations"))
-    size, output = (_pair(shape[1:], 1) for shape in (emission.layouts[name].shape, emission.shape(node.outputs[0])))
+    size, output = (_pair(shape[1:], 1) for shape in (builder.layouts[name].shape, builder.shape(node.outputs[0])))
     extent = [(steps - 1) * stride for steps, stride in zip(output, strides, strict=True)]
     extent = [e + (k - 1) * d + 1 for e, k, d in zip(extent, _pair(kernel, 1), dilations, strict=True)]
     # A pool that rounds its size up reads beyond the declared border.
     after = _pair([max(a, e - s - b) for a, b, e, s in zip(after, before, extent, size, strict=True)], 0)
-    source = emission.padded(name, (*before, *after), border)
-    channels, rows, columns = emission.layouts[source].shape
+    source = builder.padded(name, (*before, *after), border)
+    channels, rows, columns = builder.layouts[source].shape
     return source, Window(channels, (rows, columns), _pair(kernel, 1), strides, dilations)
 
 

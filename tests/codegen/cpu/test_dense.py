@@ -16,7 +16,7 @@ from building import Case, best_and_slowly_least, present, run
 from ptqc.codegen.cpu.isa import AVX2
 from ptqc.codegen.kernels import tiling
 from ptqc.codegen.kernels.backend import LayerSpec
-from ptqc.codegen.kernels.families import columns, dense, depthwise
+from ptqc.codegen.kernels.families import dense, depthwise, depthwise_dot4
 from ptqc.codegen.kernels.int16_accumulation import PAIR, Sums, overflows
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.op_lowerings.layers import _with_zero_point
@@ -124,10 +124,10 @@ def integer_case(geometry: Geometry, chosen: Isa, seed: int, stretch: float = 1.
     given, made = Layout(geometry.given, "uint8"), Layout(geometry.made, "uint8")
     requantization = Requantization(_with_zero_point(weights, bias, zero_point), factor, y.zero_point)
     layer = LayerSpec(given, made, window, weights, requantization, groups=geometry.groups)
-    if geometry.is_depthwise and columns.takes(window, chosen):
-        isa = columns.narrowed(chosen, window.channels)
-        loops = columns.ColumnLoops(window, isa, Sums.of(isa, weights))
-        kernel = columns.integer(layer, loops)
+    if geometry.is_depthwise and depthwise_dot4.takes(window, chosen):
+        isa = depthwise_dot4.narrowed(chosen, window.channels)
+        loops = depthwise_dot4.ColumnLoops(window, isa, Sums.of(isa, weights))
+        kernel = depthwise_dot4.integer(layer, loops)
     elif geometry.is_depthwise:
         kernel = depthwise.integer(layer, chosen)
     else:

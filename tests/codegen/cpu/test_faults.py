@@ -17,12 +17,12 @@ from tvm.tirx.script import builder
 from ptqc.codegen.cpu import worker
 from ptqc.codegen.cpu.jobs import Choices
 from ptqc.codegen.kernels import epilogue, fusion
-from ptqc.codegen.kernels.emission import Emission
 from ptqc.codegen.kernels.epilogue import Sum
 from ptqc.codegen.kernels.families import depthwise, move, pool
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.jobs import write_job
 from ptqc.codegen.kernels.op_lowerings import codes, layers
+from ptqc.codegen.kernels.program_builder import ProgramBuilder
 from ptqc.codegen.kernels.tiling import Dense
 from ptqc.codegen.program import memory, verify
 from ptqc.codegen.program.batching import Batching
@@ -79,11 +79,11 @@ FAULTS: dict[str, tuple[Any, str, Changed]] = {
     "zero point off by one": (layers, "_with_zero_point", lambda right: lambda w, b, z: right(w, b, z + 1)),
     "bias dropped": (layers, "_with_zero_point", lambda right: lambda w, _b, z: right(w, None, z)),
     "border on the wrong side": (
-        Emission,
+        ProgramBuilder,
         "padded",
         lambda right: lambda self, name, p, v: right(self, name, [p[0] + p[2], p[1] + p[3], 0, 0], v),
     ),
-    "border of zero codes": (Emission, "padded", lambda right: lambda self, name, p, _v: right(self, name, p, 0)),
+    "border of zero codes": (ProgramBuilder, "padded", lambda right: lambda self, name, p, _v: right(self, name, p, 0)),
     "channels permuted": (Dense, "_source", channels_swapped),
     "stale scale": (layers, "multiplier", lambda right: lambda x, scale, y: right(x, scale, y) * 1.01),
     "rounded down": (Isa, "round", lambda right: lambda self, x: right(self, builder.floor(x))),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 
 from ptqc.codegen.cpu import isa
-from ptqc.codegen.kernels.families.columns import ColumnLoops
+from ptqc.codegen.kernels.families.depthwise_dot4 import ColumnLoops
 from ptqc.codegen.kernels.int16_accumulation import Sums
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.tiling import Cut, Dense

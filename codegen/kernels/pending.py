@@ -120,7 +120,7 @@ class IntegerLayer(PendingKernel):
         return self.layer(replace(self.spec, x=inputs[0], y=output, epilogue=self.spec.epilogue.reading(inputs[1:])))
 
 
-class Staged(PendingKernel):
+class FusableOp(PendingKernel):
     """What may be a stage of a kernel that makes one of its operands."""
 
     def may_follow(self, _own: int) -> bool:
@@ -176,7 +176,7 @@ class RealLayer(Composed):
 
     def can_fuse(self, step: PendingKernel, index: int) -> bool:
         """Sums with other values too."""
-        if not self.is_dense or self.is_rounded or not isinstance(step, Staged):
+        if not self.is_dense or self.is_rounded or not isinstance(step, FusableOp):
             return super().can_fuse(step, index)
         return step.may_follow(index) and _fits(step.stage(index))
 
@@ -210,7 +210,7 @@ class IntegerProduct(RealLayer):
 
 
 @dataclass(frozen=True, eq=False)
-class Binary(Composed, Staged):
+class Binary(Composed, FusableOp):
     """An operation on two real values of one shape."""
 
     isa: Isa
@@ -225,7 +225,7 @@ class Binary(Composed, Staged):
 
 
 @dataclass(frozen=True, eq=False)
-class RowBinary(Staged):
+class RowBinary(FusableOp):
     """An operation on a real value and one with a single number for each row. by_row: which operand that is."""
 
     isa: Isa
@@ -245,7 +245,7 @@ class RowBinary(Staged):
 
 
 @dataclass(frozen=True, eq=False)
-class VectorBinary(Staged):
+class VectorBinary(FusableOp):
     """An operation on a plain value and one number for each channel, which is operand `place`.
 
     rounding: scale and zero point of the codes that its result becomes at once.
@@ -284,7 +284,7 @@ class Quantized(PendingKernel):
 
 
 @dataclass(frozen=True, eq=False)
-class Unary(Composed, Staged):
+class Unary(Composed, FusableOp):
     """A function of real values. stages: of its results."""
 
     isa: Isa

@@ -7,11 +7,11 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.codegen.kernels.backend import KernelBackend
-from ptqc.codegen.kernels.drafts import FixedKernel, Given, Pad, PendingKernel
 from ptqc.codegen.kernels.families import move, pointwise, sizes
 from ptqc.codegen.kernels.families.functions import Function
 from ptqc.codegen.kernels.fusion import PendingStep, fused
 from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.kernels.pending import FixedKernel, Given, Pad, PendingKernel
 from ptqc.codegen.kernels.writing import Kernel
 from ptqc.codegen.program.layout import BFLOAT16, Layout
 from ptqc.codegen.program.probing import fit
@@ -25,7 +25,7 @@ from ptqc.runtime.lengths import Length, Limit, Shape, Size, Varying, narrowest
 
 
 @dataclass
-class Emission:
+class ProgramBuilder:
     """One program. axes, dtypes: of every value. constants: values that never change, with all axes of the model.
 
     functions: codes that are a table of other codes, with the name of those. reals: the same of real values. bfloats:
