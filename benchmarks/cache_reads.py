@@ -61,7 +61,7 @@ def raced(size: str, past: int, blocks: int, seconds: float) -> dict[str, Any]:
     }
 
     def layout(array: np.ndarray) -> Layout:
-        return Layout(array.shape[1:], str(array.dtype), plain=True)
+        return Layout(array.shape[1:], str(array.dtype), row_major=True)
 
     steps: list[ProgramStep] = []
     layouts: dict[str, Layout] = {}
@@ -72,7 +72,7 @@ def raced(size: str, past: int, blocks: int, seconds: float) -> dict[str, Any]:
             given = {f"{form}_{which}_x": left, **{f"{form}_{which}_{i}": part for i, part in enumerate(parts)}}
             stored = tuple(layout(part) for part in parts)
             places = kv_attention.Places(rows[form](stored) if form in rows else kv_attention.RealRows(stored), None)
-            y = Layout((shape.heads, 1, outputs), FLOAT, plain=True)
+            y = Layout((shape.heads, 1, outputs), FLOAT, row_major=True)
             write = kv_attention.scores if which == "k" else kv_attention.mixed
             name = f"{form}_{which}"
             layouts |= {name: y, **{other: layout(array) for other, array in given.items()}}

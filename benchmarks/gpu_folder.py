@@ -293,7 +293,7 @@ def _row(outputs: int, inputs: int) -> tuple[Any, Any, Any, dict[str, Any]] | No
     half = 2 ** (BITS - 1)
     codes = np.random.default_rng(outputs).integers(-half, half, (outputs, inputs)).astype(np.int8)
     scales = np.full((outputs, inputs // BLOCK), 0.01, np.float16)
-    x, y = Layout((inputs,), "float16", plain=True), Layout((outputs,), "float16", plain=True)
+    x, y = Layout((inputs,), "float16", row_major=True), Layout((outputs,), "float16", row_major=True)
     weights = weight_only.WeightOnly(BITS, outputs, inputs, BLOCK, MOST_ROWS)
     told = {"what": "row", "sizes": [outputs, inputs], "bytes": codes.size * BITS // 8 + scales.nbytes}
     return weight_only.product(x, y, weights, codes, scales), x, y, told

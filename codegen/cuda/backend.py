@@ -49,8 +49,8 @@ class CudaBackend:
 
 def _is_aligned(x: Layout, window: Window, size: int) -> bool:
     """Whether every piece of so many bytes of the input lies within a tap, where one access reads it."""
-    first = x.frame.at[0] if x.frame is not None else 0
-    return not x.outside and all(each % size == 0 for each in (window.channels, x.plane[0], first, x.stride))
+    first = x.parent_buffer.at[0] if x.parent_buffer is not None else 0
+    return not x.is_io and all(each % size == 0 for each in (window.channels, x.plane[0], first, x.stride))
 
 
 CUDA = CudaBackend()

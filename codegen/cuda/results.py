@@ -72,7 +72,7 @@ class Results(ABC):
         made = self._settled(sums, place, constants, others)
         sample, *within = place
         target = self.y.at(*within)
-        first = self.y.frame.at[0] if self.y.frame is not None else 0
+        first = self.y.parent_buffer.at[0] if self.y.parent_buffer is not None else 0
         if all(size % PACKED == 0 for size in (self.outputs, self.y.plane[0], first, self.y.stride)):
             T.buffer_store(out, made[T.ramp(0, 1, PACKED)], [sample, T.ramp(target, 1, PACKED)])
             return

@@ -31,7 +31,7 @@ def fits(weights: np.ndarray, bias: np.ndarray, factor: np.ndarray) -> bool:
     return bool(((largest + np.abs(bias.astype(np.float64))) * np.abs(factor) < LARGEST).all())
 
 
-def narrow(
+def requantize(
     isa: Isa, values: Sequence[Any], zero_point: Any, out: Any, *, fitting: bool, transposed: bool = False
 ) -> None:
     """Store the codes clip(rint(value) + zero_point) of up to PACKED float32 vectors in a local buffer.
@@ -195,7 +195,7 @@ class Sum:
             other = _real(others[0][sample, span(self.other.at(*place), isa.lanes)], isa.lanes)
             operands = (other, codes) if self.own else (codes, other)
             sums.append(T.Bind(mathematics.weighted(constant, *operands, isa.lanes, in_c=isa.kind != "llvm")))
-        narrow(isa, sums, T.float32(0), made, fitting=self.fits)
+        requantize(isa, sums, T.float32(0), made, fitting=self.fits)
 
 
 Stage = Lookup | Sum
@@ -242,13 +242,13 @@ class Epilogue:
         *,
         fitting: bool,
     ) -> None:
-        """Fill a local buffer with what becomes of the codes of up to PACKED vectors; see `narrowing.narrow`.
+        """Fill a local buffer with what becomes of the codes of up to PACKED vectors; see `narrowing.requantize`.
 
         A sum that comes first takes the codes as they are rounded, before they would be packed.
         """
         first = self.stages[0] if self.stages else None
         if not isinstance(first, Sum):
-            narrow(isa, values, zero_point, made, fitting=fitting)
+            requantize(isa, values, zero_point, made, fitting=fitting)
             self.apply(isa, made, places, constants, others)
             return
         own = [rounded(isa, value, zero_point) for value in values]

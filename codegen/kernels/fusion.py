@@ -145,7 +145,7 @@ def _given_at_once(steps: Sequence[PendingStep], layouts: Mapping[str, Layout]) 
     given = {
         step.inputs[0]: step.output
         for step in steps
-        if isinstance(step.pending, Given) and reads[step.inputs[0]] == 1 and layouts[step.inputs[0]].plain
+        if isinstance(step.pending, Given) and reads[step.inputs[0]] == 1 and layouts[step.inputs[0]].row_major
     }
     joined = {step.output for step in steps if isinstance(step.pending, Concat) and step.output in given}
     left = (step for step in steps if not (isinstance(step.pending, Given) and step.inputs[0] in joined))
@@ -176,9 +176,9 @@ def _framed(steps: Sequence[PendingStep], layouts: Layouts) -> tuple[list[Pendin
 def _moved(step: PendingStep, index: int, layouts: Layouts) -> Layout | None:
     """An input as part of a step's output; None where it cannot be or is part of another one already."""
     name, frame = step.inputs[index], _frame(step, index, layouts)
-    if frame is None or layouts[name].frame is not None or step.inputs.count(name) > 1:
+    if frame is None or layouts[name].parent_buffer is not None or step.inputs.count(name) > 1:
         return None
-    return replace(layouts[name], frame=frame)
+    return replace(layouts[name], parent_buffer=frame)
 
 
 def _frame(step: PendingStep, index: int, layouts: Layouts) -> Frame | None:
@@ -186,12 +186,12 @@ def _frame(step: PendingStep, index: int, layouts: Layouts) -> Frame | None:
     output = layouts[step.output]
     if (
         len(output.shape) != 3
-        or output.plain
+        or output.row_major
         or varies(output.shape)
         or any(len(layouts[name].shape) != 3 for name in step.inputs)
     ):
         return None
-    whole = output.frame or Frame((output.shape[0], output.shape[1], output.shape[2]))
+    whole = output.parent_buffer or Frame((output.shape[0], output.shape[1], output.shape[2]))
     channel, row, column = whole.at
     match step.pending:
         case Pad():

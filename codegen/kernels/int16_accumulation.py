@@ -18,15 +18,15 @@ LONGEST = 16
 
 
 @dataclass(frozen=True)
-class Sums:
+class Int16Accumulation:
     """parts: into which a weight is split. chain: vectors of products that are added before they are widened.
 
-    sure: how many of them never overflow.
+    safe: how many of them never overflow.
     """
 
     parts: int = 1
     chain: int = 1
-    sure: int = 1
+    safe: int = 1
 
     @classmethod
     def of(cls, isa: Isa, weights: np.ndarray) -> Self:
@@ -35,12 +35,12 @@ class Sums:
             return cls()
         reach = max(1, -int(weights.min(initial=0)), int(weights.max(initial=0)))
         longest = LARGEST_SUM // (PAIR * LARGEST_CODE * reach)
-        return cls(parts=2) if longest == 0 else cls(chain=min(2 * longest, LONGEST), sure=min(longest, LONGEST))
+        return cls(parts=2) if longest == 0 else cls(chain=min(2 * longest, LONGEST), safe=min(longest, LONGEST))
 
     @property
-    def all_sure(self) -> Self:
+    def all_safe(self) -> Self:
         """The same for weights with which no chain overflows."""
-        return replace(self, sure=self.chain)
+        return replace(self, safe=self.chain)
 
     def links(self, units: int) -> tuple[int, int]:
         """Chains that cover so many vectors of products, and the length of each."""
@@ -54,4 +54,4 @@ def overflows(weights: np.ndarray) -> np.ndarray:
     return np.asarray(np.maximum(most, -least) * LARGEST_CODE > LARGEST_SUM)
 
 
-UNLIMITED = Sums()
+IN_INT32 = Int16Accumulation()

@@ -125,7 +125,7 @@ def _take_inputs(builder: ProgramBuilder) -> None:
         with _refusing(f"the {builder.isa.owner} target cannot take the input {value.name}"):
             if builder.dtype(value) not in DTYPES:
                 raise Unsupported(f"it is {builder.dtype(value)}, and {', '.join(DTYPES)} are what has kernels")
-            builder.layouts[str(value.name)] = Layout(builder.shape(value), builder.dtype(value), outside=True)
+            builder.layouts[str(value.name)] = Layout(builder.shape(value), builder.dtype(value), is_io=True)
 
 
 @contextmanager

@@ -90,7 +90,7 @@ class Given(PendingKernel):
 
 def _reads_framed(window: tuple[int, int], value: Layout) -> bool:
     """Whether a layer may read a value from a larger plane: other channels must not cut a row of its window."""
-    return value.frame is None or window[1] == 1 or value.frame.size[0] == value.shape[0]
+    return value.parent_buffer is None or window[1] == 1 or value.parent_buffer.size[0] == value.shape[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,7 +193,7 @@ class Float8Layer(RealLayer):
 
     def reads_framed(self, value: Layout) -> bool:
         """Nor may what is read at once be cut by other channels."""
-        frame = value.frame
+        frame = value.parent_buffer
         is_aligned = frame is None or frame.at[0] % self.channels == frame.size[0] % self.channels == 0
         return is_aligned and super().reads_framed(value)
 
@@ -246,7 +246,7 @@ class RowBinary(FusableOp):
 
 @dataclass(frozen=True, eq=False)
 class VectorBinary(FusableOp):
-    """An operation on a plain value and one number for each channel, which is operand `place`.
+    """An operation on a row-major value and one number for each channel, which is operand `place`.
 
     rounding: scale and zero point of the codes that its result becomes at once.
     """

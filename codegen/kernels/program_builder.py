@@ -151,8 +151,8 @@ class ProgramBuilder:
             return
         source = source or self.operand(node.inputs[0], stored=stored)
         given, shape = self.layouts[source], self.shape(node.outputs[0])
-        plain = given.plain or not self.axes.lead(str(node.outputs[0].name))
-        layout = Layout(shape, dtype or given.dtype, plain=plain)
+        row_major = given.row_major or not self.axes.lead(str(node.outputs[0].name))
+        layout = Layout(shape, dtype or given.dtype, row_major=row_major)
         self.add(build(given, layout), [source], str(node.outputs[0].name), layout)
 
     def _apply_whole(self, node: ir.Node, build: Callable[[Layout, Layout], Kernel | PendingKernel]) -> None:
@@ -163,8 +163,8 @@ class ProgramBuilder:
 
     def whole(self, value: ir.Value | None) -> tuple[str, Layout]:
         """The name of a value's buffer, and how that lies with every axis of the model's, the last one the fastest."""
-        name = self.plain(self.read(value))
-        return name, Layout(self.sizes(value), self.layouts[name].dtype, plain=True)
+        name = self.row_major(self.read(value))
+        return name, Layout(self.sizes(value), self.layouts[name].dtype, row_major=True)
 
     def flat(self, value: ir.Value | None, outer: int) -> tuple[str, Layout]:
         """The same but for so many axes in front; see `Axes.outer`."""
@@ -173,7 +173,7 @@ class ProgramBuilder:
 
     def whole_output(self, value: ir.Value, dtype: str) -> Layout:
         """The same of an output to be."""
-        return Layout(self.sizes(value), dtype, plain=True)
+        return Layout(self.sizes(value), dtype, row_major=True)
 
     def add_as(self, kernel: Kernel | PendingKernel, inputs: Sequence[str], output: ir.Value, layout: Layout) -> None:
         """Append a kernel that was written for a layout of the output that may have every axis."""
@@ -185,7 +185,7 @@ class ProgramBuilder:
         """Append a kernel between layouts as `whole` gives them, whose output has the type of the first one."""
         dtype = given[0].dtype
         written = kernel.write(given, self.whole_output(output, dtype)) if isinstance(kernel, PendingKernel) else kernel
-        self.add(written, inputs, str(output.name), Layout(self.shape(output), dtype, plain=True))
+        self.add(written, inputs, str(output.name), Layout(self.shape(output), dtype, row_major=True))
 
     def operand(self, value: ir.Value | None, *, stored: bool = False) -> str:
         """The name of a value's buffer that is no input of the model's. stored: perhaps of bfloat16."""
@@ -201,13 +201,13 @@ class ProgramBuilder:
         return self.read(value, stored=stored)
 
     def aligned(self, names: Sequence[str]) -> list[str]:
-        """The values in one order in memory: plain if one of them is."""
-        arrange = self.plain if any(self.layout_of(name).plain for name in names) else self.inside
+        """The values in one order in memory: row-major if one of them is."""
+        arrange = self.row_major if any(self.layout_of(name).row_major for name in names) else self.channels_last
         return [arrange(name) for name in names]
 
     def joinable(self, names: Sequence[str]) -> list[str]:
-        """The same for what only moves runs of elements: inputs stay where they are if any of the values is plain."""
-        if any(self.layout_of(name).plain for name in names):
+        """The same for what only moves runs of elements: inputs stay where they are if any value is row-major."""
+        if any(self.layout_of(name).row_major for name in names):
             return [self.in_order(name) for name in names]
         return self.aligned(names)
 
@@ -223,7 +223,7 @@ class ProgramBuilder:
         """The name of a value's buffer of bfloat16; None where its elements have more digits."""
         if not self.is_bfloat16(required(value)):
             return None
-        name = self.inside(self._stored(value))
+        name = self.channels_last(self._stored(value))
         return self._copied(name, f"{name}@bfloat", replace(self.layouts[name], dtype=BFLOAT16))
 
     def is_bfloat16(self, value: ir.Value) -> bool:
@@ -241,7 +241,7 @@ class ProgramBuilder:
         if node.op_type == "DequantizeLinear":
             return str(required(node.inputs[0]).name), scale
         name = self._stored(value)
-        moved, layout = f"{name}@float8", replace(self.layouts[name], dtype="uint8", outside=False)
+        moved, layout = f"{name}@float8", replace(self.layouts[name], dtype="uint8", is_io=False)
         if moved not in self.layouts:
             self.add(self.to_float8(self.layouts[name], layout, float(scale), "recode_float8"), [name], moved, layout)
         return moved, scale
@@ -279,7 +279,7 @@ class ProgramBuilder:
             return name
         node = required(value).producer()
         if node is not None and node.op_type == "DequantizeLinear" and name not in self.constants:
-            return self._dequantize(node, name, outside=False)
+            return self._dequantize(node, name, is_io=False)
         return self._written(name)
 
     def _written(self, name: str) -> str:
@@ -291,14 +291,14 @@ class ProgramBuilder:
         array = self._of_one_sample(name)
         if not array.size:
             raise Unsupported(f"{name} has no elements")
-        layout = Layout(array.shape, str(array.dtype), plain=True)
+        layout = Layout(array.shape, str(array.dtype), row_major=True)
         return self.add(move.constant(layout, array, self.isa), [], name, layout)
 
     def _of_lengths(self, name: str) -> str:
         """Whole numbers that follow from lengths, written by a kernel."""
         arrays = self.numbers[name]
         shape = arrays[0].shape[self.axes.lead(name) :]
-        layout = Layout(shape, str(arrays[0].dtype), plain=True)
+        layout = Layout(shape, str(arrays[0].dtype), row_major=True)
         return self.add(sizes.numbers(layout, self._each_fitted(arrays)), [], name, layout)
 
     def _of_one_sample(self, name: str) -> np.ndarray:
@@ -310,11 +310,11 @@ class ProgramBuilder:
             raise Unsupported(f"its input {name} differs from sample to sample")
         return np.asarray(array[0])
 
-    def _dequantize(self, node: ir.Node, output: str, *, outside: bool) -> str:
+    def _dequantize(self, node: ir.Node, output: str, *, is_io: bool) -> str:
         """What a DequantizeLinear makes of codes."""
         source, params = self.read(node.inputs[0]), params_of(node)
         given = self.layouts[source]
-        layout = Layout(given.shape, "float32", outside, plain=given.plain and not outside)
+        layout = Layout(given.shape, "float32", is_io, row_major=given.row_major and not is_io)
         if is_float8(required(node.inputs[0])):
             kernel = pointwise.dequantize_float8(given, layout, self.isa, params.scale)
         else:
@@ -325,21 +325,21 @@ class ProgramBuilder:
         """Layout of a value's buffer; a value that never changes gets one now."""
         return self.layouts[name if name in self.layouts else self._written(name)]
 
-    def inside(self, name: str) -> str:
+    def channels_last(self, name: str) -> str:
         """The value with its channels last."""
-        return self._arranged(name, f"{name}@inside", replace(self.layout_of(name), outside=False, plain=False))
+        return self._arranged(name, f"{name}@inside", replace(self.layout_of(name), is_io=False, row_major=False))
 
-    def plain(self, name: str) -> str:
+    def row_major(self, name: str) -> str:
         """The value with its last axis last."""
-        return self._arranged(name, f"{name}@plain", replace(self.layout_of(name), outside=False, plain=True))
+        return self._arranged(name, f"{name}@plain", replace(self.layout_of(name), is_io=False, row_major=True))
 
     def in_order(self, name: str) -> str:
         """The same for kernels that read nothing behind the last element: an input lies so, too."""
-        return name if list(self.layouts[name].order) == sorted(self.layouts[name].order) else self.plain(name)
+        return name if list(self.layouts[name].order) == sorted(self.layouts[name].order) else self.row_major(name)
 
     def _arranged(self, name: str, moved: str, wanted: Layout) -> str:
         layout = self.layouts[name]
-        if not layout.outside and layout.order == wanted.order:
+        if not layout.is_io and layout.order == wanted.order:
             return name
         return self._copied(name, moved, wanted)
 
@@ -351,7 +351,7 @@ class ProgramBuilder:
 
     def padded(self, name: str, pads: Sequence[int], value: float) -> str:
         """A plane (channels, rows, columns) with a border; pads: top, left, bottom, right."""
-        name = self.plane(self.inside(name))
+        name = self.plane(self.channels_last(name))
         if not any(pads):
             return name
         channels, rows, columns = self.layouts[name].shape
@@ -380,12 +380,12 @@ class ProgramBuilder:
         for value in graph.outputs:
             self._give(value)
         inputs = tuple(str(value.name) for value in graph.inputs)
-        outputs = tuple(_outside(value) for value in graph.outputs)
-        names = {_outside(value): str(value.name) for value in graph.outputs}
+        outputs = tuple(_output_name(value) for value in graph.outputs)
+        names = {_output_name(value): str(value.name) for value in graph.outputs}
         pending, layouts = fused(self.steps, self.layouts, outputs)
         steps = tuple(self._step(step, layouts, names.get(step.output, step.output)) for step in pending)
         declared = {} if is_any else {str(value.name): self.sizes(value) for value in graph.inputs}
-        declared |= {} if is_any else {_outside(value): self.sizes(value) for value in graph.outputs}
+        declared |= {} if is_any else {_output_name(value): self.sizes(value) for value in graph.outputs}
         return Program(steps, layouts, inputs, outputs, names, declared, fixed, self.lengths, narrowest(self.limits))
 
     def _compiled(self, kernel: Kernel | CompiledKernel) -> CompiledKernel:
@@ -404,11 +404,11 @@ class ProgramBuilder:
         self.axes.lead(str(value.name))
         maker = value.producer()
         if maker is not None and maker.op_type == "DequantizeLinear" and not value.uses() and not self._has(value):
-            self._dequantize(maker, _outside(value), outside=True)
+            self._dequantize(maker, _output_name(value), is_io=True)
             return
         name = self.read(value)
-        layout = Layout(self.layouts[name].shape, self.layouts[name].dtype, outside=True)
-        self.add(Given(self.isa), [name], _outside(value), layout)
+        layout = Layout(self.layouts[name].shape, self.layouts[name].dtype, is_io=True)
+        self.add(Given(self.isa), [name], _output_name(value), layout)
 
     def _has(self, value: ir.Value) -> bool:
         return value.name in self.layouts or value.name in self.constants
@@ -419,6 +419,6 @@ def is_float8(value: ir.Value) -> bool:
     return value.dtype == ir.DataType.FLOAT8E4M3FN
 
 
-def _outside(value: ir.Value) -> str:
+def _output_name(value: ir.Value) -> str:
     """What a value is called as an output."""
     return f"{value.name}@outside"

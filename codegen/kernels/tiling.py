@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ptqc.codegen.kernels.int16_accumulation import PAIR, UNLIMITED, Sums, overflows
+from ptqc.codegen.kernels.int16_accumulation import IN_INT32, PAIR, Int16Accumulation, overflows
 from ptqc.codegen.kernels.isa import DOT, Isa, TileShape
 from ptqc.codegen.program.constants import IndexSource, Order
 from ptqc.codegen.program.program import Window
@@ -51,7 +51,7 @@ class Dense:
     groups: int
     isa: Isa
     width: int
-    sums: Sums = UNLIMITED
+    accumulation: Int16Accumulation = IN_INT32
     is_framed: bool = False
     is_streamed: bool = False
     in_nibbles: bool = False
@@ -96,14 +96,14 @@ class Dense:
     @property
     def links(self) -> tuple[int, int]:
         """Chains of a run, and units in a chain."""
-        return self.sums.links(-(-self.runs[2] // self.unit))
+        return self.accumulation.links(-(-self.runs[2] // self.unit))
 
     @property
-    def has_risky_links(self) -> bool:
+    def has_unsafe_chains(self) -> bool:
         """Whether chains may overflow."""
-        return self.links[1] > self.sums.sure
+        return self.links[1] > self.accumulation.safe
 
-    def risky_links(self, codes: np.ndarray) -> np.ndarray:
+    def unsafe_chains(self, codes: np.ndarray) -> np.ndarray:
         """Which chains can overflow with weights (outputs, inputs of a group, *kernel): flat, uint8, by panel of any
         group, run and chain.
         """
@@ -213,7 +213,7 @@ class Dense:
     def vector_size(self) -> int:
         """Weights of as many outputs as a vector has."""
         rows, columns, _ = self.runs
-        return rows * columns * self.depth * self.sums.parts * self.isa.lanes * self.unit
+        return rows * columns * self.depth * self.accumulation.parts * self.isa.lanes * self.unit
 
     @property
     def panel_size(self) -> int:
@@ -245,7 +245,7 @@ class Dense:
         """Order of weights (outputs, inputs of a group, *kernel): group, panel, run, unit, part, channel, tap."""
         rows, columns, _ = self.runs
         width = self.cut.vectors * self.isa.lanes
-        sizes = (self.groups, self.panels, rows, columns, self.depth, self.sums.parts, width, self.unit)
+        sizes = (self.groups, self.panels, rows, columns, self.depth, self.accumulation.parts, width, self.unit)
         return Order(sizes, self._source)
 
     def _source(self, place: Sequence[Any]) -> IndexSource:
@@ -256,7 +256,7 @@ class Dense:
         plane = (group * self.group_outputs + output) * self.group_inputs + along % self.group_inputs
         offset = (plane * self.window.kernel[0] + row) * self.window.kernel[1] + column
         limits = (output, self.group_outputs), (along, self.runs[2])
-        return IndexSource(offset, limits, part if self.sums.parts > 1 else None)
+        return IndexSource(offset, limits, part if self.accumulation.parts > 1 else None)
 
     def pack_channels(self, values: np.ndarray) -> np.ndarray:
         """One number per output channel in the order of the panels."""

@@ -147,7 +147,7 @@ def _declared(handle: Any, argument: Argument, batch: Any) -> Any:
 
 def _flat(buffer: Any, argument: Argument, batch: Any) -> Any:
     """The same memory with one axis for a sample."""
-    if isinstance(argument, Constant) or not argument.outside:
+    if isinstance(argument, Constant) or not argument.is_io:
         return buffer
     return T.decl_buffer((batch, expressed(argument.stride)), argument.stored, data=buffer.data)
 
@@ -337,8 +337,8 @@ define <{lanes} x i16> @ptqc_bfloat16_rounding(<{lanes} x float> %x) {{
 
 
 @contextmanager
-def instructions(isa: Isa, *, needed: bool) -> Iterator[None]:
-    """The instructions, for use inside a kernel, where `add_products` and `kept` may be called."""
+def bfloat16_instructions(isa: Isa, *, needed: bool) -> Iterator[None]:
+    """The instructions, for use inside a kernel, where `add_products` and `as_stored` may be called."""
     if isa.bfloats is None or not needed:
         yield
         return
@@ -365,34 +365,36 @@ def rounded(x: Any, lanes: int) -> Any:
     return T.reinterpret(vector("float32", lanes), found)
 
 
-def kept(isa: Isa, y: Layout, x: Any, lanes: int) -> Any:
+def as_stored(isa: Isa, y: Layout, x: Any, lanes: int) -> Any:
     """A value as it lies in memory, rounded where that is bfloat16; the instruction makes 0 of what is below 2^-126."""
     if y.dtype != BFLOAT16:
         return x
     if isa.bfloats is not None and lanes == isa.lanes:
         return T.call_extern(vector("uint16", lanes), ROUNDING, x)
-    return narrowed(rounded(x, lanes), lanes)
+    return bfloat16_bits(rounded(x, lanes), lanes)
 
 
 def load(layout: Layout, buffer: Any, sample: Any, start: Any, lanes: int) -> Any:
     """Neighbours as they are computed with."""
     found = buffer[sample, span(start, lanes)]
-    return widened(found, lanes) if layout.dtype == BFLOAT16 else found
+    return from_bfloat16_bits(found, lanes) if layout.dtype == BFLOAT16 else found
 
 
 def store(layout: Layout, buffer: Any, value: Any, sample: Any, start: Any, lanes: int) -> None:
     """Store neighbours; as bfloat16 what is such a number."""
-    T.buffer_store(buffer, narrowed(value, lanes) if layout.dtype == BFLOAT16 else value, [sample, span(start, lanes)])
+    T.buffer_store(
+        buffer, bfloat16_bits(value, lanes) if layout.dtype == BFLOAT16 else value, [sample, span(start, lanes)]
+    )
 
 
-def widened(x: Any, lanes: int) -> Any:
+def from_bfloat16_bits(x: Any, lanes: int) -> Any:
     """float32 of values as they lie in memory."""
     whole = T.Cast(vector("int32", lanes), x)
     bits = T.Bind(T.shift_left(whole, fill(T.int32(UPPER), lanes)))
     return T.reinterpret(vector("float32", lanes), bits)
 
 
-def narrowed(x: Any, lanes: int) -> Any:
+def bfloat16_bits(x: Any, lanes: int) -> Any:
     """What lies in memory of numbers that are bfloat16."""
     bits = T.reinterpret(vector("uint32", lanes), T.Bind(x))
     return T.Cast(vector("uint16", lanes), T.shift_right(bits, fill(T.uint32(UPPER), lanes)))

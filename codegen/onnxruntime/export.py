@@ -14,8 +14,7 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
-from ptqc.codegen.onnxruntime import constants, names, unpack_functions
-from ptqc.codegen.onnxruntime import matmul_nbits as blocks
+from ptqc.codegen.onnxruntime import constants, matmul_nbits, names, unpack_functions
 from ptqc.codegen.onnxruntime.float_layers import with_float_layers, with_products_apart
 from ptqc.codegen.onnxruntime.float_pools import with_float_pools
 from ptqc.codegen.onnxruntime.lookup import with_lookups
@@ -170,7 +169,11 @@ def _model(
     imports = [helper.make_opsetid("", opset)]
     made = [function.to_proto(opset) for function in _sorted(used)]
     maps = {zipmaps.DOMAIN: zipmaps.VERSION} if zipmaps.remembered(interface) else {}
-    own = {blocks.DOMAIN: blocks.VERSION} if any(node.domain == blocks.DOMAIN for node in model.graph.node) else {}
+    own = (
+        {matmul_nbits.DOMAIN: matmul_nbits.VERSION}
+        if any(node.domain == matmul_nbits.DOMAIN for node in model.graph.node)
+        else {}
+    )
     foreign = sorted(item for item in {**own, **maps, **interface.opset_imports}.items() if item[0])
     imports += [helper.make_opsetid(*item) for item in foreign]
     if made:

@@ -1,6 +1,6 @@
-"""How a value lies in memory: channels last inside, as the model declares it at inputs and outputs.
+"""How a value lies in memory: with its channels last, but as the model declares it at inputs and outputs.
 
-What is made of rows (of products, of sums along the last axis) is plain: inside, but in the model's order.
+What is made of rows (of products, of sums along the last axis) is row-major: no input or output, but in their order.
 
 Every buffer is (batch, elements of one sample + slack). Inner products read whole vectors, up to `SLACK` bytes past
 the last element; what is read there is multiplied by zero.
@@ -32,18 +32,20 @@ class Frame:
 
 @dataclass(frozen=True)
 class Layout:
-    """One value. shape: of one sample, in the model's order (C, H, W). dtype: of its elements in memory; bfloat16 are
-    elements of float32 values that need no more digits. outside: it is an input or output.
-
-    plain: the last axis is the fastest, as outside. frame: of a plane that is part of a larger one. Sizes may vary with
-    the lengths of a call (`ptqc.runtime.lengths`); what takes arrays wants a layout that is `sized`.
+    """One value. Sizes may vary with the lengths of a call (`ptqc.runtime.lengths`); what takes arrays wants a layout
+    that is `sized`.
     """
 
+    #: Of one sample, in the model's order (C, H, W).
     shape: Shape
+    #: Of its elements in memory; bfloat16 are elements of float32 values that need no more digits.
     dtype: str
-    outside: bool = False
-    plain: bool = False
-    frame: Frame | None = None
+    #: It is an input or an output.
+    is_io: bool = False
+    #: The last axis is the fastest, as that of inputs and outputs; else the channels are.
+    row_major: bool = False
+    #: Of a plane that is part of a larger one.
+    parent_buffer: Frame | None = None
 
     def sized(self, lengths: Mapping[str, int]) -> Self:
         """The layout for some lengths."""
@@ -55,10 +57,10 @@ class Layout:
     def order(self) -> tuple[int, ...]:
         """Axes from the slowest to the fastest in memory."""
         rank = len(self.shape)
-        return tuple(range(rank)) if self.outside or self.plain or rank < 2 else (*range(1, rank), 0)
+        return tuple(range(rank)) if self.is_io or self.row_major or rank < 2 else (*range(1, rank), 0)
 
     def with_rank(self, rank: int) -> Self:
-        """A plain value with so many axes: those in front that it lacks have size 1."""
+        """A row-major value with so many axes: those in front that it lacks have size 1."""
         return replace(self, shape=(1,) * (rank - len(self.shape)) + self.shape)
 
     @property
@@ -80,30 +82,30 @@ class Layout:
     @property
     def memory(self) -> Shape:
         """Shape of the memory that it lies in, in the model's order."""
-        return self.shape if self.frame is None else self.frame.size
+        return self.shape if self.parent_buffer is None else self.parent_buffer.size
 
     @property
     def stride(self) -> int:
         """Elements from one sample to the next."""
-        found: int = prod(self.memory) + (0 if self.outside else SLACK)
+        found: int = prod(self.memory) + (0 if self.is_io else SLACK)
         return found
 
     @property
     def axes(self) -> Shape:
         """Axes of one sample as kernels take it: the model's own at inputs and outputs, one axis inside."""
-        return self.shape if self.outside else (self.stride,)
+        return self.shape if self.is_io else (self.stride,)
 
     @property
     def plane(self) -> Plane:
-        """Channels, rows and columns of the memory; the rows of a plain value are the pixels of one row."""
-        if self.plain or self.outside or len(self.shape) == 1:
+        """Channels, rows and columns of the memory; the rows of a row-major value are the pixels of one row."""
+        if self.row_major or self.is_io or len(self.shape) == 1:
             return self.shape[-1], 1, self.elements // self.shape[-1]
         channels, *rows, columns = self.memory
         return channels, prod(rows), columns
 
     def offset(self, place: Sequence[Any]) -> Any:
         """Where the element with these indices lies within its sample."""
-        start = (0,) * len(self.shape) if self.frame is None else self.frame.at
+        start = (0,) * len(self.shape) if self.parent_buffer is None else self.parent_buffer.at
         total: Any = 0
         for axis in self.order:
             index = place[axis] + start[axis] if start[axis] else place[axis]
@@ -113,7 +115,7 @@ class Layout:
     def at(self, row: Any, column: Any, channel: Any) -> Any:
         """Where a channel of a pixel of the plane lies within its sample."""
         channels, _, columns = self.plane
-        first, top, left = (0, 0, 0) if self.frame is None else self.frame.at
+        first, top, left = (0, 0, 0) if self.parent_buffer is None else self.parent_buffer.at
         row, column, channel = row + top, column + left, channel + first
         return (row * columns + column) * channels + channel
 
@@ -127,7 +129,7 @@ class Layout:
 
     def to_memory(self, values: np.ndarray) -> np.ndarray:
         """(batch, stride) array of a value (batch, *shape); what lies around it in its frame is zero."""
-        if self.frame is not None:
+        if self.parent_buffer is not None:
             around = np.zeros((len(values), *self.memory), self.values)
             around[self._part] = values
             values = around
@@ -152,7 +154,7 @@ class Layout:
     @property
     def _part(self) -> tuple[slice, ...]:
         """What of an array (batch, *memory) is the value."""
-        if self.frame is None:
+        if self.parent_buffer is None:
             return (slice(None),)
-        places = zip(self.frame.at, self.shape, strict=True)
+        places = zip(self.parent_buffer.at, self.shape, strict=True)
         return (slice(None), *(slice(start, start + size) for start, size in places))

@@ -96,9 +96,7 @@ class Listing:
 
     def to_json(self) -> dict[str, Any]:
         """The document for the artifact."""
-        layouts = {
-            name: {**asdict(layout), "shape": list(map(written, layout.shape))} for name, layout in self.layouts.items()
-        }
+        layouts = {name: _of_layout(layout) for name, layout in self.layouts.items()}
         calls = [_of_call(call) for call in self.calls]
         limits = {"limits": [limit.to_json() for limit in self.limits]} if self.limits else {}
         return {"calls": calls, "layouts": layouts, "inputs": self.inputs, "outputs": self.outputs, **limits}
@@ -128,10 +126,19 @@ def _of_call(call: Call) -> dict[str, Any]:
     return entry if call.lengths else {key: value for key, value in entry.items() if key != "lengths"}
 
 
+# What fields of a layout are called in the document.
+_NAMES = {"is_io": "outside", "row_major": "plain", "parent_buffer": "frame"}
+
+
+def _of_layout(layout: Layout) -> dict[str, Any]:
+    entry = {_NAMES.get(name, name): value for name, value in asdict(layout).items()}
+    return {**entry, "shape": list(map(written, layout.shape))}
+
+
 def _layout(entry: Mapping[str, Any]) -> Layout:
-    frame = entry.get("frame")
-    shape = tuple(map(read, entry["shape"]))
-    return Layout(**{**_tuples(entry), "shape": shape, "frame": frame and Frame(**_tuples(frame))})
+    fields = {name: entry[_NAMES.get(name, name)] for name in ("dtype", "is_io", "row_major", "parent_buffer")}
+    parent = fields.pop("parent_buffer")
+    return Layout(tuple(map(read, entry["shape"])), **fields, parent_buffer=parent and Frame(**_tuples(parent)))
 
 
 def _tuples(entry: Mapping[str, Any]) -> dict[str, Any]:

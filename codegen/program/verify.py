@@ -102,7 +102,7 @@ def _bits(array: np.ndarray) -> np.ndarray:
 def _buffer(layout: Layout, values: np.ndarray) -> np.ndarray:
     count = _count(layout, values)
     memory = layout.to_memory(values.reshape(count, *layout.shape))
-    return aligned(memory.reshape(count, *layout.shape) if layout.outside else memory)
+    return aligned(memory.reshape(count, *layout.shape) if layout.is_io else memory)
 
 
 def _count(layout: Layout, values: np.ndarray) -> int:

@@ -40,16 +40,22 @@ def build(folder: Path) -> None:
     def codes(*shape: int) -> np.ndarray:
         return random.integers(-64, 64, shape).astype(np.int8)
 
-    x, real, other = Layout((6, 7, 5), "uint8"), Layout((6, 7, 5), "float32"), Layout((6, 7, 5), "uint8", outside=True)
-    matrix, square, column = (Layout(shape, "float32", plain=True) for shape in ((5, 7), (7, 7), (7,)))
-    tokens = Layout((5,), "int64", outside=True)
+    x, real, other = Layout((6, 7, 5), "uint8"), Layout((6, 7, 5), "float32"), Layout((6, 7, 5), "uint8", is_io=True)
+    matrix, square, column = (Layout(shape, "float32", row_major=True) for shape in ((5, 7), (7, 7), (7,)))
+    tokens = Layout((5,), "int64", is_io=True)
     full, grouped = Window(6, (7, 5), (3, 2), (2, 1), (1, 2)), Window(6, (7, 5), (3, 3))
     dense_out = Layout((5, *full.output), "uint8")
     wide, half, each = (Layout((6, *grouped.output), kind) for kind in ("uint8", "float32", "uint8"))
     numbers = np.ones(6, np.float32)
-    framed, bordered = replace(dense_out, frame=Frame((7, 6, 5), (1, 2, 1))), Layout((6, 9, 8), "uint8")
-    placed, twice = replace(x, frame=Frame((6, 9, 8), (0, 1, 2))), replace(x, shape=(12, 7, 5), frame=Frame((13, 8, 6)))
-    inside, around = replace(real, frame=Frame((6, 9, 8), (0, 1, 2))), replace(half, frame=Frame((7, 8, 9), (1, 2, 1)))
+    framed, bordered = replace(dense_out, parent_buffer=Frame((7, 6, 5), (1, 2, 1))), Layout((6, 9, 8), "uint8")
+    placed, twice = (
+        replace(x, parent_buffer=Frame((6, 9, 8), (0, 1, 2))),
+        replace(x, shape=(12, 7, 5), parent_buffer=Frame((13, 8, 6))),
+    )
+    inside, around = (
+        replace(real, parent_buffer=Frame((6, 9, 8), (0, 1, 2))),
+        replace(half, parent_buffer=Frame((7, 8, 9), (1, 2, 1))),
+    )
     brief, bordered_brief, brief_half = (replace(v, dtype=BFLOAT16) for v in (real, bordered, half))
     gates = [functions.Function("LeakyRelu", (0.1,)), functions.Function("Sigmoid", is_gate=True)]
     stages = Epilogue((Lookup(np.arange(256)[::-1]), Sum(np.array([0.5, 0.25, 3]), 1, dense_out)))
@@ -128,7 +134,7 @@ def build(folder: Path) -> None:
     library.export_library(str(folder / "kernels.so"), options=FLAGS)
     arrays, calls = {}, []
     for index, (kernel, (_, inputs, output)) in enumerate(zip(compiled, kernels, strict=True)):
-        shapes = [(2, *layout.shape) if layout.outside else (2, layout.stride) for layout in (*inputs, output)]
+        shapes = [(2, *layout.shape) if layout.is_io else (2, layout.stride) for layout in (*inputs, output)]
         for place, (layout, shape) in enumerate(zip(inputs, shapes, strict=False)):
             made = random.integers(0, 256, shape) if layout.dtype == "uint8" else random.normal(size=shape)
             arrays[f"{index}/{place}"] = layout.encoded(made)

@@ -88,9 +88,9 @@ def integer(layer: LayerSpec, loops: Dense, stages: Sequence[RealStage] = ()) ->
         layer.epilogue,
     )
     beside = [*epilogue.others, *others_of(stages)]
-    loops = replace(loops, is_framed=any(value.frame is not None for value in (x, y, *beside)))
+    loops = replace(loops, is_framed=any(value.parent_buffer is not None for value in (x, y, *beside)))
     codes = weights.astype(np.int8)
-    loops, risky = _chained(loops, codes)
+    loops, unsafe = _chained(loops, codes)
     loops = replace(loops, in_nibbles=_stay_packed(loops, codes))
     assert not loops.in_nibbles or loops.cut.vectors % 2 == 0, "two vectors of weights share their bytes"
     isa, fitting = loops.isa, fits(weights, requantization.bias, requantization.factor)
@@ -98,7 +98,7 @@ def integer(layer: LayerSpec, loops: Dense, stages: Sequence[RealStage] = ()) ->
     constants: list[Stored] = [
         Nibbles(arranged, loops.unit * isa.lanes) if loops.in_nibbles else arranged,
         loops.pack_channels(requantization.bias.astype(np.int32)),
-        *risky,
+        *unsafe,
         loops.pack_channels(requantization.factor.astype(np.float32)),
         np.array([requantization.zero_point], np.float32),
         *epilogue.constants(isa),
@@ -126,15 +126,21 @@ def integer(layer: LayerSpec, loops: Dense, stages: Sequence[RealStage] = ()) ->
 
 def _chained(loops: Dense, codes: np.ndarray) -> tuple[Dense, list[Stored]]:
     """The loops, and which chains may overflow; where none does with these weights, the loops know all to be sure."""
-    if not loops.has_risky_links:
+    if not loops.has_unsafe_chains:
         return loops, []
-    risky = loops.risky_links(codes)
-    return (loops, [risky]) if risky.any() else (replace(loops, sums=loops.sums.all_sure), [])
+    unsafe = loops.unsafe_chains(codes)
+    return (loops, [unsafe]) if unsafe.any() else (replace(loops, accumulation=loops.accumulation.all_safe), [])
 
 
 def _stay_packed(loops: Dense, codes: np.ndarray) -> bool:
     """Whether reading the weights takes most of the time, and they can be read two to a byte."""
-    if not loops.isa.pick or loops.tile.m > 1 or not loops.is_weight_bound or loops.groups > 1 or loops.sums.parts > 1:
+    if (
+        not loops.isa.pick
+        or loops.tile.m > 1
+        or not loops.is_weight_bound
+        or loops.groups > 1
+        or loops.accumulation.parts > 1
+    ):
         return False
     values = values_of(codes)
     is_padded = loops.depth * loops.unit > loops.runs[2]  # with weights of 0
@@ -151,7 +157,7 @@ def real(
 ) -> Kernel:
     """The same in float32. stages: of the sums, one of the other's result."""
     beside = others_of(stages)
-    loops = replace(loops, is_framed=any(value.frame is not None for value in (x, y, *beside)))
+    loops = replace(loops, is_framed=any(value.parent_buffer is not None for value in (x, y, *beside)))
     constants = [_real_weights(loops, weights), loops.pack_channels(bias.astype(np.float32))]
     constants += constants_of(stages, loops.pack_channels)
 
@@ -177,7 +183,7 @@ def bfloat(
     """
     assert loops.runs[2] % loops.unit == 0, "what lies behind a run may be no number"
     beside = others_of(stages)
-    loops = replace(loops, is_framed=any(value.frame is not None for value in (x, y, *beside)))
+    loops = replace(loops, is_framed=any(value.parent_buffer is not None for value in (x, y, *beside)))
     scale = weights.scale.astype(np.float32)
     constants: list[Stored] = [
         BfloatCodes(Arranged(weights.codes.astype(np.int8), loops.order)),
@@ -222,7 +228,7 @@ def _staged(
 
 def _keep(isa: Isa, y: Layout, values: Sequence[Any], made: Any) -> None:
     for place, value in enumerate(values):
-        T.buffer_store(made, writing.kept(isa, y, value, isa.lanes), [span(place * isa.lanes, isa.lanes)])
+        T.buffer_store(made, writing.as_stored(isa, y, value, isa.lanes), [span(place * isa.lanes, isa.lanes)])
 
 
 def _body(kernel: DenseLoops) -> Any:
@@ -234,11 +240,11 @@ def _body(kernel: DenseLoops) -> Any:
 
     def body(grid: Grid, x: Any, *rest: Any) -> None:
         beside, (w, bias, *numbers, out) = rest[:others], rest[others:]
-        risky = numbers.pop(0) if loops.has_risky_links else None
+        unsafe = numbers.pop(0) if loops.has_unsafe_chains else None
         needed = loops.width == 2 or kernel.y.dtype == BFLOAT16
-        with writing.instructions(loops.isa, needed=needed), _nest(grid, loops) as (sample, tile, group_panel):
+        with writing.bfloat16_instructions(loops.isa, needed=needed), _nest(grid, loops) as (sample, tile, group_panel):
             pixel = tile // across, T.Bind(T.min(tile % across * pixels, width - pixels))
-            totals = _accumulate(kernel, grid, (x, w, bias, risky), (sample, *pixel), group_panel)
+            totals = _accumulate(kernel, grid, (x, w, bias, unsafe), (sample, *pixel), group_panel)
             sums = _placed(loops, totals, sample, pixel, group_panel)
             _store(kernel, grid, sums, out, group_panel % loops.panels, numbers, beside)
 
@@ -254,7 +260,10 @@ def _body_of_any_size(kernel: DenseLoops) -> Any:
 
     def body(grid: Grid, *buffers: Any) -> None:
         needed = loops.width == 2 or kernel.y.dtype == BFLOAT16
-        with writing.instructions(loops.isa, needed=needed), T.If(expressed(loops.area[1]) >= loops.cut.pixels):
+        with (
+            writing.bfloat16_instructions(loops.isa, needed=needed),
+            T.If(expressed(loops.area[1]) >= loops.cut.pixels),
+        ):
             with T.Then():
                 _tiles_of_any_size(kernel, grid, buffers)
             with T.Else():
@@ -266,13 +275,13 @@ def _body_of_any_size(kernel: DenseLoops) -> Any:
 def _tiles_of_any_size(kernel: DenseLoops, grid: Grid, buffers: Sequence[Any]) -> None:
     loops, (x, *rest) = kernel.loops, buffers
     beside, (w, bias, *numbers, out) = rest[: kernel.others], rest[kernel.others :]
-    risky = numbers.pop(0) if loops.has_risky_links else None
+    unsafe = numbers.pop(0) if loops.has_unsafe_chains else None
     pixels, width, panels = loops.cut.pixels, expressed(loops.area[1]), loops.groups * loops.panels
     tiles, stay, work = rounded_up(width, pixels), loops.cut.stay, typical(loops.products) // PRODUCTS
 
     def compute(sample: Any, tile: Any, panel: Any) -> None:
         pixel = 0, T.Bind(T.min(T.Cast("int64", tile) * pixels, width - pixels))
-        totals = _accumulate(kernel, grid, (x, w, bias, risky), (sample, *pixel), panel)
+        totals = _accumulate(kernel, grid, (x, w, bias, unsafe), (sample, *pixel), panel)
         _store(kernel, grid, _placed(loops, totals, sample, pixel, panel), out, panel % loops.panels, numbers, beside)
 
     if stay >= loops.tiles:
@@ -306,7 +315,7 @@ def _accumulate(
 
     buffers: input, weights, bias, which chains may overflow.
     """
-    loops, (x, w, bias, risky), sample = kernel.loops, buffers, pixel[0]
+    loops, (x, w, bias, unsafe), sample = kernel.loops, buffers, pixel[0]
     lanes, (pixels, panel, _) = loops.isa.lanes, loops.cut
     dtype, at = "int32" if loops.width == 1 else "float32", span(0, lanes)
     totals = [[grid.registers(lanes, dtype) for _ in range(panel)] for _ in range(pixels)]
@@ -325,12 +334,12 @@ def _accumulate(
         run = ky * run_columns + kx
 
         def operands(k: Any, part: int, p: int, j: int) -> tuple[Any, Any, Any, Any]:
-            taps = (run * loops.depth + k) * loops.sums.parts + part
+            taps = (run * loops.depth + k) * loops.accumulation.parts + part
             weight = group_panel * loops.panel_size + (taps * panel + j) * lanes * loops.unit
             return x, (sample, start + k * loops.unit + p * step * pitch), w, weight
 
         chain = (group_panel * run_rows * run_columns + run) * loops.links[0] + link
-        _add(loops, grid, totals, link * loops.links[1], operands, None if risky is None else risky[chain])
+        _add(loops, grid, totals, link * loops.links[1], operands, None if unsafe is None else unsafe[chain])
     if rows > 1:
         return [row for p in range(0, pixels, rows) for row in _by_pixel(totals[p : p + rows], loops.tile)]
     return [[total[at] for total in row] for row in totals]
@@ -355,14 +364,14 @@ def _by_pixel(tiles: Totals, shape: TileShape) -> list[list[Any]]:
     return [[T.Shuffle(column, order) for column in vectors] for order in places]
 
 
-def _add(loops: Dense, grid: Grid, totals: Totals, first: Any, operands: Operands, risky: Any) -> None:
+def _add(loops: Dense, grid: Grid, totals: Totals, first: Any, operands: Operands, unsafe: Any) -> None:
     """Add the products of a chain, in two halves where it may overflow."""
     length, half = loops.links[1], -(-loops.links[1] // 2)
-    sum_up = partial(_chain if loops.sums.chain > 1 else _units, loops, grid, totals, operands)
-    if risky is None:
+    sum_up = partial(_chain if loops.accumulation.chain > 1 else _units, loops, grid, totals, operands)
+    if unsafe is None:
         sum_up(first, length)
         return
-    with T.If(risky != T.uint8(0)):
+    with T.If(unsafe != T.uint8(0)):
         with T.Then():
             sum_up(first, half)
             sum_up(first + half, length - half)
@@ -374,7 +383,7 @@ def _units(loops: Dense, _grid: Grid, totals: Totals, operands: Operands, first:
     """Add products unit by unit."""
     at, rows = span(0, loops.isa.lanes), loops.tile.m
     with T.serial(count) as k:
-        for part in range(loops.sums.parts):
+        for part in range(loops.accumulation.parts):
             for p, row in enumerate(totals):
                 for j, total in enumerate(row):
                     pixels = range(p // rows * rows, p // rows * rows + rows)

@@ -18,7 +18,17 @@ from ptqc.codegen.kernels.families.functions import (
     unrounded,
 )
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.writing import Grid, Kernel, fill, instructions, kept, load, span, to_codes, vector
+from ptqc.codegen.kernels.writing import (
+    Grid,
+    Kernel,
+    as_stored,
+    bfloat16_instructions,
+    fill,
+    load,
+    span,
+    to_codes,
+    vector,
+)
 from ptqc.codegen.program.constants import Arranged, IndexSource, Order, Stored
 from ptqc.codegen.program.layout import BFLOAT16, Layout
 from ptqc.codegen.program.program import SUM_OF_PRODUCTS, Window
@@ -61,13 +71,13 @@ def real(
     constants += constants_of(functions)
 
     def settle(total: Any, _channel: Any, *numbers: Any) -> Any:
-        return kept(isa, y, composed(unrounded(functions, y), total, lanes, numbers), lanes)
+        return as_stored(isa, y, composed(unrounded(functions, y), total, lanes, numbers), lanes)
 
     family = family_with("depthwise_float", functions)
     body = _body(window, (x, y), lanes, settle)
 
     def with_instructions(*buffers: Any) -> None:
-        with instructions(isa, needed=y.dtype == BFLOAT16):
+        with bfloat16_instructions(isa, needed=y.dtype == BFLOAT16):
             body(*buffers)
 
     accuracy = accuracy_with(SUM_OF_PRODUCTS, functions)

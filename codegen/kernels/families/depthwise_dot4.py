@@ -12,9 +12,9 @@ import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.kernels.backend import LayerSpec
-from ptqc.codegen.kernels.epilogue import PACKED, PART, Epilogue, fits, narrow
+from ptqc.codegen.kernels.epilogue import PACKED, PART, Epilogue, fits, requantize
 from ptqc.codegen.kernels.families import build
-from ptqc.codegen.kernels.int16_accumulation import Sums
+from ptqc.codegen.kernels.int16_accumulation import Int16Accumulation
 from ptqc.codegen.kernels.isa import DOT, Isa
 from ptqc.codegen.kernels.writing import Grid, Kernel, fill, pieces, span, vector
 from ptqc.codegen.program.constants import Arranged, IndexSource, Order, Stored
@@ -32,7 +32,7 @@ class ColumnLoops:
 
     window: Window
     isa: Isa
-    sums: Sums
+    accumulation: Int16Accumulation
 
     @property
     def wide(self) -> int:
@@ -66,7 +66,7 @@ class ColumnLoops:
     def weight_order(self) -> Order:
         """Order of weights (channels, *kernel): block, column, inner product, part, vector of sums, lane, tap."""
         blocks, columns = len(self.starts), self.window.kernel[1]
-        sizes = (blocks, columns, self.heights, self.sums.parts, PACKED, self.isa.lanes, DOT)
+        sizes = (blocks, columns, self.heights, self.accumulation.parts, PACKED, self.isa.lanes, DOT)
         return Order(sizes, self._source)
 
     def _source(self, place: Sequence[Any]) -> IndexSource:
@@ -78,7 +78,9 @@ class ColumnLoops:
         channel = channel + (lane // PART * PACKED + total) * PART + lane % PART
         row = product * DOT + tap
         limits = (channel, self.window.channels), (row, tall)
-        return IndexSource((channel * tall + row) * wide + column, limits, part if self.sums.parts > 1 else None)
+        return IndexSource(
+            (channel * tall + row) * wide + column, limits, part if self.accumulation.parts > 1 else None
+        )
 
     def pack_channels(self, values: np.ndarray) -> np.ndarray:
         """One number per channel: block, vector of sums, lane."""
@@ -92,7 +94,7 @@ def takes(window: Window, isa: Isa) -> bool:
     return isa.packs is not None and worth and window.channels >= PART_BYTES
 
 
-def narrowed(isa: Isa, channels: int) -> Isa:
+def fitting_isa(isa: Isa, channels: int) -> Isa:
     """The instruction set with vectors of half the length where the whole ones would be half empty."""
     whole = PACKED * isa.lanes
     return isa.half if isa.half is not None and -channels % whole >= whole // 2 else isa
@@ -164,8 +166,8 @@ def _accumulate(loops: ColumnLoops, totals: list[list[Any]], place: Place, w: An
 def _add(loops: ColumnLoops, total: Any, taps: Any, w: Any, place: tuple[Any, int, int, int]) -> None:
     block, kx, height, q = place
     at, columns = span(0, loops.isa.lanes), loops.window.kernel[1]
-    for part in range(loops.sums.parts):
-        vectors = ((block * columns + kx) * loops.heights + height) * loops.sums.parts + part
+    for part in range(loops.accumulation.parts):
+        vectors = ((block * columns + kx) * loops.heights + height) * loops.accumulation.parts + part
         weights = loops.isa.weights(w, (vectors * PACKED + q) * loops.wide)
         T.buffer_store(total, loops.isa.add_products(total[at], taps, weights), [at])
 
@@ -205,4 +207,4 @@ def _settle(loops: ColumnLoops, totals: list[Any], numbers: Any, block: Any, cod
         T.Cast(vector("float32", lanes), total[span(0, lanes)]) * factor[span(block * loops.wide + q * lanes, lanes)]
         for q, total in enumerate(totals)
     ]
-    narrow(loops.isa, values, zero[0], codes, fitting=is_fitting, transposed=True)
+    requantize(loops.isa, values, zero[0], codes, fitting=is_fitting, transposed=True)

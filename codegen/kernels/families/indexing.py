@@ -1,6 +1,6 @@
 """Elements at places that are computed: gathering, and the places of largest and smallest elements.
 
-All values are plain, with every axis that the operator looks at.
+All values are row-major, with every axis that the operator looks at.
 """
 
 from math import prod

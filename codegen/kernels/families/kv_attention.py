@@ -26,7 +26,7 @@ Channels = Callable[[int], Any]
 
 
 @dataclass(frozen=True)
-class KeptRows(ABC):
+class KvRows(ABC):
     """How rows of channels lie in memory. parts: layouts (…, places, size), one behind the other in buffers."""
 
     parts: tuple[Layout, ...]
@@ -58,7 +58,7 @@ class KeptRows(ABC):
         """What gives vectors of a row, and the scale of all of it, if it has one. buffers: of the parts."""
 
 
-class RealRows(KeptRows):
+class RealRows(KvRows):
     """float32 or float16."""
 
     def row(self, buffers: Sequence[Any], sample: Any, row: Any, lanes: int) -> tuple[Channels, Any]:
@@ -67,7 +67,7 @@ class RealRows(KeptRows):
 
 
 @dataclass(frozen=True)
-class CodedRows(KeptRows):
+class CodedRows(KvRows):
     """Codes of a byte, and a float16 scale for each row: (code − middle) · scale."""
 
     middle: int
@@ -105,47 +105,47 @@ class PairedRows(CodedRows):
 class Places:
     """All places: those that are kept, and those behind them that lie apart, if any."""
 
-    kept: KeptRows
+    kv: KvRows
     new: RealRows | None
 
     @property
     def layouts(self) -> list[Layout]:
         """Of all inputs."""
-        return [*self.kept.parts, *(self.new.parts if self.new else ())]
+        return [*self.kv.parts, *(self.new.parts if self.new else ())]
 
     @property
     def count(self) -> Size:
         """Of a head."""
-        return self.kept.places + (self.new.places if self.new else 0)
+        return self.kv.places + (self.new.places if self.new else 0)
 
-    def stretches(self, buffers: Sequence[Any]) -> Iterator[tuple[KeptRows, Sequence[Any], Any]]:
+    def stretches(self, buffers: Sequence[Any]) -> Iterator[tuple[KvRows, Sequence[Any], Any]]:
         """Rows that lie together, with their buffers and the number of places before them. buffers: of all inputs."""
-        parts = len(self.kept.parts)
-        yield self.kept, buffers[:parts], T.int64(0)
+        parts = len(self.kv.parts)
+        yield self.kv, buffers[:parts], T.int64(0)
         if self.new:
-            yield self.new, buffers[parts:], expressed(self.kept.places)
+            yield self.new, buffers[parts:], expressed(self.kv.places)
 
     def lanes(self, isa: Isa) -> int:
         """Channels of a vector: of no more than lie together, and none is left over."""
-        run = self.kept.run
+        run = self.kv.run
         return min(isa.lanes, run & -run)
 
 
 def scores(q: Layout, keys: Places, y: Layout, isa: Isa) -> Kernel:
     """q kᵀ: (heads · rows, channels) times (heads, places, channels) is (heads · rows, places)."""
-    lanes, channels = keys.lanes(isa), keys.kept.channels
-    count = rows_of(q, keys.kept) or 0
+    lanes, channels = keys.lanes(isa), keys.kv.channels
+    count = rows_of(q, keys.kv) or 0
 
     def body(grid: Grid, queries: Any, *buffers: Any) -> None:
         *given, out = buffers
         places = expressed(keys.count)
-        with grid.rows(keys.kept.heads, q.elements * keys.count) as (sample, head):
+        with grid.rows(keys.kv.heads, q.elements * keys.count) as (sample, head):
             for first in range(0, count, MOST_ROWS):
                 chosen = [T.Bind(head * count + row) for row in range(first, min(first + MOST_ROWS, count))]
 
-                def product(kept: KeptRows, parts: Sequence[Any], row: Any, mine: Sequence[Any]) -> list[Any]:
+                def product(kv: KvRows, parts: Sequence[Any], row: Any, mine: Sequence[Any]) -> list[Any]:
                     """Vectors whose elements add up to the scores of a place."""
-                    read, scale = kept.row(parts, sample, row, lanes)
+                    read, scale = kv.row(parts, sample, row, lanes)
                     totals: list[Any] = [None] * len(mine)
                     for channel in range(0, channels, lanes):
                         key = T.Bind(read(channel))
@@ -154,17 +154,17 @@ def scores(q: Layout, keys: Places, y: Layout, isa: Isa) -> Kernel:
                             totals[place] = term if totals[place] is None else totals[place] + term
                     return [T.Bind(total if scale is None else total * fill(scale, lanes)) for total in totals]
 
-                def each(kept: KeptRows, parts: Sequence[Any], before: Any, mine: Sequence[Any] = chosen) -> None:
+                def each(kv: KvRows, parts: Sequence[Any], before: Any, mine: Sequence[Any] = chosen) -> None:
                     """All places of what is kept, in blocks of as many as a vector has."""
 
                     def visit(place: Any, block: int) -> None:
-                        start = T.Bind(T.Cast("int64", head) * expressed(kept.places) + place)
-                        found = added_up(lambda step: product(kept, parts, start + step, mine), block, lanes)
+                        start = T.Bind(T.Cast("int64", head) * expressed(kv.places) + place)
+                        found = added_up(lambda step: product(kv, parts, start + step, mine), block, lanes)
                         for query, sums in zip(mine, found, strict=True):
                             at = span(T.Cast("int64", query) * places + before + place, block)
                             T.buffer_store(out, sums, [sample, at])
 
-                    in_vectors(kept.places, lanes, visit)
+                    in_vectors(kv.places, lanes, visit)
 
                 for stretch in keys.stretches(given):
                     each(*stretch)
@@ -174,24 +174,24 @@ def scores(q: Layout, keys: Places, y: Layout, isa: Isa) -> Kernel:
 
 def mixed(weights: Layout, values: Places, y: Layout, isa: Isa) -> Kernel:
     """w v: (heads · rows, places) times (heads, places, channels) is (heads · rows, channels)."""
-    lanes, channels = values.lanes(isa), values.kept.channels
-    count = rows_of(y, values.kept) or 0
+    lanes, channels = values.lanes(isa), values.kv.channels
+    count = rows_of(y, values.kv) or 0
 
     def body(grid: Grid, shares: Any, *buffers: Any) -> None:
         *given, out = buffers
         places = expressed(values.count)
-        with grid.rows(values.kept.heads, y.elements * values.count) as (sample, head):
+        with grid.rows(values.kv.heads, y.elements * values.count) as (sample, head):
             for first in range(0, count, MOST_ROWS):
                 chosen = [T.Bind(head * count + row) for row in range(first, min(first + MOST_ROWS, count))]
                 totals = [[grid.registers(lanes, "float32") for _ in range(0, channels, lanes)] for _ in chosen]
                 for total in (total for row in totals for total in row):
                     T.buffer_store(total, fill(T.float32(0), lanes), [span(0, lanes)])
 
-                def each(kept: KeptRows, parts: Sequence[Any], before: Any, mine: Any = (chosen, totals)) -> None:
+                def each(kv: KvRows, parts: Sequence[Any], before: Any, mine: Any = (chosen, totals)) -> None:
                     """Add all places of what is kept."""
-                    with T.serial(expressed(kept.places)) as place:
-                        row = T.Bind(T.Cast("int64", head) * expressed(kept.places) + place)
-                        read, scale = kept.row(parts, sample, row, lanes)
+                    with T.serial(expressed(kv.places)) as place:
+                        row = T.Bind(T.Cast("int64", head) * expressed(kv.places) + place)
+                        read, scale = kv.row(parts, sample, row, lanes)
                         factors = []
                         for query in mine[0]:
                             share = shares[sample, T.Cast("int64", query) * places + before + place]
@@ -248,9 +248,9 @@ def _folded(total: Any, lanes: int) -> Any:
     return total
 
 
-def rows_of(x: Layout, kept: KeptRows) -> int | None:
+def rows_of(x: Layout, kv: KvRows) -> int | None:
     """Rows of each head of x (heads · rows, channels), if that number is one for all runs."""
-    width = kept.heads * kept.channels
+    width = kv.heads * kv.channels
     try:
         count, rest = x.elements // width, x.elements % width
     except UnknownSizeError:

@@ -18,13 +18,13 @@ LARGEST_TILE = 4
 
 
 def real(a: Layout, b: Layout, y: Layout, isa: Isa) -> Kernel:
-    """Matrices are the last two axes of plain values; axes in front may repeat."""
+    """Matrices are the last two axes of row-major values; axes in front may repeat."""
     if varies(y.shape[-2:]):
         return _of_any_size(a, b, y, isa)
     (height, width), depth = y.shape[-2:], a.shape[-1]
     lanes, tile = min(isa.lanes, width), min(LARGEST_TILE, height)
     tiles, blocks = -(-height // tile), -(-width // lanes)
-    heads = Layout(y.shape[:-2], "float32", plain=True)
+    heads = Layout(y.shape[:-2], "float32", row_major=True)
 
     def body(grid: Grid, left: Any, right: Any, out: Any) -> None:
         work = prod(y.shape) * depth
@@ -56,7 +56,7 @@ def _of_any_size(a: Layout, b: Layout, y: Layout, isa: Isa) -> Kernel:
     (height, width), depth = y.shape[-2:], a.shape[-1]
     tile = LARGEST_TILE if varies([height]) else min(LARGEST_TILE, height)
     lanes = isa.lanes if varies([width]) else min(isa.lanes, width)
-    heads = Layout(y.shape[:-2], "float32", plain=True)
+    heads = Layout(y.shape[:-2], "float32", row_major=True)
 
     def body(grid: Grid, left: Any, right: Any, out: Any) -> None:
         tiles = rounded_up(height, tile)
@@ -86,7 +86,7 @@ def _of_any_size(a: Layout, b: Layout, y: Layout, isa: Isa) -> Kernel:
 
 
 def matrices(a: Layout, b: Layout) -> tuple[Layout, Layout]:
-    """Two plain values with as many axes, the last two of which are matrices, as ONNX's MatMul takes them."""
+    """Two row-major values with as many axes, the last two of which are matrices, as ONNX's MatMul takes them."""
     right = b if len(b.shape) > 1 else replace(b, shape=(*b.shape, 1))
     rank = max(len(a.shape), len(right.shape))
     return a.with_rank(rank), right.with_rank(rank)
@@ -94,6 +94,6 @@ def matrices(a: Layout, b: Layout) -> tuple[Layout, Layout]:
 
 def _matrix(layout: Layout, place: Sequence[Any]) -> Any:
     """Where the matrix with these leading indices starts."""
-    leading = Layout(layout.shape[:-2], layout.dtype, plain=True)
+    leading = Layout(layout.shape[:-2], layout.dtype, row_major=True)
     inner = [0 if size == 1 else index for size, index in zip(leading.shape, place, strict=True)]
     return leading.offset(inner) * (layout.shape[-2] * layout.shape[-1])

@@ -95,8 +95,8 @@ def _copy_row(x: Layout, given: Any, row: Any, pixel: ElementRun, pitch: int, is
 
 def border(x: Layout, y: Layout, value: float, isa: Isa) -> Kernel:
     """What lies around x in y; x itself is there already."""
-    assert x.frame is not None
-    _, top, left = x.frame.at
+    assert x.parent_buffer is not None
+    _, top, left = x.parent_buffer.at
     channels, height, width = y.shape
 
     def by_element(grid: Grid, filler: Any, out: Any) -> None:
@@ -153,10 +153,10 @@ def transpose(x: Layout, y: Layout, axes: Sequence[int]) -> Kernel:
 
 def reshape(x: Layout, y: Layout, isa: Isa) -> Kernel:
     """The same elements, counted in the model's order, in another shape."""
-    if varies((*x.shape, *y.shape)) and all(value.outside or value.plain for value in (x, y)):
-        flat = Layout((x.elements,), x.dtype, plain=True)
+    if varies((*x.shape, *y.shape)) and all(value.is_io or value.row_major for value in (x, y)):
+        flat = Layout((x.elements,), x.dtype, row_major=True)
         return pointwise.copy(replace(x, shape=flat.shape), replace(y, shape=flat.shape), isa)
-    from_offset, to_offset = Layout(x.shape, x.dtype, outside=True), Layout(y.shape, y.dtype, outside=True)
+    from_offset, to_offset = Layout(x.shape, x.dtype, is_io=True), Layout(y.shape, y.dtype, is_io=True)
     return remap("reshape", x, y, lambda place: from_offset.place(to_offset.offset(place)))
 
 
@@ -235,7 +235,7 @@ def nearest(x: Layout, y: Layout, maps: Sequence[np.ndarray], isa: Isa) -> Kerne
 
 
 def constant(y: Layout, values: np.ndarray, isa: Isa) -> Kernel:
-    """The same plain values for every sample."""
+    """The same row-major values for every sample."""
 
     def body(grid: Grid, given: Any, out: Any) -> None:
         with grid.rows(1, y.elements) as (sample, _):
@@ -270,7 +270,7 @@ def concat(inputs: Sequence[Layout], y: Layout, axis: int, isa: Isa, placed: Col
 
     placed: inputs that lie in y already.
     """
-    if any(value.frame is not None for value in (*inputs, y)):
+    if any(value.parent_buffer is not None for value in (*inputs, y)):
         return _concat_pixels(inputs, y, isa, placed)
     slower = y.order[: y.order.index(axis)]
     count = prod(y.shape[other] for other in slower)

@@ -19,14 +19,14 @@ def takes(x: Layout, y: Layout, isa: Isa) -> bool:
     """Whether these are planes of few channels, large enough for whole vectors."""
     if varies(x.shape):
         return False
-    shaped = x.outside and not (y.outside or y.plain) and len(x.shape) == AXES and x.shape[0] <= MOST_CHANNELS
+    shaped = x.is_io and not (y.is_io or y.row_major) and len(x.shape) == AXES and x.shape[0] <= MOST_CHANNELS
     return shaped and isa.packs is not None and x.elements // x.shape[0] >= isa.widest("uint8")
 
 
 def quantize(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) -> Kernel:
     """Codes of real values; see `takes`."""
     channels, step = x.shape[0], isa.widest("uint8")
-    height, width = (x.shape[1], x.shape[2]) if y.frame is not None else (1, x.elements // channels)
+    height, width = (x.shape[1], x.shape[2]) if y.parent_buffer is not None else (1, x.elements // channels)
     blocks = -(-width // step)
 
     def body(grid: Grid, given: Any, numbers: Any, out: Any) -> None:
@@ -37,7 +37,7 @@ def quantize(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) -> K
                 place = (channel * height + row) * width + start
                 values = [_steps(given, sample, place + i * isa.lanes, numbers, isa) for i in range(epilogue.PACKED)]
                 codes = grid.registers(step, "uint8")
-                epilogue.narrow(isa, values, numbers[1], codes, fitting=False)
+                epilogue.requantize(isa, values, numbers[1], codes, fitting=False)
                 planes.append(codes[span(0, step)])
             for part in range(channels):
                 place = y.at(row, start, 0) + part * step

@@ -48,12 +48,12 @@ def pointwise(
     arrays = [x for x in operands if not isinstance(x, Layout)]
     alike = (x.shape == y.shape and x.order == y.order for x in inputs)
     values = (*inputs, y)
-    same = all(alike) and not any(x.frame is not None for x in values)
+    same = all(alike) and not any(x.parent_buffer is not None for x in values)
     if varies(y.shape):
         flat = _flat_of_any_size
     else:
         flat = _flat
-        same &= y.elements >= isa.lanes or not any(x.outside for x in values)
+        same &= y.elements >= isa.lanes or not any(x.is_io for x in values)
     body = flat(inputs, y, isa, value) if same and not arrays else _by_element(operands, y, value)
     return build(family, inputs, [*arrays, *constants], y, body)
 
@@ -68,7 +68,7 @@ def by_element(family: str, operands: Sequence[Operand], y: Layout, value: Value
 
 def with_array(family: str, x: Layout, y: Layout, array: np.ndarray, value: Callable[[Any, Any], Any]) -> Kernel:
     """value(element, number) with the constant's number at the same place; array: of y's rank, or 1 along an axis."""
-    fixed = Layout(array.shape, "float32", plain=True)
+    fixed = Layout(array.shape, "float32", row_major=True)
 
     def body(grid: Grid, given: Any, numbers: Any, out: Any) -> None:
         with grid.elements(y) as (sample, place):
@@ -88,7 +88,7 @@ def with_vector(
     operation: Callable[[Any, Any], Any],
     rounding: tuple[float, int] | None = None,
 ) -> Kernel:
-    """operation(element, number) with the number of the element's channel; of plain values.
+    """operation(element, number) with the number of the element's channel; of row-major values.
 
     numbers_of: (channels,). rounding: scale and zero point of codes that the results become.
     """
@@ -170,7 +170,7 @@ def _element(operand: Operand, buffer: Any, sample: Any, place: Sequence[Any]) -
     """The element of an operand at a place of the output."""
     if isinstance(operand, Layout):
         return T.Bind(load(operand, buffer, sample, operand.offset(_within(operand, place)), 1))
-    fixed = Layout(operand.shape, str(operand.dtype), plain=True)
+    fixed = Layout(operand.shape, str(operand.dtype), row_major=True)
     return T.Bind(buffer[fixed.offset(_within(fixed, place))])
 
 

@@ -1,4 +1,4 @@
-"""Sums, products, extremes and the like over any axes of plain values of any type, element by element."""
+"""Sums, products, extremes and the like over any axes of row-major values of any type, element by element."""
 
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
@@ -72,7 +72,7 @@ FOR_REALS_ONLY = ("ReduceL2", "ReduceMean")
 def reduce(op_type: str, x: Layout, y: Layout, axes: Collection[int]) -> Kernel:
     """One element of y for all of x along the axes."""
     how = REDUCTIONS[op_type]
-    kept = Layout(tuple(1 if axis in axes else size for axis, size in enumerate(x.shape)), x.dtype, plain=True)
+    kept = Layout(tuple(1 if axis in axes else size for axis, size in enumerate(x.shape)), x.dtype, row_major=True)
     count = prod(x.shape[axis] for axis in axes)
 
     def body(grid: Grid, given: Any, out: Any) -> None:

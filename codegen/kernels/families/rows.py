@@ -1,4 +1,4 @@
-"""Sums, means, largest elements, softmax and layer normalization along neighbouring axes of a plain value."""
+"""Sums, means, largest elements, softmax and layer normalization along neighbouring axes of a row-major value."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ class Rows:
 
     @classmethod
     def along(cls, shape: Sequence[Size], first: int, last: int, isa: Isa) -> "Rows":
-        """Axes first … last of a plain value."""
+        """Axes first … last of a row-major value."""
         stride = prod(shape[last + 1 :])
         length = prod(shape[first : last + 1])
         return cls(prod(shape) // length, length, stride, isa.lanes if stride == 1 else 1)

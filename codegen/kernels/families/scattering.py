@@ -1,7 +1,7 @@
 """A copy in which elements at computed places are others, or are joined with others.
 
 Places may repeat, so the work on a sample is not shared: updates count in their order, as in ONNX Runtime. All values
-are plain, with every axis that the operator looks at.
+are row-major, with every axis that the operator looks at.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

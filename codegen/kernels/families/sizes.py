@@ -26,7 +26,7 @@ def computed(sizes: Sequence[tuple[Size, ...]], lengths: Sequence[str]) -> Kerne
 
 def part(y: Layout, values: np.ndarray, starts: Sequence[Size], steps: Sequence[int]) -> Kernel:
     """Every `steps`-th element of an array that never changes, from `starts` on."""
-    fixed = Layout(values.shape, str(values.dtype), plain=True)
+    fixed = Layout(values.shape, str(values.dtype), row_major=True)
 
     def body(grid: Grid, given: Any, out: Any) -> None:
         with grid.elements(y) as (sample, place):

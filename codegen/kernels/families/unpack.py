@@ -8,7 +8,7 @@ import numpy as np
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as T  # noqa: N812
 
-from ptqc.codegen.kernels.writing import Constant, Grid, Kernel, Loops, narrowed
+from ptqc.codegen.kernels.writing import Constant, Grid, Kernel, Loops, bfloat16_bits
 from ptqc.codegen.program.constants import Order, half
 from ptqc.codegen.program.indexed import SPAN, Indexed
 from ptqc.codegen.program.program import CompiledKernel
@@ -115,7 +115,7 @@ def bfloats(size: int) -> Kernel:
 
     def body(grid: Grid, given: Any, out: Any) -> None:
         with grid.each([size]) as (index,):
-            T.buffer_store(out, narrowed(T.Cast("float32", given[index]), 1), [index])
+            T.buffer_store(out, bfloat16_bits(T.Cast("float32", given[index]), 1), [index])
 
     return Kernel("bfloats", (Constant("int8", size), Constant("uint16", size)), body)
 

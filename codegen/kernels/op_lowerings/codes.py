@@ -73,14 +73,14 @@ def _operands(builder: ProgramBuilder, step: LoweredStep) -> tuple[list[str], li
     varying = [name for name in step.inputs if name not in builder.constants]
     ranks = {len(builder.axes.shapes[name]) for name in varying} | {rank}
     outer = builder.axes.outer(*varying, str(output.name), touched=len(ranks) > 1)
-    names = builder.aligned(varying) if outer else [builder.plain(name) for name in varying]
+    names = builder.aligned(varying) if outer else [builder.row_major(name) for name in varying]
     layouts = [_of_rank(builder.layouts[n], v, builder, rank, outer) for n, v in zip(names, varying, strict=True)]
     left = iter(layouts)
     operands = [
         _fixed(builder.constants[name], rank, outer) if name in builder.constants else next(left)
         for name in step.inputs
     ]
-    return names, operands, Layout(builder.sizes(output)[outer:], "uint8", plain=layouts[0].plain)
+    return names, operands, Layout(builder.sizes(output)[outer:], "uint8", row_major=layouts[0].row_major)
 
 
 def _of_rank(layout: Layout, name: str, builder: ProgramBuilder, rank: int, outer: int) -> Layout:
@@ -101,7 +101,7 @@ def mean(builder: ProgramBuilder, step: LoweredStep) -> None:
     """A global average pool of codes."""
     builder.check_one_sample(step.node.inputs[0])
     x, y = input_params(step), output_params(step)
-    source = builder.inside(step.inputs[0])
+    source = builder.channels_last(step.inputs[0])
     given, layout = builder.layouts[source], Layout(builder.shape(step.node.outputs[0]), "uint8")
     factor = float(mean_factor(x, y, given.elements // given.shape[0]))
     kernel = pool.mean_codes(given, layout, builder.isa, (x.zero_point, y.zero_point), factor)
@@ -133,7 +133,7 @@ def _round(
 ) -> None:
     """What a QuantizeLinear makes of its float input."""
     params, source = params_of(node), builder.read(node.inputs[0], stored=True)
-    layout = replace(builder.layouts[source], dtype="uint8", outside=False)
+    layout = replace(builder.layouts[source], dtype="uint8", is_io=False)
     built = kernel(builder.layouts[source], layout, builder.isa, params.scale, params.zero_point)
     builder.add(built, [source], str(node.outputs[0].name), layout)
 
@@ -156,9 +156,9 @@ def softmax(builder: ProgramBuilder, node: ir.Node, output: ir.Node) -> None:
     if varies(sizes[axis : axis + 1]):
         raise Unsupported("its powers of e depend on how many there are")
     outer = builder.axes.outer(codes, touched=axis == 0)
-    source = builder.plain(codes)
+    source = builder.row_major(codes)
     powers, steps = softmax_table(x, sizes[axis]), float(softmax_steps(y))
-    whole = Layout(sizes[outer:], "uint8", plain=True)
+    whole = Layout(sizes[outer:], "uint8", row_major=True)
     exact = softmax_in_float64()
     kernel = rows.softmax_codes(whole, whole, builder.isa, axis - outer, powers, steps, y.zero_point, in_float64=exact)
     builder.add(kernel, [source], str(output.outputs[0].name), builder.layouts[source])

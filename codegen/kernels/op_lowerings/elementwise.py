@@ -135,7 +135,7 @@ def by_element(
     varying = [value for value in values if not builder.is_constant(value)]
     outer = real.outer(builder, varying, output)
     names, given = real.operands(builder, varying, output, outer)
-    layout = Layout(builder.sizes(output)[outer:], builder.dtype(output), plain=given[0].plain)
+    layout = Layout(builder.sizes(output)[outer:], builder.dtype(output), row_major=given[0].row_major)
     left = iter(given)
     operands: list[Operand] = [
         real.array(builder.number(value), len(layout.shape), outer) if builder.is_constant(value) else next(left)

@@ -83,7 +83,7 @@ def _convolution(
 def _product(
     builder: ProgramBuilder, node: ir.Node, kernels: Float8Kernels, weight: _Weight, name: str, scale: np.float32
 ) -> None:
-    codes, source = weight.codes, builder.plain(name)
+    codes, source = weight.codes, builder.row_major(name)
     x, factor = builder.layouts[source], scale * weight.scale * np.float32(number(node, "alpha", 1.0))
     planes, bias = codes.reshape(*codes.shape, 1, 1), bias_of_rows(builder, node, len(codes))
     spec = Float8LayerSpec(x, rows(builder, node, "float32"), vectors(x), planes, factor, bias)

@@ -40,7 +40,7 @@ def gather_nd(builder: ProgramBuilder, node: ir.Node) -> None:
 def at_places(builder: ProgramBuilder, node: ir.Node, outer: int, build: Build) -> None:
     """Append a kernel that reads a value at the places that another one holds."""
     (one, x), (other, places) = (builder.flat(value, outer) for value in node.inputs)
-    y = Layout(builder.sizes(node.outputs[0])[outer:], x.dtype, plain=True)
+    y = Layout(builder.sizes(node.outputs[0])[outer:], x.dtype, row_major=True)
     builder.add_as(build(x, places, y), [one, other], node.outputs[0], y)
 
 
@@ -67,7 +67,7 @@ def scattered(builder: ProgramBuilder, node: ir.Node, outer: int, build: Scatter
     reduction = text(node, "reduction", "none")
     if x.dtype == "bool" and reduction != "none":
         raise Unsupported("truth values are not added")
-    y = replace(x, outside=False, plain=True)
+    y = replace(x, is_io=False, row_major=True)
     builder.add_as(build(x, places, updates, y, reduction), [one, other, third], node.outputs[0], y)
 
 
@@ -77,7 +77,7 @@ def place_of_best(builder: ProgramBuilder, node: ir.Node) -> None:
     outer = builder.outer(node.inputs[0], node.outputs[0], touched=axis == 0)
     is_largest, is_last = node.op_type == "ArgMax", bool(integer(node, "select_last_index", 0))
     name, x = builder.flat(node.inputs[0], outer)
-    y = Layout(builder.sizes(node.outputs[0])[outer:], "int64", plain=True)
+    y = Layout(builder.sizes(node.outputs[0])[outer:], "int64", row_major=True)
     kernel = indexing.place_of_best(x, y, axis - outer, is_largest=is_largest, is_last=is_last)
     builder.add_as(kernel, [name], node.outputs[0], y)
 

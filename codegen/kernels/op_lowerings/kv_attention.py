@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ptqc.codegen.kernels.families import kv_attention as kept
-from ptqc.codegen.kernels.families.kv_attention import CodedRows, KeptRows, PairedRows, Places, RealRows
+from ptqc.codegen.kernels.families import kv_attention
+from ptqc.codegen.kernels.families.kv_attention import CodedRows, KvRows, PairedRows, Places, RealRows
 from ptqc.codegen.kernels.program_builder import ProgramBuilder
 from ptqc.codegen.program.layout import Layout
 from ptqc.ir.nodes import integer, integers, producer, required
@@ -21,7 +21,7 @@ class _Source:
     """names: of buffers."""
 
     names: tuple[str, ...]
-    kept: KeptRows
+    kv: KvRows
 
 
 def product(builder: ProgramBuilder, node: ir.Node) -> bool:
@@ -34,11 +34,11 @@ def product(builder: ProgramBuilder, node: ir.Node) -> bool:
     places, names = _places(builder, value)
     left = builder.in_order(builder.read(node.inputs[0]))
     given, output = builder.layouts[left], node.outputs[0]
-    layout = Layout(builder.shape(output), "float32", plain=True)
-    rows = kept.rows_of(given if is_turned else layout, places.kept)
-    if rows is None or rows > MOST_ROWS or places.kept.channels > MOST_CHANNELS:
+    layout = Layout(builder.shape(output), "float32", row_major=True)
+    rows = kv_attention.rows_of(given if is_turned else layout, places.kv)
+    if rows is None or rows > MOST_ROWS or places.kv.channels > MOST_CHANNELS:
         return False
-    write = kept.scores if is_turned else kept.mixed
+    write = kv_attention.scores if is_turned else kv_attention.mixed
     builder.add(write(given, places, layout, builder.isa), [left, *names], str(output.name), layout)
     return True
 
@@ -104,10 +104,10 @@ def _places(builder: ProgramBuilder, value: ir.Value) -> tuple[Places, list[str]
     joined = _joined(builder, value)
     if joined is None:
         source = _real(builder, value)
-        return Places(source.kept, None), list(source.names)
+        return Places(source.kv, None), list(source.names)
     past, new = (_packed(builder, joined[0]) or _real(builder, joined[0])), _real(builder, joined[1])
-    assert isinstance(new.kept, RealRows)
-    return Places(past.kept, new.kept), [*past.names, *new.names]
+    assert isinstance(new.kv, RealRows)
+    return Places(past.kv, new.kv), [*past.names, *new.names]
 
 
 def _real(builder: ProgramBuilder, value: ir.Value) -> _Source:

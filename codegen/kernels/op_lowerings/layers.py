@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ptqc.codegen.kernels.backend import KernelBackend, LayerSpec
 from ptqc.codegen.kernels.families import dense, depthwise, depthwise_dot4, matmul
 from ptqc.codegen.kernels.families.real_stages import RealStage, functions_of
-from ptqc.codegen.kernels.int16_accumulation import Sums
+from ptqc.codegen.kernels.int16_accumulation import Int16Accumulation
 from ptqc.codegen.kernels.op_lowerings import kv_attention
 from ptqc.codegen.kernels.op_lowerings.sliding import slide
 from ptqc.codegen.kernels.pending import IntegerLayer, IntegerProduct, PendingKernel, RealLayer
@@ -41,14 +41,14 @@ def integer_conv(builder: ProgramBuilder, step: LoweredStep) -> None:
     spec = LayerSpec(builder.layouts[source], layout, window, weights, requantization, groups=groups)
     is_depthwise = _is_depthwise(weights.shape, groups) and not builder.isa.by_element
     if is_depthwise and depthwise_dot4.takes(window, builder.isa):
-        isa = depthwise_dot4.narrowed(builder.isa, window.channels)
-        by_column = depthwise_dot4.ColumnLoops(window, isa, Sums.of(isa, weights))
+        isa = depthwise_dot4.fitting_isa(builder.isa, window.channels)
+        by_column = depthwise_dot4.ColumnLoops(window, isa, Int16Accumulation.of(isa, weights))
         builder.add(IntegerLayer(spec, partial(depthwise_dot4.integer, loops=by_column)), [source], step.output, layout)
     elif is_depthwise:
         builder.add(depthwise.integer(spec, builder.isa), [source], step.output, layout)
     else:
         spec = replace(spec, weights=weights.reshape(*weights.shape[:2], *window.kernel))
-        loops = Dense(window, len(weights), groups, builder.isa, 1, Sums.of(builder.isa, weights))
+        loops = Dense(window, len(weights), groups, builder.isa, 1, Int16Accumulation.of(builder.isa, weights))
         builder.add(IntegerLayer(spec, partial(_dense, builder.backend, loops)), [source], step.output, layout)
 
 
@@ -65,10 +65,10 @@ def integer_product(builder: ProgramBuilder, step: LoweredStep) -> None:
     x, real = input_params(step), has_float_output(step)
     y = None if real else output_params(step)
     factor = np.float32(x.scale) * scale if y is None else multiplier(x, scale, y)
-    source = builder.plain(step.inputs[0])
+    source = builder.row_major(step.inputs[0])
     layout = rows(builder, step.node, "float32" if real else "uint8")
     window = vectors(builder.layouts[source])
-    sums = Sums.of(builder.isa, weights)
+    sums = Int16Accumulation.of(builder.isa, weights)
     loops = Dense(window, len(weights), 1, builder.isa, 1, sums, is_streamed=_are_many(builder))
     bias = _with_zero_point(weights, bias, x.zero_point)
     planes = weights.reshape(*weights.shape, 1, 1)
@@ -124,8 +124,8 @@ def product(builder: ProgramBuilder, node: ir.Node) -> None:
         return
     weights = builder.number(node.inputs[1])
     source = builder.real(node.inputs[0])
-    if not builder.layouts[source].outside:
-        source = builder.plain(source)
+    if not builder.layouts[source].is_io:
+        source = builder.row_major(source)
     if integer(node, "transA", 0):
         raise Unsupported("only products of rows with one constant matrix have a kernel")
     weights = weights if integer(node, "transB", 0) else weights.T
@@ -159,7 +159,7 @@ def _product_of_activations(builder: ProgramBuilder, node: ir.Node) -> None:
     first, second, output = *node.inputs, node.outputs[0]
     ranks = {len(builder.sizes(value)) for value in (first, second, output)}
     if builder.outer(first, second, output, touched=len(ranks) > 1 or max(ranks) < BATCHED_MATRICES):
-        names = [builder.plain(builder.read(value)) for value in (first, second)]
+        names = [builder.row_major(builder.read(value)) for value in (first, second)]
         layout = rows(builder, node, "float32")
         a, b = (builder.layouts[name] for name in names)
         builder.add(matmul.real(a, b, layout, builder.isa), names, str(output.name), layout)
@@ -167,17 +167,17 @@ def _product_of_activations(builder: ProgramBuilder, node: ir.Node) -> None:
     (one, a), (other, b) = builder.whole(first), builder.whole(second)
     left, right = matmul.matrices(a, b)
     shape = (*np.broadcast_shapes(left.shape[:-2], right.shape[:-2]), left.shape[-2], right.shape[-1])
-    kernel = matmul.real(left, right, Layout(shape, "float32", plain=True), builder.isa)
+    kernel = matmul.real(left, right, Layout(shape, "float32", row_major=True), builder.isa)
     builder.add_whole(kernel, [one, other], [a, b], output)
 
 
 def rows(builder: ProgramBuilder, node: ir.Node, dtype: str) -> Layout:
     """The layout of a product: rows, one after the other."""
-    return Layout(builder.shape(node.outputs[0]), dtype, plain=True)
+    return Layout(builder.shape(node.outputs[0]), dtype, row_major=True)
 
 
 def vectors(given: Layout) -> Window:
-    """Rows of a plain value as the pixels of a plane with its channels last."""
+    """Rows of a row-major value as the pixels of a plane with its channels last."""
     channels = given.shape[-1]
     return Window(channels, (1, given.elements // channels))
 

@@ -25,7 +25,7 @@ Mode = Literal["reflect", "edge", "wrap"]
 
 def reshape(builder: ProgramBuilder, node: ir.Node) -> None:
     """Reshape, Flatten, Squeeze, Unsqueeze."""
-    source = builder.plain(builder.read(node.inputs[0])) if _is_of_any_size(builder, node) else None
+    source = builder.row_major(builder.read(node.inputs[0])) if _is_of_any_size(builder, node) else None
     builder.apply(node, lambda x, y: move.reshape(x, y, builder.isa), source)
 
 
@@ -50,9 +50,9 @@ def transpose(builder: ProgramBuilder, node: ir.Node) -> None:
 
 
 def _rename_axes(builder: ProgramBuilder, node: ir.Node, source: str) -> None:
-    """Transpose of a value that lies in memory as the plain result does."""
+    """Transpose of a value that lies in memory as the row-major result does."""
     given = builder.layouts[source]
-    layout = Layout(builder.shape(node.outputs[0]), given.dtype, plain=True)
+    layout = Layout(builder.shape(node.outputs[0]), given.dtype, row_major=True)
     builder.add(Alias(builder.isa), [source], str(node.outputs[0].name), layout)
 
 
@@ -124,7 +124,7 @@ def gather(builder: ProgramBuilder, node: ir.Node) -> None:
     outer = builder.outer(node.inputs[0], node.outputs[0], touched=axis == BATCH)
     places = builder.number(node.inputs[1])
     if places.ndim == 0:
-        source = builder.plain(builder.read(node.inputs[0]))
+        source = builder.row_major(builder.read(node.inputs[0]))
         place = int(places) if int(places) >= 0 else sizes[axis] + int(places)
         builder.apply(node, lambda x, y: move.pick(x, y, axis - outer, place), source, outer=outer)
         return
@@ -145,9 +145,9 @@ def _look_up(builder: ProgramBuilder, node: ir.Node) -> None:
     """Gather of rows of a constant table at places that are an input of the model: an embedding."""
     table, places = builder.number(node.inputs[0]), builder.read(node.inputs[1])
     builder.limit_places(node.inputs[1], len(table))
-    if not builder.layouts[places].outside:
-        places = builder.plain(places)
-    layout = Layout(builder.shape(node.outputs[0]), "float32", plain=True)
+    if not builder.layouts[places].is_io:
+        places = builder.row_major(places)
+    layout = Layout(builder.shape(node.outputs[0]), "float32", row_major=True)
     kernel = move.look_up(builder.layouts[places], layout, _stored(builder, node.inputs[0]) or [table], len(table))
     builder.add(kernel, [places], str(node.outputs[0].name), layout)
 
@@ -181,7 +181,9 @@ def concat(builder: ProgramBuilder, node: ir.Node) -> None:
         return
     names = builder.joinable(_parts(builder, node))
     first = builder.layouts[names[0]]
-    layout = Layout(builder.shape(node.outputs[0]), first.dtype, plain=any(builder.layouts[n].plain for n in names))
+    layout = Layout(
+        builder.shape(node.outputs[0]), first.dtype, row_major=any(builder.layouts[n].row_major for n in names)
+    )
     builder.add(Concat(builder.isa, axis - 1), names, str(node.outputs[0].name), layout)
 
 
@@ -207,7 +209,9 @@ def split(builder: ProgramBuilder, node: ir.Node) -> None:
             continue
         source = builder.operand(node.inputs[0], stored=True)
         given = builder.layouts[source]
-        builder.add(part, [source], str(value.name), Layout(builder.shape(value), given.dtype, plain=given.plain))
+        builder.add(
+            part, [source], str(value.name), Layout(builder.shape(value), given.dtype, row_major=given.row_major)
+        )
 
 
 def depth_to_space(builder: ProgramBuilder, node: ir.Node) -> None:

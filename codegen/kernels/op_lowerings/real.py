@@ -112,7 +112,7 @@ def binary(builder: ProgramBuilder, node: ir.Node) -> None:
     varying = [value for value in node.inputs if not builder.is_constant(value)]
     lead = outer(builder, varying, output)
     names, given = operands(builder, varying, output, lead, stored=True)
-    layout = Layout(builder.sizes(output)[lead:], "float32", plain=given[0].plain)
+    layout = Layout(builder.sizes(output)[lead:], "float32", row_major=given[0].row_major)
     for place, value in enumerate(node.inputs):
         if builder.is_constant(value):
             constant = place, _array(builder.number(value), len(layout.shape), lead)
@@ -138,7 +138,7 @@ def _fusible(
     if len(wide) == len(given):
         return Binary(builder.isa, node.op_type)
     (by_row,) = (place for place, x in enumerate(given) if x.shape != layout.shape)
-    if not layout.plain or given[by_row].shape != (*layout.shape[:-1], 1):
+    if not layout.row_major or given[by_row].shape != (*layout.shape[:-1], 1):
         return None
     built = functions.binary(node.op_type, given, layout, builder.isa)
     return RowBinary(builder.isa, node.op_type, by_row, built)
@@ -147,10 +147,10 @@ def _fusible(
 def _with_constant(
     builder: ProgramBuilder, node: ir.Node, layout: Layout, place: int, array: np.ndarray
 ) -> PendingKernel | None:
-    """The same with one number, or with one for each channel of a plain value."""
+    """The same with one number, or with one for each channel of a row-major value."""
     if array.size == 1:
         return Unary(builder.isa, Function(with_number(node.op_type, place), (float(array.item()),)))
-    if layout.plain and array.size == array.shape[-1] == layout.shape[-1]:
+    if layout.row_major and array.size == array.shape[-1] == layout.shape[-1]:
         return VectorBinary(builder.isa, node.op_type, place, array.reshape(-1))
     return None
 
@@ -189,7 +189,7 @@ def array(constant: np.ndarray, rank: int, outer: int) -> np.ndarray:
 def mean(builder: ProgramBuilder, node: ir.Node) -> None:
     """GlobalAveragePool."""
     builder.check_one_sample(node.inputs[0])
-    source = builder.inside(builder.real(node.inputs[0]))
+    source = builder.channels_last(builder.real(node.inputs[0]))
     builder.apply(node, lambda x, y: pool.mean(x, y, builder.isa), source)
 
 
@@ -223,7 +223,7 @@ def fold(builder: ProgramBuilder, node: ir.Node) -> None:
     rank, axes = len(builder.sizes(node.inputs[0])), _axes(builder, node)
     outer = builder.outer(node.inputs[0], node.outputs[0], touched=0 in axes)
     name, x = builder.flat(node.inputs[0], outer)
-    y = Layout(builder.sizes(node.outputs[0])[outer:], x.dtype, plain=True)
+    y = Layout(builder.sizes(node.outputs[0])[outer:], x.dtype, row_major=True)
     inner = [axis - outer for axis in axes]
     if x.dtype not in reductions.TYPES or (x.dtype != "float32" and node.op_type in reductions.FOR_REALS_ONLY):
         raise Unsupported(f"of {x.dtype} it has no kernel")
@@ -248,7 +248,7 @@ def softmax(builder: ProgramBuilder, node: ir.Node) -> None:
     """Softmax and LogSoftmax along an axis."""
     axis = integer(node, "axis", -1) % len(builder.sizes(node.inputs[0]))
     outer = builder.outer(node.inputs[0], touched=axis == 0)
-    source = builder.plain(builder.real(node.inputs[0]))
+    source = builder.row_major(builder.real(node.inputs[0]))
     logarithm = node.op_type == "LogSoftmax"
     builder.apply(
         node,
@@ -265,7 +265,7 @@ def normalize(builder: ProgramBuilder, node: ir.Node) -> None:
     if len([value for value in node.outputs if value.name]) > 1:
         raise Unsupported("only its result has a kernel")
     outer = builder.outer(node.inputs[0], touched=axis == 0)
-    source = builder.plain(builder.real(node.inputs[0]))
+    source = builder.row_major(builder.real(node.inputs[0]))
     scale = np.broadcast_to(builder.number(node.inputs[1]), sizes[axis:])
     given = input_of(node, 2)
     bias = np.zeros_like(scale) if given is None else np.broadcast_to(builder.number(given), scale.shape)

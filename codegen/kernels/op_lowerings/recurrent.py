@@ -41,7 +41,7 @@ def emit(builder: ProgramBuilder, node: ir.Node) -> None:
     hidden, count = weights.hidden, len(weights.is_reverse)
     before = [builder.whole(node.inputs[place]) for place in FIRST[: len(cell.states)] if input_of(node, place)]
     has_cells = len(cell.states) > 1
-    states = Layout((steps + has_cells, count, texts, hidden), "float32", plain=True)
+    states = Layout((steps + has_cells, count, texts, hidden), "float32", row_major=True)
     kernel = recurrent.states(node.op_type, given, [layout for _, layout in before], states, weights, builder.isa)
     inputs = [name, *(source for source, _ in before)]
     all_of = _output(node, 0)

@@ -58,11 +58,11 @@ def _interpolate(builder: ProgramBuilder, node: ir.Node, resized: Resized, outer
     for axis in axes or [len(after) - 1]:
         weights, shape = _weights(resized, axis, before, after), list(x.shape)
         shape[axis - outer] = after[axis]
-        y = Layout(tuple(shape), "float32", plain=True)
+        y = Layout(tuple(shape), "float32", row_major=True)
         made = str(output.name) if y.shape == after[outer:] else f"{output.name}@{axis}"
         name = builder.add(resample.along(x, y, axis - outer, weights), [name], made, y)
         x = y
-    builder.layouts[name] = Layout(builder.shape(output), "float32", plain=True)
+    builder.layouts[name] = Layout(builder.shape(output), "float32", row_major=True)
 
 
 def _weights(resized: Resized, axis: int, before: Shape, after: Shape) -> np.ndarray:

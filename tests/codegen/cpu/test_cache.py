@@ -18,7 +18,7 @@ from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Program, ProgramStep, Weights
 from ptqc.utils.store import Store
 
-LAYOUT = Layout((3,), "uint8", outside=True)
+LAYOUT = Layout((3,), "uint8", is_io=True)
 
 
 def table(shift: int) -> Program:

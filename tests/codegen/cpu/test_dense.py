@@ -17,7 +17,7 @@ from ptqc.codegen.cpu.isa import AVX2
 from ptqc.codegen.kernels import tiling
 from ptqc.codegen.kernels.backend import LayerSpec
 from ptqc.codegen.kernels.families import dense, depthwise, depthwise_dot4
-from ptqc.codegen.kernels.int16_accumulation import PAIR, Sums, overflows
+from ptqc.codegen.kernels.int16_accumulation import PAIR, Int16Accumulation, overflows
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.op_lowerings.layers import _with_zero_point
 from ptqc.codegen.kernels.requantization import Requantization
@@ -125,13 +125,13 @@ def integer_case(geometry: Geometry, chosen: Isa, seed: int, stretch: float = 1.
     requantization = Requantization(_with_zero_point(weights, bias, zero_point), factor, y.zero_point)
     layer = LayerSpec(given, made, window, weights, requantization, groups=geometry.groups)
     if geometry.is_depthwise and depthwise_dot4.takes(window, chosen):
-        isa = depthwise_dot4.narrowed(chosen, window.channels)
-        loops = depthwise_dot4.ColumnLoops(window, isa, Sums.of(isa, weights))
+        isa = depthwise_dot4.fitting_isa(chosen, window.channels)
+        loops = depthwise_dot4.ColumnLoops(window, isa, Int16Accumulation.of(isa, weights))
         kernel = depthwise_dot4.integer(layer, loops)
     elif geometry.is_depthwise:
         kernel = depthwise.integer(layer, chosen)
     else:
-        cut = Dense(window, geometry.outputs, geometry.groups, chosen, 1, Sums.of(chosen, weights))
+        cut = Dense(window, geometry.outputs, geometry.groups, chosen, 1, Int16Accumulation.of(chosen, weights))
         kernel = dense.integer(layer, cut)
     return Case(kernel, [given], [x], made), wanted
 
@@ -207,7 +207,7 @@ def test_listed_values_beyond_four_bits_stay_two_to_a_byte(
         weights = random.choice(values, (48, inputs, 1, 1)).astype(np.int8)
         weights.reshape(-1)[:count] = values
         codes = random.integers(0, 256, (BATCH, inputs, 1, 1)).astype(np.uint8)
-        loops = Dense(Window(inputs, (1, 1)), 48, 1, chosen, 1, Sums.of(chosen, weights))
+        loops = Dense(Window(inputs, (1, 1)), 48, 1, chosen, 1, Int16Accumulation.of(chosen, weights))
         requantization = Requantization(bias, np.ones(48, np.float32))
         kernel = dense.integer(LayerSpec(x, y, loops.window, weights, requantization), loops)
         assert isinstance(kernel.constants[0], Nibbles) == (stays and chosen is not AVX2)
@@ -239,8 +239,8 @@ def extreme_case(large: str, reach: int) -> tuple[Case, np.ndarray]:
     weights[0, 0] = -reach
     signs = np.where(np.arange(outputs) % 2, -1, 1)[:, None, None, None] * weights > 0
     codes = np.tile(np.where(signs, 255, 0).astype(np.uint8), (1, 1, 2, 2))[..., :5, :5]
-    loops = Dense(Window(24, (5, 5), (3, 3)), outputs, 1, AVX2, 1, Sums.of(AVX2, weights))
-    share = loops.risky_links(weights).mean()
+    loops = Dense(Window(24, (5, 5), (3, 3)), outputs, 1, AVX2, 1, Int16Accumulation.of(AVX2, weights))
+    share = loops.unsafe_chains(weights).mean()
     assert {"none": share == 0, "few": 0 < share < 0.5, "all": share > 0.5}[large]
     bias, ones = np.zeros(outputs, np.int32), np.ones(outputs, np.float32)
     layer = LayerSpec(x, y, loops.window, weights, Requantization(bias, ones))
@@ -259,10 +259,10 @@ def test_risky_chains_are_those_of_the_weights_in_the_order_of_the_kernel(data: 
     weights = np.random.default_rng(seed).integers(-64, 64, (outputs, inputs // groups, *kernel)).astype(np.int8)
     weights[np.random.default_rng(seed).random(weights.shape) < data.draw(st.sampled_from([0.0, 0.9, 0.999]))] = 1
     weights.reshape(-1)[0] = -64
-    loops = Dense(window, outputs, groups, AVX2, 1, Sums.of(AVX2, weights))
+    loops = Dense(window, outputs, groups, AVX2, 1, Int16Accumulation.of(AVX2, weights))
     rows, columns, _ = loops.runs
     ordered = loops.order(weights).reshape(groups * loops.panels, rows * columns, *loops.links, -1, PAIR)
-    np.testing.assert_array_equal(loops.risky_links(weights), overflows(ordered).any(-1).reshape(-1))
+    np.testing.assert_array_equal(loops.unsafe_chains(weights), overflows(ordered).any(-1).reshape(-1))
 
 
 @BEST_OF_THEM

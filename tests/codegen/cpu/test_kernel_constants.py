@@ -16,7 +16,7 @@ from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.cpu import isa, worker
 from ptqc.codegen.kernels.families import build
-from ptqc.codegen.kernels.int16_accumulation import Sums
+from ptqc.codegen.kernels.int16_accumulation import Int16Accumulation
 from ptqc.codegen.kernels.tiling import Dense
 from ptqc.codegen.kernels.writing import PROCESSOR, Grid
 from ptqc.codegen.program import constants
@@ -149,7 +149,7 @@ def ready_made(constant: Stored) -> np.ndarray:
 
 def halved(codes: np.ndarray) -> Arranged:
     """Weights of a layer whose channels and inputs do not fill its panels, in two halves."""
-    loops = Dense(Window(5, (4, 4), (2, 3)), 7, 1, isa.AVX2, 1, Sums(parts=2))
+    loops = Dense(Window(5, (4, 4), (2, 3)), 7, 1, isa.AVX2, 1, Int16Accumulation(parts=2))
     return Arranged(codes, loops.order)
 
 

@@ -21,7 +21,7 @@ from ptqc.codegen.cpu import isa, worker
 from ptqc.codegen.cpu.jobs import Choices
 from ptqc.codegen.cpu.target import build
 from ptqc.codegen.kernels.families import kv_attention
-from ptqc.codegen.kernels.families.kv_attention import CodedRows, KeptRows, PairedRows, Places, RealRows
+from ptqc.codegen.kernels.families.kv_attention import CodedRows, KvRows, PairedRows, Places, RealRows
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.jobs import write_job
 from ptqc.codegen.onnxruntime.export import Exported, export
@@ -70,7 +70,7 @@ CONSTANTS = {
 
 
 def layout(array: np.ndarray) -> Layout:
-    return Layout(array.shape[1:], str(array.dtype), plain=True)
+    return Layout(array.shape[1:], str(array.dtype), row_major=True)
 
 
 def packed(form: str, x: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
@@ -81,7 +81,7 @@ def packed(form: str, x: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
     return list(parts), FIXED[form].unpack(*parts)
 
 
-def rows_of(form: str, parts: list[np.ndarray]) -> KeptRows:
+def rows_of(form: str, parts: list[np.ndarray]) -> KvRows:
     layouts = tuple(layout(part) for part in parts)
     match form:
         case "int8":
@@ -107,7 +107,7 @@ def cases(form: str, places: int, channels: int, rows: int, chosen: Isa) -> tupl
             (noise(TEXTS, HEADS, rows, places + news), every, kv_attention.mixed),
         ):
             y = left.astype(np.float64) @ right
-            out = Layout(y.shape[1:], "float32", plain=True)
+            out = Layout(y.shape[1:], "float32", row_major=True)
             built = write(layout(left), layouts, out, chosen)
             made.append(Case(built, [layout(left), *layouts.layouts], [left, *given], out))
             wanted.append(y)

@@ -46,8 +46,8 @@ def test_concatenation_along_every_axis(chosen: Isa, tmp_path: Path) -> None:
             shapes = [tuple(size + (i * 5 if a == axis else 0) for a, size in enumerate((9, 4, 6))) for i in range(3)]
             values = [drawn(shape, "uint8") for shape in shapes]
             joined = np.concatenate(values, axis + 1)
-            given = [Layout(shape, "uint8", plain=plain) for shape in shapes]
-            y = Layout(joined.shape[1:], "uint8", plain=plain)
+            given = [Layout(shape, "uint8", row_major=plain) for shape in shapes]
+            y = Layout(joined.shape[1:], "uint8", row_major=plain)
             cases.append(Case(move.concat(given, y, axis, chosen), given, values, y))
             wanted.append(joined)
     for found, expected in zip(run(cases, chosen, tmp_path), wanted, strict=True):
@@ -58,7 +58,7 @@ def test_concatenation_along_every_axis(chosen: Isa, tmp_path: Path) -> None:
 def test_codes_of_planes(chosen: Isa, tmp_path: Path) -> None:
     cases, wanted = [], []
     for channels in range(1, planes.MOST_CHANNELS + 1):
-        x, y = Layout((channels, 9, 11), "float32", outside=True), Layout((channels, 9, 11), "uint8")
+        x, y = Layout((channels, 9, 11), "float32", is_io=True), Layout((channels, 9, 11), "uint8")
         values = np.random.default_rng(channels).normal(0, 30, (BATCH, *x.shape)).astype(np.float32)
         values.flat[:6] = [1e30, -1e30, np.inf, -np.inf, 0.5, 1.5]
         assert planes.takes(x, y, chosen)

@@ -7,26 +7,37 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from ptqc.codegen.cpu import isa
-from ptqc.codegen.kernels.int16_accumulation import LARGEST_CODE, LARGEST_SUM, LONGEST, PAIR, Sums, overflows
+from ptqc.codegen.kernels.int16_accumulation import (
+    LARGEST_CODE,
+    LARGEST_SUM,
+    LONGEST,
+    PAIR,
+    Int16Accumulation,
+    overflows,
+)
 
 WORDS = range(-(LARGEST_SUM + 1), LARGEST_SUM + 1)
 
 
 @pytest.mark.parametrize("reach", [1, 2, 4, 8, 16, 32, 64, 128])
 def test_the_largest_codes_and_weights_stay_in_range(reach: int) -> None:
-    sums = Sums.of(isa.AVX2, np.array([-reach, reach - 1], np.int8))
+    sums = Int16Accumulation.of(isa.AVX2, np.array([-reach, reach - 1], np.int8))
     halved = reach // sums.parts
-    assert sums.sure * PAIR * LARGEST_CODE * -halved in WORDS
+    assert sums.safe * PAIR * LARGEST_CODE * -halved in WORDS
     assert sums.parts == (2 if reach == 128 else 1)
-    assert sums.sure == LONGEST or sums.parts == 2 or (sums.sure + 1) * PAIR * LARGEST_CODE * reach > LARGEST_SUM
-    assert sums.chain == (1 if sums.parts == 2 else min(2 * sums.sure, LONGEST))
-    assert sums.all_sure.sure == sums.all_sure.chain == sums.chain
+    assert sums.safe == LONGEST or sums.parts == 2 or (sums.safe + 1) * PAIR * LARGEST_CODE * reach > LARGEST_SUM
+    assert sums.chain == (1 if sums.parts == 2 else min(2 * sums.safe, LONGEST))
+    assert sums.all_safe.safe == sums.all_safe.chain == sums.chain
 
 
 def test_only_sums_in_words_have_limits() -> None:
     weights = np.array([-128, 127], np.int8)
-    assert Sums.of(isa.AVX512_VNNI, weights) == Sums.of(isa.C, weights) == Sums(parts=1, chain=1)
-    assert Sums.of(isa.AVX2, np.array([0, 64], np.int8)) == Sums(parts=1, chain=2, sure=1)
+    assert (
+        Int16Accumulation.of(isa.AVX512_VNNI, weights)
+        == Int16Accumulation.of(isa.C, weights)
+        == Int16Accumulation(parts=1, chain=1)
+    )
+    assert Int16Accumulation.of(isa.AVX2, np.array([0, 64], np.int8)) == Int16Accumulation(parts=1, chain=2, safe=1)
 
 
 @given(hnp.arrays(np.int8, (3, 5, PAIR), elements=st.integers(-64, 64)))
@@ -39,6 +50,6 @@ def test_what_overflows_is_what_some_codes_drive_out_of_range(weights: np.ndarra
 
 @given(st.integers(1, 5000), st.integers(1, LONGEST))
 def test_chains_cover_a_run_and_read_little_more(units: int, chain: int) -> None:
-    count, length = Sums(chain=chain).links(units)
+    count, length = Int16Accumulation(chain=chain).links(units)
     assert length <= chain
     assert 0 <= count * length - units < LONGEST

@@ -9,7 +9,7 @@ pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 
 from ptqc.codegen.cpu import isa
 from ptqc.codegen.kernels.families.depthwise_dot4 import ColumnLoops
-from ptqc.codegen.kernels.int16_accumulation import Sums
+from ptqc.codegen.kernels.int16_accumulation import Int16Accumulation
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.tiling import Cut, Dense
 from ptqc.codegen.program.program import Window
@@ -45,7 +45,7 @@ def test_other_cuts_leave_as_many_pieces_for_threads(
 def test_columns_hold_every_weight_once(chosen: Isa, channels: int, tall: int, reach: int) -> None:
     window = Window(channels, (9, 9), (tall, 3))
     weights = np.random.default_rng(channels).integers(-reach, reach, (channels, tall, 3)).astype(np.int8)
-    loops = ColumnLoops(window, chosen, Sums.of(chosen, weights))
+    loops = ColumnLoops(window, chosen, Int16Accumulation.of(chosen, weights))
     packed = loops.weight_order(weights).astype(int).reshape(len(loops.starts), -1)
     for start, block in zip(loops.starts, packed, strict=True):
         assert block.sum() == weights[start : start + loops.wide].astype(int).sum()
@@ -53,7 +53,7 @@ def test_columns_hold_every_weight_once(chosen: Isa, channels: int, tall: int, r
 
 @pytest.mark.parametrize("chosen", [isa.AVX2, isa.AVX512_VNNI])
 def test_a_block_of_columns_is_ordered_as_bytes_interleave(chosen: Isa) -> None:
-    order = ColumnLoops(Window(64, (5, 5), (3, 3)), chosen, Sums()).order
+    order = ColumnLoops(Window(64, (5, 5), (3, 3)), chosen, Int16Accumulation()).order
     assert sorted(order.reshape(-1)) == list(range(4 * chosen.lanes))
     np.testing.assert_array_equal(order[0, :8], [0, 1, 2, 3, 16, 17, 18, 19])
     np.testing.assert_array_equal(order[1, :4], [4, 5, 6, 7])

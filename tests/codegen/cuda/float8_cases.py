@@ -123,7 +123,7 @@ def rounding(scale: float) -> Case:
         ratio = x / np.float32(scale)
     codes = np.clip(ratio, -448, 448).astype(ml_dtypes.float8_e4m3fn).view(np.uint8)
     codes = np.where(np.isnan(ratio), np.uint8(127), codes)
-    given, made = Layout(x.shape[1:], "float32", plain=True), Layout(x.shape[1:], "uint8", plain=True)
+    given, made = Layout(x.shape[1:], "float32", row_major=True), Layout(x.shape[1:], "uint8", row_major=True)
     return Case(
         pointwise.quantize_float8(given, made, CUDA.isa, scale, code).compile(CUDA.loops), given, made, x, codes
     )
@@ -133,7 +133,7 @@ def going_back(scale: float) -> Case:
     """Every code that is a number."""
     codes = np.arange(256, dtype=np.uint8)
     codes = codes[codes & 127 != 127][None]
-    given, made = (Layout(codes.shape[1:], dtype, plain=True) for dtype in ("uint8", "float32"))
+    given, made = (Layout(codes.shape[1:], dtype, row_major=True) for dtype in ("uint8", "float32"))
     wanted = codes.view(ml_dtypes.float8_e4m3fn).astype(np.float32) * np.float32(scale)
     return Case(
         pointwise.dequantize_float8(given, made, CUDA.isa, scale).compile(CUDA.loops), given, made, codes, wanted

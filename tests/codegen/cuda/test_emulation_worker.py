@@ -17,7 +17,7 @@ from ptqc.codegen.program.listing import Call, Listing
 from ptqc.runtime.interface import KERNELS
 from ptqc.utils.store import write_npz
 
-LAYOUTS = {name: Layout((5,), "uint8", outside=True) for name in "xy"}
+LAYOUTS = {name: Layout((5,), "uint8", is_io=True) for name in "xy"}
 LISTING = Listing((Call("invert", "invert", ("x",), "y", "y", 0, operations=10),), LAYOUTS, ("x",), ("y",))
 # Samples of the runs.
 BATCHES = (1, 4, 1)

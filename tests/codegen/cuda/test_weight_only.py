@@ -72,6 +72,6 @@ def test_scales_of_sixteen_outputs_lie_side_by_side() -> None:
     ],
 )
 def test_other_sizes_are_declined(bits: int, inputs: int, block: int, told: str) -> None:
-    x, y = Layout((inputs,), "float16", plain=True), Layout((16,), "float32", plain=True)
+    x, y = Layout((inputs,), "float16", row_major=True), Layout((16,), "float32", row_major=True)
     with pytest.raises(Unsupported, match=told):
         product(x, y, WeightOnly(bits, 16, inputs, block, 8), np.zeros((16, inputs), np.int8), np.ones((16, 1)))

@@ -58,7 +58,7 @@ def case(bits: int, block: int, rows: int, sizes: tuple[int, int], dtype: str, s
     scales = (random.uniform(0.5, 2, (outputs, inputs // block)) / 2 ** (bits + 2)).astype(np.float16)
     scales = scales if seed % 2 else scales.astype(np.float32)
     wanted = x.astype(np.float64) @ (codes * np.repeat(scales.astype(np.float64), block, axis=1)).T
-    given, made = Layout((inputs,), "float16", plain=True), Layout((outputs,), dtype, plain=True)
+    given, made = Layout((inputs,), "float16", row_major=True), Layout((outputs,), dtype, row_major=True)
     weights = weight_only.WeightOnly(bits, outputs, inputs, block, 8 if rows <= 8 else 16)
     kernel = weight_only.product(given, made, weights, codes, scales).compile(ThreadLoops())
     return Case(kernel, given, made, x, wanted, TOLERANCE[dtype])

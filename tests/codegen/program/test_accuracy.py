@@ -11,7 +11,7 @@ from ptqc.codegen.program.program import SUM_OF_PRODUCTS, Accuracy
 from ptqc.codegen.program.verify import Made, judged_calls
 
 CALL = Call("float8_mma", "k", ("x",), "y", "y", 0, accuracy=replace(SUM_OF_PRODUCTS, of_chip=2.0**-10))
-LISTING = Listing((CALL,), {name: Layout((5,), "float32", outside=True) for name in "xy"}, ("x",), ("y",))
+LISTING = Listing((CALL,), {name: Layout((5,), "float32", is_io=True) for name in "xy"}, ("x",), ("y",))
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ CALLS = tuple(
     for block, first in (("a", "x"), ("b", "a_sums"))
     for before, (stage, family) in zip((first, f"{block}_real", f"{block}_codes"), FAMILIES.items(), strict=True)
 )
-LISTING = Listing(CALLS, {name: Layout((SIZE,), dtype, outside=True) for name, dtype in KINDS.items()}, ("x",), ())
+LISTING = Listing(CALLS, {name: Layout((SIZE,), dtype, is_io=True) for name, dtype in KINDS.items()}, ("x",), ())
 
 
 class Library:

@@ -21,7 +21,7 @@ def _step(given: str, made: str) -> ProgramStep:
 def program(steps: list[tuple[str, str]], sizes: Mapping[str, Any]) -> Program:
     """steps: (names of inputs, name of output), one letter each; the last output is the program's."""
     made = tuple(ProgramStep(NOTHING, tuple(inputs), output, output) for inputs, output in steps)
-    layouts = {name: Layout((size,), "uint8", outside=True) for name, size in sizes.items()}
+    layouts = {name: Layout((size,), "uint8", is_io=True) for name, size in sizes.items()}
     return Program(made, layouts, ("x",), (steps[-1][1],))
 
 
@@ -43,7 +43,7 @@ def test_a_value_nobody_reads_has_memory_of_its_own() -> None:
 def test_what_is_placed_in_a_value_shares_its_memory_from_the_start() -> None:
     steps = [_step("x", "a"), _step("x", "b"), _step("b", "c")]
     steps += [ProgramStep(NOTHING, ("a", "c"), "w", "w", placed=("a",)), _step("w", "y")]
-    layouts = {name: Layout((8,), "uint8", outside=True) for name in "xabcwy"}
+    layouts = {name: Layout((8,), "uint8", is_io=True) for name in "xabcwy"}
     found = memory.plan(Program(tuple(steps), layouts, ("x",), ("y",)))
     assert found.slots["a"] == found.slots["w"]
     assert len({found.slots[name] for name in "wbc"}) == 3

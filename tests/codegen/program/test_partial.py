@@ -13,9 +13,9 @@ from ptqc.codegen.program.partial import Cropping, PartialRun
 from ptqc.codegen.program.verify import Loaded
 
 LAYOUTS = {
-    "x": Layout((4, 6, 5), "uint8", outside=True),
+    "x": Layout((4, 6, 5), "uint8", is_io=True),
     "y": Layout((4, 6, 5), "uint8"),
-    "z": Layout((4, 6, 5), "uint8", frame=Frame((8, 9, 9), (4, 1, 2))),
+    "z": Layout((4, 6, 5), "uint8", parent_buffer=Frame((8, 9, 9), (4, 1, 2))),
 }
 X = np.random.default_rng(0).integers(0, 256, (3, 4, 6, 5)).astype(np.uint8)
 VALUES = {"x": X, "y": 255 - X, "z": 255 - (255 - X)}
