@@ -21,7 +21,7 @@ from ptqc.ir.lowered import Lowered
 from ptqc.ir.nodes import required
 from ptqc.ir.operators import clip_bounds, data_inputs, keeps_codes
 from ptqc.ir.operators.base import params_of
-from ptqc.runtime.lengths import Length, Limit, Shape, Size, Varying, narrowest
+from ptqc.runtime.lengths import Limit, Shape, Size, SymDim, SymExpr, narrowest
 
 
 @dataclass
@@ -44,7 +44,7 @@ class ProgramBuilder:
     functions: dict[str, tuple[str, np.ndarray]] = field(default_factory=dict)
     reals: dict[str, tuple[ir.Value, Function]] = field(default_factory=dict)
     bfloats: dict[str, bool] = field(default_factory=dict)
-    lengths: tuple[Length, ...] = ()
+    lengths: tuple[SymDim, ...] = ()
     points: tuple[Mapping[str, int], ...] = ({},)
     numbers: Mapping[str, tuple[np.ndarray, ...]] = field(default_factory=dict)
     largest: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class ProgramBuilder:
 
     def limit(self, size: Size, most: int) -> None:
         """Let a size be no larger than a number."""
-        if isinstance(size, Varying):
+        if isinstance(size, SymExpr):
             constant = dict(size.terms).get((), 0)
             self.limits.append(Limit(size - constant, most - constant))
 

@@ -12,7 +12,7 @@ from ptqc.codegen.kernels.int16_accumulation import IN_INT32, PAIR, Int16Accumul
 from ptqc.codegen.kernels.isa import DOT, Isa, TileShape
 from ptqc.codegen.program.constants import IndexSource, Order
 from ptqc.codegen.program.program import Window
-from ptqc.runtime.lengths import typical, varies
+from ptqc.runtime.lengths import hint, varies
 
 LARGEST_TILE, LARGEST_PANEL = 14, 4
 # Pixels of further tiles that are worth a trial, and pieces that an order of the loops has to leave for threads.
@@ -137,7 +137,7 @@ class Dense:
     def usual(self) -> tuple[int, int]:
         """The area, of a usual size where it varies."""
         height, width = self.area
-        return typical(height), typical(width)
+        return hint(height), hint(width)
 
     @cached_property
     def cut(self) -> Cut:

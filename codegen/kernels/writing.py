@@ -13,7 +13,7 @@ from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.program.constants import Stored
 from ptqc.codegen.program.layout import BFLOAT16, Layout
 from ptqc.codegen.program.program import USUAL, Accuracy, Alternatives, CompiledKernel
-from ptqc.runtime.lengths import Size, Varying, given, typical, varies
+from ptqc.runtime.lengths import Size, SymExpr, hint, varies, with_lengths
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def write(
         handles = [T.arg(f"a{i}", T.handle()) for i in range(len(arguments))]
         sizes = {name: T.arg(name, T.int64()) for name in lengths}
         batch = T.int64()
-        with given(sizes):
+        with with_lengths(sizes):
             declared = [_declared(handle, argument, batch) for handle, argument in zip(handles, arguments, strict=True)]
             buffers = (_flat(buffer, argument, batch) for buffer, argument in zip(declared, arguments, strict=True))
             body(Grid(batch, loops), *buffers)
@@ -154,7 +154,7 @@ def _flat(buffer: Any, argument: Argument, batch: Any) -> Any:
 
 def expressed(size: Any) -> Any:
     """A size as a kernel's own expression, where it varies."""
-    return size.expression if isinstance(size, Varying) else size
+    return size.expression if isinstance(size, SymExpr) else size
 
 
 def in_float32(size: Any) -> Any:
@@ -235,7 +235,7 @@ class ProcessorLoops:
         count = in_int64(first)
         total = batch * count
         with ExitStack() as loops:
-            is_shared = typical(work) >= PARALLEL_WORK and (not isinstance(first, int) or first > 1)
+            is_shared = hint(work) >= PARALLEL_WORK and (not isinstance(first, int) or first > 1)
             index = loops.enter_context(_sliced(total) if is_shared else T.serial(total))
             sample = T.Bind(index // count)
             row = T.Bind(T.Cast("int32", index % count))

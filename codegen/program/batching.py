@@ -26,7 +26,7 @@ from ptqc.execution.onnxruntime import Feeds, Runner, session_options
 from ptqc.ir.nodes import has_open_batch
 from ptqc.ir.operators import Operator, Trait, keeps_codes, known
 from ptqc.ir.sites import IN_FLOAT
-from ptqc.runtime.lengths import Length, Shape, at, names_of, read, written
+from ptqc.runtime.lengths import Shape, SymDim, at, names_of, read, written
 
 Made = TypeVar("Made")
 
@@ -146,7 +146,7 @@ class Seen:
     shapes: Mapping[str, Shape]
     dtypes: Mapping[str, str]
     fixed: Mapping[str, np.ndarray] = field(default_factory=dict)
-    lengths: tuple[Length, ...] = ()
+    lengths: tuple[SymDim, ...] = ()
     points: tuple[Mapping[str, int], ...] = ()
 
     @classmethod
@@ -200,7 +200,7 @@ class Seen:
         """Inverse of `to_json`."""
         shapes = {name: tuple(map(read, shape)) for name, shape in document["shapes"].items()}
         fixed = {name: np.array(**entry) for name, entry in document["fixed"].items()}
-        lengths = tuple(Length(**entry) for entry in document["lengths"])
+        lengths = tuple(SymDim(**entry) for entry in document["lengths"])
         return cls(shapes, document["dtypes"], fixed, lengths, tuple(document["points"]))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Program
-from ptqc.runtime.lengths import Size, Varying, at, typical
+from ptqc.runtime.lengths import Size, SymExpr, at, hint
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def plan(program: Program) -> Memory:
     slots: dict[str, int] = {}
     taken: list[list[range]] = []
     sizes: list[tuple[Size, ...]] = []
-    for name in sorted(lives, key=lambda name: (-typical(size(program.layouts[name])), lives[name].start)):
+    for name in sorted(lives, key=lambda name: (-hint(size(program.layouts[name])), lives[name].start)):
         slot = next((i for i, other in enumerate(taken) if not any(_meet(lives[name], o) for o in other)), len(taken))
         if slot == len(taken):
             taken.append([])
@@ -48,7 +48,7 @@ def plan(program: Program) -> Memory:
 
 def _with(sizes: tuple[Size, ...], more: Size) -> tuple[Size, ...]:
     """Sizes, of which the largest counts, with one more."""
-    varying = [size for size in dict.fromkeys((*sizes, more)) if isinstance(size, Varying)]
+    varying = [size for size in dict.fromkeys((*sizes, more)) if isinstance(size, SymExpr)]
     fixed = [size for size in (*sizes, more) if isinstance(size, int)]
     return (*varying, *([max(fixed)] if fixed else []))
 

@@ -16,7 +16,7 @@ from ptqc.codegen.program.inputs import resized
 from ptqc.errors import NoKernel
 from ptqc.execution.onnxruntime import Feeds
 from ptqc.ir.nodes import has_open_first_axis
-from ptqc.runtime.lengths import Length, Size, Varying, at, names_of, size_of
+from ptqc.runtime.lengths import Size, SymDim, SymExpr, at, names_of, size_of
 
 Lengths = Mapping[str, int]
 Sizes = Mapping[str, tuple[int, ...]]
@@ -106,7 +106,7 @@ class Probe:
 class Direction:
     """A length, and the groups that grow with it."""
 
-    length: Length
+    length: SymDim
     groups: tuple[str, ...]
 
     @property
@@ -154,7 +154,7 @@ def _candidates(probe: Probe, group: OpenAxes, size: int) -> Iterator[Direction]
     rest = [other.name for other in others if other.name not in equal]
     sets = [(), equal, *((name,) for name in (*equal, *rest)), *((*equal, name) for name in rest), (*equal, *rest)]
     for names in dict.fromkeys(sets):
-        yield Direction(Length(group.name, size), (group.name, *names))
+        yield Direction(SymDim(group.name, size), (group.name, *names))
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class Varied:
     in front. runs: inputs of such sizes.
     """
 
-    lengths: tuple[Length, ...]
+    lengths: tuple[SymDim, ...]
     shapes: Mapping[str, tuple[Any, ...]]
     points: tuple[Lengths, ...]
 
@@ -219,7 +219,7 @@ def _fitted(probe: Probe, chosen: Sequence[Direction]) -> tuple[Varied, set[str]
 
 def _shrinks(size: Size) -> bool:
     """Whether it gets smaller where a length gets larger."""
-    return isinstance(size, Varying) and any(factor < 0 for product, factor in size.terms if product)
+    return isinstance(size, SymExpr) and any(factor < 0 for product, factor in size.terms if product)
 
 
 def _steps(count: int) -> list[tuple[int, ...]]:
@@ -270,12 +270,12 @@ def _is_right_without(
 def _with_least(found: Varied) -> Varied:
     """With the least that lengths may be so that no value is without elements."""
     least = dict.fromkeys((length.name for length in found.lengths), 1)
-    for size in {size for shape in found.shapes.values() for size in shape if isinstance(size, Varying)}:
+    for size in {size for shape in found.shapes.values() for size in shape if isinstance(size, SymExpr)}:
         terms = dict(size.terms)
         for name in names_of([size]):
             factor = terms.get((name,), 0)
             others = sum(number for product, number in terms.items() if product and product != (name,))
             if factor > 0:
                 least[name] = max(least[name], -(-(1 - terms.get((), 0) - max(others, 0)) // factor))
-    lengths = tuple(Length(each.name, each.seen, least[each.name]) for each in found.lengths)
+    lengths = tuple(SymDim(each.name, each.seen, least[each.name]) for each in found.lengths)
     return Varied(lengths, found.shapes, found.points)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from ptqc.codegen.program.constants import Stored
 from ptqc.codegen.program.layout import Layout
-from ptqc.runtime.lengths import Length, Limit, Shape
+from ptqc.runtime.lengths import Limit, Shape, SymDim
 from ptqc.runtime.library import ALIGNMENT
 
 # How near a kernel's real values come to ONNX Runtime's, as the kernel itself says.
@@ -135,7 +135,7 @@ class Program:
     names: Mapping[str, str] = field(default_factory=dict)
     sizes: Mapping[str, Shape] = field(default_factory=dict)
     fixed: Mapping[str, np.ndarray] = field(default_factory=dict)
-    lengths: tuple[Length, ...] = ()
+    lengths: tuple[SymDim, ...] = ()
     limits: tuple[Limit, ...] = ()
 
 

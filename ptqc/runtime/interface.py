@@ -11,7 +11,7 @@ import numpy as np
 
 from ptqc.errors import TargetError, UsageError
 from ptqc.execution.feeds import check_mapping, check_names, does_not_fit, not_an_array
-from ptqc.runtime.lengths import Length, Limit, Varying, at, bound, read
+from ptqc.runtime.lengths import Limit, SymDim, SymExpr, at, bound, read
 from ptqc.utils.machine import machine, processor_features, refused_tiles
 
 INTERFACE, KERNELS, WEIGHTS, TUNING = "interface.json", "kernels.json", "weights.bin", "tuning.json"
@@ -36,7 +36,7 @@ class Value:
     def fits(self, shape: Sequence[int]) -> bool:
         """Whether an array of this shape is one of these, whatever its batch size."""
         return len(shape) == len(self.shape) and all(
-            expected is None or isinstance(expected, Varying) or expected == size
+            expected is None or isinstance(expected, SymExpr) or expected == size
             for size, expected in zip(shape, self.shape, strict=True)
         )
 
@@ -101,7 +101,7 @@ class Interface:
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     threads: int = 0
-    lengths: tuple[Length, ...] = ()
+    lengths: tuple[SymDim, ...] = ()
     limits: tuple[Limit, ...] = ()
 
     @classmethod
@@ -118,7 +118,7 @@ class Interface:
                 inputs=_values(document["inputs"]),
                 outputs=_values(document["outputs"]),
                 threads=int(document["threads"]),
-                lengths=tuple(Length(**entry) for entry in document.get("lengths", ())),
+                lengths=tuple(SymDim(**entry) for entry in document.get("lengths", ())),
                 limits=tuple(map(Limit.from_json, document.get("limits", ()))),
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -163,7 +163,7 @@ class Interface:
                 raise UsageError(f"the inputs have {length.name} = {found[length.name]}; {least}")
         for value in self.inputs:
             shape = tuple(shapes[value.name])
-            if any(isinstance(e, Varying) and e.at(found) != s for s, e in zip(shape, value.shape, strict=True)):
+            if any(isinstance(e, SymExpr) and e.at(found) != s for s, e in zip(shape, value.shape, strict=True)):
                 raise UsageError(f"input {value.name!r} is {value.dtype} {list(shape)}; expected {value} with {told}")
         for limit in self.limits:
             if not limit.allows(found):

@@ -2,7 +2,7 @@
 
 A length is the size of an axis of an input that a library leaves open. What follows from it keeps being exact: sizes
 are added, multiplied and, where that leaves no rest, divided as polynomials. Where a size meets something else, the
-index of a loop of a kernel, it becomes an expression of what lengths are there (see `given`).
+index of a loop of a kernel, it becomes an expression of what lengths are there (see `with_lengths`).
 """
 
 import re
@@ -15,7 +15,7 @@ from typing import Any
 Product = tuple[str, ...]
 Terms = Mapping[Product, int]
 # What a length counts as where a decision needs one number: how memory is shared, whether threads pay off.
-TYPICAL = 64
+HINT = 64
 _TERM = re.compile(r"(?:(\d+)\*?)?([A-Za-z_]\w*(?:\*[A-Za-z_]\w*)*)?")
 
 
@@ -24,7 +24,7 @@ class UnknownSizeError(Exception):
 
 
 @dataclass(frozen=True)
-class Length:
+class SymDim:
     """An axis that varies. seen: its size in the first sample. least: the smallest size that it may have."""
 
     name: str
@@ -32,7 +32,7 @@ class Length:
     least: int = 1
 
 
-class Varying:
+class SymExpr:
     """A size. terms: by products of lengths, what each is multiplied with; () is the constant."""
 
     __slots__ = ("terms",)
@@ -63,14 +63,14 @@ class Varying:
         return total
 
     @property
-    def typical(self) -> int:
+    def hint(self) -> int:
         """The size for lengths of TYPICAL."""
-        return int(self.at(dict.fromkeys(self.names, TYPICAL)))
+        return int(self.at(dict.fromkeys(self.names, HINT)))
 
     @property
     def expression(self) -> Any:
-        """The size for the lengths that are `given`. Raises UnknownSizeError where they are not."""
-        lengths = _GIVEN.get()
+        """The size for the lengths that are `with_lengths`. Raises UnknownSizeError where they are not."""
+        lengths = _LENGTHS.get()
         if not self.names <= lengths.keys():
             raise UnknownSizeError(f"a kernel has to know the size {self} before it is written")
         return self.at(lengths)
@@ -86,7 +86,7 @@ class Varying:
     __repr__ = __str__
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Varying) and self.terms == other.terms
+        return isinstance(other, SymExpr) and self.terms == other.terms
 
     def __hash__(self) -> int:
         return hash(self.terms)
@@ -160,40 +160,40 @@ class Varying:
         raise UnknownSizeError(f"a kernel has to know the size {self}")
 
 
-Size = int | Varying
+Size = int | SymExpr
 # Sizes; of what certainly has one size, numbers.
 Shape = tuple[Any, ...]
 
 
 @contextmanager
-def given(lengths: Mapping[str, Any]) -> Iterator[None]:
+def with_lengths(lengths: Mapping[str, Any]) -> Iterator[None]:
     """Meanwhile lengths have these values where sizes meet something else."""
-    token = _GIVEN.set(lengths)
+    token = _LENGTHS.set(lengths)
     try:
         yield
     finally:
-        _GIVEN.reset(token)
+        _LENGTHS.reset(token)
 
 
 def size_of(terms: Terms) -> Any:
     """A size that these terms add up to: a number where no length is left."""
-    found = Varying(terms)
+    found = SymExpr(terms)
     return found if found.names else sum(factor for _, factor in found.terms)
 
 
-def of_length(name: str) -> Varying:
+def of_length(name: str) -> SymExpr:
     """The size that is a length."""
-    return Varying({(name,): 1})
+    return SymExpr({(name,): 1})
 
 
 def at(size: Size, lengths: Mapping[str, int]) -> int:
     """A size, for lengths."""
-    return int(size.at(lengths)) if isinstance(size, Varying) else size
+    return int(size.at(lengths)) if isinstance(size, SymExpr) else size
 
 
-def typical(size: Size) -> int:
+def hint(size: Size) -> int:
     """A size, where lengths are as usual."""
-    return size.typical if isinstance(size, Varying) else size
+    return size.hint if isinstance(size, SymExpr) else size
 
 
 @dataclass(frozen=True)
@@ -227,17 +227,17 @@ def narrowest(limits: Iterable[Limit]) -> tuple[Limit, ...]:
 
 def names_of(sizes: Sequence[Any]) -> set[str]:
     """The lengths that sizes are made of."""
-    return {name for size in sizes if isinstance(size, Varying) for name in size.names}
+    return {name for size in sizes if isinstance(size, SymExpr) for name in size.names}
 
 
 def varies(sizes: Sequence[Any]) -> bool:
     """Whether any of the sizes varies."""
-    return any(isinstance(size, Varying) for size in sizes)
+    return any(isinstance(size, SymExpr) for size in sizes)
 
 
 def written(size: Size) -> int | str:
     """A size for a document."""
-    return str(size) if isinstance(size, Varying) else size
+    return str(size) if isinstance(size, SymExpr) else size
 
 
 def read(entry: Any) -> Any:
@@ -261,20 +261,20 @@ def bound(shapes: Sequence[tuple[Sequence[Any], Sequence[int]]]) -> dict[str, in
     found: dict[str, int] = {}
     for declared, sizes in shapes:
         for size, number in zip(declared, sizes, strict=True):
-            if isinstance(size, Varying) and (name := size.length) is not None:
+            if isinstance(size, SymExpr) and (name := size.length) is not None:
                 found.setdefault(name, number)
     return found
 
 
 def _terms(other: Any) -> dict[Product, int] | None:
     """The terms of a number or a size; None of anything else."""
-    if isinstance(other, Varying):
+    if isinstance(other, SymExpr):
         return dict(other.terms)
     return {(): int(other)} if isinstance(other, int) else None
 
 
 def _plain(other: Any) -> Any:
-    return other.expression if isinstance(other, Varying) else other
+    return other.expression if isinstance(other, SymExpr) else other
 
 
 def _sum(one: Terms, other: Terms) -> dict[Product, int]:
@@ -312,4 +312,4 @@ def _shown(product: Product, factor: int) -> str:
     return "*".join(product) if factor == 1 else "*".join((str(factor), *product))
 
 
-_GIVEN: ContextVar[Mapping[str, Any]] = ContextVar("given", default={})  # noqa: B039
+_LENGTHS: ContextVar[Mapping[str, Any]] = ContextVar("given", default={})  # noqa: B039

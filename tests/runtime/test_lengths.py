@@ -2,23 +2,23 @@
 
 import numpy as np
 import pytest
-from hypothesis import given as drawn
 from hypothesis import strategies
+from hypothesis import given as drawn
 
 from ptqc.runtime.lengths import (
-    Length,
     Limit,
+    SymDim,
+    SymExpr,
     UnknownSizeError,
-    Varying,
     at,
     bound,
-    given,
+    hint,
     narrowest,
     of_length,
     read,
     size_of,
-    typical,
     varies,
+    with_lengths,
     written,
 )
 
@@ -42,12 +42,12 @@ def test_sums_and_products_are_those_of_numbers(one: dict, other: dict, lengths:
 @drawn(TERMS, TERMS, LENGTHS)
 def test_division_is_exact_or_that_of_the_lengths(one: dict, other: dict, lengths: dict[str, int]) -> None:
     a, b = size_of(one), size_of(other)
-    if not isinstance(b, Varying) or not varies([a]):
+    if not isinstance(b, SymExpr) or not varies([a]):
         return
     product = a * b
     assert product // b == a
     assert product % b == 0
-    with given(lengths):
+    with with_lengths(lengths):
         found = (product + 1) // b
     assert at(found, lengths) == (at(product, lengths) + 1) // at(b, lengths)
 
@@ -73,11 +73,11 @@ def test_what_lengths_leave_open_is_no_decision() -> None:
 
 
 def test_sizes_meet_expressions() -> None:
-    with given({"time": 5}):
+    with with_lengths({"time": 5}):
         assert TIME // 2 == 2
         assert np.float64(3) * TIME == 15
         assert 8 % TIME == 3
-    assert typical(TIME * 2 + 1) == 129
+    assert hint(TIME * 2 + 1) == 129
 
 
 def test_lengths_are_read_off_arrays() -> None:
@@ -91,4 +91,4 @@ def test_limits() -> None:
     assert not limit.allows({"past": 5, "time": 4})
     assert Limit.from_json(limit.to_json()) == limit
     assert narrowest([limit, Limit(PAST + TIME, 6), Limit(TIME, 3)]) == (Limit(PAST + TIME, 6), Limit(TIME, 3))
-    assert Length("time", 4).least == 1
+    assert SymDim("time", 4).least == 1

@@ -9,7 +9,7 @@ from ptqc.codegen.kernels.writing import Argument, Constant, Kernel
 from ptqc.codegen.program.constants import Arranged, BfloatCodes, InOrder, Nibbles, ScaledPanels, Stored
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import USUAL, Accuracy
-from ptqc.runtime.lengths import Size, names_of, typical
+from ptqc.runtime.lengths import Size, hint, names_of
 
 
 def build(
@@ -26,7 +26,7 @@ def build(
     flat = tuple(np.ascontiguousarray(c).reshape(-1) if isinstance(c, np.ndarray) else c for c in constants)
     arguments: tuple[Argument, ...] = (*inputs, *(declared(constant) for constant in flat), output)
     lengths = tuple(sorted(names_of([*numbers, *(size for layout in (*inputs, output) for size in layout.shape)])))
-    return Kernel(family, arguments, body, flat, typical(operations), accuracy, lengths)
+    return Kernel(family, arguments, body, flat, hint(operations), accuracy, lengths)
 
 
 def declared(constant: Stored) -> Constant:

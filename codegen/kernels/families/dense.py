@@ -37,7 +37,7 @@ from ptqc.codegen.kernels.writing import PRODUCTS, Grid, Kernel, expressed, fill
 from ptqc.codegen.program.constants import VALUES, Arranged, BfloatCodes, Nibbles, ScaledPanels, Stored, values_of
 from ptqc.codegen.program.layout import BFLOAT16, Layout
 from ptqc.codegen.program.program import SUM_OF_PRODUCTS, Alternatives
-from ptqc.runtime.lengths import typical, varies
+from ptqc.runtime.lengths import hint, varies
 
 # Vectors of products that stay in registers one chain after the other; sums of longer chains are all open at once.
 SHORT_CHAIN = 4
@@ -277,7 +277,7 @@ def _tiles_of_any_size(kernel: DenseLoops, grid: Grid, buffers: Sequence[Any]) -
     beside, (w, bias, *numbers, out) = rest[: kernel.others], rest[kernel.others :]
     unsafe = numbers.pop(0) if loops.has_unsafe_chains else None
     pixels, width, panels = loops.cut.pixels, expressed(loops.area[1]), loops.groups * loops.panels
-    tiles, stay, work = rounded_up(width, pixels), loops.cut.stay, typical(loops.products) // PRODUCTS
+    tiles, stay, work = rounded_up(width, pixels), loops.cut.stay, hint(loops.products) // PRODUCTS
 
     def compute(sample: Any, tile: Any, panel: Any) -> None:
         pixel = 0, T.Bind(T.min(T.Cast("int64", tile) * pixels, width - pixels))
