@@ -76,7 +76,7 @@ def several(names: str) -> list[Isa]:
 def _of_machine(features: Set[str] | None) -> Isa:
     """The best for these features on a machine of this kind; without features, the one that asks for the least."""
     own = [isa for isa in KNOWN.values() if isa.machine == machine() and isa.cpu]
-    found = own[-1:] if features is None else [isa for isa in own if features >= set(isa.features)]
-    if not found:
+    result = own[-1:] if features is None else [isa for isa in own if features >= set(isa.features)]
+    if not result:
         raise UsageError(f"this processor has none of the instruction sets {', '.join(isa.name for isa in own)}")
-    return found[0]
+    return result[0]

@@ -36,10 +36,10 @@ def _threads(compiler: str) -> bytes:
 
     headers = f"-I{libinfo.find_include_path()}", f"-I{libinfo.find_dlpack_include_path()}"
     with scratch() as folder:
-        made = Path(folder) / "threads.o"
+        result = Path(folder) / "threads.o"
         command = [compiler, *COMPILED, "-std=c++17", "-fno-exceptions", "-fvisibility=hidden", *headers]
-        subprocess.run([*command, "-c", str(THREADS), "-o", str(made)], check=True)
-        return made.read_bytes()
+        subprocess.run([*command, "-c", str(THREADS), "-o", str(result)], check=True)
+        return result.read_bytes()
 
 
 def check_compiler() -> None:

@@ -107,8 +107,8 @@ class CpuTarget:
         if Request.of(options.tune).level is None:
             return
         refusals = [isa.refusal() for isa in several(options.cpu)]
-        if found := next(filter(None, refusals), None):
-            raise TargetError(f"tuning runs the kernels on this machine, but {found}; compile without it, or there")
+        if refusal := next(filter(None, refusals), None):
+            raise TargetError(f"tuning runs the kernels on this machine, but {refusal}; compile without it, or there")
 
     def gains_by_bfloat16(self, options: CpuOptions) -> bool:
         """Whether an instruction set that it is built for multiplies bfloat16."""

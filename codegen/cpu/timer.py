@@ -32,12 +32,12 @@ class CpuTimer:
     @classmethod
     def of(cls, options: CpuOptions) -> "CpuTimer":
         """With the best of the instruction sets that this machine has. Raises TargetError where it has none of them."""
-        found = several(options.cpu)
-        refusals = [isa.refusal() for isa in found]
+        result = several(options.cpu)
+        refusals = [isa.refusal() for isa in result]
         if None not in refusals:
-            told = "; ".join(filter(None, refusals))
-            raise TargetError(f"a latency of the library is measured on this machine, but {told}; compile there")
-        return cls(found[refusals.index(None)].name, Request.of(options.tune))
+            message = "; ".join(filter(None, refusals))
+            raise TargetError(f"a latency of the library is measured on this machine, but {message}; compile there")
+        return cls(result[refusals.index(None)].name, Request.of(options.tune))
 
     @property
     def runtime(self) -> str:

@@ -26,8 +26,8 @@ def _work(folder: Path) -> None:
     libraries = [_built(folder / name) for name in job["programs"]]
     with np.load(folder / VALUES.format(0)) as values:
         feeds = dict(values)
-    found = time_libraries(libraries, feeds, job["seconds"])
-    (folder / REPORT).write_text(write_json({"programs": [program.to_json() for program in found]}), encoding="utf-8")
+    result = time_libraries(libraries, feeds, job["seconds"])
+    (folder / REPORT).write_text(write_json({"programs": [program.to_json() for program in result]}), encoding="utf-8")
 
 
 def _built(folder: Path) -> Loaded:

@@ -48,13 +48,13 @@ def tuned(program: Program, table: Table) -> Program:
 
 
 def _recut(step: ProgramStep, table: Table) -> ProgramStep:
-    alternatives, found = step.kernel.alternatives, table.get(step.kernel.name)
-    if alternatives is None or found is None or found.cut == alternatives.cuts[0]:
+    alternatives, result = step.kernel.alternatives, table.get(step.kernel.name)
+    if alternatives is None or result is None or result.cut == alternatives.cuts[0]:
         return step
-    if found.cut not in alternatives.cuts:
+    if result.cut not in alternatives.cuts:
         known = ", ".join(str(tuple(cut)) for cut in alternatives.cuts)
-        raise UsageError(f"the tuning of {step.kernel.name} cuts it by {tuple(found.cut)}; known: {known}")
-    return replace(step, kernel=alternatives.write(found.cut))
+        raise UsageError(f"the tuning of {step.kernel.name} cuts it by {tuple(result.cut)}; known: {known}")
+    return replace(step, kernel=alternatives.write(result.cut))
 
 
 def measure(program: Program, isa: Isa, level: Tuning, store: Store | None) -> Table:
@@ -62,19 +62,19 @@ def measure(program: Program, isa: Isa, level: Tuning, store: Store | None) -> T
     distinct, tried = tunable(program), TRIED[level]
     keys = {name: _key(name, alternatives.cuts[:tried], isa) for name, (_, alternatives) in distinct.items()}
     entries = {name: store.get(key) for name, key in keys.items()} if store is not None else {}
-    found = {name: TunedKernel.from_json(entry.document) for name, entry in entries.items() if entry is not None}
-    missing = [_Trials.of(program, *distinct[name], isa, tried) for name in distinct if name not in found]
+    results = {name: TunedKernel.from_json(entry.document) for name, entry in entries.items() if entry is not None}
+    missing = [_Trials.of(program, *distinct[name], isa, tried) for name in distinct if name not in results]
     for name, result in _fastest(missing):
-        found[name] = result
+        results[name] = result
         if store is not None:
             store.put(keys[name], result.to_json(), {})
-    return {name: found[name] for name in distinct}
+    return {name: results[name] for name in distinct}
 
 
 def tunable(program: Program) -> dict[str, tuple[ProgramStep, Alternatives[Cut, CompiledKernel]]]:
     """Kernels that may be cut otherwise, by name: a step that calls it, and the ways."""
-    found = {step.kernel.name: (step, step.kernel.alternatives) for step in program.steps}
-    return {name: (step, ways) for name, (step, ways) in found.items() if ways is not None}
+    results = {step.kernel.name: (step, step.kernel.alternatives) for step in program.steps}
+    return {name: (step, ways) for name, (step, ways) in results.items() if ways is not None}
 
 
 def _key(name: str, cuts: Sequence[Cut], isa: Isa) -> dict[str, Any]:
@@ -96,12 +96,12 @@ def _fastest(trials: "Sequence[_Trials]") -> Iterator[tuple[str, TunedKernel]]:
         if done >= WARM_UP + FEWEST and time.monotonic() - began > PATIENCE:
             break
         for turn in range(max((len(one.runs) for one in trials), default=0)):
-            for one, found in zip(trials, times, strict=True):
+            for one, result in zip(trials, times, strict=True):
                 if turn < len(one.runs):
                     seconds = seconds_of(one.runs[turn])
-                    found[turn] += [seconds] if done >= WARM_UP else []
-    for one, found in zip(trials, times, strict=True):
-        yield one.name, _best(one.cuts, found)
+                    result[turn] += [seconds] if done >= WARM_UP else []
+    for one, result in zip(trials, times, strict=True):
+        yield one.name, _best(one.cuts, result)
 
 
 def _best(cuts: Sequence[Cut], times: Sequence[Sequence[float]]) -> TunedKernel:
@@ -131,10 +131,10 @@ class _Trials:
         library = _compiled({kernel.name: kernel.function for kernel in kernels}, isa)
         inputs, output = [layouts[name] for name in step.arguments], layouts[step.output]
         memory: dict[tuple[int, str, int], Any] = {}
-        given: list[list[Layout | Stored]] = [[*inputs, *kernel.constants, output] for kernel in kernels]
+        names: list[list[Layout | Stored]] = [[*inputs, *kernel.constants, output] for kernel in kernels]
         runs = [
             _call(library[kernel.name], [*(_filled(memory, i, each) for i, each in enumerate(arguments)), *lengths])
-            for kernel, arguments in zip(kernels, given, strict=True)
+            for kernel, arguments in zip(kernels, names, strict=True)
         ]
         return cls(step.kernel.name, cuts, runs)
 
@@ -147,16 +147,16 @@ def _compiled(functions: Mapping[str, Any], isa: Isa) -> Any:
     return tvm.compile(tvm.IRModule(functions), target=tvm.target.Target(isa.target))
 
 
-def _filled(memory: dict[tuple[int, str, int], Any], place: int, given: Layout | Stored) -> Any:
+def _filled(memory: dict[tuple[int, str, int], Any], place: int, inputs: Layout | Stored) -> Any:
     """An argument of one sample with numbers of its kind, which cuts share where it has the same size.
 
     What the file has as the kernel reads it is taken as it is: which way a kernel goes may depend on it.
     """
     import tvm
 
-    if isinstance(given, np.ndarray):
-        return tvm.runtime.tensor(given)
-    argument = given if isinstance(given, Layout) else declared(given)
+    if isinstance(inputs, np.ndarray):
+        return tvm.runtime.tensor(inputs)
+    argument = inputs if isinstance(inputs, Layout) else declared(inputs)
     shape = (argument.size,) if isinstance(argument, Constant) else (1, *argument.axes)
     key = place, argument.dtype, int(np.prod(shape))
     if key not in memory:

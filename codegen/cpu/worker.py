@@ -41,30 +41,30 @@ class CpuOrder:
     @classmethod
     def read(cls, folder: Path) -> Self:
         """What `ptqc.codegen.cpu.jobs.Choices` has."""
-        given = Assignment.read(folder)
-        store = Store(Path(given.job["store"])) if given.job["store"] else None
-        return cls(given, given.job["isa"], store, Request.from_json(given.job["tuning"]))
+        assignment = Assignment.read(folder)
+        store = Store(Path(assignment.job["store"])) if assignment.job["store"] else None
+        return cls(assignment, assignment.job["isa"], store, Request.from_json(assignment.job["tuning"]))
 
     def programs(self) -> dict[Isa, Program]:
         """A program for each instruction set."""
-        given = self.assignment
+        assignment = self.assignment
         return {
-            chosen: lowering.program(given.lowered, given.seen, CpuBackend(chosen), given.batching)
+            chosen: lowering.program(assignment.lowered, assignment.seen, CpuBackend(chosen), assignment.batching)
             for chosen in isa.several(self.cpu)
         }
 
 
 def _work(folder: Path) -> None:
-    given = CpuOrder.read(folder)
-    programs, store = given.programs(), given.store
-    tables = _tables(programs, given.request, store)
+    order = CpuOrder.read(folder)
+    programs, store = order.programs(), order.store
+    tables = _tables(programs, order.request, store)
     programs = {chosen: tuning.tuned(program, tables.get(chosen.name, {})) for chosen, program in programs.items()}
     write_all(programs, folder, store)
     listings = {chosen.name: Listing.of(program).to_json() for chosen, program in programs.items()}
-    write_document(folder / KERNELS, {"libraries": listings, **given.assignment.job["kept"]})
+    write_document(folder / KERNELS, {"libraries": listings, **order.assignment.job["kept"]})
     reports = [
         {
-            **_report(program, given.assignment.lowered, chosen),
+            **_report(program, order.assignment.lowered, chosen),
             **_tuning(tables.get(chosen.name)),
             "verification": _verify(program, chosen, folder),
         }
@@ -93,7 +93,7 @@ def _given(program: Program, chosen: Isa, tables: Mapping[str, Table]) -> Table:
             f"the tuning that is given records none of this network's {len(own)} kernels for {chosen.name}: it is of "
             f"{', '.join(tables)}, of another network, or of another version; measure with --tune quick"
         )
-    return {name: found for name, found in table.items() if name in own}
+    return {name: result for name, result in table.items() if name in own}
 
 
 def write(program: Program, chosen: Isa, folder: Path, store: Store | None = None) -> None:

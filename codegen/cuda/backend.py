@@ -12,7 +12,7 @@ from ptqc.codegen.cuda.tiles import CHUNK
 from ptqc.codegen.cuda.variants import predicted_best
 from ptqc.codegen.kernels.backend import Float8Kernels, Float8LayerSpec, LayerSpec
 from ptqc.codegen.kernels.isa import DOT, Isa
-from ptqc.codegen.kernels.writing import Kernel, Loops
+from ptqc.codegen.kernels.writing import KernelSource, Loops
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Window
 
@@ -25,7 +25,7 @@ class TensorCoreFloat8:
     def code(self, x: Any) -> Any:
         return code(x)
 
-    def layer(self, spec: Float8LayerSpec) -> Kernel:
+    def layer(self, spec: Float8LayerSpec) -> KernelSource:
         return predicted_best(mma_fp8.variants(spec))
 
 
@@ -37,7 +37,7 @@ class CudaBackend:
     loops: Loops = ThreadLoops()  # noqa: RUF009  # it has no state
     float8: Float8Kernels | None = TensorCoreFloat8()  # noqa: RUF009
 
-    def layer(self, spec: LayerSpec) -> Kernel | None:
+    def layer(self, spec: LayerSpec) -> KernelSource | None:
         """Write a layer for tensor cores, or a depthwise one by inner products of four bytes."""
         layer = CodedLayer(**vars(spec))
         if spec.groups == 1 and _is_aligned(spec.x, spec.window, CHUNK):

@@ -47,26 +47,26 @@ class Delivered:
 
 def build(folder: Path) -> None:
     """Do a job. Raises TargetError and VerificationError."""
-    given, toolkit = Assignment.read(folder), Toolkit.require()
-    gpus, store = given.job["gpus"], Store(Path(given.job["store"])) if given.job["store"] else None
-    program = program_of(given)
-    times = GpuTimes.from_json(given.job["times"]) if given.job["times"] else None
+    assignment, toolkit = Assignment.read(folder), Toolkit.require()
+    gpus, store = assignment.job["gpus"], Store(Path(assignment.job["store"])) if assignment.job["store"] else None
+    program = program_of(assignment)
+    times = GpuTimes.from_json(assignment.job["times"]) if assignment.job["times"] else None
     if times is not None:
         times = tuning.given(program, times)
         program = tuning.tuned(program, times)
         write_document(folder / TUNING, times.to_json())
-    made = write(program, toolkit, gpus, folder, store, PROCESSOR)
+    library = write(program, toolkit, gpus, folder, store, PROCESSOR)
     listings = {TARGET: Listing.of(program).to_json()}
-    code = {"machine_code": _codes(made), "predicted_microseconds_of_a_sample": _predicted(program)}
-    write_document(folder / KERNELS, {"libraries": listings, **given.job["kept"], **code})
-    found = verified(made, given.batching.batch or 1)
-    told = _report(made, given.lowered, toolkit) | (times.report if times is not None else {})
-    write_document(folder / REPORT, told | {"verified": verification.told(found), "verification": found})
+    code = {"machine_code": _codes(library), "predicted_microseconds_of_a_sample": _predicted(program)}
+    write_document(folder / KERNELS, {"libraries": listings, **assignment.job["kept"], **code})
+    result = verified(library, assignment.batching.batch or 1)
+    report = _report(library, assignment.lowered, toolkit) | (times.report if times is not None else {})
+    write_document(folder / REPORT, report | {"verified": verification.told(result), "verification": result})
 
 
-def program_of(given: Assignment) -> Program:
+def program_of(inputs: Assignment) -> Program:
     """The kernels of a job's network, in the variants that are predicted to be fastest."""
-    return lowering.program(given.lowered, given.seen, CUDA, given.batching)
+    return lowering.program(inputs.lowered, inputs.seen, CUDA, inputs.batching)
 
 
 def write(
@@ -90,27 +90,27 @@ def write(
     return Delivered(program, image, folder)
 
 
-def verified(made: Delivered, samples: int) -> dict[str, Any]:
+def verified(delivered: Delivered, samples: int) -> dict[str, Any]:
     """Compare the library with what ONNX Runtime computed, in the emulator where that knows all instructions.
 
     samples: in each run. Raises VerificationError.
     """
     try:
-        library = made.emulated()
+        library = delivered.emulated()
     except NotEmulated as reason:
         return {"missing": str(reason)}
-    return verification.verification(library, made.folder, samples, made.image.ptx)
+    return verification.verification(library, delivered.folder, samples, delivered.image.ptx)
 
 
-def _codes(made: Delivered) -> dict[str, dict[str, Any]]:
+def _codes(library: Delivered) -> dict[str, dict[str, Any]]:
     """By function of a kernel and by chip."""
-    names = sorted({name for codes in made.image.codes.values() for name in codes})
-    return {name: {gpu: asdict(codes[name]) for gpu, codes in made.image.codes.items()} for name in names}
+    names = sorted({name for codes in library.image.codes.values() for name in codes})
+    return {name: {gpu: asdict(codes[name]) for gpu, codes in library.image.codes.items()} for name in names}
 
 
 def _predicted(program: Program) -> dict[str, Any]:
     """By kernel and chip."""
-    return {step.kernel.name: found for step, found in zip(program.steps, predicted(program), strict=True)}
+    return {step.kernel.name: result for step, result in zip(program.steps, predicted(program), strict=True)}
 
 
 def _summary(codes: Collection[KernelCode]) -> dict[str, int]:
@@ -122,10 +122,10 @@ def _summary(codes: Collection[KernelCode]) -> dict[str, int]:
     }
 
 
-def _report(made: Delivered, lowered: Lowered, toolkit: Toolkit) -> dict[str, Any]:
+def _report(library: Delivered, lowered: Lowered, toolkit: Toolkit) -> dict[str, Any]:
     return {
-        "gpus": {gpu: _summary(codes.values()) for gpu, codes in made.image.codes.items()},
+        "gpus": {gpu: _summary(codes.values()) for gpu, codes in library.image.codes.items()},
         "nvcc": toolkit.version,
-        "ptx_sha256": hashlib.sha256(made.image.ptx.encode()).hexdigest(),
-        **documents.figures(made.program, lowered),
+        "ptx_sha256": hashlib.sha256(library.image.ptx.encode()).hexdigest(),
+        **documents.figures(library.program, lowered),
     }

@@ -22,21 +22,21 @@ def link(module: Any, tools: Toolkit, gpus: Sequence[str], room: Path, path: Pat
     image, text, report = room / IMAGE, room / TEXT, room / REPORT
 
     def build() -> None:
-        made = package.link(module, tools, gpus, room, path)
-        made.path.rename(image)
-        text.write_text(made.ptx, encoding="utf-8")
-        report.write_text(json.dumps(_document(made.codes)))
+        output = package.link(module, tools, gpus, room, path)
+        output.path.rename(image)
+        text.write_text(output.ptx, encoding="utf-8")
+        report.write_text(json.dumps(_document(output.codes)))
 
     obtain(store, _key(module, tools, gpus), {LIBRARY: path, IMAGE: image, TEXT: text, REPORT: report}, build)
     codes = {
-        gpu: {name: KernelCode(**code) for name, code in found.items()}
-        for gpu, found in json.loads(report.read_text()).items()
+        gpu: {name: KernelCode(**code) for name, code in result.items()}
+        for gpu, result in json.loads(report.read_text()).items()
     }
     return Image(image, text.read_text(encoding="utf-8"), codes)
 
 
 def _document(codes: Mapping[str, Mapping[str, KernelCode]]) -> dict[str, dict[str, dict[str, int]]]:
-    return {gpu: {name: asdict(code) for name, code in found.items()} for gpu, found in codes.items()}
+    return {gpu: {name: asdict(code) for name, code in result.items()} for gpu, result in codes.items()}
 
 
 def _key(module: Any, tools: Toolkit, gpus: Sequence[str]) -> dict[str, str]:

@@ -41,23 +41,23 @@ def ranked(
     window: Window, outputs: int, coding: Coding | PairCoding, *, is_sparse: bool = False, is_float8: bool = False
 ) -> tuple[Tiles, ...]:
     """All tiles, those with the shortest predicted times first."""
-    found = candidates(window, outputs, coding.bits, coding.shared_bytes, is_sparse=is_sparse, is_float8=is_float8)
-    return _ranked(tuple(found), coding.instructions)
+    result = candidates(window, outputs, coding.bits, coding.shared_bytes, is_sparse=is_sparse, is_float8=is_float8)
+    return _ranked(tuple(result), coding.instructions)
 
 
 def ranked_groups(window: Window, outputs: int, coding: Coding | PairCoding) -> list[GroupTiles]:
     """All ways to cut a layer for products of warpgroups, what is predicted to be fastest on a chip with them first."""
-    chip, found = CHIPS[GROUPED], group_candidates(window, outputs, coding.bits, coding.shared_bytes)
+    chip, result = CHIPS[GROUPED], group_candidates(window, outputs, coding.bits, coding.shared_bytes)
 
     def typical(tiles: GroupTiles) -> float:
         return sum(log(_seconds(chip, tiles, coding.instructions, samples)) for samples in SAMPLES)
 
-    return sorted(found, key=typical)
+    return sorted(result, key=typical)
 
 
 @lru_cache
-def _ranked(found: tuple[Tiles, ...], instructions: int) -> tuple[Tiles, ...]:
-    return tuple(sorted(found, key=lambda tiles: _typical(tiles, instructions)))
+def _ranked(result: tuple[Tiles, ...], instructions: int) -> tuple[Tiles, ...]:
+    return tuple(sorted(result, key=lambda tiles: _typical(tiles, instructions)))
 
 
 def typical(tiles: Tiles, coding: Coding | PairCoding) -> float:
@@ -73,7 +73,7 @@ def _typical(tiles: Tiles, instructions: int) -> float:
 def predicted(tiles: Tiles, coding: Coding | PairCoding, samples: int = 1) -> dict[str, float]:
     """Microseconds by chip."""
     seconds = {name: _seconds(chip, tiles, coding.instructions, samples) for name, chip in CHIPS.items()}
-    return {name: round(1e6 * found, 2) for name, found in seconds.items()}
+    return {name: round(1e6 * result, 2) for name, result in seconds.items()}
 
 
 def candidates(
@@ -108,9 +108,9 @@ def _registers(tiles: Tiles) -> int:
 def _seconds(chip: Chip, tiles: Tiles, instructions: int, samples: int) -> float:
     blocks = -(-prod(tiles.window.output) * samples // tiles.cut.rows) * tiles.panels
     resident = _resident(chip, tiles)
-    waves, rest = divmod(-(-blocks // chip.processors), resident)
+    waves, remainder = divmod(-(-blocks // chip.processors), resident)
     clocks = waves * _clocks(chip, tiles, instructions, resident)
-    clocks += _clocks(chip, tiles, instructions, rest) if rest else 0
+    clocks += _clocks(chip, tiles, instructions, remainder) if remainder else 0
     return LAUNCH + max(clocks / chip.clock, _memory_bytes(tiles, samples) / chip.bandwidth) * 1e-9
 
 

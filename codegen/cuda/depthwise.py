@@ -15,7 +15,7 @@ from ptqc.codegen.cuda.coded_layer import CodedLayer
 from ptqc.codegen.cuda.results import Results, ptx
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.isa import DOT
-from ptqc.codegen.kernels.writing import Grid, Kernel
+from ptqc.codegen.kernels.writing import KernelGrid, KernelSource
 from ptqc.codegen.program.constants import Arranged, IndexSource, Order, Stored
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import SUM_OF_PRODUCTS, Window
@@ -24,7 +24,7 @@ from ptqc.codegen.program.program import SUM_OF_PRODUCTS, Window
 PAIRS, HALVES = (0x5140, 0x7362), (0x5410, 0x7632)
 
 
-def integer(layer: CodedLayer) -> Kernel:
+def integer(layer: CodedLayer) -> KernelSource:
     """A layer with one input for each output."""
     window, results = layer.window, layer.results
     constants: list[Stored] = [Arranged(layer.codes, _order(window)), *results.constants(lambda values: values)]
@@ -58,10 +58,10 @@ class Columns:
     x: Layout
     results: Results
 
-    def body(self, grid: Grid, x: Any, *rest: Any) -> None:
+    def body(self, grid: KernelGrid, x: Any, *buffers: Any) -> None:
         """See `ptqc.codegen.kernels.writing.write`."""
         beside, window = len(self.results.others), self.window
-        others, (weights, *constants, out) = rest[:beside], rest[beside:]
+        operands, (weights, *constants, out) = buffers[:beside], buffers[beside:]
         sizes = (*window.output, window.channels // DOT)
         with grid.nest(sizes, window.products * window.channels) as (sample, (row, column, block)):
             words, pairs, taps = (T.alloc_buffer((DOT,), "uint32", scope="local") for _ in range(3))
@@ -80,7 +80,7 @@ class Columns:
                     own = T.reinterpret("int32", weights[T.ramp(first + i * DOT, 1, DOT)])
                     ptx("dp4a.u32.s32", sums[i], taps[i], own, sums[i])
             place = (sample, row, column, channel)
-            self.results.store([sums[i] for i in range(DOT)], place, constants, others, out)
+            self.results.store([sums[i] for i in range(DOT)], place, constants, operands, out)
 
     def _read(self, words: Any, group: int, load: Callable[[Any], Any], place: tuple[Any, Any, Any]) -> None:
         """Four taps of four channels; beyond the last one, zeros."""

@@ -29,8 +29,8 @@ from ptqc.utils.store import write_npz
 
 def _work(job: Path) -> None:
     load_stand_ins()
-    given = json.loads((job / JOB).read_text())
-    folder, room = Path(given["library"]), job / ROOM
+    operand = json.loads((job / JOB).read_text())
+    folder, room = Path(operand["library"]), job / ROOM
     room.mkdir()
     listing = Listing.from_json(json.loads((folder / KERNELS).read_text())["libraries"][NAME])
     try:
@@ -38,13 +38,13 @@ def _work(job: Path) -> None:
     except NotEmulated as reason:
         raise TargetError(f"{reason}; compare it on a GPU") from reason
     shares: dict[str, float] = {}
-    is_whole = is_small(listing, sum(_samples(job, index, loaded) for index in range(given["runs"])))
+    is_whole = is_small(listing, sum(_samples(job, index, loaded) for index in range(operand["runs"])))
     by_chip = [
-        [_compared(job, index, loaded, is_whole, shares) for index in range(given["runs"])]
+        [_compared(job, index, loaded, is_whole, shares) for index in range(operand["runs"])]
         for _ in each_chip(read_ptx(folder))
     ]
-    found = [[max(same, key=_wrong) for same in zip(*runs, strict=True)] for runs in zip(*by_chip, strict=True)]
-    write_document(job / REPORT, {"outcomes": found, "cropped": shares})
+    results = [[max(same, key=_wrong) for same in zip(*runs, strict=True)] for runs in zip(*by_chip, strict=True)]
+    write_document(job / REPORT, {"outcomes": results, "cropped": shares})
 
 
 def _samples(job: Path, index: int, loaded: Loaded) -> int:
@@ -59,9 +59,9 @@ def _compared(job: Path, index: int, loaded: Loaded, is_whole: bool, shares: dic
     if is_whole:
         return _whole(job, index, loaded, values)
     run = PartialRun(loaded, CROPPING)
-    told = [_document(outcome) for outcome in run.outcomes(values)]
+    message = [_document(outcome) for outcome in run.outcomes(values)]
     shares |= run.shares
-    return told
+    return message
 
 
 def _wrong(outcome: Mapping[str, Any]) -> tuple[int, int]:
@@ -70,9 +70,9 @@ def _wrong(outcome: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _whole(job: Path, index: int, loaded: Loaded, values: Values) -> list[dict[str, Any]]:
-    told = [_document(outcome) for outcome in outcomes(loaded, values, {})]
+    message = [_document(outcome) for outcome in outcomes(loaded, values, {})]
     write_npz(job / OUTPUTS.format(index), loaded.library.run({name: values[name] for name in loaded.listing.inputs}))
-    return told
+    return message
 
 
 def _document(outcome: TensorComparison) -> dict[str, Any]:

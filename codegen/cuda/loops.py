@@ -51,8 +51,8 @@ class ThreadLoops:
 
 def _indices(index: Any, sizes: Sequence[Any]) -> list[Any]:
     """The index of each size, of one that counts all."""
-    found: list[Any] = []
+    results: list[Any] = []
     for size in reversed(sizes[1:]):
-        found.append(T.Bind(T.truncmod(index, size)))
+        results.append(T.Bind(T.truncmod(index, size)))
         index = T.Bind(T.truncdiv(index, size))
-    return [index, *reversed(found)][: len(sizes)]
+    return [index, *reversed(results)][: len(sizes)]

@@ -49,17 +49,17 @@ class KernelCode:
     is_serialized: bool = False
 
 
-def kernel_codes(told: str, path: Path) -> dict[str, KernelCode]:
-    """All kernels by name. told: by the assembler. path: of the machine code."""
+def kernel_codes(message: str, path: Path) -> dict[str, KernelCode]:
+    """All kernels by name. message: by the assembler. path: of the machine code."""
     counted = {name: int(np.isin(kinds, (IMMA, HMMA, QMMA, IGMMA)).sum()) for name, kinds in _kinds(path.read_bytes())}
-    found, serialized = dict[str, KernelCode](), set(SERIALIZED.findall(told))
-    for match in REPORT.finditer(told):
+    result, serialized = dict[str, KernelCode](), set(SERIALIZED.findall(message))
+    for match in REPORT.finditer(message):
         shared = SHARED.search(match["rest"])
         spilled = int(match["stores"]) + int(match["loads"])
         registers, name = int(match["registers"]), match["name"]
         shared_bytes = int(shared[1]) if shared else 0
-        found[name] = KernelCode(registers, shared_bytes, spilled, counted[name], name in serialized)
-    return found
+        result[name] = KernelCode(registers, shared_bytes, spilled, counted[name], name in serialized)
+    return result
 
 
 def _kinds(data: bytes) -> Iterator[tuple[str, np.ndarray]]:

@@ -47,25 +47,27 @@ class Measuring:
         chosen = {key: tried(step, self.timer.gpu) for key, step in steps.items()}
         keys = {key: self._store_key(key, chosen[key]) for key in steps}
         entries = {key: self.store.get(name) for key, name in keys.items()} if self.store is not None else {}
-        found = {key: MeasuredKernel.from_json(entry.document) for key, entry in entries.items() if entry is not None}
+        results = {key: MeasuredKernel.from_json(entry.document) for key, entry in entries.items() if entry is not None}
         reasons: list[str] = []
-        missing = [key for key in steps if key not in found]
+        missing = [key for key in steps if key not in results]
         for first in range(0, len(missing), TOGETHER):
             if (left := ends - time.monotonic()) <= 0:
                 break
             trials = {key: (steps[key], chosen[key]) for key in missing[first : first + TOGETHER]}
-            made, problem = self._measured(program, trials, left)
+            result, problem = self._measured(program, trials, left)
             reasons += [problem] if problem else []
-            found |= made
-            self.done(f"timed {len(found):,} of {len(steps):,} kernels")
-            if not made:
+            results |= result
+            self.done(f"timed {len(results):,} of {len(steps):,} kernels")
+            if not result:
                 break  # as it would be with all others
             if self.store is not None:
-                for key, one in made.items():
+                for key, one in result.items():
                     self.store.put(keys[key], one.to_json(), {})
-        told = "; ".join(dict.fromkeys(reasons)) or f"{self._effort.seconds:.0f} s were over"
-        missing_told = f"{len(steps) - len(found):,} kernels left: {told}" if len(found) < len(steps) else ""
-        return GpuTimes(device, self._effort.samples, {key: found[key] for key in steps if key in found}, missing_told)
+        message = "; ".join(dict.fromkeys(reasons)) or f"{self._effort.seconds:.0f} s were over"
+        missing_told = f"{len(steps) - len(results):,} kernels left: {message}" if len(results) < len(steps) else ""
+        return GpuTimes(
+            device, self._effort.samples, {key: results[key] for key in steps if key in results}, missing_told
+        )
 
     def _measured(
         self, program: Program, trials: Mapping[str, tuple[ProgramStep, Sequence[Variant]]], seconds: float
@@ -99,12 +101,14 @@ class Measuring:
 
 def measured(folder: Path) -> None:
     """Do a job: measure the kernels of its network on its GPU. Raises TargetError where none could be."""
-    given = Assignment.read(folder)
-    store, effort = Store(Path(given.job["store"])), TimingEffort.from_json(given.job["effort"])
-    if not given.batching.is_any:
+    assignment = Assignment.read(folder)
+    store, effort = Store(Path(assignment.job["store"])), TimingEffort.from_json(assignment.job["effort"])
+    if not assignment.batching.is_any:
         effort = replace(effort, samples=effort.samples[:1])
-    timer = DeviceTimer(CudaDevice.from_json(given.job["device"]), Toolkit.require(), given.job["gpus"], effort)
-    times = Measuring(timer, store, partial(tell, folder / DONE))(program_of(given))
+    timer = DeviceTimer(
+        CudaDevice.from_json(assignment.job["device"]), Toolkit.require(), assignment.job["gpus"], effort
+    )
+    times = Measuring(timer, store, partial(tell, folder / DONE))(program_of(assignment))
     if times.missing and not times.kernels:
         raise TargetError(f"no kernel could be measured on {times.device.name}: {times.missing}")
     write_document(folder / REPORT, times.to_json())

@@ -22,7 +22,7 @@ from ptqc.codegen.cuda.results import ptx
 from ptqc.codegen.cuda.tiles import BLOCK, BLOCKS, CHUNK, ROWS, STEP, SUMS, Tiles
 from ptqc.codegen.cuda.variants import Variant
 from ptqc.codegen.kernels.isa import TileShape
-from ptqc.codegen.kernels.writing import Kernel
+from ptqc.codegen.kernels.writing import KernelSource
 from ptqc.codegen.program.constants import Arranged, InOrder, Stored
 
 
@@ -42,7 +42,7 @@ def family_of(shape: TileShape) -> str:
     return Product.family if shape is DENSE[0] else f"{Product.family}_{size(shape)}"
 
 
-def write(tiles: Tiles, coding: Coding | PairCoding, layer: CodedLayer, shape: TileShape = DENSE[0]) -> Kernel:
+def write(tiles: Tiles, coding: Coding | PairCoding, layer: CodedLayer, shape: TileShape = DENSE[0]) -> KernelSource:
     """One of them."""
     product = Product(tiles, coding, layer.x, layer.results, shape)
     return product.build(stored(layer.codes, tiles, coding))
@@ -89,14 +89,14 @@ class Product(TiledProduct):
         for block in range(BLOCKS):
             self.coding.unpack(registers.packed, registers.table, weights, block)
             for tile in range(self.tiles.cut.row_tiles):
-                own = [registers.sums[(tile * BLOCKS + block) * SUMS + i] for i in range(SUMS)]
-                given = [registers.inputs[tile * SUMS + i] for i in range(SUMS)]
-                self._add_products(own, given, [weights[0], weights[1]])
+                accumulators = [registers.sums[(tile * BLOCKS + block) * SUMS + i] for i in range(SUMS)]
+                inputs = [registers.inputs[tile * SUMS + i] for i in range(SUMS)]
+                self._add_products(accumulators, inputs, [weights[0], weights[1]])
 
     def _add_products(self, sums: Sequence[Any], inputs: Sequence[Any], weights: Sequence[Any]) -> None:
         """Of 16 rows and 8 columns."""
-        for own, left, right in parts(self.shape, sums, inputs, weights):
-            ptx(instruction(self.shape), *own, *left, *right, *own)
+        for accumulators, left, right in parts(self.shape, sums, inputs, weights):
+            ptx(instruction(self.shape), *accumulators, *left, *right, *accumulators)
 
     def first_channel(self, lane: Any) -> Any:
         """A lane has eight channels."""

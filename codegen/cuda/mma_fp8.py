@@ -15,7 +15,7 @@ from ptqc.codegen.cuda.results import RealResults
 from ptqc.codegen.cuda.tiles import Tiles
 from ptqc.codegen.cuda.variants import Variant
 from ptqc.codegen.kernels.backend import Float8LayerSpec
-from ptqc.codegen.kernels.writing import Kernel
+from ptqc.codegen.kernels.writing import KernelSource
 from ptqc.codegen.program.program import SUM_OF_PRODUCTS
 
 CODING = Coding(BYTE)
@@ -31,7 +31,7 @@ def variants(layer: Float8LayerSpec) -> Iterator[Variant]:
         yield Variant(Float8Product.family, tiles, CODING, partial(write, tiles, layer))
 
 
-def write(tiles: Tiles, layer: Float8LayerSpec) -> Kernel:
+def write(tiles: Tiles, layer: Float8LayerSpec) -> KernelSource:
     """One of them."""
     codes = layer.weights
     results = RealResults(layer.y, BY_ELEMENT, len(codes), layer.factor, layer.bias, tuple(layer.stages), SUMS)

@@ -21,7 +21,7 @@ from ptqc.codegen.cuda.sparse_codes import SparseCodes
 from ptqc.codegen.cuda.swap_ab import CHANNEL_TILES, PAIRS, LeftProduct
 from ptqc.codegen.cuda.tiles import BLOCK, CHUNK, LANES, STEP, SUMS, Tiles
 from ptqc.codegen.cuda.variants import Variant
-from ptqc.codegen.kernels.writing import Kernel
+from ptqc.codegen.kernels.writing import KernelSource
 from ptqc.codegen.program.constants import InOrder
 
 MULTIPLY = instructions.mma_sparse(instructions.SPARSE)
@@ -41,7 +41,7 @@ def variants(layer: CodedLayer) -> list[Variant]:
     ]
 
 
-def write(tiles: Tiles, coding: Coding, codes: SparseCodes, layer: CodedLayer) -> Kernel:
+def write(tiles: Tiles, coding: Coding, codes: SparseCodes, layer: CodedLayer) -> KernelSource:
     """One of them. codes: the weights that are kept."""
     return SparseProduct(tiles, coding, layer.x, layer.results).build(InOrder(codes.pack(tiles, coding)))
 
@@ -73,8 +73,8 @@ class SparseProduct(LeftProduct):
         for matrix in range(CHANNEL_TILES):
             for pair, weights in enumerate(registers.weights):
                 self.coding.unpack(registers.packed, registers.table, weights, matrix * PAIRS + pair)
-            kept = [weights[i] for weights in registers.weights for i in range(2)]
+            remaining = [weights[i] for weights in registers.weights for i in range(2)]
             for block in range(self.pixel_blocks):
-                own = [registers.sums[i] for i in self.sum_numbers(block, matrix)]
-                given = (registers.inputs[block * SUMS + i] for i in range(SUMS))
-                ptx(MULTIPLY, *own, *kept, *given, *own, places[matrix], SELECTOR)
+                accumulators = [registers.sums[i] for i in self.sum_numbers(block, matrix)]
+                inputs = (registers.inputs[block * SUMS + i] for i in range(SUMS))
+                ptx(MULTIPLY, *accumulators, *remaining, *inputs, *accumulators, places[matrix], SELECTOR)

@@ -117,32 +117,32 @@ class Coding:
 
     def prepare(self, constants: Sequence[Any], _number: Any, _threads: int) -> Any:
         """The list in registers."""
-        made = T.alloc_buffer((VALUES // CODES,), "uint32", scope="local")
+        target = T.alloc_buffer((VALUES // CODES,), "uint32", scope="local")
         for i in range(VALUES // CODES):
-            T.buffer_store(made, constants[0][i], [i])
-        return made
+            T.buffer_store(target, constants[0][i], [i])
+        return target
 
     def load(self, packed: Any, address: Any, lane: Any) -> None:
         """All words of a lane out of shared memory. address: of a byte of this unit."""
         load_words(self.planes, packed, address, lane)
 
-    def unpack(self, packed: Any, table: Any, made: Any, block: int) -> None:
+    def unpack(self, packed: Any, table: Any, target: Any, block: int) -> None:
         """The two registers of a block of columns."""
         if self.levels is not None:
-            self._pick(packed, table, made, block)
+            self._pick(packed, table, target, block)
             return
         planes = self._cut()
         for i in range(2):
             register = 2 * block + i
             whole = self.bits == BYTE
             word = packed[register] if whole else joined(packed, planes, BYTE, register, BYTE - self.bits)
-            T.buffer_store(made, word, [i])
+            T.buffer_store(target, word, [i])
 
-    def _pick(self, packed: Any, table: Any, made: Any, block: int) -> None:
+    def _pick(self, packed: Any, table: Any, target: Any, block: int) -> None:
         places = T.Bind(joined(packed, self._cut(), HALF_BYTE, block))
         if self.bits < HALF_BYTE:
             for i in range(2):
-                ptx("prmt.b32", made[i], table[0], table[1], moved(places, -16 * i))
+                ptx("prmt.b32", target[i], table[0], table[1], moved(places, -16 * i))
             return
         halves = T.alloc_buffer((2,), "uint32", scope="local")
         lower = T.Bind(T.bitwise_and(places, T.uint32(0x77777777)))
@@ -151,7 +151,7 @@ class Coding:
         for i in range(2):
             for half in range(2):
                 ptx("prmt.b32", halves[half], table[2 * half], table[2 * half + 1], moved(lower, -16 * i))
-            ptx("prmt.b32", made[i], halves[0], halves[1], moved(upper, -16 * i))
+            ptx("prmt.b32", target[i], halves[0], halves[1], moved(upper, -16 * i))
 
 
 def cut(bits: int, widths: Sequence[int], words: Sequence[int]) -> list[BitPlane]:
@@ -169,13 +169,13 @@ def load_words(words: Sequence[int], packed: Any, address: Any, lane: Any) -> No
 
 def joined(packed: Any, planes: Sequence[BitPlane], room: int, register: int, up: int = 0) -> Any:
     """The bits of a register's codes, one in each byte or half byte (`room` bits), `up` bits above its lower end."""
-    made: Any = None
+    target: Any = None
     for width, below, first in planes:
         word, place = divmod(register * width, room)
         mask = sum((2**width - 1) << below + up + start for start in range(0, WORD, room))
         piece = T.bitwise_and(moved(packed[first + word], below + up - place), T.uint32(mask))
-        made = piece if made is None else T.bitwise_or(made, piece)
-    return made
+        target = piece if target is None else T.bitwise_or(target, piece)
+    return target
 
 
 def moved(word: Any, by: int) -> Any:
@@ -210,8 +210,8 @@ class PairCoding:
         """The pairs of int8 codes (outputs, inputs, 1, 1); None where there are too many, or codes without another."""
         if codes.shape[1] % 2 or codes[0, 0].size > 1:
             return None
-        found = np.unique(np.ascontiguousarray(codes).reshape(-1).view(BOTH))
-        return cls(found) if len(found) <= MOST_PAIRS else None
+        result = np.unique(np.ascontiguousarray(codes).reshape(-1).view(BOTH))
+        return cls(result) if len(result) <= MOST_PAIRS else None
 
     @property
     def place_bits(self) -> int:
@@ -264,24 +264,24 @@ class PairCoding:
     def prepare(self, constants: Sequence[Any], number: Any, threads: int) -> Any:
         """The table in shared memory; the block's first barrier comes before it is read."""
         size = 2**self.place_bits
-        made = T.alloc_buffer((size,), "uint16", scope="shared")
+        target = T.alloc_buffer((size,), "uint16", scope="shared")
         for first in range(0, size, threads):
             index = T.Bind(first + number)
             with T.If(index < size), T.Then():
-                T.buffer_store(made, constants[0][index], [index])
-        return made
+                T.buffer_store(target, constants[0][index], [index])
+        return target
 
     def load(self, packed: Any, address: Any, lane: Any) -> None:
         """All words of a lane out of shared memory. address: of a byte of this unit."""
         load_words(self._words, packed, address, lane)
 
-    def unpack(self, packed: Any, table: Any, made: Any, block: int) -> None:
+    def unpack(self, packed: Any, table: Any, target: Any, block: int) -> None:
         """The two registers of a block of columns."""
         whole = self.place_bits == BYTE
         places = T.Bind(packed[block] if whole else joined(packed, self._planes(), BYTE, block))
         for i in range(2):
             pair = [self._pair(places, table, 2 * i + half) for half in range(2)]
-            T.buffer_store(made, T.bitwise_or(pair[0], T.shift_left(pair[1], T.uint32(16))), [i])
+            T.buffer_store(target, T.bitwise_or(pair[0], T.shift_left(pair[1], T.uint32(16))), [i])
 
     def _pair(self, places: Any, table: Any, byte: int) -> Any:
         place = T.bitwise_and(T.shift_right(places, T.uint32(BYTE * byte)), T.uint32(2**BYTE - 1))

@@ -27,9 +27,9 @@ def predicted(program: Program) -> list[Mapping[str, float]]:
 
 
 def _of_elements(step: ProgramStep, layouts: Mapping[str, Layout]) -> dict[str, float]:
-    read, made = [layouts[name] for name in step.arguments], layouts[step.output]
-    threads = max(1, made.elements - sum(layouts[name].elements for name in step.placed))
-    moved = threads * _size(made) + sum(layout.elements * _size(layout) for layout in read)
+    read, result = [layouts[name] for name in step.arguments], layouts[step.output]
+    threads = max(1, result.elements - sum(layouts[name].elements for name in step.placed))
+    moved = threads * _size(result) + sum(layout.elements * _size(layout) for layout in read)
     moved += sum(map(loaded_bytes, step.kernel.constants))
     numbers = threads + sum(layout.elements for layout in read)
     instructions = EACH_NUMBER * numbers + EACH_OPERATION * step.kernel.operations

@@ -19,7 +19,7 @@ from ptqc.codegen.cuda.results import Results, ptx
 from ptqc.codegen.cuda.tiles import BLOCKS, LANES, SUMS, WARP_COLUMNS, Tiles
 from ptqc.codegen.kernels.epilogue import PACKED
 from ptqc.codegen.kernels.families import build
-from ptqc.codegen.kernels.writing import Grid, Kernel
+from ptqc.codegen.kernels.writing import KernelGrid, KernelSource
 from ptqc.codegen.program.constants import Stored
 from ptqc.codegen.program.layout import Layout
 
@@ -91,7 +91,7 @@ class TiledProduct(ABC):
         """Wait for all that is still on its way."""
         ptx("cp.async.wait_all")
 
-    def build(self, stored: Stored) -> Kernel:
+    def build(self, stored: Stored) -> KernelSource:
         """The kernel with its constants. stored: the weights."""
         window, results = self.tiles.window, self.results
         constants: list[Stored] = [
@@ -100,9 +100,9 @@ class TiledProduct(ABC):
             *results.constants(self.tiles.pack_channels),
         ]
         operations = 2 * window.products * window.channels * results.outputs
-        given = [self.x, *results.others]
+        inputs = [self.x, *results.others]
         family = results.named(self.name)
-        return build(family, given, constants, results.y, self.body, operations, results.accuracy)
+        return build(family, inputs, constants, results.y, self.body, operations, results.accuracy)
 
     @property
     def steps(self) -> Steps:
@@ -114,10 +114,10 @@ class TiledProduct(ABC):
         """Of a lane."""
         return self.tiles.cut.row_tiles * BLOCKS * SUMS
 
-    def body(self, grid: Grid, x: Any, *rest: Any) -> None:
+    def body(self, grid: KernelGrid, x: Any, *buffers: Any) -> None:
         """See `ptqc.codegen.kernels.writing.write`."""
         tiles, beside = self.tiles, len(self.results.others)
-        others, (weights, *constants, out) = rest[:beside], rest[beside:]
+        operands, (weights, *constants, out) = buffers[:beside], buffers[beside:]
         rows, (_, row_warps, column_warps) = tiles.cut.rows, tiles.warps
         total = T.Cast("int32", grid.batch) * prod(tiles.window.output)
         with (
@@ -137,21 +137,21 @@ class TiledProduct(ABC):
             self._accumulate(thread, BlockMemory(x, weights, shared, starts), registers)
             constants = constants if self.coding.table is None else constants[1:]
             if tiles.cut.shares == 1:
-                self._store(thread, registers.sums, last, constants, others, out)
+                self._store(thread, registers.sums, last, constants, operands, out)
                 return
             self._add_shares(thread, shared, registers.sums)
             with T.If(thread.share == 0), T.Then():
-                self._store(thread, registers.sums, last, constants, others, out)
+                self._store(thread, registers.sums, last, constants, operands, out)
 
     def _registers(self, constants: Sequence[Any], number: Any) -> Registers:
         sizes = (self.input_words, self.coding.bits, *[2] * self.pairs)
         inputs, packed, *weights = (T.alloc_buffer((size,), "uint32", scope="local") for size in sizes)
         sums = T.alloc_buffer((self._sums,), self.sum_type, scope="local")
         table = None if self.coding.table is None else self.coding.prepare(constants, number, self.tiles.threads)
-        made = Registers(inputs, table, packed, weights, sums)
+        result = Registers(inputs, table, packed, weights, sums)
         for i in range(self._sums):
-            T.buffer_store(made.sums, T.Cast(self.sum_type, T.uint32(0)), [i])
-        return made
+            T.buffer_store(result.sums, T.Cast(self.sum_type, T.uint32(0)), [i])
+        return result
 
     def _accumulate(self, thread: Thread, memory: BlockMemory, registers: Registers) -> None:
         """All steps: the copies of later ones are on their way while the products of one are computed."""
@@ -198,7 +198,7 @@ class TiledProduct(ABC):
                     T.buffer_store(sums, sums[i] + words[place(share, i)], [i])
 
     def _store(
-        self, thread: Thread, sums: Any, last: Any, constants: Sequence[Any], others: Sequence[Any], out: Any
+        self, thread: Thread, sums: Any, last: Any, constants: Sequence[Any], operands: Sequence[Any], out: Any
     ) -> None:
         """What a lane has of each pixel, PACKED neighbouring channels at a time."""
         first = T.Bind(
@@ -212,5 +212,5 @@ class TiledProduct(ABC):
                 for group in range(0, len(own), PACKED):
                     channel = T.Bind(first + group)
                     with T.If(channel < self.tiles.outputs), T.Then():
-                        found = [sums[at] for at in own[group : group + PACKED]]
-                        self.results.store(found, (*place, channel), constants, others, out)
+                        results = [sums[at] for at in own[group : group + PACKED]]
+                        self.results.store(results, (*place, channel), constants, operands, out)

@@ -69,16 +69,16 @@ class Results(ABC):
 
         sums: without the bias. place: of the first one.
         """
-        made = self._settled(sums, place, constants, others)
+        output = self._settled(sums, place, constants, others)
         sample, *within = place
         target = self.y.at(*within)
         first = self.y.parent_buffer.at[0] if self.y.parent_buffer is not None else 0
         if all(size % PACKED == 0 for size in (self.outputs, self.y.plane[0], first, self.y.stride)):
-            T.buffer_store(out, made[T.ramp(0, 1, PACKED)], [sample, T.ramp(target, 1, PACKED)])
+            T.buffer_store(out, output[T.ramp(0, 1, PACKED)], [sample, T.ramp(target, 1, PACKED)])
             return
         for i in range(PACKED):
             with T.If(place[3] + i < self.outputs), T.Then():
-                T.buffer_store(out, made[i], [sample, target + i])
+                T.buffer_store(out, output[i], [sample, target + i])
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,18 +104,18 @@ class CodedResults(Results):
 
     def _settled(self, sums: Sequence[Any], place: Place, constants: Sequence[Any], others: Sequence[Any]) -> Any:
         (bias, factor, zero, *numbers), (sample, row, column, channel) = constants, place
-        made = T.alloc_buffer((PACKED,), self.y.stored, scope="local")
+        target = T.alloc_buffer((PACKED,), self.y.stored, scope="local")
         values = []
-        for i, found in enumerate(sums):
-            total = T.reinterpret("int32", found) + bias[channel + i]
+        for i, result in enumerate(sums):
+            total = T.reinterpret("int32", result) + bias[channel + i]
             values.append(T.Cast("float32", total) * factor[channel + i])
         if self.y.dtype == "float32":
             for i, value in enumerate(values):
-                T.buffer_store(made, value, [i])
-            return made
+                T.buffer_store(target, value, [i])
+            return target
         places = [(sample, row, column, channel + i) for i in range(len(values))]
-        self.epilogue.settle(self.isa, values, zero[0], made, places, numbers, others, fitting=False)
-        return made
+        self.epilogue.settle(self.isa, values, zero[0], target, places, numbers, others, fitting=False)
+        return target
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,10 +151,10 @@ class RealResults(Results):
 
     def _settled(self, sums: Sequence[Any], place: Place, constants: Sequence[Any], others: Sequence[Any]) -> Any:
         (bias, factor, *numbers), (sample, row, column, channel) = constants, place
-        made = T.alloc_buffer((PACKED,), self.y.stored, scope="local")
-        for i, found in enumerate(sums):
+        target = T.alloc_buffer((PACKED,), self.y.stored, scope="local")
+        for i, result in enumerate(sums):
             own = T.Bind(channel + i)
             where = own, (sample, row, column, own)
-            value = composed(self.stages, found * factor[own] + bias[own], 1, where, numbers, others)
-            T.buffer_store(made, value, [i])
-        return made
+            value = composed(self.stages, result * factor[own] + bias[own], 1, where, numbers, others)
+            T.buffer_store(target, value, [i])
+        return target

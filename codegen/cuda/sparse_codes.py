@@ -41,8 +41,8 @@ class SparseCodes:
         if ((fours != 0).sum(-1) > KEPT).any():
             return None
         chosen = np.sort(np.argsort(fours == 0, axis=-1, kind="stable")[..., :KEPT], axis=-1)
-        kept = np.take_along_axis(fours, chosen, -1).reshape(len(codes), -1)
-        return cls(kept, (chosen[..., 0] | chosen[..., 1] << 2).astype(np.uint8))
+        remaining = np.take_along_axis(fours, chosen, -1).reshape(len(codes), -1)
+        return cls(remaining, (chosen[..., 0] | chosen[..., 1] << 2).astype(np.uint8))
 
     def coding(self) -> Coding:
         """How the kept codes are packed."""
@@ -57,8 +57,8 @@ class SparseCodes:
     def in_registers(self, tiles: Tiles) -> np.ndarray:
         """Kept codes (panels, steps, warps, lanes, matrices · registers, four codes)."""
         parts = (GROUPS, CHANNEL_TILES, 2, tiles.steps, 2, LANES // GROUPS, 4)
-        kept = _filled(self.kept, tiles, PART, 0).reshape(tiles.panels, tiles.warps[2], *parts)
-        ordered = kept.transpose(0, 5, 1, 2, 7, 3, 6, 4, 8)
+        remaining = _filled(self.kept, tiles, PART, 0).reshape(tiles.panels, tiles.warps[2], *parts)
+        ordered = remaining.transpose(0, 5, 1, 2, 7, 3, 6, 4, 8)
         return np.ascontiguousarray(ordered).reshape(tiles.panels, tiles.steps, tiles.warps[2], LANES, -1, 4)
 
     def in_words(self, tiles: Tiles) -> np.ndarray:

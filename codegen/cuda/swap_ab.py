@@ -45,5 +45,5 @@ class LeftProduct(TiledProduct):
         """Channel 2·matrix + below of the four is sum 2·below + e of pixel e of two."""
         for block in range(self.pixel_blocks):
             for e in range(2):
-                own = [self.sum_numbers(block, at // 2)[at % 2 * 2 + e] for at in range(PACKED)]
-                yield block * BLOCK + T.truncmod(lane, 4) * 2 + e, own
+                accumulators = [self.sum_numbers(block, at // 2)[at % 2 * 2 + e] for at in range(PACKED)]
+                yield block * BLOCK + T.truncmod(lane, 4) * 2 + e, accumulators

@@ -47,8 +47,8 @@ class CudaTarget:
         if find_spec("tvm") is None:
             raise TargetError(f"the cuda target needs Apache TVM: {INSTALL}")
         Toolkit.require()
-        if told := refusal():
-            raise TargetError(told)
+        if reason := refusal():
+            raise TargetError(reason)
 
     def check_sizes(self, row_shapes: Collection[object], model: ir.Model) -> None:
         """Raises TargetError for samples of several sizes."""
@@ -108,8 +108,10 @@ def _build(
         wanted = FILES if choices.times is None else (*FILES, TUNING)
         files = {name: Path(shutil.move(job / name, folder / name)) for name in wanted}
     sizes = {name: path.stat().st_size for name, path in files.items()}
-    told = {"tuned": f"no: {choices.untuned}"} if choices.untuned else {}
-    return TargetOutput(files, document | told | {"weights_bytes": sizes[WEIGHTS], "bytes": sizes[library_file(NAME)]})
+    tuning = {"tuned": f"no: {choices.untuned}"} if choices.untuned else {}
+    return TargetOutput(
+        files, document | tuning | {"weights_bytes": sizes[WEIGHTS], "bytes": sizes[library_file(NAME)]}
+    )
 
 
 TARGET: Target[CudaOptions] = CudaTarget()

@@ -74,29 +74,29 @@ class DeviceTimer:
                 building.write(program, self.tools, gpus, folder)
             except TargetError as error:  # of the compilers
                 return [], str(error)
-            trials = tuple(_trial(layouts, key, *found) for key, found in candidates.items())
+            trials = tuple(_trial(layouts, key, *result) for key, result in candidates.items())
             TrialJob(trials, replace(self.effort, seconds=seconds), self.device.is_emulator).write(folder)
             ended = sandbox.run(PROCESS, [TRIAL_WORKER, str(folder)], seconds + GRACE, ADDRESSES)
             report = folder / REPORT
-            found = json.loads(report.read_text()) if report.is_file() else {}
-        told = str(found.get("problem", ""))
-        problem = f"the process that runs kernels on the GPU {ended.problem}" if ended.problem else told
-        return list(map(TrialTimes.from_json, found.get("trials", ()))), problem
+            result = json.loads(report.read_text()) if report.is_file() else {}
+        message = str(result.get("problem", ""))
+        problem = f"the process that runs kernels on the GPU {ended.problem}" if ended.problem else message
+        return list(map(TrialTimes.from_json, result.get("trials", ()))), problem
 
 
 def _program(layouts: Mapping[str, Layout], candidates: Candidates) -> Program:
     """All variants side by side, those of a kernel on the same inputs."""
-    made: dict[str, Layout] = {}
+    outputs: dict[str, Layout] = {}
     steps, inputs = list[ProgramStep](), dict[str, None]()
     for number, (step, variants) in enumerate(candidates.values()):
-        given = {f"x{number}.{place}": layouts[name] for place, name in enumerate(step.arguments)}
-        made |= given
-        inputs |= dict.fromkeys(given)
+        names = {f"x{number}.{place}": layouts[name] for place, name in enumerate(step.arguments)}
+        outputs |= names
+        inputs |= dict.fromkeys(names)
         for place, built in enumerate(variants.values()):
             name = f"y{number}.{place}"
-            made[name] = layouts[step.output]
-            steps.append(ProgramStep(built, tuple(given), name, name))
-    return Program(tuple(steps), made, tuple(inputs), tuple(step.output for step in steps))
+            outputs[name] = layouts[step.output]
+            steps.append(ProgramStep(built, tuple(names), name, name))
+    return Program(tuple(steps), outputs, tuple(inputs), tuple(step.output for step in steps))
 
 
 def _trial(
@@ -133,22 +133,22 @@ class KernelTimer:
     def __call__(self, program: Program) -> list[float]:
         """Microseconds of each step. Raises TargetError where one cannot be measured."""
         steps = {step.kernel.name: step for step in program.steps}
-        found = dict(self._known(steps))
-        missing = [name for name in steps if name not in found]
+        results = dict(self._known(steps))
+        missing = [name for name in steps if name not in results]
         for first in range(0, len(missing), TOGETHER):
             together = missing[first : first + TOGETHER]
             candidates = {name: (steps[name], {name: steps[name].kernel}) for name in together}
             times, problem = self.timer.times(program.layouts, candidates, self.timer.effort.seconds)
             for one in times:
-                (found[one.key],) = one.microseconds[one.key]
-                self.store.put(self._key(one.key), {"microseconds": found[one.key]}, {})
-            if left := [name for name in together if name not in found]:
-                told = problem or f"{self.timer.effort.seconds:.0f} s were over"
+                (results[one.key],) = one.microseconds[one.key]
+                self.store.put(self._key(one.key), {"microseconds": results[one.key]}, {})
+            if left := [name for name in together if name not in results]:
+                message = problem or f"{self.timer.effort.seconds:.0f} s were over"
                 raise TargetError(
                     f"{len(left)} kernels could not be timed on {self.timer.device.name}, {left[0]} among them: "
-                    f"{told}; with --tune off their times are predicted"
+                    f"{message}; with --tune off their times are predicted"
                 )
-        return [found[step.kernel.name] for step in program.steps]
+        return [results[step.kernel.name] for step in program.steps]
 
     def _known(self, names: Iterable[str]) -> Iterator[tuple[str, float]]:
         for name in names:
@@ -170,13 +170,13 @@ def timed(folder: Path) -> TimedProgram:
 
     Predicted, each call takes its longest time on the chips of the job.
     """
-    given = Assignment.read(folder)
-    program, device = program_of(given), given.job["device"]
+    assignment = Assignment.read(folder)
+    program, device = program_of(assignment), assignment.job["device"]
     if device is None:
-        found = [max(step[gpu] for gpu in given.job["gpus"]) for step in predicted(program)]
+        results = [max(step[gpu] for gpu in assignment.job["gpus"]) for step in predicted(program)]
     else:
-        effort = TimingEffort.from_json(given.job["effort"])
-        timer = DeviceTimer(CudaDevice.from_json(device), Toolkit.require(), given.job["gpus"], effort)
-        found = KernelTimer(timer, Store(Path(given.job["store"])))(program)
-    times = [NANOSECONDS * microseconds for microseconds in found]
+        effort = TimingEffort.from_json(assignment.job["effort"])
+        timer = DeviceTimer(CudaDevice.from_json(device), Toolkit.require(), assignment.job["gpus"], effort)
+        results = KernelTimer(timer, Store(Path(assignment.job["store"])))(program)
+    times = [NANOSECONDS * microseconds for microseconds in results]
     return TimedProgram.of(Listing.of(program), sum(times), times)

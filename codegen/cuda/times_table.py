@@ -29,10 +29,10 @@ class MeasuredKernel:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         """Inverse of `to_json`. Raises ValueError, KeyError or TypeError for anything else."""
-        made = cls(document["first"], TrialTimes.from_json(document["times"]), tuple(document["predicted"]))
-        if not all(each > 0 for each in made.times.of_first.values()) or made.first not in made.times.of_first:
+        result = cls(document["first"], TrialTimes.from_json(document["times"]), tuple(document["predicted"]))
+        if not all(each > 0 for each in result.times.of_first.values()) or result.first not in result.times.of_first:
             raise ValueError(f"{document} is no kernel with the times of its variants")
-        return made
+        return result
 
     def to_json(self) -> dict[str, Any]:
         """The document for stores and artifacts."""
@@ -97,7 +97,7 @@ class GpuTimes:
         """For the manifest: how many kernels, what other variants gain, how the predictions were."""
         shares = sorted(one.of_first for one in self.kernels.values() if one.of_first < 1)
         predicted = [share for one in self.kernels.values() for share in one.of_measured]
-        told = {
+        document = {
             "gpu": self.device.name,
             "driver": self.device.driver,
             "samples": list(self.samples),
@@ -109,15 +109,17 @@ class GpuTimes:
             "dropped": sum(len(one.times.dropped) for one in self.kernels.values()),
             "missing": self.missing,
         }
-        return {"tuned": _told(told), "tuning": told}
+        return {"tuned": _told(document), "tuning": document}
 
 
-def _told(found: Mapping[str, Any]) -> str:
+def _told(result: Mapping[str, Any]) -> str:
     """In words."""
-    shares, ratios = found["of_first"], found["predicted_of_measured"]
-    told = f"{len(shares):,} of {found['kernels']:,} kernels have other tiles than usual, by times on {found['gpu']}"
+    shares, ratios = result["of_first"], result["predicted_of_measured"]
+    message = (
+        f"{len(shares):,} of {result['kernels']:,} kernels have other tiles than usual, by times on {result['gpu']}"
+    )
     if shares:
-        told += f", and take {statistics.median(shares):.2f} of the time in the median"
+        message += f", and take {statistics.median(shares):.2f} of the time in the median"
     if ratios:
-        told += f"; predicted times are {ratios[1]:.2f} of the measured ones ({ratios[0]:.2f} to {ratios[2]:.2f})"
-    return told + (f"; not all were measured: {found['missing']}" if found["missing"] else "")
+        message += f"; predicted times are {ratios[1]:.2f} of the measured ones ({ratios[0]:.2f} to {ratios[2]:.2f})"
+    return message + (f"; not all were measured: {result['missing']}" if result["missing"] else "")

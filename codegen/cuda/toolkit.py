@@ -47,46 +47,48 @@ class Toolkit:
         spec = find_spec("nvidia")
         installed = [Path(room) / "cu13" / "bin" for room in (spec and spec.submodule_search_locations) or ()]
         on_path = shutil.which("nvcc")
-        found = [*installed, *([Path(on_path).resolve().parent] if on_path else [])]
-        return next((cls(folder) for folder in found if (folder / "nvcc").is_file()), None)
+        results = [*installed, *([Path(on_path).resolve().parent] if on_path else [])]
+        return next((cls(folder) for folder in results if (folder / "nvcc").is_file()), None)
 
     @classmethod
     def require(cls) -> "Toolkit":
         """Raises TargetError where there is none, or an older one."""
-        found = cls.find()
-        if found is None:
+        result = cls.find()
+        if result is None:
             raise TargetError(f"the cuda target needs NVIDIA's compiler nvcc {OLDEST}, which is not here: {INSTALL}")
-        if int(found.version.partition(".")[0]) < OLDEST:
-            raise TargetError(f"the cuda target needs nvcc {OLDEST}, and {found.folder} has {found.version}: {INSTALL}")
-        return found
+        if int(result.version.partition(".")[0]) < OLDEST:
+            raise TargetError(
+                f"the cuda target needs nvcc {OLDEST}, and {result.folder} has {result.version}: {INSTALL}"
+            )
+        return result
 
     @property
     def version(self) -> str:
         """As nvcc tells it."""
-        told = self._run("nvcc", "--version")
-        found = re.search(r"V(\d[\d.]*)", told)
-        if found is None:
-            raise TargetError(f"{self.folder / 'nvcc'} does not tell its version but {told[:200]!r}: {INSTALL}")
-        return found[1]
+        message = self._run("nvcc", "--version")
+        result = re.search(r"V(\d[\d.]*)", message)
+        if result is None:
+            raise TargetError(f"{self.folder / 'nvcc'} does not tell its version but {message[:200]!r}: {INSTALL}")
+        return result[1]
 
     def compile(self, source: str, gpus: Sequence[str], folder: Path, name: str) -> Image:
         """Compile CUDA C++ for several chips. folder: for all files, which begin with the name."""
         text, image = (folder / f"{name}.{ending}" for ending in ("cu", "fatbin"))
         text.write_text(source, encoding="utf-8")
-        made = {architecture: folder / f"{name}.{architecture}.ptx" for architecture in architectures(source, gpus)}
-        for architecture, ptx in made.items():
+        outputs = {architecture: folder / f"{name}.{architecture}.ptx" for architecture in architectures(source, gpus)}
+        for architecture, ptx in outputs.items():
             self._run("nvcc", *EXACT, "-ptx", f"-arch=compute_{architecture}", str(text), "-o", str(ptx))
         codes: dict[str, dict[str, KernelCode]] = {}
-        lasting = {architecture: ptx for architecture, ptx in made.items() if architecture.isdecimal()}
+        lasting = {architecture: ptx for architecture, ptx in outputs.items() if architecture.isdecimal()}
         parts = [f"--image3=kind=ptx,sm={architecture},file={ptx}" for architecture, ptx in lasting.items()]
         for gpu in gpus:
             code, number = folder / f"{name}.{gpu}.cubin", gpu.removeprefix("sm_")
-            ptx = made[architecture_for(gpu, made)]
-            told = self._run("ptxas", *ASSEMBLED, f"-arch={gpu}", str(ptx), "-o", str(code))
-            codes[gpu] = kernel_codes(told, code)
+            ptx = outputs[architecture_for(gpu, outputs)]
+            message = self._run("ptxas", *ASSEMBLED, f"-arch={gpu}", str(ptx), "-o", str(code))
+            codes[gpu] = kernel_codes(message, code)
             parts.append(f"--image3=kind=elf,sm={number},file={code}")
         self._run("fatbinary", f"--create={image}", "-64", *parts)
-        return Image(image, "".join(ptx.read_text(encoding="utf-8") for ptx in made.values()), codes)
+        return Image(image, "".join(ptx.read_text(encoding="utf-8") for ptx in outputs.values()), codes)
 
     def _run(self, program: str, *arguments: str) -> str:
         command = [str(self.folder / program), *arguments]
@@ -96,15 +98,15 @@ class Toolkit:
         return done.stdout + done.stderr
 
 
-def architecture_for(gpu: str, made: Iterable[str]) -> str:
+def architecture_for(gpu: str, output: Iterable[str]) -> str:
     """Which PTX is for a chip: its own, or the newest that it takes."""
     number = gpu.removeprefix("sm_")
-    if number in made:
+    if number in output:
         return number
-    return max((each for each in made if each.isdecimal() and int(each) <= int(number.rstrip("a"))), key=int)
+    return max((each for each in output if each.isdecimal() and int(each) <= int(number.rstrip("a"))), key=int)
 
 
 def architectures(source: str, gpus: Sequence[str]) -> tuple[str, ...]:
     """Of the PTX that CUDA C++ becomes, in ascending order. Of 90a only where machine code is made for it."""
-    asked = (each for each, words in ASKED.items() if words in source)
-    return (VIRTUAL, *(each for each in asked if each.isdecimal() or f"sm_{each}" in gpus))
+    requested = (each for each, words in ASKED.items() if words in source)
+    return (VIRTUAL, *(each for each in requested if each.isdecimal() or f"sm_{each}" in gpus))

@@ -72,18 +72,18 @@ class GpuTrials:
         self, trial: KernelTrial, constants: Sequence[Any], samples: int, dropped: dict[str, str]
     ) -> list[_Runner]:
         """Variants that run, each after one run of it; what does not goes to `dropped`. Raises GpuMemoryError."""
-        given, output = self._arguments(trial, samples)
-        left, wanted, found = list(constants), None, list[_Runner]()
+        operand, output = self._arguments(trial, samples)
+        left, wanted, result = list(constants), None, list[_Runner]()
         for one in trial.variants:
             own, left = left[: one.constants], left[one.constants :]
             if one.label in dropped:
                 continue
-            runner = _Runner(one.label, self._library.launcher(one.kernel, *given, *own, output))
+            runner = _Runner(one.label, self._library.launcher(one.kernel, *operand, *own, output))
             try:
                 runner.launch(0)
                 made = self._library.pull(output)
             except Exception as error:
-                if not found:
+                if not result:
                     raise TargetError(f"the GPU does not run {one.kernel}: {error}") from error
                 dropped[one.label] = f"does not run: {error}"[:MOST_LETTERS]
                 continue
@@ -91,15 +91,15 @@ class GpuTrials:
             if made.dtype.kind != "f" and not np.array_equal(made, wanted):
                 dropped[one.label] = "gives other integers than the predicted tiles"
                 continue
-            found.append(runner)
-        return found
+            result.append(runner)
+        return result
 
     def _arguments(self, trial: KernelTrial, samples: int) -> tuple[list[Any], Any]:
         """Inputs, which all variants share, and what they write to."""
         random, (dtype, axes) = np.random.default_rng(0), trial.output
         try:
-            given = [self._library.put(_drawn(random, samples, *one)) for one in trial.arguments]
-            return given, self._library.put(np.zeros((samples, *axes), dtype))
+            inputs = [self._library.put(_drawn(random, samples, *one)) for one in trial.arguments]
+            return inputs, self._library.put(np.zeros((samples, *axes), dtype))
         except Exception as error:
             raise refusal_of(error, 0, f"{samples} samples of {trial.key}") or error from error
 
@@ -136,11 +136,11 @@ def _opened(folder: Path, job: TrialJob) -> CudaLibrary:
 
 
 def _work(folder: Path) -> None:
-    job, found, first, problem = TrialJob.read(folder), list[Mapping[str, Any]](), 0, ""
+    job, result, first, problem = TrialJob.read(folder), list[Mapping[str, Any]](), 0, ""
     ends = time.monotonic() + job.effort.seconds
 
     def tell() -> None:
-        (folder / REPORT).write_text(json.dumps({"trials": found, "problem": problem}))
+        (folder / REPORT).write_text(json.dumps({"trials": result, "problem": problem}))
 
     try:
         library = _opened(folder, job)
@@ -149,7 +149,7 @@ def _work(folder: Path) -> None:
             if time.monotonic() > ends:
                 break
             count = sum(one.constants for one in trial.variants)
-            found.append(trials.found(trial, library.constants[first : first + count]).to_json())
+            result.append(trials.found(trial, library.constants[first : first + count]).to_json())
             first += count
             tell()
     except PtqcError as error:

@@ -25,8 +25,8 @@ def kernel_key(step: ProgramStep) -> str:
     The name is of the whole text: shape, bits, what follows the product, tiles. Weights with zeros may be taken by
     sparse kernels too, others of the same shape not.
     """
-    others = sorted({variant.family for variant in _variants(step)} - {step.kernel.family})
-    return " or ".join([step.kernel.name, *others])
+    operands = sorted({variant.family for variant in _variants(step)} - {step.kernel.family})
+    return " or ".join([step.kernel.name, *operands])
 
 
 def _variants(step: ProgramStep) -> Sequence[Variant]:
@@ -37,26 +37,26 @@ def _variants(step: ProgramStep) -> Sequence[Variant]:
 
 def tunable(program: Program) -> dict[str, ProgramStep]:
     """Steps whose kernels have variants, one of each kernel, by its key."""
-    found: dict[str, ProgramStep] = {}
+    results: dict[str, ProgramStep] = {}
     for step in program.steps:
         if len(_variants(step)) > 1:
-            found.setdefault(kernel_key(step), step)
-    return found
+            results.setdefault(kernel_key(step), step)
+    return results
 
 
 def tried(step: ProgramStep, gpu: str) -> list[Variant]:
     """Variants of a step that are worth a trial on a chip, the first one first, then the best of each other family."""
-    first, *others = (variant for variant in _variants(step) if variant.gpu in ("", gpu))
+    first, *operands = (variant for variant in _variants(step) if variant.gpu in ("", gpu))
     sizes: dict[tuple[str, int, int], int] = {_size(first): 1}
-    found = [first]
-    for variant in sorted(others, key=lambda each: _logarithm(each, gpu)):
+    results = [first]
+    for variant in sorted(operands, key=lambda each: _logarithm(each, gpu)):
         sizes[_size(variant)] = sizes.get(_size(variant), 0) + 1
         if sizes[_size(variant)] <= OF_A_SIZE:
-            found.append(variant)
-    families = dict.fromkeys(variant.family for variant in found)
-    leaders = [next(variant for variant in found if variant.family == family) for family in families]
-    others = [variant for variant in found if all(variant is not leader for leader in leaders)]
-    return [*leaders, *others][:TRIED]
+            results.append(variant)
+    families = dict.fromkeys(variant.family for variant in results)
+    leaders = [next(variant for variant in results if variant.family == family) for family in families]
+    operands = [variant for variant in results if all(variant is not leader for leader in leaders)]
+    return [*leaders, *operands][:TRIED]
 
 
 def _size(variant: Variant) -> tuple[str, int, int]:
@@ -79,24 +79,24 @@ def tuned(program: Program, times: GpuTimes) -> Program:
 
 
 def _chosen(step: ProgramStep, times: GpuTimes) -> ProgramStep:
-    found = times.kernels.get(kernel_key(step)) if _variants(step) else None
-    if found is None or found.chosen == found.first:
+    result = times.kernels.get(kernel_key(step)) if _variants(step) else None
+    if result is None or result.chosen == result.first:
         return step
     known = {variant.label: variant for variant in _variants(step)}
-    if found.chosen not in known:
-        raise UsageError(f"the times of {step.kernel.name} choose {found.chosen!r}; known: {', '.join(known)}")
-    return replace(step, kernel=step.kernel.cut(known[found.chosen]))
+    if result.chosen not in known:
+        raise UsageError(f"the times of {step.kernel.name} choose {result.chosen!r}; known: {', '.join(known)}")
+    return replace(step, kernel=step.kernel.cut(known[result.chosen]))
 
 
 def given(program: Program, times: GpuTimes) -> GpuTimes:
     """What a table has of the kernels of a program. Raises UsageError where that is nothing."""
     own = tunable(program)
-    found = {key: one for key, one in times.kernels.items() if key in own}
-    if own and not found:
+    results = {key: one for key, one in times.kernels.items() if key in own}
+    if own and not results:
         raise UsageError(
             f"the times that are given are of none of this network's {len(own)} kernels with variants: they are of "
             "another network, or of another version; compile with --tune quick where the GPU is"
         )
-    left = len(own) - len(found)
-    told = times.missing or f"the table has no times of {left:,} kernels"
-    return replace(times, kernels=found, missing=told if left else "")
+    left = len(own) - len(results)
+    message = times.missing or f"the table has no times of {left:,} kernels"
+    return replace(times, kernels=results, missing=message if left else "")

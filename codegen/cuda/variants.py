@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from ptqc.codegen.cuda import costs
 from ptqc.codegen.cuda.packed_weights import Coding, PairCoding
 from ptqc.codegen.cuda.tiles import Tiles
-from ptqc.codegen.kernels.writing import Kernel
+from ptqc.codegen.kernels.writing import KernelSource
 from ptqc.codegen.program.program import Alternatives
 
 
@@ -21,7 +21,7 @@ class Variant:
     family: str
     tiles: Tiles
     coding: Coding | PairCoding
-    write: Callable[[], Kernel]
+    write: Callable[[], KernelSource]
     gpu: str = ""
 
     @property
@@ -42,12 +42,12 @@ class Variant:
         """Microseconds by chip."""
         return costs.predicted(self.tiles, self.coding, samples)
 
-    def kernel(self) -> Kernel:
+    def kernel(self) -> KernelSource:
         """The kernel with its predicted times."""
         return replace(self.write(), predicted=self.predicted())
 
 
-def predicted_best(variants: Iterable[Variant], unproven: Iterable[Variant] = ()) -> Kernel:
+def predicted_best(variants: Iterable[Variant], unproven: Iterable[Variant] = ()) -> KernelSource:
     """The kernel that is predicted to be fastest, of several such the first one; all variants are its alternatives.
 
     unproven: variants that only measurements may choose.

@@ -43,9 +43,9 @@ def verification(loaded: Loaded, folder: Path, samples: int, ptx: str) -> dict[s
 
     folder: of the job. samples: in each run. ptx: of the library, which has kernels for one architecture or several.
     """
-    found = {chip: _verification(loaded, folder, samples) for chip in each_chip(ptx)}
-    most = max(found.values(), key=lambda one: sum(one.get("end_to_end_different", {}).values()))
-    return most if len(found) == 1 else {**most, "architectures": list(found)}
+    results = {chip: _verification(loaded, folder, samples) for chip in each_chip(ptx)}
+    most = max(results.values(), key=lambda one: sum(one.get("end_to_end_different", {}).values()))
+    return most if len(results) == 1 else {**most, "architectures": list(results)}
 
 
 def each_chip(ptx: str) -> Iterator[str]:
@@ -94,24 +94,24 @@ def _taken(runs: Mapping[str, Path]) -> Iterator[Path]:
     yield from [runs[name] for name in PREFERRED if name in runs][:EDGES_TAKEN]
 
 
-def told(found: Mapping[str, Any]) -> str:
+def told(result: Mapping[str, Any]) -> str:
     """What was verified, in words."""
-    if "missing" in found:
-        return f"NOT VERIFIED HERE: {found['missing']}"
-    if "cropped" not in found:
-        different, rounded = (sum(found[key].values()) for key in ("end_to_end_different", "end_to_end_rounded"))
+    if "missing" in result:
+        return f"NOT VERIFIED HERE: {result['missing']}"
+    if "cropped" not in result:
+        different, rounded = (sum(result[key].values()) for key in ("end_to_end_different", "end_to_end_rounded"))
         after = f"; {differences_end_to_end(different, rounded)}" if different else ""
-        return f"0 of {found['integers_compared']:,} integers differ from model.onnx{after}{_where(found)}"
-    cropped = f"; of {len(found['cropped'])} large ones a part" if found["cropped"] else ""
+        return f"0 of {result['integers_compared']:,} integers differ from model.onnx{after}{_where(result)}"
+    cropped = f"; of {len(result['cropped'])} large ones a part" if result["cropped"] else ""
     return (
-        f"0 of {found['integers_compared']:,} integers differ from model.onnx, kernel by kernel on one sample of each "
-        f"of {found['runs']} runs{cropped}{_where(found)}"
+        f"0 of {result['integers_compared']:,} integers differ from model.onnx, kernel by kernel on one sample of each "
+        f"of {result['runs']} runs{cropped}{_where(result)}"
     )
 
 
-def _where(found: Mapping[str, Any]) -> str:
+def _where(result: Mapping[str, Any]) -> str:
     """In which emulation."""
-    chips = f" for {' and for '.join(found['architectures'])}" if "architectures" in found else ""
+    chips = f" for {' and for '.join(result['architectures'])}" if "architectures" in result else ""
     return f", in the emulator of PTX{chips}; not run on a GPU"
 
 
@@ -153,15 +153,17 @@ def emulate(folder: Path, listing: Listing, runs: Iterable[Values]) -> Emulated:
         paths = [job / OUTPUTS.format(index) for index in range(count)]
         outputs = [_read(path) for path in paths if path.is_file()]
     calls = {call.output: call for call in listing.calls}
-    found = [[TensorComparison(**{**each, "call": calls[each["call"]]}) for each in run] for run in report["outcomes"]]
-    return Emulated(found, outputs, report["cropped"])
+    results = [
+        [TensorComparison(**{**each, "call": calls[each["call"]]}) for each in run] for run in report["outcomes"]
+    ]
+    return Emulated(results, outputs, report["cropped"])
 
 
 def check(folder: Path, document: Mapping[str, Any]) -> None:
     """Raises VerificationError where the PTX is not what the machine code was made of. document: of the manifest."""
-    found = hashlib.sha256(read_ptx(folder).encode()).hexdigest()
-    if found != document["ptx_sha256"]:
-        raise VerificationError(f"the PTX in {folder} is not what the manifest says: its SHA-256 is {found}")
+    result = hashlib.sha256(read_ptx(folder).encode()).hexdigest()
+    if result != document["ptx_sha256"]:
+        raise VerificationError(f"the PTX in {folder} is not what the manifest says: its SHA-256 is {result}")
 
 
 def _read(path: Path) -> Feeds:

@@ -18,10 +18,10 @@ from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.cuda.results import ptx
 from ptqc.codegen.kernels.families import build
-from ptqc.codegen.kernels.writing import Grid, Kernel
+from ptqc.codegen.kernels.writing import KernelGrid, KernelSource
 from ptqc.codegen.program.constants import InOrder, Stored
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import SUM_OF_PRODUCTS, Unsupported
+from ptqc.codegen.program.program import SUM_OF_PRODUCTS, UnsupportedOp
 
 MULTIPLY = "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
 LOAD = "ld.global.nc.v4.b32"
@@ -41,11 +41,11 @@ AND_OR = 0xEA
 BYTES = (0x5150, 0x5352)
 
 
-def product(x: Layout, y: Layout, weights: "WeightOnly", codes: np.ndarray, scales: np.ndarray) -> Kernel:
+def product(x: Layout, y: Layout, weights: "WeightOnly", codes: np.ndarray, scales: np.ndarray) -> KernelSource:
     """x (rows, inputs) of float16 times codes · scales gives y (rows, outputs), float32 or float16.
 
     codes: int8 (outputs, inputs), within the weights' bits. scales: (outputs, blocks of inputs), float32 or float16.
-    Raises Unsupported for sizes that have no kernel.
+    Raises UnsupportedOp for sizes that have no kernel.
     """
     weights.check()
     constants: list[Stored] = [InOrder(weights.pack(codes)), weights.pack_scales(scales)]
@@ -85,14 +85,14 @@ class WeightOnly:
     most_rows: int
 
     def check(self) -> None:
-        """Raises Unsupported where it cannot be written."""
+        """Raises UnsupportedOp where it cannot be written."""
         if self.bits not in (4, 8) or self.block not in BLOCK_SIZES or self.most_rows not in (ROWS, MOST_ROWS):
-            raise Unsupported(
+            raise UnsupportedOp(
                 f"{self.bits} bits with a scale for {self.block} inputs and {self.most_rows} rows: there are kernels "
                 f"for 4 and 8 bits, blocks of {', '.join(map(str, BLOCK_SIZES))} and {ROWS} or {MOST_ROWS} rows"
             )
         if self.inputs % self.turn:
-            raise Unsupported(f"{self.inputs} inputs are not a multiple of {self.turn}")
+            raise UnsupportedOp(f"{self.inputs} inputs are not a multiple of {self.turn}")
 
     @property
     def unit(self) -> int:
@@ -127,13 +127,13 @@ class WeightOnly:
     def pack(self, codes: np.ndarray) -> np.ndarray:
         """uint32 of codes without a sign: tile, unit of inputs, lane, words of 32 inputs and of outputs g and g + 8."""
         padded = np.pad(codes, ((0, self.tiles * OUTPUTS - self.outputs), (0, 0))).astype(np.int16)
-        found = (padded + 2 ** (self.bits - 1)).astype(np.uint32)
+        result = (padded + 2 ** (self.bits - 1)).astype(np.uint32)
         parts = self.unit // INPUTS
-        axes = found.reshape(self.tiles, 2, OUTPUTS // 2, self.inputs // self.unit, parts, INPUTS // OWN, OWN)
-        own = axes.transpose(0, 3, 2, 5, 4, 1, 6)  # tile, unit, g, t, 32 inputs, output g or g + 8, own inputs
+        axes = result.reshape(self.tiles, 2, OUTPUTS // 2, self.inputs // self.unit, parts, INPUTS // OWN, OWN)
+        accumulators = axes.transpose(0, 3, 2, 5, 4, 1, 6)  # tile, unit, g, t, 32 inputs, output g or g + 8, own inputs
         per_word = WORD // self.bits
         shifts = np.array(HALF_BYTES if self.bits == 4 else range(WORDS), np.uint32) * np.uint32(self.bits)
-        words = own.reshape(*own.shape[:-1], OWN // per_word, per_word) << shifts
+        words = accumulators.reshape(*accumulators.shape[:-1], OWN // per_word, per_word) << shifts
         return np.ascontiguousarray(np.bitwise_or.reduce(words, axis=-1)).reshape(-1)
 
     def pack_scales(self, scales: np.ndarray) -> np.ndarray:
@@ -141,7 +141,7 @@ class WeightOnly:
         padded = np.pad(scales, ((0, self.tiles * OUTPUTS - self.outputs), (0, 0)))
         return np.ascontiguousarray(padded.reshape(self.tiles, OUTPUTS, -1).transpose(0, 2, 1)).reshape(-1)
 
-    def body(self, grid: Grid, x: Any, weights: Any, scales: Any, out: Any) -> None:
+    def body(self, grid: KernelGrid, x: Any, weights: Any, scales: Any, out: Any) -> None:
         """See `ptqc.codegen.kernels.writing.write`."""
         groups = T.truncdiv(T.Cast("int32", grid.batch) + (self.most_rows - 1), self.most_rows)
         with (
@@ -178,9 +178,9 @@ class WeightOnly:
             address = T.address_of(weights[((first + unit) * LANES + where.lane) * WORDS])
             ptx(LOAD, *(room.words[unit * WORDS + i] for i in range(WORDS)), address)
 
-    def _add_block(self, where: _Lane, turn: Any, block: int, given: tuple[Any, Any, Any], room: _Room) -> None:
+    def _add_block(self, where: _Lane, turn: Any, block: int, inputs: tuple[Any, Any, Any], room: _Room) -> None:
         """Products of the inputs that share a scale."""
-        x, scales, last = given
+        x, scales, last = inputs
         for i in range(self.sums):
             T.buffer_store(room.part, T.float32(0), [i])
         for part in range(block * self.block // INPUTS, (block + 1) * self.block // INPUTS):
@@ -190,10 +190,10 @@ class WeightOnly:
                 column = turn * self.turn + part * INPUTS + where.place * OWN
                 address = T.address_of(x[T.Cast("int64", row), T.Cast("int64", column)])
                 ptx(LOAD, *(room.inputs[i] for i in range(OWN // 2)), address)
-                own = [room.part[row_tile * SUMS + i] for i in range(SUMS)]
+                accumulators = [room.part[row_tile * SUMS + i] for i in range(SUMS)]
                 for half in range(2):
                     pairs = [room.weights[output * WORDS + 2 * half + i] for i in range(2) for output in range(2)]
-                    ptx(MULTIPLY, *own, *pairs, *(room.inputs[2 * half + i] for i in range(2)), *own)
+                    ptx(MULTIPLY, *accumulators, *pairs, *(room.inputs[2 * half + i] for i in range(2)), *accumulators)
         blocks = self.turn // self.block
         first = T.Bind(((where.tile * self.turns + turn) * blocks + block) * OUTPUTS + where.group)
         both = [T.Bind(T.Cast("float32", scales[first + output * (OUTPUTS // 2)])) for output in range(2)]
@@ -208,19 +208,19 @@ class WeightOnly:
                 continue
             word = room.words[part * 2 + output]
             for pair in range(WORDS):
-                made = room.weights[output * WORDS + pair]
+                result = room.weights[output * WORDS + pair]
                 moved = word if pair < 2 else T.shift_right(word, T.uint32(8))
-                ptx("lop3.b32", made, moved, T.uint32((LOWER, UPPER)[pair % 2]), T.uint32(EXPONENT), AND_OR)
+                ptx("lop3.b32", result, moved, T.uint32((LOWER, UPPER)[pair % 2]), T.uint32(EXPONENT), AND_OR)
                 if pair % 2 == 0:
-                    ptx("sub.rn.f16x2", made, made, T.uint32(ZERO))
+                    ptx("sub.rn.f16x2", result, result, T.uint32(ZERO))
                 else:
-                    ptx("fma.rn.f16x2", made, made, T.uint32(SIXTEENTH), T.uint32(ZERO_ABOVE))
+                    ptx("fma.rn.f16x2", result, result, T.uint32(SIXTEENTH), T.uint32(ZERO_ABOVE))
 
     def _widen(self, room: _Room, part: int, output: int) -> None:
         for pair in range(WORDS):
-            made, word = room.weights[output * WORDS + pair], room.words[part * WORDS + output * 2 + pair // 2]
-            ptx("prmt.b32", made, word, T.uint32(EXPONENT), T.uint32(BYTES[pair % 2]))
-            ptx("sub.rn.f16x2", made, made, T.uint32(ZERO_OF_BYTES))
+            result, word = room.weights[output * WORDS + pair], room.words[part * WORDS + output * 2 + pair // 2]
+            ptx("prmt.b32", result, word, T.uint32(EXPONENT), T.uint32(BYTES[pair % 2]))
+            ptx("sub.rn.f16x2", result, result, T.uint32(ZERO_OF_BYTES))
 
     def _add_warps(self, where: _Lane, number: Any, warp: Any, total: Any, last: Any, out: Any) -> None:
         """The sums of all warps, one after the other."""

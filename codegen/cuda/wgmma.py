@@ -27,7 +27,7 @@ from ptqc.codegen.cuda.swap_ab import CHANNEL_TILES, PAIRS, LeftProduct
 from ptqc.codegen.cuda.tiles import BLOCK, CHUNK, PART, ROWS, STEP, SUMS
 from ptqc.codegen.cuda.variants import Variant
 from ptqc.codegen.cuda.wgmma_tiles import GroupTiles
-from ptqc.codegen.kernels.writing import Kernel
+from ptqc.codegen.kernels.writing import KernelSource
 
 MULTIPLY_ALONE = instructions.mma_swapped(instructions.SWAPPED)
 # The upper half of what describes a matrix in shared memory: swizzled by 64 bytes; from 8 rows to the next 8, in pieces
@@ -58,7 +58,7 @@ def variants(layer: CodedLayer) -> list[Variant]:
     ]
 
 
-def write(tiles: GroupTiles, coding: Coding | PairCoding, layer: CodedLayer) -> Kernel:
+def write(tiles: GroupTiles, coding: Coding | PairCoding, layer: CodedLayer) -> KernelSource:
     """One of them."""
     return GroupProduct(tiles, coding, layer.x, layer.results).build(stored(layer.codes, tiles, coding))
 
@@ -99,10 +99,13 @@ class GroupProduct(LeftProduct):
         place = (thread.column_warp * tiles.units + unit) * tiles.unit_bytes
         first = T.Bind(begin + tiles.input_bytes + place)
         self.coding.load(registers.packed, lambda offset: T.address_of(shared[first + offset]), thread.lane)
-        own = registers.weights[unit % 2 * OF_PART :][:OF_PART]
-        for block, weights in enumerate(own):
+        accumulators = registers.weights[unit % 2 * OF_PART :][:OF_PART]
+        for block, weights in enumerate(accumulators):
             self.coding.unpack(registers.packed, registers.table, weights, block)
-        left = [[weights[i] for weights in own[m * PAIRS :][:PAIRS] for i in range(2)] for m in range(CHANNEL_TILES)]
+        left = [
+            [weights[i] for weights in accumulators[m * PAIRS :][:PAIRS] for i in range(2)]
+            for m in range(CHANNEL_TILES)
+        ]
         rows = T.Bind(begin + thread.row_warp * tiles.warp_rows * STEP)
         with T.If(_has_warpgroups()):
             with T.Then():
@@ -119,8 +122,8 @@ class GroupProduct(LeftProduct):
         ptx("wgmma.fence.sync.aligned")
         multiply = instructions.wgmma(instructions.GROUPED, self.pixel_blocks * BLOCK)
         for channels, weights in enumerate(left):
-            own = [sums[i] for block in range(self.pixel_blocks) for i in self.sum_numbers(block, channels)]
-            ptx(multiply, *own, *weights, matrix, T.bool(True))
+            accumulators = [sums[i] for block in range(self.pixel_blocks) for i in self.sum_numbers(block, channels)]
+            ptx(multiply, *accumulators, *weights, matrix, T.bool(True))
         ptx("wgmma.commit_group.sync.aligned")
         ptx("wgmma.wait_group.sync.aligned", 1)
 
@@ -135,8 +138,8 @@ class GroupProduct(LeftProduct):
             ptx(MATRICES, *inputs, T.address_of(shared[rows + row * STEP + piece * CHUNK]))
             for block in range(2):
                 for channels, weights in enumerate(left):
-                    own = [registers.sums[i] for i in self.sum_numbers(first + block, channels)]
-                    ptx(MULTIPLY_ALONE, *own, *weights, *inputs[2 * block :][:2], *own)
+                    accumulators = [registers.sums[i] for i in self.sum_numbers(first + block, channels)]
+                    ptx(MULTIPLY_ALONE, *accumulators, *weights, *inputs[2 * block :][:2], *accumulators)
 
 
 def _has_warpgroups() -> Any:

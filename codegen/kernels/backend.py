@@ -9,7 +9,7 @@ import numpy as np
 from ptqc.codegen.kernels.epilogue import NOTHING, Epilogue
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.requantization import Requantization
-from ptqc.codegen.kernels.writing import Kernel, Loops
+from ptqc.codegen.kernels.writing import KernelSource, Loops
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Window
 
@@ -60,7 +60,7 @@ class Float8Kernels(Protocol):
     def code(self, x: Any) -> Any:
         """Round a real number (float32) to its nearest code (uint8), halves to even, large ones to the largest."""
 
-    def layer(self, spec: Float8LayerSpec) -> Kernel:
+    def layer(self, spec: Float8LayerSpec) -> KernelSource:
         """Write a layer."""
 
 
@@ -79,5 +79,5 @@ class KernelBackend(Protocol):
     def float8(self) -> Float8Kernels | None:
         """What there is for FP8; None: nothing."""
 
-    def layer(self, spec: LayerSpec) -> Kernel | None:
+    def layer(self, spec: LayerSpec) -> KernelSource | None:
         """Write a layer in the target's own way; None: the kernels that all targets share take it."""

@@ -88,9 +88,9 @@ def check_model(model: ir.Model, target: str, *, unrolls: bool = False) -> ir.Mo
     """
     model = with_draws_fed(model)
     _check_interface(model, target)
-    found = expanded(model, unrolls=unrolls)
-    _check_divisors(found, target)
-    return found
+    result = expanded(model, unrolls=unrolls)
+    _check_divisors(result, target)
+    return result
 
 
 def settle(

@@ -106,14 +106,14 @@ def _permuted(isa: Isa, table: Any, codes: Any) -> Any:
     """Look up codes in two vectors of the table at a time; the code's higher bits choose among what was found."""
     wide = DOT * isa.lanes
     parts = [table[span(start, wide)] for start in range(0, CODES, wide)]
-    found = [isa.permute_bytes(low, codes, high) for low, high in zip(parts[::2], parts[1::2], strict=True)]
+    values = [isa.permute_bytes(low, codes, high) for low, high in zip(parts[::2], parts[1::2], strict=True)]
     reach = 2 * wide
-    while len(found) > 1:
+    while len(values) > 1:
         within = T.bitwise_and(codes, fill(T.uint8(2 * reach - 1), wide))
         is_upper = within >= fill(T.uint8(reach), wide)
-        found = [T.Select(is_upper, high, low) for low, high in zip(found[::2], found[1::2], strict=True)]
+        values = [T.Select(is_upper, high, low) for low, high in zip(values[::2], values[1::2], strict=True)]
         reach *= 2
-    return found[0]
+    return values[0]
 
 
 def _picked(isa: Isa, table: Any, codes: Any) -> Any:
@@ -123,8 +123,8 @@ def _picked(isa: Isa, table: Any, codes: Any) -> Any:
     for row in range(CODES // ROW):
         within = T.bitwise_xor(codes, fill(T.uint8(row * ROW), wide))
         places = T.call_llvm_pure_intrin(vector("uint8", wide), "llvm.uadd.sat", within, fill(T.uint8(BEYOND), wide))
-        found = isa.pick_bytes(table[span(row * wide, wide)], places)
-        total = found if total is None else T.bitwise_or(total, found)
+        value = isa.pick_bytes(table[span(row * wide, wide)], places)
+        total = value if total is None else T.bitwise_or(total, value)
     return total
 
 
@@ -143,12 +143,12 @@ class Lookup:
         """What `apply` needs beside the codes."""
         return arranged(isa, self.entries)
 
-    def apply(self, isa: Isa, made: Any, _places: Sequence[Place], constant: Any, _others: Sequence[Any]) -> None:
+    def apply(self, isa: Isa, target: Any, _places: Sequence[Place], constant: Any, _others: Sequence[Any]) -> None:
         """Replace the codes in a local buffer of PACKED vectors."""
         wide = PACKED * isa.lanes if isa.pick else isa.lanes
         for start in range(0, PACKED * isa.lanes, wide):
-            codes = T.Bind(made[span(start, wide)])
-            T.buffer_store(made, look_up(isa, constant, codes, wide), [span(start, wide)])
+            codes = T.Bind(target[span(start, wide)])
+            T.buffer_store(target, look_up(isa, constant, codes, wide), [span(start, wide)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,16 +174,16 @@ class Sum:
         ratios = np.abs(self.numbers.astype(np.float64)) * (LARGEST_CODE, LARGEST_CODE, 1)
         return bool(ratios.sum() < LARGEST)
 
-    def apply(self, isa: Isa, made: Any, places: Sequence[Place], constant: Any, others: Sequence[Any]) -> None:
+    def apply(self, isa: Isa, target: Any, places: Sequence[Place], constant: Any, others: Sequence[Any]) -> None:
         """Replace the codes in a local buffer; places: of its vectors."""
-        own = [_real(made[span(index * isa.lanes, isa.lanes)], isa.lanes) for index in range(len(places))]
-        self.add(isa, own, made, places, constant, others)
+        own = [_real(target[span(index * isa.lanes, isa.lanes)], isa.lanes) for index in range(len(places))]
+        self.add(isa, own, target, places, constant, others)
 
     def add(
         self,
         isa: Isa,
         own: Sequence[Any],
-        made: Any,
+        target: Any,
         places: Sequence[Place],
         constant: Any,
         others: Sequence[Any],
@@ -195,7 +195,7 @@ class Sum:
             other = _real(others[0][sample, span(self.other.at(*place), isa.lanes)], isa.lanes)
             operands = (other, codes) if self.own else (codes, other)
             sums.append(T.Bind(mathematics.weighted(constant, *operands, isa.lanes, in_c=isa.kind != "llvm")))
-        requantize(isa, sums, T.float32(0), made, fitting=self.fits)
+        requantize(isa, sums, T.float32(0), target, fitting=self.fits)
 
 
 Stage = Lookup | Sum
@@ -235,7 +235,7 @@ class Epilogue:
         isa: Isa,
         values: Sequence[Any],
         zero_point: Any,
-        made: Any,
+        target: Any,
         places: Sequence[Place],
         constants: Sequence[Any],
         others: Sequence[Any],
@@ -248,20 +248,20 @@ class Epilogue:
         """
         first = self.stages[0] if self.stages else None
         if not isinstance(first, Sum):
-            requantize(isa, values, zero_point, made, fitting=fitting)
-            self.apply(isa, made, places, constants, others)
+            requantize(isa, values, zero_point, target, fitting=fitting)
+            self.apply(isa, target, places, constants, others)
             return
         own = [rounded(isa, value, zero_point) for value in values]
-        first.add(isa, own, made, places, constants[0], others[:1])
-        Epilogue(self.stages[1:]).apply(isa, made, places, constants[1:], others[1:])
+        first.add(isa, own, target, places, constants[0], others[:1])
+        Epilogue(self.stages[1:]).apply(isa, target, places, constants[1:], others[1:])
 
     def apply(
-        self, isa: Isa, made: Any, places: Sequence[Place], constants: Sequence[Any], others: Sequence[Any]
+        self, isa: Isa, target: Any, places: Sequence[Place], constants: Sequence[Any], operands: Sequence[Any]
     ) -> None:
         """Replace the codes in a local buffer of PACKED vectors; places: of its vectors."""
         for stage, constant in zip(self.stages, constants, strict=True):
-            stage.apply(isa, made, places, constant, others[: stage.operands])
-            others = others[stage.operands :]
+            stage.apply(isa, target, places, constant, operands[: stage.operands])
+            operands = operands[stage.operands :]
 
 
 NOTHING = Epilogue()

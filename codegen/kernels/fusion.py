@@ -55,12 +55,12 @@ def fused(
 
 def _used(steps: Sequence[PendingStep], outputs: Collection[str]) -> list[PendingStep]:
     """Steps that something reads."""
-    needed, kept = set(outputs), list[PendingStep]()
+    needed, remaining = set(outputs), list[PendingStep]()
     for step in reversed(steps):
         if step.output in needed:
             needed.update(step.inputs)
-            kept.append(step)
-    return kept[::-1]
+            remaining.append(step)
+    return remaining[::-1]
 
 
 def _sliced_once(steps: Sequence[PendingStep]) -> list[PendingStep]:
@@ -91,20 +91,20 @@ def _reads(steps: Iterable[PendingStep]) -> Counter[str]:
 
 def _with_epilogues(steps: Sequence[PendingStep]) -> list[PendingStep]:
     """Tables, sums and functions as stages of layers. The layer moves to the place of what it absorbs."""
-    reads, made = _reads(steps), dict[str, PendingStep]()
+    reads, makers = _reads(steps), dict[str, PendingStep]()
     order = {step.output: place for place, step in enumerate(steps)}
     for step in steps:
-        index = _absorbing(step, made, reads, order)
+        index = _absorbing(step, makers, reads, order)
         if index is None:
-            made[step.output] = step
+            makers[step.output] = step
             continue
-        made[step.output] = _joined(made.pop(step.inputs[index]), step, index)
-    return list(made.values())
+        makers[step.output] = _joined(makers.pop(step.inputs[index]), step, index)
+    return list(makers.values())
 
 
 def _joined(layer: PendingStep, step: PendingStep, index: int) -> PendingStep:
     """A layer with what reads its output as operand `index`."""
-    others = step.inputs[:index] + step.inputs[index + 1 :]
+    operands = step.inputs[:index] + step.inputs[index + 1 :]
     within = layer.within
     pending: PendingKernel
     if isinstance(layer.pending, VectorBinary):
@@ -117,19 +117,19 @@ def _joined(layer: PendingStep, step: PendingStep, index: int) -> PendingStep:
     else:
         assert isinstance(layer.pending, IntegerLayer)
         pending = layer.pending.fuse(_stage(step.pending, index))
-    return PendingStep(pending, (*layer.inputs, *others), step.output, within=within)
+    return PendingStep(pending, (*layer.inputs, *operands), step.output, within=within)
 
 
 def _absorbing(
-    step: PendingStep, made: Mapping[str, PendingStep], reads: Mapping[str, int], order: Mapping[str, int]
+    step: PendingStep, makers: Mapping[str, PendingStep], reads: Mapping[str, int], order: Mapping[str, int]
 ) -> int | None:
     """Which input of a step comes from a layer that takes it in and that nothing else reads; of two, the last made."""
-    found = [
+    fusable = [
         index
         for index, name in enumerate(step.inputs)
-        if reads[name] == 1 and name in made and made[name].pending.can_fuse(step.pending, index)
+        if reads[name] == 1 and name in makers and makers[name].pending.can_fuse(step.pending, index)
     ]
-    return max(found, key=lambda index: order[step.inputs[index]], default=None)
+    return max(fusable, key=lambda index: order[step.inputs[index]], default=None)
 
 
 def _stage(pending: PendingKernel, index: int) -> Stage:
@@ -142,14 +142,14 @@ def _stage(pending: PendingKernel, index: int) -> Stage:
 def _given_at_once(steps: Sequence[PendingStep], layouts: Mapping[str, Layout]) -> list[PendingStep]:
     """What is concatenated to be an output becomes that, where nothing else reads it."""
     reads = _reads(steps)
-    given = {
+    inputs = {
         step.inputs[0]: step.output
         for step in steps
         if isinstance(step.pending, Given) and reads[step.inputs[0]] == 1 and layouts[step.inputs[0]].row_major
     }
-    joined = {step.output for step in steps if isinstance(step.pending, Concat) and step.output in given}
+    joined = {step.output for step in steps if isinstance(step.pending, Concat) and step.output in inputs}
     left = (step for step in steps if not (isinstance(step.pending, Given) and step.inputs[0] in joined))
-    return [replace(step, output=given[step.output]) if step.output in joined else step for step in left]
+    return [replace(step, output=inputs[step.output]) if step.output in joined else step for step in left]
 
 
 def _framed(steps: Sequence[PendingStep], layouts: Layouts) -> tuple[list[PendingStep], Layouts]:

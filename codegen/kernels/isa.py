@@ -87,8 +87,8 @@ class Isa:
         """The target as TVM takes it."""
         if not self.cpu:
             return {"kind": self.kind}
-        found = {"kind": self.kind, "mcpu": self.cpu, "mtriple": f"{self.machine}-linux-gnu", "cl-opt": [UNROLLED]}
-        return {**found, "mattr": list(self.attributes)} if self.attributes else found
+        options = {"kind": self.kind, "mcpu": self.cpu, "mtriple": f"{self.machine}-linux-gnu", "cl-opt": [UNROLLED]}
+        return {**options, "mattr": list(self.attributes)} if self.attributes else options
 
     @property
     def by_element(self) -> bool:
@@ -162,8 +162,8 @@ class Isa:
 
         assert self.packs is not None
         # What the 512-bit form also takes: where masked lanes come from, the mask, and the rounding of the processor.
-        rest = (T.Broadcast(T.int32(0), 16), T.int16(-1), T.int32(4)) if self.lanes == 16 else ()
-        return self._call("int32", 1, self.packs.round, x, *rest)
+        remainder = (T.Broadcast(T.int32(0), 16), T.int16(-1), T.int32(4)) if self.lanes == 16 else ()
+        return self._call("int32", 1, self.packs.round, x, *remainder)
 
     def saturate_words(self, a: Any, b: Any) -> Any:
         """int16 of two int32 vectors, part by part."""

@@ -45,22 +45,22 @@ def write_job(
     fixed = fixed_inputs(lowered.model, samples)
     taps = _compared(lowered, exported)
     runner, seen = Runner(exported.proto, list(taps.values())), extents(samples, fixed)
-    given = ((f"sample {index}", feeds, runner.run(feeds)) for index, feeds in enumerate(samples))
+    inputs = ((f"sample {index}", feeds, runner.run(feeds)) for index, feeds in enumerate(samples))
     job = program_job(folder, lowered, samples, choices)
-    others = Seen.from_json(job["values"]).other_shapes(samples[0])
-    runs = chain(given, edge_runs(runner, seen), other_runs(runner, samples[0], others))
+    alternatives = Seen.from_json(job["values"]).other_shapes(samples[0])
+    runs = chain(inputs, edge_runs(runner, seen), other_runs(runner, samples[0], alternatives))
     names = list[str]()
-    for index, (name, feeds, found) in enumerate(runs):
+    for index, (name, feeds, result) in enumerate(runs):
         names.append(name)
-        write_npz(folder / VALUES.format(index), {**feeds, **{name: found[short] for name, short in taps.items()}})
-    kept = {
+        write_npz(folder / VALUES.format(index), {**feeds, **{name: result[short] for name, short in taps.items()}})
+    remaining = {
         "names": taps,
         "mark": lowered.mark,
         "by_run": choices.batching.batch is None,
         "seen": {name: asdict(extent) for name, extent in seen.items()},
-        **({"other_shapes": others} if others else {}),
+        **({"other_shapes": alternatives} if alternatives else {}),
     }
-    (folder / JOB).write_text(json.dumps({**job, "kept": kept, "runs": names}))
+    (folder / JOB).write_text(json.dumps({**job, "kept": remaining, "runs": names}))
 
 
 def program_job(folder: Path, lowered: Lowered, samples: Sequence[Feeds], choices: JobChoices) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def _compared(lowered: Lowered, exported: Exported) -> dict[str, str]:
     What lies inside an integer kernel is left out: as an output of ONNX Runtime it would keep the kernel from being.
     """
     apart = values(exported.proto)
-    found = [str(value.name) for value in lowered.model.graph.outputs]
+    results = [str(value.name) for value in lowered.model.graph.outputs]
     for node in lowered.model.graph:
         reads_codes = any(codes_of(value) for value in node.inputs)
         for value in node.outputs:
@@ -96,8 +96,8 @@ def _compared(lowered: Lowered, exported: Exported) -> dict[str, str]:
             is_made = value.dtype not in (None, ir.DataType.BFLOAT16) and node.op_type != "DequantizeLinear"
             is_apart = not reads_codes or exported.renamed.get(name) in apart
             if value.dtype == ir.DataType.UINT8 or (is_made and is_apart):
-                found.append(name)
-    return {name: exported.renamed[name] for name in found if name in exported.renamed}
+                results.append(name)
+    return {name: exported.renamed[name] for name in results if name in exported.renamed}
 
 
 def run_job(folder: Path, worker: str, target: str) -> None:
@@ -110,8 +110,8 @@ def attempt(folder: Path, worker: str) -> str | None:
     """Let a process do a job; why it did not end well, if it did not. Raises what it raised on purpose."""
     problem = sandbox.run(PROCESS, [worker, str(folder)], TIME_LIMIT).problem
     if (folder / ERROR).is_file():
-        told = json.loads((folder / ERROR).read_text())
-        raise getattr(errors, told["kind"], InternalError)(told["message"])
+        message = json.loads((folder / ERROR).read_text())
+        raise getattr(errors, message["kind"], InternalError)(message["message"])
     if problem is None and not (folder / REPORT).is_file():
         problem = "left no report"
     return problem

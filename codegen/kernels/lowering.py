@@ -25,7 +25,7 @@ from ptqc.codegen.kernels.program_builder import ProgramBuilder, is_float8
 from ptqc.codegen.program.batching import Batching, Seen
 from ptqc.codegen.program.folding import fold
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Axes, Program, Unsupported
+from ptqc.codegen.program.program import Axes, Program, UnsupportedOp
 from ptqc.codegen.program.recurrent import CELLS
 from ptqc.errors import NoKernel
 from ptqc.ir import reference
@@ -92,7 +92,7 @@ def program(lowered: Lowered, seen: Seen, backend: KernelBackend, batching: Batc
     seen: of every value in one run of the model. Raises NoKernel naming the node that no family takes.
     """
     folded = fold(lowered.model, seen, batching.batch)
-    arrays = {**folded.constants, **{name: found[0] for name, found in folded.numbers.items()}}
+    arrays = {**folded.constants, **{name: result[0] for name, result in folded.numbers.items()}}
     shapes = {**seen.shapes, **{name: array.shape for name, array in arrays.items()}}
     dtypes = {**seen.dtypes, **{name: str(array.dtype) for name, array in arrays.items()}}
     builder = ProgramBuilder(
@@ -124,7 +124,7 @@ def _take_inputs(builder: ProgramBuilder) -> None:
     for value in builder.lowered.model.graph.inputs:
         with _refusing(f"the {builder.isa.owner} target cannot take the input {value.name}"):
             if builder.dtype(value) not in DTYPES:
-                raise Unsupported(f"it is {builder.dtype(value)}, and {', '.join(DTYPES)} are what has kernels")
+                raise UnsupportedOp(f"it is {builder.dtype(value)}, and {', '.join(DTYPES)} are what has kernels")
             builder.layouts[str(value.name)] = Layout(builder.shape(value), builder.dtype(value), is_io=True)
 
 
@@ -133,7 +133,7 @@ def _refusing(what: str) -> Iterator[None]:
     """Say what it was that had to be declined."""
     try:
         yield
-    except (Unsupported, UnknownSizeError) as reason:
+    except (UnsupportedOp, UnknownSizeError) as reason:
         raise NoKernel(f"{what}: {reason}") from reason
 
 
@@ -141,7 +141,7 @@ def _emit(builder: ProgramBuilder, node: ir.Node, step: LoweredStep | None) -> s
     """Add the kernels of a node; the nodes behind it that they do the work of."""
     in_float8 = any(map(is_float8, filter(None, (*node.inputs, *node.outputs))))
     if in_float8 and builder.backend.float8 is None:
-        raise Unsupported("FP8 has no kernels here; compile without --activations float8, or leave the target out")
+        raise UnsupportedOp("FP8 has no kernels here; compile without --activations float8, or leave the target out")
     if step is not None:
         KERNELS[node.op_type](builder, step)
         return set() if has_float_output(step) else {node.outputs[0].consumers()[0]}
@@ -163,7 +163,7 @@ def _emit(builder: ProgramBuilder, node: ir.Node, step: LoweredStep | None) -> s
     elif node.op_type in OPERATORS and not node.domain:
         OPERATORS[node.op_type](builder, node)
     else:
-        raise Unsupported(_unknown(node))
+        raise UnsupportedOp(_unknown(node))
     return set()
 
 

@@ -38,8 +38,8 @@ def exp(x: Any, lanes: int) -> Any:
 
     x = T.Bind(T.min(number(EXP_RANGE[1]), T.max(number(EXP_RANGE[0]), x)))
     power = T.Bind(T.nearbyint(x * number(LOG2_E)))
-    rest = T.Bind(x - power * number(LN2_HIGH) - power * number(LN2_LOW))
-    total = _polynomial(EXP_POLYNOMIAL, rest, lanes) * rest * rest + rest + number(1.0)
+    remainder = T.Bind(x - power * number(LN2_HIGH) - power * number(LN2_LOW))
+    total = _polynomial(EXP_POLYNOMIAL, remainder, lanes) * remainder * remainder + remainder + number(1.0)
     exponent = T.Cast(vector("int32", lanes), power) + fill(T.int32(127), lanes)
     return total * T.reinterpret(vector("float32", lanes), exponent * fill(T.int32(1 << 23), lanes))
 
@@ -119,8 +119,8 @@ def fma(a: Any, b: Any, c: Any, lanes: int, *, in_c: bool) -> Any:
 
 def weighted(numbers: Any, left: Any, right: Any, lanes: int, *, in_c: bool) -> Any:
     """left · r_a + (right · r_b + rest), rounded after each multiplication; numbers: r_a, r_b and rest."""
-    ratio_a, ratio_b, rest = (fill(numbers[i], lanes) for i in range(3))
-    return fma(left, ratio_a, fma(right, ratio_b, rest, lanes, in_c=in_c), lanes, in_c=in_c)
+    ratio_a, ratio_b, remainder = (fill(numbers[i], lanes) for i in range(3))
+    return fma(left, ratio_a, fma(right, ratio_b, remainder, lanes, in_c=in_c), lanes, in_c=in_c)
 
 
 def rounded_here(x: Any, lanes: int, *, in_c: bool) -> Any:

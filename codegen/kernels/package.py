@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ptqc.codegen.kernels.families import unpack
-from ptqc.codegen.kernels.writing import Kernel, Loops
+from ptqc.codegen.kernels.writing import KernelSource, Loops
 from ptqc.codegen.program.constants import Arranged, BfloatCodes, InOrder, Nibbles, ScaledPanels, Stored
 from ptqc.codegen.program.indexed import Indexed
 from ptqc.codegen.program.layout import Layout
@@ -28,8 +28,8 @@ def module(program: Program, weights: Weights, loops: Loops) -> Any:
     builder = tvm.relax.BlockBuilder()
     kernels: dict[str, Any] = {}
 
-    def kernel(called: Kernel | CompiledKernel) -> Any:
-        compiled = called.compile(loops) if isinstance(called, Kernel) else called
+    def kernel(called: KernelSource | CompiledKernel) -> Any:
+        compiled = called.compile(loops) if isinstance(called, KernelSource) else called
         if compiled.name not in kernels:
             kernels[compiled.name] = builder.add_func(compiled.function, compiled.name)
         return kernels[compiled.name]
@@ -48,35 +48,35 @@ def _prepare(builder: Any, kernel: Any, program: Program, weights: Weights, loop
 
     def stored(array: np.ndarray) -> Any:
         dtype, first = str(array.dtype), weights.place(array) // array.itemsize
-        made = _allocate(builder, relax.TensorType((array.size,), dtype))
-        arguments = [file, made, tirx.IntImm("int64", first)]
+        result = _allocate(builder, relax.TensorType((array.size,), dtype))
+        arguments = [file, result, tirx.IntImm("int64", first)]
         builder.emit(relax.Call(kernel(unpack.part(dtype, loops)), arguments, ty_args=[relax.TupleType([])]))
-        return made
+        return result
 
-    def call(unpacking: Kernel, arguments: Sequence[Any], size: int, dtype: str) -> Any:
+    def call(unpacking: KernelSource, arguments: Sequence[Any], size: int, dtype: str) -> Any:
         return builder.emit(relax.call_tir(kernel(unpacking), arguments, relax.TensorType((size,), dtype)))
 
     with builder.function("prepare", params=[file], pure=False):
         constants = [constant for step in program.steps for constant in step.kernel.constants]
-        found = [_ready(call, stored, constant) for constant in constants]
-        builder.emit_func_output(builder.emit(relax.Tuple(found)) if found else relax.Tuple([]))
-    return [value.ty for value in found]
+        results = [_ready(call, stored, constant) for constant in constants]
+        builder.emit_func_output(builder.emit(relax.Tuple(results)) if results else relax.Tuple([]))
+    return [value.ty for value in results]
 
 
 def _ready(call: Callable[..., Any], stored: Callable[[np.ndarray], Any], constant: Stored) -> Any:
     """A constant as kernels take it."""
     match constant:
         case ScaledPanels():
-            made = unpack.real(constant.panels, constant.depth, constant.width)
-            given = [_ready(call, stored, constant.codes), stored(constant.scale)]
-            return call(made, given, constant.codes.size, "float32")
+            unpacking = unpack.real(constant.panels, constant.depth, constant.width)
+            inputs = [_ready(call, stored, constant.codes), stored(constant.scale)]
+            return call(unpacking, inputs, constant.codes.size, "float32")
         case BfloatCodes():
-            given = [_ready(call, stored, constant.codes)]
-            return call(unpack.bfloats(constant.codes.size), given, constant.codes.size, "uint16")
+            inputs = [_ready(call, stored, constant.codes)]
+            return call(unpack.bfloats(constant.codes.size), inputs, constant.codes.size, "uint16")
         case Nibbles():
             codes = constant.codes
-            given = [_ready(call, stored, codes), stored(constant.places), stored(constant.table)]
-            return call(unpack.nibbles(codes.size, constant.vector), given, constant.size, "uint8")
+            inputs = [_ready(call, stored, codes), stored(constant.places), stored(constant.table)]
+            return call(unpack.nibbles(codes.size, constant.vector), inputs, constant.size, "uint8")
         case Arranged():
             indexed = constant.indexed
             index, count = _indices(call, stored, indexed)
@@ -90,11 +90,11 @@ def _ready(call: Callable[..., Any], stored: Callable[[np.ndarray], Any], consta
 
 def _indices(call: Callable[..., Any], stored: Callable[[np.ndarray], Any], indexed: Indexed) -> tuple[Any, int]:
     """Indices of codes and their number, padding included."""
-    given = [stored(plane) for plane in indexed.planes]
+    inputs = [stored(plane) for plane in indexed.planes]
     if indexed.bits == BYTE:
-        return given[0], indexed.planes[0].size
+        return inputs[0], indexed.planes[0].size
     count = sum(plane.size for plane in indexed.planes) * BYTE // indexed.bits
-    index = call(unpack.indices(indexed.bits, count), given, count, "uint8")
+    index = call(unpack.indices(indexed.bits, count), inputs, count, "uint8")
     if indexed.kept is None:
         return index, count
     size = indexed.kept.bits.size * BYTE
@@ -145,8 +145,8 @@ class _Sizes:
 
         arguments = [numbers, *self.lengths(list(self._lengths))]
         builder.emit(relax.Call(kernel, arguments, ty_args=[relax.TupleType([])]))
-        found = builder.emit(relax.op.tensor_to_shape(numbers))
-        builder.match_cast(found, relax.ShapeType(list(self.made.values())))
+        result = builder.emit(relax.op.tensor_to_shape(numbers))
+        builder.match_cast(result, relax.ShapeType(list(self.made.values())))
 
 
 def _made(program: Program, memory: Memory) -> list[tuple[Size, ...]]:
@@ -156,8 +156,10 @@ def _made(program: Program, memory: Memory) -> list[tuple[Size, ...]]:
     used += [size for name in (*program.inputs, *program.outputs) for size in layouts[name].axes]
     used += [size for shape in program.sizes.values() for size in shape]
     names = {length.name for length in program.lengths}
-    found = [*((size,) for size in used), *memory.sizes]
-    return [sizes for sizes in dict.fromkeys(found) if varies(sizes) and not (len(sizes) == 1 and str(*sizes) in names)]
+    results = [*((size,) for size in used), *memory.sizes]
+    return [
+        sizes for sizes in dict.fromkeys(results) if varies(sizes) and not (len(sizes) == 1 and str(*sizes) in names)
+    ]
 
 
 def _main(builder: Any, kernel: Any, program: Program, ready: Sequence[Any]) -> None:
@@ -166,17 +168,17 @@ def _main(builder: Any, kernel: Any, program: Program, ready: Sequence[Any]) -> 
 
     memory = plan(program)
     sizes = _Sizes(program, memory)
-    given = {name: relax.Var(name, _input(program, name, sizes)) for name in program.inputs}
+    inputs = {name: relax.Var(name, _input(program, name, sizes)) for name in program.inputs}
     # Of any size: what was made for a large batch serves a small one.
     slots = [relax.TensorType(None, "uint8", ndim=2) for _ in memory.sizes]
     numbers = [relax.TensorType((len(sizes.made),), "int64")] if sizes.made else []
     constants = relax.Var("constants", relax.TupleType(list(ready)))
     workspace = relax.Var("workspace", relax.TupleType([*slots, *numbers]))
-    with builder.function("main", params=[*given.values(), constants, workspace], pure=False):
+    with builder.function("main", params=[*inputs.values(), constants, workspace], pure=False):
         if sizes.made:
             room = builder.emit(relax.TupleGetItem(workspace, len(slots)))
             sizes.emit(builder, kernel(_sizes_kernel(program, sizes)), room)
-        values = {name: _viewed(builder, value, _type(program.layouts[name], sizes)) for name, value in given.items()}
+        values = {name: _viewed(builder, value, _type(program.layouts[name], sizes)) for name, value in inputs.items()}
         rooms = [builder.emit(relax.TupleGetItem(workspace, slot)) for slot in range(len(memory.sizes))]
         places = iter(range(len(ready)))
         for step in program.steps:
@@ -186,11 +188,11 @@ def _main(builder: Any, kernel: Any, program: Program, ready: Sequence[Any]) -> 
             room = rooms[memory.slots[step.output]] if step.output in memory.slots else None
             called, lengths = kernel(step.kernel), sizes.lengths(step.kernel.lengths)
             values[step.output] = _call(builder, called, arguments, kind, room, lengths)
-        made = [_viewed(builder, values[name], _output(program, name, sizes)) for name in program.outputs]
-        builder.emit_func_output(relax.Tuple(made))
+        outputs = [_viewed(builder, values[name], _output(program, name, sizes)) for name in program.outputs]
+        builder.emit_func_output(relax.Tuple(outputs))
 
 
-def _sizes_kernel(program: Program, sizes: _Sizes) -> Kernel:
+def _sizes_kernel(program: Program, sizes: _Sizes) -> KernelSource:
     """The kernel that computes sizes."""
     from ptqc.codegen.kernels.families import sizes as family
 
@@ -248,7 +250,7 @@ def _workspace(builder: Any, kernel: Any, program: Program) -> None:
         numbers = [_allocate(builder, relax.TensorType((len(sizes.made),), "int64"))] if sizes.made else []
         for room in numbers:
             sizes.emit(builder, kernel(_sizes_kernel(program, sizes)), room)
-        kinds = [relax.TensorType((sizes.batch, sizes(*found)), "uint8") for found in memory.sizes]
+        kinds = [relax.TensorType((sizes.batch, sizes(*result)), "uint8") for result in memory.sizes]
         builder.emit_func_output(builder.emit(relax.Tuple([*(_allocate(builder, kind) for kind in kinds), *numbers])))
 
 

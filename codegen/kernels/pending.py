@@ -13,7 +13,7 @@ from ptqc.codegen.kernels.families import functions, move, planes, pointwise, po
 from ptqc.codegen.kernels.families.functions import Function
 from ptqc.codegen.kernels.families.real_stages import Beside, RealStage, WithVector, functions_of, reading
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.writing import Kernel
+from ptqc.codegen.kernels.writing import KernelSource
 from ptqc.codegen.program.layout import ROUNDED, Layout
 from ptqc.codegen.program.program import CompiledKernel, Window
 from ptqc.ir.integer_arithmetic import Reals
@@ -23,7 +23,7 @@ class PendingKernel(ABC):
     """A kernel to be."""
 
     @abstractmethod
-    def write(self, inputs: Sequence[Layout], output: Layout) -> Kernel | CompiledKernel:
+    def write(self, inputs: Sequence[Layout], output: Layout) -> KernelSource | CompiledKernel:
         """The kernel for its inputs and its output as they lie in the end."""
 
     def reads_framed(self, _value: Layout) -> bool:
@@ -71,7 +71,7 @@ class Alias(PendingKernel):
 
     isa: Isa
 
-    def write(self, inputs: Sequence[Layout], output: Layout) -> Kernel:
+    def write(self, inputs: Sequence[Layout], output: Layout) -> KernelSource:
         """The kernel, where it is left."""
         flat = Layout((output.elements,), inputs[0].dtype)
         return pointwise.copy(flat, flat, self.isa)
@@ -83,7 +83,7 @@ class Given(PendingKernel):
 
     isa: Isa
 
-    def write(self, inputs: Sequence[Layout], output: Layout) -> Kernel:
+    def write(self, inputs: Sequence[Layout], output: Layout) -> KernelSource:
         """The kernel, where it is left."""
         return pointwise.copy(inputs[0], output, self.isa)
 
@@ -99,7 +99,7 @@ class IntegerLayer(PendingKernel):
 
     #: Its layouts and its epilogue are those before anything is fused.
     spec: LayerSpec
-    layer: Callable[[LayerSpec], Kernel]
+    layer: Callable[[LayerSpec], KernelSource]
 
     def reads_framed(self, value: Layout) -> bool:
         return _reads_framed(self.spec.window.kernel, value)
@@ -115,7 +115,7 @@ class IntegerLayer(PendingKernel):
         """The same layer with one more stage behind it."""
         return replace(self, spec=replace(self.spec, epilogue=self.spec.epilogue.then(stage)))
 
-    def write(self, inputs: Sequence[Layout], output: Layout) -> Kernel:
+    def write(self, inputs: Sequence[Layout], output: Layout) -> KernelSource:
         """The kernel; what its stages read follows the layer's own input."""
         return self.layer(replace(self.spec, x=inputs[0], y=output, epilogue=self.spec.epilogue.reading(inputs[1:])))
 
@@ -163,7 +163,7 @@ class RealLayer(Composed):
     #: Rows and columns of its window.
     window: tuple[int, int]
     #: Writes it between two layouts, with stages of what it makes.
-    layer: Callable[[Layout, Layout, Sequence[RealStage]], Kernel]
+    layer: Callable[[Layout, Layout, Sequence[RealStage]], KernelSource]
     #: Whether operations with other numbers may become part of it.
     is_dense: bool
     stages: tuple[RealStage, ...] = ()
@@ -180,7 +180,7 @@ class RealLayer(Composed):
             return super().can_fuse(step, index)
         return step.may_follow(index) and _fits(step.stage(index))
 
-    def write(self, inputs: Sequence[Layout], output: Layout) -> Kernel:
+    def write(self, inputs: Sequence[Layout], output: Layout) -> KernelSource:
         """The kernel; what its stages read follows the layer's own input."""
         return self.layer(inputs[0], output, reading(self.stages, inputs[1:]))
 
@@ -220,7 +220,7 @@ class Binary(Composed, FusableOp):
     def stage(self, own: int) -> RealStage:
         return Beside(self.op_type, own)
 
-    def write(self, inputs: Sequence[Layout], output: Layout) -> Kernel:
+    def write(self, inputs: Sequence[Layout], output: Layout) -> KernelSource:
         return functions.binary(self.op_type, inputs, output, self.isa, then=functions_of(self.stages))
 
 
@@ -231,7 +231,7 @@ class RowBinary(FusableOp):
     isa: Isa
     op_type: str
     by_row: int
-    kernel: Kernel
+    kernel: KernelSource
 
     def may_follow(self, own: int) -> bool:
         """Whether the other operand is made."""
@@ -240,7 +240,7 @@ class RowBinary(FusableOp):
     def stage(self, own: int) -> RealStage:
         return Beside(self.op_type, own, is_by_row=True)
 
-    def write(self, _inputs: Sequence[Layout], _output: Layout) -> Kernel:
+    def write(self, _inputs: Sequence[Layout], _output: Layout) -> KernelSource:
         return self.kernel
 
 
@@ -264,7 +264,7 @@ class VectorBinary(FusableOp):
         """Rounding."""
         return self.rounding is None and isinstance(step, Quantized)
 
-    def write(self, inputs: Sequence[Layout], output: Layout) -> Kernel:
+    def write(self, inputs: Sequence[Layout], output: Layout) -> KernelSource:
         function = functions.BINARY[self.op_type]
         operation = (lambda x, c: function(c, x)) if self.place == 0 else function
         family = f"{self.op_type.lower()}_array{self.place}"
@@ -279,7 +279,7 @@ class Quantized(PendingKernel):
     scale: float
     zero_point: int
 
-    def write(self, inputs: Sequence[Layout], output: Layout) -> Kernel:
+    def write(self, inputs: Sequence[Layout], output: Layout) -> KernelSource:
         return pointwise.quantize(inputs[0], output, self.isa, self.scale, self.zero_point)
 
 
@@ -298,7 +298,7 @@ class Unary(Composed, FusableOp):
         """What any composed kernel takes in, but nothing behind rounding."""
         return self.function.form != ROUNDED and super().can_fuse(step, index)
 
-    def write(self, inputs: Sequence[Layout], output: Layout) -> Kernel:
+    def write(self, inputs: Sequence[Layout], output: Layout) -> KernelSource:
         return functions.unary((self.function, *functions_of(self.stages)), inputs[0], output, self.isa)
 
 
@@ -309,7 +309,7 @@ class TableLookup(PendingKernel):
     isa: Isa
     entries: np.ndarray
 
-    def write(self, inputs: Sequence[Layout], output: Layout) -> Kernel:
+    def write(self, inputs: Sequence[Layout], output: Layout) -> KernelSource:
         return pointwise.table(inputs[0], output, self.isa, self.entries)
 
 
@@ -320,7 +320,7 @@ class IntegerAdd(PendingKernel):
     isa: Isa
     numbers: Reals
 
-    def write(self, inputs: Sequence[Layout], output: Layout) -> Kernel:
+    def write(self, inputs: Sequence[Layout], output: Layout) -> KernelSource:
         return pointwise.add(inputs, output, self.isa, self.numbers)
 
 
@@ -334,7 +334,7 @@ class Pad(PendingKernel):
     value: float
     placed: bool = False
 
-    def write(self, inputs: Sequence[Layout], output: Layout) -> Kernel:
+    def write(self, inputs: Sequence[Layout], output: Layout) -> KernelSource:
         if self.placed:
             return move.border(inputs[0], output, self.value, self.isa)
         return move.pad(inputs[0], output, (0, self.top, self.left), self.value, self.isa)
@@ -351,7 +351,7 @@ class Concat(ByPixel):
     axis: int
     placed: frozenset[int] = frozenset()
 
-    def write(self, inputs: Sequence[Layout], output: Layout) -> Kernel:
+    def write(self, inputs: Sequence[Layout], output: Layout) -> KernelSource:
         return move.concat(inputs, output, self.axis, self.isa, self.placed)
 
     def is_by_pixel(self) -> bool:
@@ -366,7 +366,7 @@ class MaxPool(ByPixel):
     isa: Isa
     window: Window
 
-    def write(self, inputs: Sequence[Layout], output: Layout) -> Kernel:
+    def write(self, inputs: Sequence[Layout], output: Layout) -> KernelSource:
         return pool.largest(inputs[0], output, self.window, self.isa)
 
 
@@ -378,7 +378,7 @@ class StridedSlice(ByPixel):
     starts: Sequence[int]
     steps: Sequence[int]
 
-    def write(self, inputs: Sequence[Layout], output: Layout) -> Kernel:
+    def write(self, inputs: Sequence[Layout], output: Layout) -> KernelSource:
         return move.strided(inputs[0], output, self.starts, self.steps, self.isa)
 
     def behind(self, first: "StridedSlice") -> "StridedSlice":
@@ -399,7 +399,7 @@ class NearestResize(ByPixel):
     isa: Isa
     maps: Sequence[np.ndarray]
 
-    def write(self, inputs: Sequence[Layout], output: Layout) -> Kernel:
+    def write(self, inputs: Sequence[Layout], output: Layout) -> KernelSource:
         return move.nearest(inputs[0], output, self.maps, self.isa)
 
 
@@ -412,7 +412,7 @@ class QuantizedImage(PendingKernel):
     zero_point: int
     has_vectors: bool
 
-    def write(self, inputs: Sequence[Layout], output: Layout) -> Kernel:
+    def write(self, inputs: Sequence[Layout], output: Layout) -> KernelSource:
         return planes.quantize(inputs[0], output, self.isa, self.scale, self.zero_point)
 
     def makes_framed(self) -> bool:

@@ -12,10 +12,10 @@ from ptqc.codegen.kernels.families.functions import Function
 from ptqc.codegen.kernels.fusion import PendingStep, fused
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.pending import FixedKernel, Given, Pad, PendingKernel
-from ptqc.codegen.kernels.writing import Kernel
+from ptqc.codegen.kernels.writing import KernelSource
 from ptqc.codegen.program.layout import BFLOAT16, Layout
 from ptqc.codegen.program.probing import fit
-from ptqc.codegen.program.program import Axes, CompiledKernel, Program, ProgramStep, Unsupported
+from ptqc.codegen.program.program import Axes, CompiledKernel, Program, ProgramStep, UnsupportedOp
 from ptqc.formats import to_bfloat16
 from ptqc.ir.lowered import Lowered
 from ptqc.ir.nodes import required
@@ -56,7 +56,7 @@ class ProgramBuilder:
         return self.backend.isa
 
     def shape(self, value: ir.Value) -> Shape:
-        """Shape of one sample. Raises Unsupported when the first axis is not the batch."""
+        """Shape of one sample. Raises UnsupportedOp when the first axis is not the batch."""
         return self.axes.sample(str(value.name))
 
     def sizes(self, value: ir.Value | None) -> Shape:
@@ -72,18 +72,18 @@ class ProgramBuilder:
         return self.axes.outer(*(str(required(value).name) for value in values), touched=touched)
 
     def check_one_sample(self, value: ir.Value | None) -> None:
-        """Raises Unsupported where a run has several of what an operator takes one by one."""
+        """Raises UnsupportedOp where a run has several of what an operator takes one by one."""
         if not self.axes.lead(str(required(value).name)):
-            raise Unsupported(f"a run has several samples of its input {required(value).name}")
+            raise UnsupportedOp(f"a run has several samples of its input {required(value).name}")
 
     def is_constant(self, value: ir.Value | None) -> bool:
         """Whether a value never changes."""
         return value is not None and value.name in self.constants
 
     def number(self, value: ir.Value | None) -> np.ndarray:
-        """A constant input. Raises Unsupported when it is computed from the model's inputs."""
+        """A constant input. Raises UnsupportedOp when it is computed from the model's inputs."""
         if value is None or not self.is_constant(value):
-            raise Unsupported(f"its input {value.name if value is not None else ''} is not constant")
+            raise UnsupportedOp(f"its input {value.name if value is not None else ''} is not constant")
         return self.constants[str(value.name)]
 
     def number_at(self, value: ir.Value | None, point: int) -> np.ndarray:
@@ -115,14 +115,14 @@ class ProgramBuilder:
             self.limit(largest, count - 1)
 
     def fitted(self, numbers: Sequence[int]) -> Size:
-        """What is these numbers at the points. Raises Unsupported where that is no sum of lengths."""
-        found: Size | None = fit(self.points, numbers)
-        if found is None:
-            raise Unsupported(f"{', '.join(map(str, numbers))} is no sum of lengths")
-        return found
+        """What is these numbers at the points. Raises UnsupportedOp where that is no sum of lengths."""
+        result: Size | None = fit(self.points, numbers)
+        if result is None:
+            raise UnsupportedOp(f"{', '.join(map(str, numbers))} is no sum of lengths")
+        return result
 
     def add(
-        self, kernel: Kernel | CompiledKernel | PendingKernel, inputs: Sequence[str], output: str, layout: Layout
+        self, kernel: KernelSource | CompiledKernel | PendingKernel, inputs: Sequence[str], output: str, layout: Layout
     ) -> str:
         """Append a kernel."""
         pending = kernel if isinstance(kernel, PendingKernel) else FixedKernel(self._compiled(kernel))
@@ -133,7 +133,7 @@ class ProgramBuilder:
     def apply(
         self,
         node: ir.Node,
-        build: Callable[[Layout, Layout], Kernel | PendingKernel],
+        build: Callable[[Layout, Layout], KernelSource | PendingKernel],
         source: str | None = None,
         *,
         outer: int = 1,
@@ -150,15 +150,15 @@ class ProgramBuilder:
             self._apply_whole(node, build)
             return
         source = source or self.operand(node.inputs[0], stored=stored)
-        given, shape = self.layouts[source], self.shape(node.outputs[0])
-        row_major = given.row_major or not self.axes.lead(str(node.outputs[0].name))
-        layout = Layout(shape, dtype or given.dtype, row_major=row_major)
-        self.add(build(given, layout), [source], str(node.outputs[0].name), layout)
+        x, shape = self.layouts[source], self.shape(node.outputs[0])
+        row_major = x.row_major or not self.axes.lead(str(node.outputs[0].name))
+        layout = Layout(shape, dtype or x.dtype, row_major=row_major)
+        self.add(build(x, layout), [source], str(node.outputs[0].name), layout)
 
-    def _apply_whole(self, node: ir.Node, build: Callable[[Layout, Layout], Kernel | PendingKernel]) -> None:
-        source, given = self.whole(node.inputs[0])
+    def _apply_whole(self, node: ir.Node, build: Callable[[Layout, Layout], KernelSource | PendingKernel]) -> None:
+        source, inputs = self.whole(node.inputs[0])
         self.add_whole(
-            build(given, self.whole_output(node.outputs[0], given.dtype)), [source], [given], node.outputs[0]
+            build(inputs, self.whole_output(node.outputs[0], inputs.dtype)), [source], [inputs], node.outputs[0]
         )
 
     def whole(self, value: ir.Value | None) -> tuple[str, Layout]:
@@ -175,16 +175,20 @@ class ProgramBuilder:
         """The same of an output to be."""
         return Layout(self.sizes(value), dtype, row_major=True)
 
-    def add_as(self, kernel: Kernel | PendingKernel, inputs: Sequence[str], output: ir.Value, layout: Layout) -> None:
+    def add_as(
+        self, kernel: KernelSource | PendingKernel, inputs: Sequence[str], output: ir.Value, layout: Layout
+    ) -> None:
         """Append a kernel that was written for a layout of the output that may have every axis."""
         self.add(kernel, inputs, str(output.name), replace(layout, shape=self.shape(output)))
 
     def add_whole(
-        self, kernel: Kernel | PendingKernel, inputs: Sequence[str], given: Sequence[Layout], output: ir.Value
+        self, kernel: KernelSource | PendingKernel, inputs: Sequence[str], source: Sequence[Layout], output: ir.Value
     ) -> None:
         """Append a kernel between layouts as `whole` gives them, whose output has the type of the first one."""
-        dtype = given[0].dtype
-        written = kernel.write(given, self.whole_output(output, dtype)) if isinstance(kernel, PendingKernel) else kernel
+        dtype = source[0].dtype
+        written = (
+            kernel.write(source, self.whole_output(output, dtype)) if isinstance(kernel, PendingKernel) else kernel
+        )
         self.add(written, inputs, str(output.name), Layout(self.shape(output), dtype, row_major=True))
 
     def operand(self, value: ir.Value | None, *, stored: bool = False) -> str:
@@ -194,10 +198,12 @@ class ProgramBuilder:
     def real(self, value: ir.Value | None, *, stored: bool = False) -> str:
         """The name of a value's buffer. stored: perhaps of bfloat16.
 
-        Raises Unsupported where its elements are no real numbers in single precision.
+        Raises UnsupportedOp where its elements are no real numbers in single precision.
         """
         if self.dtype(value) != "float32":
-            raise Unsupported(f"its input {required(value).name} is {self.dtype(value)}, and only float32 has a kernel")
+            raise UnsupportedOp(
+                f"its input {required(value).name} is {self.dtype(value)}, and only float32 has a kernel"
+            )
         return self.read(value, stored=stored)
 
     def aligned(self, names: Sequence[str]) -> list[str]:
@@ -246,7 +252,7 @@ class ProgramBuilder:
             self.add(self.to_float8(self.layouts[name], layout, float(scale), "recode_float8"), [name], moved, layout)
         return moved, scale
 
-    def to_float8(self, x: Layout, y: Layout, scale: float, family: str = "quantize_float8") -> Kernel:
+    def to_float8(self, x: Layout, y: Layout, scale: float, family: str = "quantize_float8") -> KernelSource:
         """Round real values to codes of FP8, where the target has these."""
         assert self.backend.float8 is not None
         return pointwise.quantize_float8(x, y, self.isa, scale, self.backend.float8.code, family)
@@ -287,10 +293,10 @@ class ProgramBuilder:
         if name in self.numbers:
             return self._of_lengths(name)
         if name not in self.constants:
-            raise Unsupported(f"its input {name} follows from the batch size")
+            raise UnsupportedOp(f"its input {name} follows from the batch size")
         array = self._of_one_sample(name)
         if not array.size:
-            raise Unsupported(f"{name} has no elements")
+            raise UnsupportedOp(f"{name} has no elements")
         layout = Layout(array.shape, str(array.dtype), row_major=True)
         return self.add(move.constant(layout, array, self.isa), [], name, layout)
 
@@ -307,18 +313,18 @@ class ProgramBuilder:
         if self.axes.batch is None:
             return np.reshape(array, array.shape[int(array.shape[:1] == (1,)) :])
         if array.shape[:1] != (1,):
-            raise Unsupported(f"its input {name} differs from sample to sample")
+            raise UnsupportedOp(f"its input {name} differs from sample to sample")
         return np.asarray(array[0])
 
     def _dequantize(self, node: ir.Node, output: str, *, is_io: bool) -> str:
         """What a DequantizeLinear makes of codes."""
         source, params = self.read(node.inputs[0]), params_of(node)
-        given = self.layouts[source]
-        layout = Layout(given.shape, "float32", is_io, row_major=given.row_major and not is_io)
+        x = self.layouts[source]
+        layout = Layout(x.shape, "float32", is_io, row_major=x.row_major and not is_io)
         if is_float8(required(node.inputs[0])):
-            kernel = pointwise.dequantize_float8(given, layout, self.isa, params.scale)
+            kernel = pointwise.dequantize_float8(x, layout, self.isa, params.scale)
         else:
-            kernel = pointwise.dequantize(given, layout, self.isa, params.scale, params.zero_point)
+            kernel = pointwise.dequantize(x, layout, self.isa, params.scale, params.zero_point)
         return self.add(kernel, [source], output, layout)
 
     def layout_of(self, name: str) -> Layout:
@@ -388,8 +394,8 @@ class ProgramBuilder:
         declared |= {} if is_any else {_output_name(value): self.sizes(value) for value in graph.outputs}
         return Program(steps, layouts, inputs, outputs, names, declared, fixed, self.lengths, narrowest(self.limits))
 
-    def _compiled(self, kernel: Kernel | CompiledKernel) -> CompiledKernel:
-        return kernel.compile(self.backend.loops) if isinstance(kernel, Kernel) else kernel
+    def _compiled(self, kernel: KernelSource | CompiledKernel) -> CompiledKernel:
+        return kernel.compile(self.backend.loops) if isinstance(kernel, KernelSource) else kernel
 
     def _step(self, step: PendingStep, layouts: Mapping[str, Layout], value: str) -> ProgramStep:
         """The step with its kernel. value: what the lowered graph calls its output."""
@@ -399,7 +405,7 @@ class ProgramBuilder:
     def _give(self, value: ir.Value) -> None:
         """The value as the model declares it; codes that nobody else wants as real values become those on the way.
 
-        Raises Unsupported where it has no batch in front, as values that never change may not.
+        Raises UnsupportedOp where it has no batch in front, as values that never change may not.
         """
         self.axes.lead(str(value.name))
         maker = value.producer()

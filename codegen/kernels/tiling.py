@@ -113,8 +113,8 @@ class Dense:
         along = np.pad(along, ((0, 0), (0, 0), (0, count * length * self.unit - run)))
         chains = along.reshape(self.groups, self.group_outputs, -1, count, length, self.unit // PAIR, PAIR)
         missing = self.panels * width - self.group_outputs
-        found = np.pad(overflows(chains).any(-1), ((0, 0), (0, missing), (0, 0), (0, 0)))
-        panels = found.reshape(self.groups, self.panels, width, -1, count)
+        result = np.pad(overflows(chains).any(-1), ((0, 0), (0, missing), (0, 0), (0, 0)))
+        panels = result.reshape(self.groups, self.panels, width, -1, count)
         return panels.any(2).astype(np.uint8).reshape(-1)
 
     @property
@@ -148,9 +148,9 @@ class Dense:
     def cuts(self) -> list[Cut]:
         """Ways to cut the loops, the one that should be the fastest first; of equal shapes the usual order first."""
         shapes = [self._pairs] if self.in_nibbles else self._shapes()
-        found = [Cut(*shape, stay) for shape in shapes for stay in self._stays(*shape)]
-        least = min(PIECES, self._pieces(found[0]))
-        return [cut for cut in found if self._pieces(cut) >= least]
+        results = [Cut(*shape, stay) for shape in shapes for stay in self._stays(*shape)]
+        least = min(PIECES, self._pieces(results[0]))
+        return [cut for cut in results if self._pieces(cut) >= least]
 
     def _pieces(self, cut: Cut) -> int:
         """Pieces of the outer loop, which threads share."""

@@ -34,17 +34,17 @@ class Loops(Protocol):
     """How a target runs the loops of kernels, and where it keeps what is in registers."""
 
     def nest(self, batch: Any, sizes: Sequence[Any], work: Any) -> AbstractContextManager[tuple[Any, list[Any]]]:
-        """See `Grid.nest`."""
+        """See `KernelGrid.nest`."""
 
     def each(self, sizes: Sequence[Any]) -> AbstractContextManager[list[Any]]:
-        """See `Grid.each`."""
+        """See `KernelGrid.each`."""
 
     def registers(self, size: int, dtype: str) -> Any:
-        """See `Grid.registers`."""
+        """See `KernelGrid.registers`."""
 
 
 @dataclass(frozen=True)
-class Grid:
+class KernelGrid:
     """The loops of one kernel. batch: how many samples a call has."""
 
     batch: Any
@@ -82,15 +82,15 @@ class Grid:
 
 
 @dataclass(frozen=True, eq=False)
-class Kernel:
+class KernelSource:
     """A kernel as its family describes it: all but the loops of a target."""
 
     #: What it computes, as reports call it.
     family: str
     #: Inputs, constants and the output, in this order.
     arguments: tuple[Argument, ...]
-    #: Writes the kernel; gets a `Grid` and one buffer for each argument: (batch, stride) of a Layout, (size,) of a
-    #: Constant.
+    #: Writes the kernel; gets a `KernelGrid` and one buffer for each argument: (batch, stride) of a Layout, (size,) of
+    #: a Constant.
     body: Callable[..., None]
     constants: tuple[Stored, ...] = ()
     #: Products and sums of one sample, where these are what takes time.
@@ -98,7 +98,7 @@ class Kernel:
     accuracy: Accuracy = USUAL
     #: Lengths that it takes behind the output.
     lengths: tuple[str, ...] = ()
-    alternatives: "Alternatives[Any, Kernel] | None" = None
+    alternatives: "Alternatives[Any, KernelSource] | None" = None
     #: Microseconds for one sample by machine, where a target predicts them.
     predicted: Mapping[str, float] = field(default_factory=dict)
 
@@ -122,7 +122,7 @@ class Kernel:
 def write(
     family: str, arguments: Sequence[Argument], body: Callable[..., None], loops: Loops, lengths: Sequence[str] = ()
 ) -> tuple[str, Any]:
-    """Name and PrimFunc of a kernel, see `Kernel`. The name is made of the content, so equal kernels are one."""
+    """Name and PrimFunc of a kernel, see `KernelSource`. The name is made of the content, so equal kernels are one."""
     with IRBuilder() as builder, T.prim_func():
         T.func_name("kernel")
         T.func_attr({"global_symbol": "kernel", "tirx.noalias": True})
@@ -132,7 +132,7 @@ def write(
         with with_lengths(sizes):
             declared = [_declared(handle, argument, batch) for handle, argument in zip(handles, arguments, strict=True)]
             buffers = (_flat(buffer, argument, batch) for buffer, argument in zip(declared, arguments, strict=True))
-            body(Grid(batch, loops), *buffers)
+            body(KernelGrid(batch, loops), *buffers)
     function = builder.get()
     name = f"{family}_{hashlib.sha256(function.script().encode()).hexdigest()[:16]}"
     return name, function.with_attr("global_symbol", name)
@@ -212,8 +212,8 @@ def in_vectors(length: Any, lanes: int, visit: Callable[[Any, int], None]) -> No
         with T.serial(expressed(blocks)) as block:
             visit(block * lanes, lanes)
     if not isinstance(left, int) or left:
-        with T.serial(expressed(left)) as rest:
-            visit(blocks * lanes + rest, 1)
+        with T.serial(expressed(left)) as remainder:
+            visit(blocks * lanes + remainder, 1)
 
 
 # Loops for LLVM, on the threads of a processor.
@@ -298,8 +298,8 @@ class ElementRun:
             length = expressed(self.length)
             with T.serial(length // widest) as index:
                 self._store(index * widest, widest, value)
-            with T.serial(length % widest) as rest:
-                self._store(length // widest * widest + rest, 1, value)
+            with T.serial(length % widest) as remainder:
+                self._store(length // widest * widest + remainder, 1, value)
             return
         vectors = self.length // widest
         if vectors:
@@ -361,8 +361,8 @@ def rounded(x: Any, lanes: int) -> Any:
     odd = T.bitwise_and(T.shift_right(bits, fill(T.int32(UPPER), lanes)), fill(T.int32(1), lanes))
     up = T.bitwise_and(bits + fill(T.int32(HALF), lanes) + odd, fill(T.int32(LAST), lanes))
     is_number = T.bitwise_and(bits, fill(T.int32(MAGNITUDE), lanes)) <= fill(T.int32(INFINITY), lanes)
-    found = T.Bind(T.Select(is_number, up, fill(T.int32(NAN), lanes)))
-    return T.reinterpret(vector("float32", lanes), found)
+    result = T.Bind(T.Select(is_number, up, fill(T.int32(NAN), lanes)))
+    return T.reinterpret(vector("float32", lanes), result)
 
 
 def as_stored(isa: Isa, y: Layout, x: Any, lanes: int) -> Any:
@@ -376,8 +376,8 @@ def as_stored(isa: Isa, y: Layout, x: Any, lanes: int) -> Any:
 
 def load(layout: Layout, buffer: Any, sample: Any, start: Any, lanes: int) -> Any:
     """Neighbours as they are computed with."""
-    found = buffer[sample, span(start, lanes)]
-    return from_bfloat16_bits(found, lanes) if layout.dtype == BFLOAT16 else found
+    result = buffer[sample, span(start, lanes)]
+    return from_bfloat16_bits(result, lanes) if layout.dtype == BFLOAT16 else result
 
 
 def store(layout: Layout, buffer: Any, value: Any, sample: Any, start: Any, lanes: int) -> None:

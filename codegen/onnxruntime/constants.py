@@ -51,10 +51,10 @@ def layer(
 
     tied: what is stored is that of a table, too.
     """
-    stored, found = _Stored.of(solution, tied), found_bias(bias.codes, bias.step)
+    stored, result = _Stored.of(solution, tied), found_bias(bias.codes, bias.step)
     function = stored.read_by(UnpackFunction(UnpackKind.LAYER, solution.form, solution.axis))
-    function = replace(function, whole=found is None)
-    array, *unit = found or (bias.codes.astype(np.int32),)
+    function = replace(function, whole=result is None)
+    array, *unit = result or (bias.codes.astype(np.int32),)
     inputs = [*(share(a) for a in (*stored.arrays, array)), x, *(share(np.array(one)) for one in unit)]
     return UnpackedConstant(function, _call(function, inputs, outputs, stored.solution.codes.shape))
 
@@ -139,10 +139,10 @@ def _pack(solution: Solution) -> list[np.ndarray]:
 def _in_bits(solution: Solution) -> list[np.ndarray]:
     """Single bits, what each weighs, levels and scales."""
     form, stored = solution.form, _pack(solution)
-    index, others = stored[: len(form.planes())], stored[len(form.planes()) :]
+    index, remaining = stored[: len(form.planes())], stored[len(form.planes()) :]
     bits = pack_bits(indices(form, index, solution.codes.size), form.bits)
     weights, *levels = common(form).values()
-    return [bits, weights, *levels, *others]
+    return [bits, weights, *levels, *remaining]
 
 
 def common(form: Format) -> dict[str, np.ndarray]:

@@ -156,8 +156,8 @@ def _describe(model: onnx.ModelProto, interface: ir.Model) -> None:
 def _own_names(graph: onnx.GraphProto, lowered: Lowered) -> dict[str, str]:
     """What the model calls the values that nodes make; those between codes and a result are called like that."""
     known = {value.name for node in lowered.model.graph for value in node.outputs}
-    made = [name for node in graph.node for name in node.output if name]
-    return {name: lowered.own_name(name if name in known else name.rpartition("/")[0] or name) for name in made}
+    outputs = [name for node in graph.node for name in node.output if name]
+    return {name: lowered.own_name(name if name in known else name.rpartition("/")[0] or name) for name in outputs}
 
 
 def _model(
@@ -167,7 +167,7 @@ def _model(
     newest = _newest_operator(model.graph, known)
     opset = max(LOWEST_OPSET, newest, *(function.opset for function in used))
     imports = [helper.make_opsetid("", opset)]
-    made = [function.to_proto(opset) for function in _sorted(used)]
+    outputs = [function.to_proto(opset) for function in _sorted(used)]
     maps = {zipmaps.DOMAIN: zipmaps.VERSION} if zipmaps.remembered(interface) else {}
     own = (
         {matmul_nbits.DOMAIN: matmul_nbits.VERSION}
@@ -176,12 +176,12 @@ def _model(
     )
     foreign = sorted(item for item in {**own, **maps, **interface.opset_imports}.items() if item[0])
     imports += [helper.make_opsetid(*item) for item in foreign]
-    if made:
+    if outputs:
         imports.append(helper.make_opsetid(unpack_functions.DOMAIN, 1))
     version = helper.find_min_ir_version_for(imports[:1])
     model.ir_version = max(version, 8)
     model.opset_import.extend(imports)
-    model.functions.extend(made)
+    model.functions.extend(outputs)
     for key, value in interface.metadata_props.items():
         model.metadata_props.add(key=key, value=value)
     return model
@@ -248,21 +248,21 @@ class _Packer:
         codes = {value: name for value, nodes in makers.items() for name in self._codes_of(nodes)}
         dropped |= {name for value in codes for node in makers[value][1:] for name in node.output}
         dropped |= {pick.table for pick in self.picks.values()} | {block.weight for block in self.blocks.values()}
-        kept = []
+        remaining = []
         for node in self.graph.node:
             output = node.output[0] if node.output else ""
             if output in self.blocks:
-                kept += self.blocks[output].nodes(self.share)
+                remaining += self.blocks[output].nodes(self.share)
             elif output in self.picks and self.in_blocks and picks_in_blocks(self.picks[output]):
                 pick = self.picks[output]
-                kept += picked_in_blocks(pick, self.share, is_multiplied=pick.codes in self.multiplied)
+                remaining += picked_in_blocks(pick, self.share, is_multiplied=pick.codes in self.multiplied)
             elif output in self.picks:
-                kept.append(self._take(constants.picked(self.picks[output], self.share)))
+                remaining.append(self._take(constants.picked(self.picks[output], self.share)))
             elif output in codes.keys() - dropped:
-                kept.append(self._take(self._packed(node, codes[output], makers[output])))
+                remaining.append(self._take(self._packed(node, codes[output], makers[output])))
             elif output not in dropped:
-                kept.append(node)
-        return kept
+                remaining.append(node)
+        return remaining
 
     def _makers_of(self, value: str) -> Iterator[onnx.NodeProto]:
         """The nodes that make a weight, the last one first."""
@@ -298,8 +298,8 @@ class _Packer:
             return constants.weight(solution, output, self.share, as_float=False, tied=tied)
         integers, step = (self._array(name) for name in self.makers[bias].input[:2])
         x = self.makers[self.readers[output].input[0]].input[1]
-        given = constants.Bias(integers, step)
-        return constants.layer(solution, given, x, [output, bias], self.share, tied=tied)
+        operand = constants.Bias(integers, step)
+        return constants.layer(solution, operand, x, [output, bias], self.share, tied=tied)
 
 
 def _array_of(tensor: ir.TensorProtocol) -> np.ndarray:
@@ -314,7 +314,7 @@ def _merged(graph: onnx.GraphProto, nodes: list[onnx.NodeProto], packer: _Packer
     """The initializers still read, equal ones once; the nodes are pointed at the survivors."""
     first: dict[Hashable, str] = {}
     alias: dict[str, str] = {}
-    kept = []
+    remaining = []
     outputs = {value.name for value in graph.output}
     for name in dict.fromkeys(_reads(nodes)):
         if name in packer.made:
@@ -325,9 +325,9 @@ def _merged(graph: onnx.GraphProto, nodes: list[onnx.NodeProto], packer: _Packer
             continue
         alias[name] = first.setdefault(content(raw), name) if name not in outputs else name
         if alias[name] == name:
-            kept.append(raw)
+            remaining.append(raw)
     _point_at(nodes, alias)
-    return kept
+    return remaining
 
 
 def _reads(nodes: Iterable[onnx.NodeProto]) -> Iterable[str]:
@@ -352,9 +352,9 @@ def _strip(graph: onnx.GraphProto) -> None:
             _strip(inner)
         if node.op_type not in SPELLED_OUT:
             continue
-        kept = [attribute for attribute in node.attribute if not _is_default(node.op_type, attribute)]
+        remaining = [attribute for attribute in node.attribute if not _is_default(node.op_type, attribute)]
         del node.attribute[:]
-        node.attribute.extend(kept)
+        node.attribute.extend(remaining)
 
 
 def _leave_out_zeros(nodes: Sequence[onnx.NodeProto], packer: _Packer) -> None:
@@ -402,7 +402,7 @@ def _is_default(op_type: str, attribute: onnx.AttributeProto) -> bool:
 
 def _value_names(graph: onnx.GraphProto) -> list[str]:
     """Every value name in order of appearance."""
-    found = [t.name for t in graph.initializer]
-    found += [value.name for value in graph.input]
-    found += [name for node in graph.node for name in (*node.input, *node.output) if name]
-    return list(dict.fromkeys(found))
+    results = [t.name for t in graph.initializer]
+    results += [value.name for value in graph.input]
+    results += [name for node in graph.node for name in (*node.input, *node.output) if name]
+    return list(dict.fromkeys(results))

@@ -27,13 +27,13 @@ def inside(output: str) -> str:
 def with_float_layers(lowered: Lowered, nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     """The nodes of a lowered graph, with a Max in front of layers whose weights would be rounded again."""
     on_codes = {step.node for step in reference.steps(lowered)}
-    kept = {
+    remaining = {
         str(node.outputs[0].name)
         for node in lowered.model.graph
         if node.op_type in ROUNDED and not node.domain and node not in on_codes and _stands_between_codes(node)
     }
     for node in nodes:
-        if node.output[0] in kept and node.op_type in ROUNDED:
+        if node.output[0] in remaining and node.op_type in ROUNDED:
             read = inside(node.output[0])
             yield helper.make_node("Max", [node.input[0]], [read])
             node.input[0] = read

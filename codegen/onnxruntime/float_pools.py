@@ -44,11 +44,11 @@ class _Pool:
 
 def with_float_pools(lowered: Lowered, nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     """The nodes of a lowered graph, with pools in float where ONNX Runtime is slow at their codes."""
-    found, indexed = _found(lowered), _indexed(lowered)
-    kept = [part for node in nodes for part in _written(node, found.pools, indexed)]
-    still_read = {name for node in kept for name in reads(node)}
-    unread = found.codes - still_read - {str(value.name) for value in lowered.model.graph.outputs}
-    return (node for node in kept if unread.isdisjoint(node.output))
+    result, indexed = _found(lowered), _indexed(lowered)
+    remaining = [part for node in nodes for part in _written(node, result.pools, indexed)]
+    still_read = {name for node in remaining for name in reads(node)}
+    unread = result.codes - still_read - {str(value.name) for value in lowered.model.graph.outputs}
+    return (node for node in remaining if unread.isdisjoint(node.output))
 
 
 @dataclass
@@ -72,17 +72,17 @@ class _Found:
         if not by_kernel:
             self.reals[output] = real
 
-    def pool(self, output: str, given: str) -> None:
+    def pool(self, output: str, operand: str) -> None:
         """A pool that is to run in float."""
-        params = self.params[output] = self.params[given]
+        params = self.params[output] = self.params[operand]
         _, real, _, largest = inside(output)
-        if given in self.reals:
-            self.pools[output] = _Pool(self.reals[given], params)
-            if given not in self.pools:
-                self.codes.add(given)
+        if operand in self.reals:
+            self.pools[output] = _Pool(self.reals[operand], params)
+            if operand not in self.pools:
+                self.codes.add(operand)
         else:
-            self.pools[output] = _Pool(real, params, given)
-            self.reals[given] = real
+            self.pools[output] = _Pool(real, params, operand)
+            self.reals[operand] = real
         self.reals[output] = largest
 
     def move(self, output: str, read: Iterable[str]) -> None:
@@ -94,25 +94,25 @@ class _Found:
 
 def _found(lowered: Lowered) -> _Found:
     steps = {step.output: step for step in reference.steps(lowered)}
-    found = _Found()
+    result = _Found()
     for node in lowered.model.graph:
         output, read = str(node.outputs[0].name), [str(value.name) for value in data_inputs(node)]
         step = steps.get(output)
         if node.op_type == "QuantizeLinear":
             inputs = [str(value.name) for value in node.inputs if value is not None]
-            found.round(output, inputs, by_kernel=step is not None or _is_softmax_of_codes(node.inputs[0]))
+            result.round(output, inputs, by_kernel=step is not None or _is_softmax_of_codes(node.inputs[0]))
         if step is not None:
-            if step.node.op_type == "Conv" or not found.channels_last.isdisjoint(step.inputs):
-                found.channels_last.add(output)
+            if step.node.op_type == "Conv" or not result.channels_last.isdisjoint(step.inputs):
+                result.channels_last.add(output)
         elif node.op_type in CONVERSIONS:
             continue
-        elif not found.channels_last.isdisjoint(read):
-            found.channels_last.add(output)
-        elif node.op_type == "MaxPool" and read[0] in found.params:
-            found.pool(output, read[0])
+        elif not result.channels_last.isdisjoint(read):
+            result.channels_last.add(output)
+        elif node.op_type == "MaxPool" and read[0] in result.params:
+            result.pool(output, read[0])
         elif node.outputs[0].dtype == ir.DataType.UINT8:
-            found.move(output, read)
-    return found
+            result.move(output, read)
+    return result
 
 
 def _is_softmax_of_codes(value: ir.Value | None) -> bool:
@@ -135,10 +135,10 @@ def _written(node: onnx.NodeProto, pools: Mapping[str, _Pool], indexed: Set[str]
     if node.op_type != "MaxPool":
         return [node]
     if node.output[0] in indexed:
-        kept, (_, _, most, _) = onnx.NodeProto(), inside(node.output[0])
-        kept.CopyFrom(node)
-        kept.output[0] = most
-        return [kept, helper.make_node("Max", [most], [node.output[0]])]
+        remaining, (_, _, most, _) = onnx.NodeProto(), inside(node.output[0])
+        remaining.CopyFrom(node)
+        remaining.output[0] = most
+        return [remaining, helper.make_node("Max", [most], [node.output[0]])]
     pool = pools.get(node.output[0])
     if pool is None:
         return [node]

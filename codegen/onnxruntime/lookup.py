@@ -33,11 +33,11 @@ def with_lookups(lowered: Lowered, nodes: Iterable[onnx.NodeProto], share: Share
     """The nodes of a lowered graph, with tables in the place of operators that the plan has on codes."""
     steps = {step.output: step for step in reference.steps(lowered) if is_looked_up(step)}
     replaced = {str(step.node.outputs[0].name) for step in steps.values()}
-    kept = [node for node in nodes if not replaced.intersection(node.output)]
-    still_read = {name for node in kept if node.output[0] not in steps for name in reads(node)}
+    remaining = [node for node in nodes if not replaced.intersection(node.output)]
+    still_read = {name for node in remaining if node.output[0] not in steps for name in reads(node)}
     real = {str(step.node.inputs[0].name) for step in steps.values()}  # type: ignore[union-attr]
     unread = real - still_read - {str(value.name) for value in lowered.model.graph.outputs}
-    for node in kept:
+    for node in remaining:
         if (step := steps.get(node.output[0])) is not None:
             yield from _written(step, share)
         elif unread.isdisjoint(node.output):
@@ -52,13 +52,13 @@ def is_looked_up(step: LoweredStep) -> bool:
 
 def _written(step: LoweredStep, share: Share) -> list[onnx.NodeProto]:
     table, _ = reference.bounds(step, {step.inputs[0]: EVERY_CODE})
-    index, flat, found, shape = inside(step.output)
+    index, flat, result, shape = inside(step.output)
     return [
         helper.make_node("Cast", [step.inputs[0]], [index], to=onnx.TensorProto.INT32),
         helper.make_node("Reshape", [index, share(np.array([-1], np.int64))], [flat]),
-        helper.make_node("GatherElements", [share(table), flat], [found]),
+        helper.make_node("GatherElements", [share(table), flat], [result]),
         helper.make_node("Shape", [step.inputs[0]], [shape]),
-        helper.make_node("Reshape", [found, shape], [step.output]),
+        helper.make_node("Reshape", [result, shape], [step.output]),
     ]
 
 
@@ -79,8 +79,8 @@ class StoredLookup:
 
     def bounds(self, values: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """The least and the most that it may give: the same."""
-        found = self.table[values[self.inputs[0]]]
-        return found, found
+        result = self.table[values[self.inputs[0]]]
+        return result, result
 
 
 def lookups(model: ir.Model) -> Iterator[StoredLookup]:

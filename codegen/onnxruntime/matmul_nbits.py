@@ -63,10 +63,10 @@ def rows_bytes(solution: Solution) -> int:
 
 def kept_bytes(node: onnx.NodeProto) -> int:
     """Bytes that the operator makes of the scales of its blocks when it is loaded, beside these."""
-    given = {attribute.name: int(attribute.i) for attribute in node.attribute}
-    if node.op_type != OPERATOR or given.get("accuracy_level") != ACCURACY:
+    inputs = {attribute.name: int(attribute.i) for attribute in node.attribute}
+    if node.op_type != OPERATOR or inputs.get("accuracy_level") != ACCURACY:
         return 0
-    return KEPT_OF_BLOCK * SCALE_BYTES * given["N"] * -(-given["K"] // given["block_size"])
+    return KEPT_OF_BLOCK * SCALE_BYTES * inputs["N"] * -(-inputs["K"] // inputs["block_size"])
 
 
 def _in_memory(solution: Solution) -> tuple[int, int]:
@@ -204,13 +204,13 @@ def block_products(lowered: Lowered, tables: Collection[str] = ()) -> Iterator[B
             continue
         codes, scale = (str(source.name) for source in maker.inputs[:2] if source is not None)
         numbers = initial(lowered.model, codes), initial(lowered.model, scale)
-        found = [
+        results = [
             _block_product(node, str(value.name), codes, Solution(lowered.formats[codes], *numbers, axis))
             for node, _ in readers
         ]
         is_free = codes not in lowered.tied or lowered.tied[codes] in tables
-        if is_free and block_size(found[0].stored.form, found[0].width) is not None:
-            yield from found
+        if is_free and block_size(results[0].stored.form, results[0].width) is not None:
+            yield from results
 
 
 def _multiplies(node: ir.Node, axis: int) -> bool:

@@ -15,10 +15,10 @@ FUSED_BY_NAME = ("Gather", "Slice")
 def short_names(length: int, taken: frozenset[str]) -> Iterator[str]:
     """Names of `length` characters in a fixed order, longer ones when those run out."""
     for number in count():
-        name, rest = FIRST[number % len(FIRST)], number // len(FIRST)
-        while rest or len(name) < length:
-            name += LATER[rest % len(LATER)]
-            rest //= len(LATER)
+        name, remainder = FIRST[number % len(FIRST)], number // len(FIRST)
+        while remainder or len(name) < length:
+            name += LATER[remainder % len(LATER)]
+            remainder //= len(LATER)
         if name not in taken:
             yield name
 

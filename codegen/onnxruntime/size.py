@@ -111,10 +111,10 @@ def loaded(solution: Solution, uses: Sequence[Use], own: int, elements: int) -> 
     unpacked = REAL * elements
     products = [use for use in uses if use.in_blocks and not use.is_table]
     rows = [use for use in uses if use.rank is not None]
-    found = len(products) * product_bytes(solution) - unpacked if products else 0
+    result = len(products) * product_bytes(solution) - unpacked if products else 0
     if rows:
-        found += (rows_bytes(solution) if rows[0].in_blocks else own) - unpacked
-    return found
+        result += (rows_bytes(solution) if rows[0].in_blocks else own) - unpacked
+    return result
 
 
 def _inlined(

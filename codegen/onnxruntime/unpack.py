@@ -53,10 +53,10 @@ def _compute(model: ir.Model, fixed: list[ir.Node], wanted: set[ir.Value]) -> No
     if not computed:
         return
     names = sorted(computed)
-    found = Runner(_part(model, fixed, names), options=session_options(optimize=False)).run({}, names)
+    result = Runner(_part(model, fixed, names), options=session_options(optimize=False)).run({}, names)
     for name in names:
-        tensor = ir.tensor(found[name], name=f"{name}/constant")
-        kind, shape = ir.TensorType(tensor.dtype), ir.Shape(found[name].shape)
+        tensor = ir.tensor(result[name], name=f"{name}/constant")
+        kind, shape = ir.TensorType(tensor.dtype), ir.Shape(result[name].shape)
         constant = ir.Value(name=tensor.name, shape=shape, type=kind, const_value=tensor)
         model.graph.register_initializer(constant)
         computed[name].replace_all_uses_with(constant)
@@ -65,9 +65,9 @@ def _compute(model: ir.Model, fixed: list[ir.Node], wanted: set[ir.Value]) -> No
 def _part(model: ir.Model, nodes: list[ir.Node], outputs: list[str]) -> onnx.ModelProto:
     """A model of these nodes, which need no input."""
     proto = ir.to_proto(model)
-    kept = [ir.serde.serialize_node(node) for node in nodes]
+    remaining = [ir.serde.serialize_node(node) for node in nodes]
     values = [onnx.ValueInfoProto(name=name) for name in outputs]
-    graph = onnx.helper.make_graph(kept, "constants", [], values, proto.graph.initializer)
+    graph = onnx.helper.make_graph(remaining, "constants", [], values, proto.graph.initializer)
     return onnx.helper.make_model(graph, opset_imports=proto.opset_import, ir_version=proto.ir_version)
 
 
@@ -79,9 +79,9 @@ def _part(model: ir.Model, nodes: list[ir.Node], outputs: list[str]) -> onnx.Mod
 
 def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy with every call expanded; values that were there keep their names."""
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
-    graph, bodies = made.graph, {function.name: function for function in model.functions}
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    graph, bodies = result.graph, {function.name: function for function in model.functions}
     names = short_names(1, frozenset(_names(graph)))
     shared: dict[tuple[str, tuple[int, ...], bytes], str] = {}
 
@@ -96,10 +96,10 @@ def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
     for node in model.graph.node:
         is_call = node.domain == DOMAIN
         nodes += expanded(node, bodies[node.op_type], names.__next__, share) if is_call else [node]
-    del graph.node[:], made.functions[:], made.opset_import[:]
+    del graph.node[:], result.functions[:], result.opset_import[:]
     graph.node.extend(nodes)
-    made.opset_import.extend(entry for entry in model.opset_import if entry.domain != DOMAIN)
-    return made
+    result.opset_import.extend(entry for entry in model.opset_import if entry.domain != DOMAIN)
+    return result
 
 
 def expanded(
@@ -136,5 +136,5 @@ def _constant(attribute: onnx.AttributeProto, call: onnx.NodeProto) -> np.ndarra
     """A constant of the body, or an attribute of the call."""
     if not attribute.ref_attr_name:
         return np.asarray(numpy_helper.to_array(attribute.t))
-    given = next(found for found in call.attribute if found.name == attribute.ref_attr_name)
-    return np.array(helper.get_attribute_value(given), np.int64)
+    operand = next(result for result in call.attribute if result.name == attribute.ref_attr_name)
+    return np.array(helper.get_attribute_value(operand), np.int64)

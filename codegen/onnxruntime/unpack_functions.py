@@ -331,8 +331,8 @@ class UnpackFunction:
 
 def _unpacked(body: BodyNodes, function: UnpackFunction, to: ir.DataType) -> str:
     """The codes, or values that have no scale, as the layer reads them."""
-    found = body.codes(to)
-    return body.add("Transpose", [found], perm=function.turned) if function.turned else found
+    result = body.codes(to)
+    return body.add("Transpose", [result], perm=function.turned) if function.turned else result
 
 
 def _scale(body: BodyNodes, function: UnpackFunction, stored: str = "s") -> str:

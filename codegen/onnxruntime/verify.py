@@ -75,8 +75,8 @@ def compare(
     runner = Runner(proto, short)
     compared = 0
     for feeds in samples:
-        found = runner.run(feeds, short)
-        values = {name: found[other] for name, other in zip(names, short, strict=True)}
+        result = runner.run(feeds, short)
+        values = {name: result[other] for name, other in zip(names, short, strict=True)}
         compared += sum(_check_kernel(step, values, own) for step in steps)
     return len(steps), compared
 
@@ -84,18 +84,18 @@ def compare(
 def _check_kernel(step: LoweredStep | StoredLookup, values: Mapping[str, np.ndarray], own: Mapping[str, str]) -> int:
     """The size of one kernel's output. Raises VerificationError where anything in it differs."""
     low, high = step.bounds(values) if isinstance(step, StoredLookup) else reference.bounds(step, values)
-    found = values[step.output]
+    result = values[step.output]
     name = f"{step.kind} {own[step.output]}" if step.output in own else step.name
-    if found.shape != low.shape:
-        raise VerificationError(f"{name} has the shape {found.shape}; the reference has {low.shape}")
-    wrong = int(np.count_nonzero(~((low <= found) & (found <= high))))  # NaN included
+    if result.shape != low.shape:
+        raise VerificationError(f"{name} has the shape {result.shape}; the reference has {low.shape}")
+    wrong = int(np.count_nonzero(~((low <= result) & (result <= high))))  # NaN included
     if wrong:
-        distance = np.maximum(low.astype(np.float64) - found, found - high.astype(np.float64)).max()
-        what = "real values" if found.dtype.kind == "f" else "integers"
+        distance = np.maximum(low.astype(np.float64) - result, result - high.astype(np.float64)).max()
+        what = "real values" if result.dtype.kind == "f" else "integers"
         raise VerificationError(
-            f"{name}: {wrong} of {found.size} {what} differ from the reference, by up to {distance:.6g}"
+            f"{name}: {wrong} of {result.size} {what} differ from the reference, by up to {distance:.6g}"
         )
-    return found.size
+    return result.size
 
 
 # Which kernels ONNX Runtime really picked, read from the model that it optimized.
@@ -126,10 +126,10 @@ def take(proto: onnx.ModelProto, expected: Mapping[str, tuple[str, str]], *, lea
     named.CopyFrom(proto)
     marks = _mark(named.graph, expected)
     graph = optimized(named, WITHOUT if lean and not expected else ())
-    found = {node.name.partition(MARK)[0]: node.op_type for node in graph.node if MARK in node.name}
+    results = {node.name.partition(MARK)[0]: node.op_type for node in graph.node if MARK in node.name}
     missed = {}
     for node, (operator, _) in expected.items():
-        kernel = found.get(marks[node], "nothing")
+        kernel = results.get(marks[node], "nothing")
         if kernel not in OPERATORS[operator].kernels:
             missed[node] = kernel
     return Census(dict(sorted(Counter(n.op_type for n in graph.node).items())), missed)
@@ -211,13 +211,13 @@ def check(exported: Exported, lowered: Lowered, intent: Intent) -> int:
     tensors = {tensor.name: tensor for tensor in exported.packed.graph.initializer}
     types = {name: helper.tensor_dtype_to_np_dtype(tensor.data_type).name for name, tensor in tensors.items()}
     seen = set()
-    for place, of, name, found in _found(exported, places, intent):
+    for place, of, name, result in _found(exported, places, intent):
         weight = weights.get(of, of)
         planned = intent.plan.formats[weight]
         form = _form(name, makers, forms, types) or _listed(makers[name], tensors, planned)
         if form != planned:
             raise VerificationError(f"weight {weight!r} is stored as {form}, not as {planned} as the plan says")
-        if not np.array_equal(intent.solution(of).weight, found):
+        if not np.array_equal(intent.solution(of).weight, result):
             raise VerificationError(f"weight {weight!r}, made as {place!r}, is not what was tuned")
         seen.add(weight)
     # Of equal float constants one is stored.
@@ -278,8 +278,8 @@ def _listed(call: onnx.NodeProto, tensors: Mapping[str, onnx.TensorProto], plann
 def _product_with_ones(exported: Exported, block: BlockProduct) -> np.ndarray:
     """A weight as the operator multiplies with it, when it does not round what it reads."""
     x, product = (exported.renamed[name] for name in (block.x, block.product))
-    (found,) = _values(exported.proto, [product], {x: np.eye(block.width, dtype=np.float32)})
-    return found if block.is_turned else found.T
+    (result,) = _values(exported.proto, [product], {x: np.eye(block.width, dtype=np.float32)})
+    return result if block.is_turned else result.T
 
 
 def _every_row(exported: Exported, pick: Pick) -> np.ndarray:
@@ -287,30 +287,30 @@ def _every_row(exported: Exported, pick: Pick) -> np.ndarray:
     rows, places = (exported.renamed[name] for name in (pick.rows, pick.places))
     count = len(pick.solution.codes)
     every = np.arange(count, dtype=pick.dtype).reshape(count, *(1,) * (pick.rank - 1))
-    (found,) = _values(exported.proto, [rows], {places: every})
-    return found.reshape(count, -1)
+    (result,) = _values(exported.proto, [rows], {places: every})
+    return result.reshape(count, -1)
 
 
 def _values(
-    proto: onnx.ModelProto, names: Sequence[str], given: Mapping[str, np.ndarray] = MappingProxyType({})
+    proto: onnx.ModelProto, names: Sequence[str], inputs: Mapping[str, np.ndarray] = MappingProxyType({})
 ) -> list[np.ndarray]:
     """Values that nodes make of initializers and of what is given, or initializers themselves."""
     tensors = {tensor.name: tensor for tensor in proto.graph.initializer}
-    made = [name for name in names if name not in tensors]
-    nodes, read = list[onnx.NodeProto](), set(made)
+    outputs = [name for name in names if name not in tensors]
+    nodes, read = list[onnx.NodeProto](), set(outputs)
     for node in reversed(proto.graph.node):
-        if not (read - given.keys()).isdisjoint(node.output):
+        if not (read - inputs.keys()).isdisjoint(node.output):
             nodes.append(node)
             read.update(node.input)
     part = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
     part.graph.name = "weights"
     part.graph.node.extend(reversed(nodes))
     part.graph.initializer.extend(tensor for name, tensor in tensors.items() if name in read)
-    part = matmul_nbits.without_rounding(part, made)
-    part.graph.input.extend(_described(name, array) for name, array in given.items())
-    part.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made)
-    found = Runner(part, options=session_options(optimize=False)).run(dict(given)) if made else {}
-    return [found[name] if name in found else array_of(tensors[name]) for name in names]
+    part = matmul_nbits.without_rounding(part, outputs)
+    part.graph.input.extend(_described(name, array) for name, array in inputs.items())
+    part.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
+    result = Runner(part, options=session_options(optimize=False)).run(dict(inputs)) if outputs else {}
+    return [result[name] if name in result else array_of(tensors[name]) for name in names]
 
 
 def _described(name: str, array: np.ndarray) -> onnx.ValueInfoProto:
@@ -387,21 +387,21 @@ def _census(exported: Exported, lowered: Lowered, plan: Plan, *, lean: bool) -> 
     except Exception as error:  # ONNX Runtime raises a dozen types of its own
         raise VerificationError(f"ONNX Runtime {ort.__version__} cannot load the written file: {error}") from error
     if census.missed:
-        name, found = next(iter(census.missed.items()))
+        name, result = next(iter(census.missed.items()))
         raise VerificationError(
-            f"{len(census.missed)} of {len(expected)} planned integer nodes run in float, first {name} (as {found})"
+            f"{len(census.missed)} of {len(expected)} planned integer nodes run in float, first {name} (as {result})"
         )
     return census, time.monotonic() - started
 
 
 def _same_interface(proto: onnx.ModelProto, model: ir.Model) -> None:
-    wanted, found, maps = protos.interface(model), proto.graph, zipmaps.remembered(model)
+    wanted, result, maps = protos.interface(model), proto.graph, zipmaps.remembered(model)
     outputs = [zipmaps.as_given(value, maps) for value in wanted.output]
-    for given, kept in ((list(wanted.input), found.input), (outputs, found.output)):
-        if given != list(kept):
-            names = ", ".join(value.name for value in kept)
+    for operand, remaining in ((list(wanted.input), result.input), (outputs, result.output)):
+        if operand != list(remaining):
+            names = ", ".join(value.name for value in remaining)
             raise VerificationError(f"the file's interface ({names}) is not that of the model")
-    if (labels := zipmaps.labels(found)) != maps:
+    if (labels := zipmaps.labels(result)) != maps:
         raise VerificationError(f"the class labels in the file's maps ({labels}) are not those of the model ({maps})")
 
 
@@ -431,15 +431,15 @@ def _as_planned(exported: Exported, lowered: Lowered, intent: Intent, feeds: Fee
     before = {name: lowered.before_rounding(name) for name in intent.rounded()}
     reals = {name: renamed.get(real, renamed[name]) for name, real in before.items()}
     taps = sorted({*values.values(), *reals.values()} - feeds.keys())
-    found = {
+    results = {
         **feeds,
         **(Runner(exported.proto, taps, lean=is_lean(exported.proto, intent.model)).run(feeds, taps) if taps else {}),
     }
     # Where only pools in float read a tensor, the file does not have its codes.
-    implied = {name: quantize(found[short], params[name]) for name, short in reals.items() if name not in values}
+    implied = {name: quantize(results[short], params[name]) for name, short in reals.items() if name not in values}
     return intent.check(
-        {name: found[short] for name, short in values.items()} | implied,
-        {name: found[short] for name, short in reals.items() if name in values},
+        {name: results[short] for name, short in values.items()} | implied,
+        {name: results[short] for name, short in reals.items() if name in values},
     )
 
 
@@ -466,10 +466,10 @@ def _agreement(file: onnx.ModelProto, lowered: Lowered, model: ir.Model, samples
         outputs = [tensors_of(runner.run(feeds)) for runner in (real, plain, delivered)]
         for name, array in outputs[1].items():
             _same_kind(array, outputs[2][name], name)
-        given, wanted, found = (unpacked_feeds(each, forms) for each in outputs)
+        inputs, wanted, results = (unpacked_feeds(each, forms) for each in outputs)
         for name in (name for name, array in wanted.items() if array.dtype.kind == "f"):
-            quantized[name].add_to_float(given[name], wanted[name])
-            packed[name].add(wanted[name], found[name])
+            quantized[name].add_to_float(inputs[name], wanted[name])
+            packed[name].add(wanted[name], results[name])
     for name, compared in packed.items():
         tolerance, difference = allowed(quantized[name].relative), compared.relative
         if not difference <= tolerance:  # NaN included
@@ -481,8 +481,8 @@ def _agreement(file: onnx.ModelProto, lowered: Lowered, model: ir.Model, samples
     return worst
 
 
-def _same_kind(wanted: np.ndarray, found: np.ndarray, name: str) -> None:
-    if not alike(wanted, found):
+def _same_kind(wanted: np.ndarray, result: np.ndarray, name: str) -> None:
+    if not alike(wanted, result):
         raise VerificationError(
-            f"output {name!r} is {found.dtype}{found.shape} in the file, {wanted.dtype}{wanted.shape} in the graph"
+            f"output {name!r} is {result.dtype}{result.shape} in the file, {wanted.dtype}{wanted.shape} in the graph"
         )

@@ -45,8 +45,8 @@ class Intent:
 
     def rounded(self) -> list[str]:
         """The quantized tensors that float operators make, or that are inputs."""
-        made = {kernel.output for kernel in self.plan.integer.values()}
-        return [name for name in coded(self.plan.rounded) if name not in made]
+        outputs = {kernel.output for kernel in self.plan.integer.values()}
+        return [name for name in coded(self.plan.rounded) if name not in outputs]
 
     def floating(self) -> list[str]:
         """The tensors that the plan leaves as they are, in order of appearance."""
@@ -114,10 +114,10 @@ class Intent:
         if layer is not None:
             constants |= self._constants(layer)
         results = slicer.session([place], feeds, outputs, constants).run(None, dict(feeds))
-        found = dict(zip(outputs, results, strict=True))
+        matches = dict(zip(outputs, results, strict=True))
         if layer is not None and layer.bias is None and (bias := self._bias(layer)) is not None:
-            found[layer.name] = found[layer.name] + layer.over_output(bias)
-        return found
+            matches[layer.name] = matches[layer.name] + layer.over_output(bias)
+        return matches
 
     @cached_property
     def _by_output(self) -> Mapping[str, Layer]:
@@ -150,17 +150,17 @@ class Intent:
         constants = {layer.weight: self.solution(place).weight}
         return constants if bias is None or layer.bias is None else {**constants, layer.bias: bias}
 
-    def _compare(self, op_type: str, tensor: str, wanted: np.ndarray, found: np.ndarray) -> None:
-        """wanted: real values; found: their codes, or values where the plan has no parameters for the tensor."""
+    def _compare(self, op_type: str, tensor: str, wanted: np.ndarray, result: np.ndarray) -> None:
+        """wanted: real values; result: their codes, or values where the plan has no parameters for the tensor."""
         where, params = f"{op_type} {tensor}", self.plan.params.get(tensor)
         if params is None:
-            distance = _distance(wanted, found)
+            distance = _distance(wanted, result)
             if not distance <= (ROUGH_TOLERANCE if tensor in self.rough else FLOAT_TOLERANCE):
                 raise VerificationError(f"{where} differs from what the plan asks by {distance:.1%} of its size")
             return
-        if wanted.shape != found.shape:
-            raise VerificationError(f"{where} has the shape {found.shape}; the plan asks for {wanted.shape}")
-        steps = np.abs(quantize(wanted, params).astype(int) - found)
+        if wanted.shape != result.shape:
+            raise VerificationError(f"{where} has the shape {result.shape}; the plan asks for {wanted.shape}")
+        steps = np.abs(quantize(wanted, params).astype(int) - result)
         largest, share = int(steps.max(initial=0)), float(np.mean(steps > 0)) if steps.size else 0.0
         most = (ROUGH_STEP, 1.0) if tensor in self.rough else (LARGEST_STEP, LARGEST_SHARE)
         if largest > most[0] or share > most[1]:
@@ -174,17 +174,17 @@ def _is_tensor(value: ir.Value) -> bool:
     return isinstance(value.type, ir.TensorType) and value.dtype is not None and value.dtype != ir.DataType.STRING
 
 
-def _distance(wanted: np.ndarray, found: np.ndarray) -> float:
+def _distance(wanted: np.ndarray, result: np.ndarray) -> float:
     """Largest difference over the largest magnitude; infinite where shapes, whole numbers or NaN differ."""
-    if wanted.shape != found.shape or wanted.dtype != found.dtype:
+    if wanted.shape != result.shape or wanted.dtype != result.dtype:
         return np.inf
-    differ = (wanted != found) & ~((wanted != wanted) & (found != found))
+    differ = (wanted != result) & ~((wanted != wanted) & (result != result))
     if not differ.any():
         return 0.0
     if wanted.dtype.kind != "f":
         return np.inf
     finite = np.abs(wanted[np.isfinite(wanted)].astype(np.float64))
-    gap = np.abs(wanted[differ].astype(np.float64) - found[differ])
+    gap = np.abs(wanted[differ].astype(np.float64) - result[differ])
     return float(gap.max() / max(finite.max(initial=0.0), 1e-30))
 
 

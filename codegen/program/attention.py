@@ -72,8 +72,8 @@ def outputs_of(node: ir.Node) -> list[ir.Value]:
 
 def definition(node: ir.Node) -> str:
     """What it computes, in ONNX's text form: a function of the inputs that it has."""
-    given = {"bias": BIAS, "mask": MASK, "added": ADDED, "past_keys": CACHES[0], "past_values": CACHES[1]}
-    named = [name for name, place in given.items() if input_of(node, place) is not None]
+    inputs = {"bias": BIAS, "mask": MASK, "added": ADDED, "past_keys": CACHES[0], "past_values": CACHES[1]}
+    named = [name for name, place in inputs.items() if input_of(node, place) is not None]
     scale, has_past = number(node, "scale", 0.0), "past_keys" in named
     given_back = OUTPUTS[: len(outputs_of(node))]
     body = (

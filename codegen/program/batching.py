@@ -68,8 +68,8 @@ def batched(
             return make(replace(batching, varies=True), alone)
         except NoKernel as error:
             if len({tuple(array.shape for array in feeds.values()) for feeds in alone}) > 1:
-                told = "the samples have different sizes, which a library takes where its operators do"
-                raise NoKernel(f"{told}: {error}") from error
+                message = "the samples have different sizes, which a library takes where its operators do"
+                raise NoKernel(f"{message}: {error}") from error
             reason = str(error)
     along = along_the_batch(model, samples[0])
     if along is not None:
@@ -101,15 +101,15 @@ def run_by_run(model: ir.Model, exported: Exported, samples: Sequence[Feeds]) ->
 
 def _are_independent(exported: Exported, alone: Sequence[Feeds]) -> bool:
     """Whether ONNX Runtime gives each sample of a batch what it gives it alone, whatever the others are."""
-    made = dict(edges(extents(alone)))
-    first, second, third = alone[0], made["random"], made["highest"]
+    outputs = dict(edges(extents(alone)))
+    first, second, third = alone[0], outputs["random"], outputs["highest"]
     try:
         runner = Runner(exported.proto)
         single = [runner.run(feeds) for feeds in (first, second, third)]
         one, other = (runner.run(_joined(feeds)) for feeds in ((first, second, third), (first, third, second)))
     except Exception:  # whatever a model has against several samples
         return False
-    return all(_is_alike([found[name] for found in single], one[name], other[name]) for name in one)
+    return all(_is_alike([result[name] for result in single], one[name], other[name]) for name in one)
 
 
 def _joined(feeds: Sequence[Feeds]) -> Feeds:
@@ -118,21 +118,21 @@ def _joined(feeds: Sequence[Feeds]) -> Feeds:
 
 def _is_alike(single: Sequence[np.ndarray], one: np.ndarray, other: np.ndarray) -> bool:
     """Samples alone, in a batch, and in the same batch with the last two exchanged."""
-    if any(found.shape != (len(single), *single[0].shape[1:]) for found in (one, other)):
+    if any(result.shape != (len(single), *single[0].shape[1:]) for result in (one, other)):
         return False
-    if any(len(found) != 1 or found.shape != single[0].shape for found in single):
+    if any(len(result) != 1 or result.shape != single[0].shape for result in single):
         return False
     same = np.array_equal(one[0], other[0], equal_nan=one.dtype.kind == "f")
-    return same and all(_is_close(found[0], one[place]) for place, found in enumerate(single))
+    return same and all(_is_close(result[0], one[place]) for place, result in enumerate(single))
 
 
-def _is_close(wanted: np.ndarray, found: np.ndarray) -> bool:
+def _is_close(wanted: np.ndarray, result: np.ndarray) -> bool:
     if wanted.dtype.kind != "f":
-        return bool(np.mean(wanted != found) <= TOLERANCE)
+        return bool(np.mean(wanted != result) <= TOLERANCE)
     finite = np.isfinite(wanted)
-    if not np.array_equal(finite, np.isfinite(found)):
+    if not np.array_equal(finite, np.isfinite(result)):
         return False
-    a, b = wanted[finite].astype(np.float64), found[finite].astype(np.float64)
+    a, b = wanted[finite].astype(np.float64), result[finite].astype(np.float64)
     return bool(np.square(a - b).sum() <= TOLERANCE**2 * np.square(a).sum())
 
 
@@ -160,8 +160,8 @@ class Seen:
         """The same of inputs whose open axes vary. Raises NoKernel where none can."""
         run = _run_of(model)
         probe = Probe(samples[0], open_axes(model, samples), lambda feeds: _shapes(run(feeds)))
-        found = varied(probe, lambda shapes: _of_planes(model, shapes), lambda empty: _are_moved(model, empty))
-        return cls(found.shapes, _dtypes(run(samples[0])), fixed, found.lengths, found.points)
+        result = varied(probe, lambda shapes: _of_planes(model, shapes), lambda empty: _are_moved(model, empty))
+        return cls(result.shapes, _dtypes(run(samples[0])), fixed, result.lengths, result.points)
 
     def at(self, lengths: Mapping[str, int]) -> Self:
         """The shapes for some lengths."""
@@ -180,13 +180,13 @@ class Seen:
 
     def other_shapes(self, inputs: Iterable[str]) -> dict[str, dict[str, tuple[int, ...]]]:
         """Shapes of inputs in such runs, which are called by their lengths."""
-        found = {}
+        results = {}
         for lengths in self.other_lengths():
             sized = self.at(lengths).shapes
-            found[", ".join(f"{name} = {size}" for name, size in lengths.items())] = {
+            results[", ".join(f"{name} = {size}" for name, size in lengths.items())] = {
                 name: sized[name] for name in inputs
             }
-        return found
+        return results
 
     def to_json(self) -> dict[str, Any]:
         """The document for a job file."""
@@ -206,8 +206,8 @@ class Seen:
 
 def _run_of(model: ir.Model) -> Callable[[Feeds], dict[str, np.ndarray]]:
     """What gives all tensors of a model for inputs."""
-    made = (value for node in model.graph for value in node.outputs)
-    inside = [str(value.name) for value in made if value.name and value.dtype != ir.DataType.BFLOAT16]
+    outputs = (value for node in model.graph for value in node.outputs)
+    inside = [str(value.name) for value in outputs if value.name and value.dtype != ir.DataType.BFLOAT16]
     runner = Runner(model, inside, session_options(optimize=False))
 
     def run(feeds: Feeds) -> dict[str, np.ndarray]:

@@ -43,12 +43,12 @@ class Order:
     def __call__(self, values: np.ndarray) -> np.ndarray:
         """The numbers (contiguous) in this order, flat."""
         axes = np.ogrid[tuple(slice(size) for size in self.sizes)]
-        found = self.source([axis.astype(np.int32) for axis in axes])
+        result = self.source([axis.astype(np.int32) for axis in axes])
         inside = np.ones((1,) * len(self.sizes), bool)
-        for index, size in found.limits:
+        for index, size in result.limits:
             inside = inside & (index < size)
-        taken = np.where(inside, values.reshape(-1)[np.where(inside, found.offset, 0)], values.dtype.type(0))
-        return np.ascontiguousarray(taken if found.part is None else half(taken, found.part)).reshape(-1)
+        taken = np.where(inside, values.reshape(-1)[np.where(inside, result.offset, 0)], values.dtype.type(0))
+        return np.ascontiguousarray(taken if result.part is None else half(taken, result.part)).reshape(-1)
 
 
 def half(code: Any, part: Any) -> Any:
@@ -127,8 +127,8 @@ class Nibbles:
     def values(self) -> np.ndarray:
         """The values that occur (int8), and 0 where there is room for it; at most VALUES."""
         occurring = values_of(self.codes.codes)
-        found = np.union1d(occurring, np.int8(0))
-        return found if len(found) <= VALUES else occurring
+        result = np.union1d(occurring, np.int8(0))
+        return result if len(result) <= VALUES else occurring
 
     @property
     def table(self) -> np.ndarray:
@@ -138,9 +138,9 @@ class Nibbles:
     @property
     def places(self) -> np.ndarray:
         """The place of each of the 256 codes, −128 first, among the values (uint8)."""
-        found = np.zeros(256, np.uint8)
-        found[self.values.astype(np.int32) + 128] = np.arange(len(self.values))
-        return found
+        result = np.zeros(256, np.uint8)
+        result[self.values.astype(np.int32) + 128] = np.arange(len(self.values))
+        return result
 
 
 @dataclass(frozen=True, eq=False)

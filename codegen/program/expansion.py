@@ -159,12 +159,12 @@ def _inlined(model: ir.Model, chosen: Sequence[ir.Node]) -> ir.Model:
     proto.opset_import.append(onnx.helper.make_opsetid(OURS, 1))
     inlined = [*((OURS, name) for name in definitions), *(("", name) for name in sorted(BY_ONNX))]
     typed = onnx.shape_inference.infer_shapes(proto)  # some definitions depend on types
-    made = onnx.inliner.inline_selected_functions(typed, inlined, inline_schema_functions=True)
-    del made.functions[:]
-    kept = [entry for entry in made.opset_import if entry.domain != OURS]
-    del made.opset_import[:]
-    made.opset_import.extend(kept)
-    return ir.from_proto(made)
+    result = onnx.inliner.inline_selected_functions(typed, inlined, inline_schema_functions=True)
+    del result.functions[:]
+    remaining = [entry for entry in result.opset_import if entry.domain != OURS]
+    del result.opset_import[:]
+    result.opset_import.extend(remaining)
+    return ir.from_proto(result)
 
 
 def _first(names: Iterable[str]) -> str:
@@ -174,19 +174,19 @@ def _first(names: Iterable[str]) -> str:
 
 def _give(node: onnx.NodeProto, defaults: Iterable[onnx.AttributeProto]) -> None:
     """Write out attributes that the node leaves to their defaults, which inlining leaves out."""
-    given = {attribute.name for attribute in node.attribute}
-    node.attribute.extend(default for default in defaults if default.name and default.name not in given)
+    inputs = {attribute.name for attribute in node.attribute}
+    node.attribute.extend(default for default in defaults if default.name and default.name not in inputs)
 
 
 def _call(node: onnx.NodeProto, function: onnx.FunctionProto) -> None:
     """Make a node call a function of the inputs that it has, which has its attributes and its first outputs."""
-    given = [name for name in node.input if name]
+    inputs = [name for name in node.input if name]
     del node.input[:], node.output[len(function.output) :], node.attribute[:]
-    node.input.extend(given)
+    node.input.extend(inputs)
     node.domain, node.op_type = OURS, function.name
 
 
 def _definition(name: str, text: str, opset: int) -> onnx.FunctionProto:
     head = f'<domain: "{OURS}", opset_import: ["": {opset}]> {name} '
-    found: onnx.FunctionProto = onnx.parser.parse_function(head + text)
-    return found
+    result: onnx.FunctionProto = onnx.parser.parse_function(head + text)
+    return result

@@ -84,28 +84,30 @@ def fold(model: ir.Model, seen: Seen, batch: int | None) -> Folded:
 
     seen: of every value for a batch of this size, which is the first axis; None: nothing varies with a batch.
     """
-    found = {name: array for name, value in model.graph.initializers.items() if (array := constant(value)) is not None}
-    found |= seen.fixed
-    nodes = _nodes(model, set(found))
+    results = {
+        name: array for name, value in model.graph.initializers.items() if (array := constant(value)) is not None
+    }
+    results |= seen.fixed
+    nodes = _nodes(model, set(results))
     if seen.lengths:
-        return _of_lengths(model, nodes, found, seen)
-    once = _values(model, nodes, found, seen)
+        return _of_lengths(model, nodes, results, seen)
+    once = _values(model, nodes, results, seen)
     if batch is None or not any(node.op_type in SIZES for node in nodes):
-        return Folded(found | once)
+        return Folded(results | once)
     same = dict(once)
     for size in {1, 2 * batch} - {batch}:
         shapes = {name: _resized(shape, batch, size) for name, shape in seen.shapes.items()}
-        other = _values(model, nodes, found, replace(seen, shapes=shapes))
+        other = _values(model, nodes, results, replace(seen, shapes=shapes))
         same = {name: array for name, array in same.items() if np.array_equal(array, other[name])}
-    return Folded(found | same, once.keys() - same.keys())
+    return Folded(results | same, once.keys() - same.keys())
 
 
-def _of_lengths(model: ir.Model, nodes: list[ir.Node], found: dict[str, np.ndarray], seen: Seen) -> Folded:
+def _of_lengths(model: ir.Model, nodes: list[ir.Node], result: dict[str, np.ndarray], seen: Seen) -> Folded:
     """Values at each point: those that are always the same, and numbers that are sums of lengths."""
     moving = _moving(nodes)
-    found = found | _values(model, [node for node in nodes if node not in moving], found, seen)
-    runs = [_values(model, moving, found, seen.at(point)) for point in seen.points]
-    constants, numbers = dict(found), dict[str, tuple[np.ndarray, ...]]()
+    result = result | _values(model, [node for node in nodes if node not in moving], result, seen)
+    runs = [_values(model, moving, result, seen.at(point)) for point in seen.points]
+    constants, numbers = dict(result), dict[str, tuple[np.ndarray, ...]]()
     largest: dict[str, tuple[int, ...]] = {}
     for name, first in (runs[0] if runs else {}).items():
         arrays = tuple(run[name] for run in runs)
@@ -120,11 +122,11 @@ def _of_lengths(model: ir.Model, nodes: list[ir.Node], found: dict[str, np.ndarr
 
 def _moving(nodes: Sequence[ir.Node]) -> list[ir.Node]:
     """The nodes that sizes enter."""
-    found, moving = set[str](), list[ir.Node]()
+    result, moving = set[str](), list[ir.Node]()
     for node in nodes:
-        if node.op_type in SIZES or any(value is not None and value.name in found for value in entering(node)):
+        if node.op_type in SIZES or any(value is not None and value.name in result for value in entering(node)):
             moving.append(node)
-            found |= {str(value.name) for value in node.outputs}
+            result |= {str(value.name) for value in node.outputs}
     return moving
 
 
@@ -173,12 +175,12 @@ def _values(
 ) -> dict[str, np.ndarray]:
     """What the nodes make where values have these shapes and types."""
     sizes = {str(node.outputs[0].name): _sizes(node, seen.shapes) for node in nodes if node.op_type in SIZES}
-    others = [node for node in nodes if node.op_type not in SIZES]
-    wanted = [str(value.name) for node in others for value in node.outputs]
-    read = {str(value.name) for node in others for value in entering(node) if value is not None}
+    remaining = [node for node in nodes if node.op_type not in SIZES]
+    wanted = [str(value.name) for node in remaining for value in node.outputs]
+    read = {str(value.name) for node in remaining for value in entering(node) if value is not None}
     needed = {name: array for name, array in {**constants, **sizes}.items() if name in read}
     return sizes | (
-        compute(model, [_proto(node, seen.dtypes) for node in others], needed, {}, wanted) if wanted else {}
+        compute(model, [_proto(node, seen.dtypes) for node in remaining], needed, {}, wanted) if wanted else {}
     )
 
 

@@ -69,7 +69,7 @@ def smallest(codes: np.ndarray) -> Indexed:
     """What takes the fewest bytes; pairs are neighbours in memory."""
     flat = np.ascontiguousarray(codes, np.int8).reshape(-1)
     listed = [_listed(flat, group) for group in KEYS if flat.size and flat.size % group == 0]
-    dense = min([_even(flat), *(found for found in listed if found is not None)], key=lambda found: found.nbytes)
+    dense = min([_even(flat), *(result for result in listed if result is not None)], key=lambda result: result.nbytes)
     behind = _behind_zeros(flat)
     return dense if behind is None or behind.nbytes > WORTH * dense.nbytes else behind
 
@@ -94,12 +94,12 @@ def _listed(codes: np.ndarray, group: int) -> Indexed | None:
 
 def _behind_zeros(codes: np.ndarray) -> Indexed | None:
     """Indices of what is not zero; None where nothing or everything is, or where it takes too many values."""
-    kept = codes[codes != 0]
-    found = _listed(kept, 1) if 0 < kept.size < codes.size else None
-    if found is None or found.levels is None or found.bits > MOST_KEPT_BITS:
+    remaining = codes[codes != 0]
+    result = _listed(remaining, 1) if 0 < remaining.size < codes.size else None
+    if result is None or result.levels is None or result.bits > MOST_KEPT_BITS:
         return None
-    levels = np.concatenate([np.zeros((1, 1), np.int8), found.levels])
-    return Indexed(found.bits, found.planes, levels, Kept.of(codes))
+    levels = np.concatenate([np.zeros((1, 1), np.int8), result.levels])
+    return Indexed(result.bits, result.planes, levels, Kept.of(codes))
 
 
 def _indexed(index: np.ndarray, bits: int, levels: np.ndarray | None = None) -> Indexed:

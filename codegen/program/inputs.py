@@ -28,8 +28,8 @@ class Extent:
         if self.value is not None:
             return np.array(self.value, self.dtype).reshape(self.shape)
         filler = {"lowest": self.low, "highest": self.high, "zero": 0.0}.get(edge)
-        made = random.uniform(self.low, self.high, self.shape) if filler is None else np.full(self.shape, filler)
-        return made.astype(self.dtype)
+        result = random.uniform(self.low, self.high, self.shape) if filler is None else np.full(self.shape, filler)
+        return result.astype(self.dtype)
 
 
 def extents(samples: Sequence[Feeds], fixed: Collection[str] = ()) -> dict[str, Extent]:
@@ -46,11 +46,11 @@ def extents(samples: Sequence[Feeds], fixed: Collection[str] = ()) -> dict[str, 
     }
 
 
-def edges(found: Mapping[str, Extent]) -> Iterator[tuple[str, Feeds]]:
+def edges(result: Mapping[str, Extent]) -> Iterator[tuple[str, Feeds]]:
     """One set of inputs of each kind."""
     random = np.random.default_rng(0)
     for edge in EDGES:
-        yield edge, {name: extent.filled(edge, random) for name, extent in found.items()}
+        yield edge, {name: extent.filled(edge, random) for name, extent in result.items()}
 
 
 def resized(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
@@ -66,13 +66,13 @@ def other_runs(
     """Inputs of other shapes, by run, with what ONNX Runtime makes of them, but for what it refuses."""
     for run, sizes in shapes.items():
         with suppress(Exception):
-            made = {name: resized(value, sizes[name]) for name, value in feeds.items()}
-            yield run, made, runner.run(made)
+            outputs = {name: resized(value, sizes[name]) for name, value in feeds.items()}
+            yield run, outputs, runner.run(outputs)
 
 
-def edge_runs(runner: Runner, found: Mapping[str, Extent]) -> Iterator[tuple[str, Feeds, Feeds]]:
+def edge_runs(runner: Runner, result: Mapping[str, Extent]) -> Iterator[tuple[str, Feeds, Feeds]]:
     """The same with what ONNX Runtime makes of it, but for what it refuses: places that a table does not have."""
-    for edge, feeds in edges(found):
+    for edge, feeds in edges(result):
         with suppress(Exception):
             yield edge, feeds, runner.run(feeds)
 
@@ -88,15 +88,15 @@ LONGEST = 64
 
 def fixed_inputs(model: ir.Model, samples: Sequence[Feeds]) -> dict[str, np.ndarray]:
     """Inputs that are parameters somewhere, and the same in all samples."""
-    found = {}
+    results = {}
     for value in model.graph.inputs:
         first = samples[0][str(value.name)]
         same = all(np.array_equal(feeds[str(value.name)], first) for feeds in samples)
         if same and first.size <= LONGEST and first.ndim <= 1 and _is_parameter(value):
-            found[str(value.name)] = first
-    return found
+            results[str(value.name)] = first
+    return results
 
 
 def _is_parameter(value: ir.Value) -> bool:
     """Whether an operator reads it as one."""
-    return any((found := known(use.node)) is not None and use.idx in found.parameters for use in value.uses())
+    return any((result := known(use.node)) is not None and use.idx in result.parameters for use in value.uses())

@@ -76,8 +76,8 @@ class Layout:
     @property
     def elements(self) -> int:
         """Numbers in one sample; a size that varies, where one of the shape does."""
-        found: int = prod(self.shape)
-        return found
+        result: int = prod(self.shape)
+        return result
 
     @property
     def memory(self) -> Shape:
@@ -87,8 +87,8 @@ class Layout:
     @property
     def stride(self) -> int:
         """Elements from one sample to the next."""
-        found: int = prod(self.memory) + (0 if self.is_io else SLACK)
-        return found
+        result: int = prod(self.memory) + (0 if self.is_io else SLACK)
+        return result
 
     @property
     def axes(self) -> Shape:
@@ -121,11 +121,11 @@ class Layout:
 
     def place(self, offset: Any) -> list[Any]:
         """Inverse of `offset`."""
-        found: list[Any] = [0] * len(self.shape)
+        result: list[Any] = [0] * len(self.shape)
         for axis in reversed(self.order):
-            found[axis] = offset % self.shape[axis]
+            result[axis] = offset % self.shape[axis]
             offset = offset // self.shape[axis]
-        return found
+        return result
 
     def to_memory(self, values: np.ndarray) -> np.ndarray:
         """(batch, stride) array of a value (batch, *shape); what lies around it in its frame is zero."""
@@ -142,8 +142,8 @@ class Layout:
         flat = memory.reshape(len(memory), -1)[:, : prod(self.memory)]
         moved = flat.reshape(len(memory), *(self.memory[axis] for axis in self.order))
         values = np.transpose(moved, (0, *(self.order.index(a) + 1 for a in range(len(self.order)))))
-        found = np.ascontiguousarray(values[self._part])
-        return found.view(ml_dtypes.bfloat16).astype(self.values) if self.dtype == BFLOAT16 else found
+        result = np.ascontiguousarray(values[self._part])
+        return result.view(ml_dtypes.bfloat16).astype(self.values) if self.dtype == BFLOAT16 else result
 
     def encoded(self, values: np.ndarray) -> np.ndarray:
         """Elements as they lie in memory."""

@@ -52,12 +52,12 @@ class PartialRun:
                 yield outcome
                 continue
             (computed, left_out), all_of_it = self._counts[name], outcome.elements
-            told = (
+            message = (
                 f"{name} ({outcome.call.family}): only {computed} of {all_of_it} elements were written, "
                 f"and the blocks that did not run write {left_out} at most"
             )
             is_all = computed + left_out >= all_of_it
-            yield replace(outcome, elements=computed, problem=outcome.problem or ("" if is_all else told))
+            yield replace(outcome, elements=computed, problem=outcome.problem or ("" if is_all else message))
 
     def _first(self, values: Values) -> dict[str, np.ndarray]:
         """Values of the first sample, where the first axis is that of samples."""
@@ -68,22 +68,22 @@ class PartialRun:
         """What is not told has to be computed whole, as what lies around something placed has to."""
         share = self.cropping.share(call)
         if wanted is None or call.placed or share == 1:
-            found = self.loaded(call, inputs, 1)
-            return Made(found, found, found)
+            result = self.loaded(call, inputs, 1)
+            return Made(result, result, result)
         layout = self.loaded.listing.layouts[call.output]
         memory = self.loaded.buffer(call.output, wanted)
         other = _changed(memory)
-        made = aligned(other.copy())
+        output = aligned(other.copy())
         self.cropping.crop(share)
         try:
-            self.loaded.fill(call, inputs, made)
+            self.loaded.fill(call, inputs, output)
         finally:
             self.cropping.crop(1.0)
-        is_made = _within(layout, _bytes(made) != _bytes(other)).reshape(wanted.shape)
+        is_made = _within(layout, _bytes(output) != _bytes(other)).reshape(wanted.shape)
         self.shares[call.output] = share
         self._counts[call.output] = int(np.count_nonzero(is_made)), self.cropping.left_out() // memory.itemsize
-        found = np.where(is_made, layout.from_memory(made).reshape(wanted.shape), wanted)
-        return Made(found, found, found)
+        result = np.where(is_made, layout.from_memory(output).reshape(wanted.shape), wanted)
+        return Made(result, result, result)
 
 
 def _changed(memory: np.ndarray) -> np.ndarray:

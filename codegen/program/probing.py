@@ -33,8 +33,8 @@ class OpenAxes:
 
     def size(self, feeds: Feeds) -> int | None:
         """Their size; None where they differ."""
-        found = {feeds[name].shape[axis] for name, axis in self.places}
-        return next(iter(found)) if len(found) == 1 else None
+        results = {feeds[name].shape[axis] for name, axis in self.places}
+        return next(iter(results)) if len(results) == 1 else None
 
 
 def open_axes(model: ir.Model, samples: Sequence[Feeds]) -> list[OpenAxes]:
@@ -49,15 +49,15 @@ def open_axes(model: ir.Model, samples: Sequence[Feeds]) -> list[OpenAxes]:
             if axis >= first and not isinstance(size, int):
                 groups.setdefault(str(size), []).append((str(value.name), axis))
     names = _identifiers(groups)
-    found = [OpenAxes(names[symbol], tuple(places)) for symbol, places in groups.items()]
-    sizes = {group.name: {group.size(feeds) for feeds in samples} for group in found}
-    return [group for group in found if sizes[group.name] - {0, 1} and None not in sizes[group.name]]
+    results = [OpenAxes(names[symbol], tuple(places)) for symbol, places in groups.items()]
+    sizes = {group.name: {group.size(feeds) for feeds in samples} for group in results}
+    return [group for group in results if sizes[group.name] - {0, 1} and None not in sizes[group.name]]
 
 
 def has_batch(model: ir.Model, samples: Sequence[Feeds]) -> bool:
     """Whether the first axis of all inputs is open, and of one size in each sample."""
     sizes = [{array.shape[:1] for array in feeds.values()} for feeds in samples]
-    return all(map(has_open_first_axis, model.graph.inputs)) and all(len(found) == 1 for found in sizes)
+    return all(map(has_open_first_axis, model.graph.inputs)) and all(len(result) == 1 for result in sizes)
 
 
 def longest_first(model: ir.Model, samples: Sequence[Feeds]) -> list[Feeds]:
@@ -69,14 +69,14 @@ def longest_first(model: ir.Model, samples: Sequence[Feeds]) -> list[Feeds]:
 
 def _identifiers(symbols: Mapping[str, object]) -> dict[str, str]:
     """Names that sizes can be written with."""
-    made: dict[str, str] = {}
+    outputs: dict[str, str] = {}
     for symbol in symbols:
         name = "".join(letter if letter.isalnum() else "_" for letter in symbol).strip("_") or "length"
         name = name if name[0].isalpha() else f"n{name}"
-        while name in made.values():
+        while name in outputs.values():
             name += "_"
-        made[symbol] = name
-    return made
+        outputs[symbol] = name
+    return outputs
 
 
 @dataclass(frozen=True)
@@ -121,13 +121,13 @@ class Direction:
 
 def directions(probe: Probe) -> list[Direction]:
     """What may vary on its own: a group, or several together where one alone is refused."""
-    found: list[Direction] = []
+    results: list[Direction] = []
     for group in probe.groups:
         direction = _direction(probe, group)
-        if direction is not None and set(direction.groups) not in [set(other.groups) for other in found]:
-            found.append(direction)
-    counts = {group.name: sum(group.name in direction.groups for direction in found) for group in probe.groups}
-    return [direction for direction in found if counts[direction.length.name] == 1]
+        if direction is not None and set(direction.groups) not in [set(other.groups) for other in results]:
+            results.append(direction)
+    counts = {group.name: sum(group.name in direction.groups for direction in results) for group in probe.groups}
+    return [direction for direction in results if counts[direction.length.name] == 1]
 
 
 def _direction(probe: Probe, group: OpenAxes) -> Direction | None:
@@ -149,10 +149,16 @@ def _direction(probe: Probe, group: OpenAxes) -> Direction | None:
 
 def _candidates(probe: Probe, group: OpenAxes, size: int) -> Iterator[Direction]:
     """Sets of groups that may have to vary together with one, the smallest first."""
-    others = [other for other in probe.groups if other is not group]
-    equal = tuple(other.name for other in others if other.size(probe.feeds) == size)
-    rest = [other.name for other in others if other.name not in equal]
-    sets = [(), equal, *((name,) for name in (*equal, *rest)), *((*equal, name) for name in rest), (*equal, *rest)]
+    remaining = [other for other in probe.groups if other is not group]
+    equal = tuple(other.name for other in remaining if other.size(probe.feeds) == size)
+    remainder = [other.name for other in remaining if other.name not in equal]
+    sets = [
+        (),
+        equal,
+        *((name,) for name in (*equal, *remainder)),
+        *((*equal, name) for name in remainder),
+        (*equal, *remainder),
+    ]
     for names in dict.fromkeys(sets):
         yield Direction(SymDim(group.name, size), (group.name, *names))
 
@@ -180,12 +186,12 @@ def varied(probe: Probe, is_fixed: Any, may_be_empty: Callable[[Collection[str]]
     """
     chosen = directions(probe)
     while chosen:
-        found, refused = _fitted(probe, chosen)
-        refused = refused or set(is_fixed(found.shapes))
+        result, refused = _fitted(probe, chosen)
+        refused = refused or set(is_fixed(result.shapes))
         if not refused:
-            found = _with_least(found)
-            empty = [each for each in chosen if _is_right_without(probe, each, found, may_be_empty)]
-            return found.starting_at_none(empty)
+            result = _with_least(result)
+            empty = [each for each in chosen if _is_right_without(probe, each, result, may_be_empty)]
+            return result.starting_at_none(empty)
         chosen = [direction for direction in chosen if direction.length.name not in refused]
     raise NoKernel("no axis that the model leaves open can vary in it")
 
@@ -236,13 +242,13 @@ def fit(points: Sequence[Lengths], sizes: Sequence[int]) -> Any:
     """
     base, terms = points[0], dict[tuple[str, ...], int]()
     for place, name in enumerate(base, 1):
-        factor, rest = divmod(sizes[place] - sizes[0], points[place][name] - base[name])
-        if rest:
+        factor, remainder = divmod(sizes[place] - sizes[0], points[place][name] - base[name])
+        if remainder:
             return None
         terms[name,] = factor
     terms[()] = sizes[0] - sum(factor * base[name] for (name,), factor in terms.items())
-    found = size_of(terms)
-    return found if all(at(found, point) == size for point, size in zip(points, sizes, strict=True)) else None
+    result = size_of(terms)
+    return result if all(at(result, point) == size for point, size in zip(points, sizes, strict=True)) else None
 
 
 def _to_blame(chosen: Sequence[Direction], shapes: Sequence[tuple[int, ...]]) -> str:
@@ -256,26 +262,26 @@ def _to_blame(chosen: Sequence[Direction], shapes: Sequence[tuple[int, ...]]) ->
 
 
 def _is_right_without(
-    probe: Probe, direction: Direction, found: Varied, may_be_empty: Callable[[Collection[str]], bool]
+    probe: Probe, direction: Direction, result: Varied, may_be_empty: Callable[[Collection[str]], bool]
 ) -> bool:
     """Whether a model does without elements along an axis, as without a cache yet, and all sizes are as they follow."""
     length = direction.length
     none = dict.fromkeys(direction.groups, -length.seen)
-    lengths = {**found.points[0], length.name: 0}
-    shapes = {name: tuple(at(size, lengths) for size in shape) for name, shape in found.shapes.items()}
+    lengths = {**result.points[0], length.name: 0}
+    shapes = {name: tuple(at(size, lengths) for size in shape) for name, shape in result.shapes.items()}
     empty = [name for name, shape in shapes.items() if 0 in shape]
     return may_be_empty(empty) and probe.attempt(none) == shapes
 
 
-def _with_least(found: Varied) -> Varied:
+def _with_least(result: Varied) -> Varied:
     """With the least that lengths may be so that no value is without elements."""
-    least = dict.fromkeys((length.name for length in found.lengths), 1)
-    for size in {size for shape in found.shapes.values() for size in shape if isinstance(size, SymExpr)}:
+    least = dict.fromkeys((length.name for length in result.lengths), 1)
+    for size in {size for shape in result.shapes.values() for size in shape if isinstance(size, SymExpr)}:
         terms = dict(size.terms)
         for name in names_of([size]):
             factor = terms.get((name,), 0)
-            others = sum(number for product, number in terms.items() if product and product != (name,))
+            remaining = sum(number for product, number in terms.items() if product and product != (name,))
             if factor > 0:
-                least[name] = max(least[name], -(-(1 - terms.get((), 0) - max(others, 0)) // factor))
-    lengths = tuple(SymDim(each.name, each.seen, least[each.name]) for each in found.lengths)
-    return Varied(lengths, found.shapes, found.points)
+                least[name] = max(least[name], -(-(1 - terms.get((), 0) - max(remaining, 0)) // factor))
+    lengths = tuple(SymDim(each.name, each.seen, least[each.name]) for each in result.lengths)
+    return Varied(lengths, result.shapes, result.points)

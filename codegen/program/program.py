@@ -59,7 +59,7 @@ Cut = TypeVar("Cut")
 Cuttable = TypeVar("Cuttable")
 
 
-class Unsupported(Exception):
+class UnsupportedOp(Exception):
     """What no kernel of a target computes; the message says why."""
 
 
@@ -155,33 +155,33 @@ class Axes:
     def lead(self, name: str) -> int:
         """How many axes in front a sample lacks: the batch, or of a whole run one of size 1, which holds nothing.
 
-        Raises Unsupported where the first axis is not the batch.
+        Raises UnsupportedOp where the first axis is not the batch.
         """
         shape = self.shapes.get(name)
         if shape is None:
-            raise Unsupported(f"{name} is no tensor")
+            raise UnsupportedOp(f"{name} is no tensor")
         if 0 in shape:
-            raise Unsupported(f"{name} has no elements")
+            raise UnsupportedOp(f"{name} has no elements")
         if self.batch is None:
             return int(shape[:1] == (1,))
         if shape[:1] != (self.batch,):
-            raise Unsupported(f"the first axis of {name} is not the batch")
+            raise UnsupportedOp(f"the first axis of {name} is not the batch")
         return 1
 
     def sample(self, name: str) -> Shape:
-        """The shape of one sample of a value. Raises Unsupported where its first axis is not the batch."""
+        """The shape of one sample of a value. Raises UnsupportedOp where its first axis is not the batch."""
         return self.shapes[name][self.lead(name) :]
 
     def outer(self, *names: str, touched: bool = False) -> int:
         """How many axes in front of these values an operator may leave out of account: 1, or 0 where some have none.
 
-        touched: the operator does something along the first axis. Raises Unsupported where that is the batch.
+        touched: the operator does something along the first axis. Raises UnsupportedOp where that is the batch.
         """
         leads = {self.lead(name) for name in names}
         if not touched and leads == {1}:
             return 1
         if self.batch is not None:
-            raise Unsupported("it mixes the samples of a batch")
+            raise UnsupportedOp("it mixes the samples of a batch")
         return 0
 
 
@@ -234,8 +234,8 @@ class Window:
     @property
     def products(self) -> int:
         """Taps of all output pixels."""
-        found: int = prod(self.output) * prod(self.kernel)
-        return found
+        result: int = prod(self.output) * prod(self.kernel)
+        return result
 
     @property
     def is_pointwise(self) -> bool:

@@ -87,8 +87,8 @@ def refusal(node: ir.Node) -> str | None:
 
 def refusal_with(node: ir.Node, steps: int) -> str | None:
     """Why no library can have it with so many steps, if so."""
-    given = input_of(node, LENGTHS)
-    if given is not None and ((lengths := constant(given)) is None or np.any(lengths != steps)):
+    operand = input_of(node, LENGTHS)
+    if operand is not None and ((lengths := constant(operand)) is None or np.any(lengths != steps)):
         return refusal_by_form(node) or "its sequences have lengths of their own"
     return refusal_by_form(node)
 
@@ -104,16 +104,16 @@ def refusal_by_form(node: ir.Node) -> str | None:
 
 def definition(node: ir.Node) -> str:
     """What it computes, in ONNX's text form: a function of the inputs that it has."""
-    given = [name for place, name in enumerate(INPUTS) if input_of(node, place) is not None]
+    operand = [name for place, name in enumerate(INPUTS) if input_of(node, place) is not None]
     cell, directions = _cell(node), directions_of(node)
     outputs = ["y", *(f"{state}_last" for state in cell.states)][: len(node.outputs)]
-    body = [*_constants(node, given)]
+    body = [*_constants(node, operand)]
     for place, direction in enumerate(directions):
         body += _direction(node, direction, place)
     for state in cell.states:
         body.append(f"{state}_last = Concat <axis = 0> ({', '.join(f'{d}_{state}_last' for d in directions)})")
     body.append(f"y = Concat <axis = 1> ({', '.join(f'{d}_y' for d in directions)})")
-    return f"({', '.join(given)}) => ({', '.join(outputs)}) {{ {' '.join(body)} }}"
+    return f"({', '.join(operand)}) => ({', '.join(outputs)}) {{ {' '.join(body)} }}"
 
 
 def _cell(node: ir.Node) -> Cell:
@@ -137,24 +137,24 @@ def activation_of(node: ir.Node) -> str | None:
     count = len(directions_of(node))
     if attribute is None:
         return cell.usual[-1]
-    given = [str(name).capitalize() for name in attribute.as_strings()]
-    one = given[: len(cell.usual)]
+    inputs = [str(name).capitalize() for name in attribute.as_strings()]
+    one = inputs[: len(cell.usual)]
     is_known = one == [*cell.usual] or (node.op_type == "RNN" and one[0] in OF_RNN)
-    return one[-1] if is_known and given == one * count else None
+    return one[-1] if is_known and inputs == one * count else None
 
 
-def _constants(node: ir.Node, given: list[str]) -> Iterator[str]:
+def _constants(node: ir.Node, inputs: list[str]) -> Iterator[str]:
     """Sizes of parts of the gates, zeros for what the node does not have, and a state for each direction."""
     cell, directions = CELLS[node.op_type], directions_of(node)
     hidden = integer(node, "hidden_size", 0)
     yield f"parts = Constant <value_ints = [{(cell.gates - 1) * hidden}, {hidden}]> ()"
     yield "one = Constant <value_float = 1.0> () second = Constant <value_ints = [1]> ()"
-    if "biases" not in given:
+    if "biases" not in inputs:
         yield f"b_sizes = Constant <value_ints = [{len(directions)}, {2 * cell.gates * hidden}]> ()"
         yield "biases = ConstantOfShape(b_sizes)"
     for state in cell.states:
         first = f"{state}_first"
-        if first not in given:
+        if first not in inputs:
             yield f"{state}_sizes = Constant <value_ints = [{len(directions)}, 1, {hidden}]> ()"
             yield f"{first} = ConstantOfShape({state}_sizes)"
         starts = ", ".join(f"{d}_{state}" for d in directions)

@@ -23,18 +23,18 @@ def settled(model: ir.Model, samples: Sequence[Feeds], batching: Batching, *, un
     """
     if batching.varies or not any(node.op_type == "If" or (unrolls and is_recurrent(node)) for node in model.graph):
         return model
-    made, fixed = model.clone(), fixed_inputs(model, samples)
+    result, fixed = model.clone(), fixed_inputs(model, samples)
     while True:
-        seen = Seen.of(made, samples[0], fixed)
-        constants = fold(made, seen, batching.batch).constants
+        seen = Seen.of(result, samples[0], fixed)
+        constants = fold(result, seen, batching.batch).constants
 
         def known(value: ir.Value | None, constants: dict[str, np.ndarray] = constants) -> np.ndarray | None:
             return constants.get(str(value.name)) if value is not None else None
 
-        if not inline_known_branches(made, known):
+        if not inline_known_branches(result, known):
             break
-    for node in filter(is_recurrent, made.graph):
-        given = node.inputs[0]
-        assert given is not None
-        given.shape = ir.Shape(seen.shapes[str(given.name)])
-    return made
+    for node in filter(is_recurrent, result.graph):
+        operand = node.inputs[0]
+        assert operand is not None
+        operand.shape = ir.Shape(seen.shapes[str(operand.name)])
+    return result

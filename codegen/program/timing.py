@@ -55,14 +55,14 @@ def time_libraries(libraries: Sequence[Loaded], feeds: Values, seconds: float) -
     calls = [prepared_calls(loaded, feeds) for loaded in libraries]
     times: list[list[list[float]]] = [[[] for _ in runs] for runs in calls]
     for _ in range(ROUNDS):
-        for runs, found in zip(calls, times, strict=True):
+        for runs, result in zip(calls, times, strict=True):
             for _ in range(TURN):
-                for run, column in zip(runs, found, strict=True):
+                for run, column in zip(runs, result, strict=True):
                     column.append(NANOSECONDS * seconds_of(run))
     whole = take_turns([_whole(loaded, feeds) for loaded in libraries], seconds)
     return [
-        TimedProgram.of(loaded.listing, taken, [undisturbed(column) for column in found])
-        for loaded, taken, found in zip(libraries, whole, times, strict=True)
+        TimedProgram.of(loaded.listing, taken, [undisturbed(column) for column in result])
+        for loaded, taken, result in zip(libraries, whole, times, strict=True)
     ]
 
 

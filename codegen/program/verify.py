@@ -58,9 +58,9 @@ class Loaded:
 
     def prepared(self, call: Call, buffers: Mapping[str, np.ndarray]) -> Callable[[], object]:
         """One call on `buffer`s of its own inputs and output."""
-        given = [buffers[name] for name in call.arguments]
+        inputs = [buffers[name] for name in call.arguments]
         output = buffers[call.output]
-        return self.library.prepared(call.kernel, *given, *self._constants[call.output], output, *self._lengths(call))
+        return self.library.prepared(call.kernel, *inputs, *self._constants[call.output], output, *self._lengths(call))
 
     def _lengths(self, call: Call) -> list[int]:
         return [self.listing.lengths[name] for name in call.lengths]
@@ -82,8 +82,8 @@ class Loaded:
         buffers = {name: _buffer(layouts[name], value) for name, value in zip(call.inputs, inputs, strict=True)}
         for name in call.placed:  # everything around a placed value is zero in its buffer
             np.bitwise_or(_bits(output), _bits(buffers.pop(name)), out=_bits(output))  # a sum would lose −0
-        given = [buffers[name] for name in call.arguments]
-        self.library.kernel(call.kernel)(*given, *self._constants[call.output], output, *self._lengths(call))
+        names = [buffers[name] for name in call.arguments]
+        self.library.kernel(call.kernel)(*names, *self._constants[call.output], output, *self._lengths(call))
 
     def samples(self, inputs: Values) -> int:
         """How many samples the model's inputs are."""
@@ -91,8 +91,8 @@ class Loaded:
 
     def run(self, inputs: Values) -> dict[str, np.ndarray]:
         """The program's outputs, by their names in it, from one call of the whole library."""
-        found = self.library.run({name: inputs[name] for name in self.listing.inputs})
-        return dict(zip(self.listing.outputs, found.values(), strict=True))
+        match = self.library.run({name: inputs[name] for name in self.listing.inputs})
+        return dict(zip(self.listing.outputs, match.values(), strict=True))
 
 
 def _bits(array: np.ndarray) -> np.ndarray:
@@ -167,8 +167,8 @@ def compare(loaded: Loaded, values: Values, compared: Compared) -> None:
         if outcome.problem:
             raise VerificationError(f"the native library differs from the ONNX file at {outcome.problem}")
         compared.add(outcome)
-    for name, found in loaded.run(values).items():
-        if found.tobytes() != chained[name].tobytes():
+    for name, match in loaded.run(values).items():
+        if match.tobytes() != chained[name].tobytes():
             raise VerificationError(f"the native library as a whole differs from its own kernels at {name}")
 
 
@@ -218,13 +218,13 @@ def judged_calls(listing: Listing, values: Values, compute: Compute) -> Iterator
     uncertain = dict[str, np.ndarray]()  # of normalized values that ONNX Runtime does not tell
     for call in listing.calls:
         inputs, wanted = [alone[name] for name in call.inputs], values.get(call.value)
-        made = compute(call, inputs, wanted)
+        output = compute(call, inputs, wanted)
         gaps = [uncertain.get(name) for name in call.inputs]
         gap = _normalized_gap(call, inputs)
         if any(one is not None for one in gaps):
             moved = [x if one is None else np.asarray(x + one, x.dtype) for x, one in zip(inputs, gaps, strict=True)]
-            gap = np.abs(compute(call, moved, wanted).alone.astype(np.float64) - made.alone)
-        alone[call.output] = made.alone if wanted is None else wanted
+            gap = np.abs(compute(call, moved, wanted).alone.astype(np.float64) - output.alone)
+        alone[call.output] = output.alone if wanted is None else wanted
         roundings = max((unseen.get(name, 0) for name in call.inputs), default=0) + _rounds(call)
         if wanted is None:
             unseen[call.output] = roundings
@@ -235,7 +235,7 @@ def judged_calls(listing: Listing, values: Values, compute: Compute) -> Iterator
             terms = inputs if call.accuracy.adds_inputs else inside
             before = values.get(call.within[-1], wanted) if call.within else next(iter(inputs), wanted)
             rounded = before if call.accuracy.to_bfloat16 else None
-            yield _outcome(call, wanted, made, _Terms(terms, rounded, gap), roundings)
+            yield _outcome(call, wanted, output, _Terms(terms, rounded, gap), roundings)
 
 
 def _normalized_gap(call: Call, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
@@ -265,36 +265,38 @@ class _Terms:
     gap: np.ndarray | None = None
 
 
-def _outcome(call: Call, wanted: np.ndarray, made: Made, terms: _Terms, roundings: int) -> TensorComparison:
+def _outcome(call: Call, wanted: np.ndarray, output: Made, terms: _Terms, roundings: int) -> TensorComparison:
     """roundings: operators since the last values of ONNX Runtime."""
-    is_real, where, found = wanted.dtype.kind == "f", f"{call.output} ({call.family})", made.alone
-    if wanted.size != found.size or wanted.dtype != found.dtype:
-        problem = f"{where}: {found.dtype}{found.shape} instead of {wanted.dtype}{wanted.shape}"
+    is_real, where, match = wanted.dtype.kind == "f", f"{call.output} ({call.family})", output.alone
+    if wanted.size != match.size or wanted.dtype != match.dtype:
+        problem = f"{where}: {match.dtype}{match.shape} instead of {wanted.dtype}{wanted.shape}"
         return TensorComparison(call, wanted.size, is_real, wanted.size, 0, problem)
-    found, chained, pinned = (values.reshape(wanted.shape) for values in made)
+    match, chained, pinned = (values.reshape(wanted.shape) for values in output)
     if is_real:
-        wrong, problem = _reals(call.accuracy, wanted, found, terms, roundings)
+        wrong, problem = _reals(call.accuracy, wanted, match, terms, roundings)
         return TensorComparison(call, wanted.size, is_real, wrong, 0, problem and f"{where}: {problem}")
-    wrong, later, rounded = (int(np.count_nonzero(wanted != other)) for other in (found, chained, pinned))
-    most = int(np.abs(wanted.astype(int) - found).max(initial=0))
+    wrong, later, rounded = (int(np.count_nonzero(wanted != other)) for other in (match, chained, pinned))
+    most = int(np.abs(wanted.astype(int) - match).max(initial=0))
     problem = f"{where}: {wrong} of {wanted.size} integers, by up to {most}" if wrong else ""
     return TensorComparison(call, wanted.size, is_real, wrong, later, problem, rounded)
 
 
-def _reals(accuracy: Accuracy, wanted: np.ndarray, found: np.ndarray, terms: _Terms, roundings: int) -> tuple[int, str]:
+def _reals(
+    accuracy: Accuracy, wanted: np.ndarray, results: np.ndarray, terms: _Terms, roundings: int
+) -> tuple[int, str]:
     """How many are beyond the tolerance, and what to say of it."""
     least = 0 if accuracy.is_exact and accuracy.to_bfloat16 else 1
     share = max(roundings, least) * FLOAT_TOLERANCE + accuracy.of_chip
     allowed = np.asarray(share * _reach(accuracy, wanted, terms.added) + accuracy.at_one)
     if terms.gap is not None and terms.gap.size == wanted.size:
         allowed = allowed + terms.gap.reshape(wanted.shape)
-    same = (wanted == found) | (np.isnan(wanted) & np.isnan(found))
+    same = (wanted == results) | (np.isnan(wanted) & np.isnan(results))
     if terms.rounded is not None:  # to what something within the tolerance is rounded to
-        before = terms.rounded.reshape(found.shape)
-        same |= (to_bfloat16(before - allowed) <= found) & (found <= to_bfloat16(before + allowed))
+        before = terms.rounded.reshape(results.shape)
+        same |= (to_bfloat16(before - allowed) <= results) & (results <= to_bfloat16(before + allowed))
         allowed = np.zeros(())
     with np.errstate(invalid="ignore"):
-        distances = np.where(same, 0.0, np.abs(wanted - found))
+        distances = np.where(same, 0.0, np.abs(wanted - results))
     wrong = int(np.count_nonzero(~(distances <= allowed)))  # NaN is never within
     return wrong, f"by {float(distances.max()):.1e} where {float(allowed.max()):.1e} is allowed" if wrong else ""
 

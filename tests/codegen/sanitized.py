@@ -29,7 +29,7 @@ def build(folder: Path) -> None:
     from ptqc.codegen.kernels.families.real_stages import Beside, RealStage, WithVector
     from ptqc.codegen.kernels.requantization import Requantization
     from ptqc.codegen.kernels.tiling import Dense
-    from ptqc.codegen.kernels.writing import PROCESSOR, Kernel
+    from ptqc.codegen.kernels.writing import PROCESSOR, KernelSource
     from ptqc.codegen.program.constants import Arranged
     from ptqc.codegen.program.layout import BFLOAT16, ROUNDED, Frame, Layout
     from ptqc.codegen.program.program import Window
@@ -65,7 +65,7 @@ def build(folder: Path) -> None:
     places = [np.arange(6), np.array([6, 0]), np.arange(9) // 2]
     loops, groups = Dense(full, 5, 1, plain, 1), Dense(grouped, 6, 2, plain, 4)
     five, six = (Requantization(some, some / 99, 3) for some in (numbers[:5], numbers))
-    kernels: list[tuple[Kernel, list[Layout], Layout]] = [
+    kernels: list[tuple[KernelSource, list[Layout], Layout]] = [
         (
             dense.integer(LayerSpec(x, dense_out, full, codes(5, 6, 3, 2), five), loops),
             [x],

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from hypothesis import strategies
 from hypothesis import given as drawn
+from hypothesis import strategies
 
 from ptqc.runtime.lengths import (
     Limit,

@@ -60,8 +60,10 @@ def _fused(match: re.Match[str], o: Text, names: Operands) -> str:
 def _pairs(match: re.Match[str], o: Text, names: Operands) -> str:
     """Two numbers of 16 bits in a register; every operation is exact in double precision, and rounded once."""
     values = ", ".join(names.value("u32", text) for text in o[1:])
-    made = "std::fma(a, b, c)" if match["op"] == "fma" else f"a {OPERATORS[match['op']]} b"
-    return names.store(o[0], "u32", f"emulator::pairs([](double a, double b, double c) {{ return {made}; }}, {values})")
+    result = "std::fma(a, b, c)" if match["op"] == "fma" else f"a {OPERATORS[match['op']]} b"
+    return names.store(
+        o[0], "u32", f"emulator::pairs([](double a, double b, double c) {{ return {result}; }}, {values})"
+    )
 
 
 def _divide(match: re.Match[str], o: Text, names: Operands) -> str:
@@ -144,13 +146,13 @@ def _compare(match: re.Match[str], o: Text, names: Operands) -> str:
 
 
 def _convert(match: re.Match[str], o: Text, names: Operands) -> str:
-    to, given = match["to"], match["type"]
-    value = names.value(given, o[1])
+    to, operand = match["to"], match["type"]
+    value = names.value(operand, o[1])
     rounding = match["rounding"] or ""
     if rounding.endswith("i"):
         whole = f"{ROUNDINGS[rounding[1]]}(double({value}))"
-        made = whole if to[0] == "f" else f"emulator::saturated<{TYPES[to]}>({whole})"
-        return names.store(o[0], to, made)
+        result = whole if to[0] == "f" else f"emulator::saturated<{TYPES[to]}>({whole})"
+        return names.store(o[0], to, result)
     if match["sat"]:
         return names.store(o[0], to, f"emulator::saturated<{TYPES[to]}>(double({value}))")
     return names.store(o[0], to, f"{TYPES[to]}({value})")
@@ -167,8 +169,8 @@ def _move(match: re.Match[str], o: Text, names: Operands) -> str:
     if o[0].startswith("{"):
         parts = names.vector(o[0])
         width, whole = bits_of(match["type"]) // len(parts), names.bits(o[1])
-        kept = [(place, part) for place, part in enumerate(parts) if part != "_"]
-        return " ".join(f"{names.bits(part)} = uint64_t({whole}) >> {place * width};" for place, part in kept)
+        remaining = [(place, part) for place, part in enumerate(parts) if part != "_"]
+        return " ".join(f"{names.bits(part)} = uint64_t({whole}) >> {place * width};" for place, part in remaining)
     if o[1].startswith("{"):
         parts = names.vector(o[1])
         width = bits_of(match["type"]) // len(parts)

@@ -23,8 +23,8 @@ def refusal() -> str | None:
     if (system, machine) != ("Linux", "x86_64"):
         return f"the emulator of CUDA kernels runs on Linux on x86_64, and this is {system} on {machine}"
     if shutil.which(compiler()) is None:
-        told = f"the emulator of CUDA kernels needs a C++ compiler, and {compiler()} is not here"
-        return f"{told}: install it, or name one in CXX"
+        message = f"the emulator of CUDA kernels needs a C++ compiler, and {compiler()} is not here"
+        return f"{message}: install it, or name one in CXX"
     return None
 
 

@@ -65,27 +65,27 @@ def _branch(_match: re.Match[str], o: Text, _names: Operands) -> str:
 
 
 def _shuffle(match: re.Match[str], o: Text, names: Operands) -> str:
-    made, _, is_inside = o[0].partition("|")
+    result, _, is_inside = o[0].partition("|")
     operands = ", ".join(names.value("u32", text) for text in o[1:])
-    kept = f"{names.bits(is_inside.strip())} = " if is_inside else ""
+    remaining = f"{names.bits(is_inside.strip())} = " if is_inside else ""
     call = f"emulator::shuffle_{match['how']}(SITE, made_, {operands})"
-    return f"{{ uint32_t made_; {kept}{call}; {names.bits(made.strip())} = made_; }}"
+    return f"{{ uint32_t made_; {remaining}{call}; {names.bits(result.strip())} = made_; }}"
 
 
 def _matrices(match: re.Match[str], o: Text, names: Operands) -> str:
     targets = names.vector(o[0])
-    kept = " ".join(f"{names.bits(target)} = made_[{place}];" for place, target in enumerate(targets))
+    remaining = " ".join(f"{names.bits(target)} = made_[{place}];" for place, target in enumerate(targets))
     where = f"uint32_t({names.place(o[1])})"
     call = f"emulator::load_matrices<{match['count']}>(SITE, made_, {where});"
-    return f"{{ uint32_t made_[{match['count']}]; {call} {kept} }}"
+    return f"{{ uint32_t made_[{match['count']}]; {call} {remaining} }}"
 
 
 def _product(function: str, o: Text, names: Operands, further: str = "") -> str:
     """A product of matrices: a function of all registers of its operands, and of what is not one."""
-    made, *given = (names.vector(text) for text in o)
-    operands = ", ".join(names.value("u32", text) for part in given for text in part)
-    kept = " ".join(f"{names.bits(target)} = made_[{place}];" for place, target in enumerate(made))
-    return f"{{ uint32_t made_[4]; emulator::{function}(SITE, made_, {{{operands}}}{further}); {kept} }}"
+    outputs, *inputs = (names.vector(text) for text in o)
+    operands = ", ".join(names.value("u32", text) for part in inputs for text in part)
+    remaining = " ".join(f"{names.bits(target)} = made_[{place}];" for place, target in enumerate(outputs))
+    return f"{{ uint32_t made_[4]; emulator::{function}(SITE, made_, {{{operands}}}{further}); {remaining} }}"
 
 
 def _types(match: re.Match[str]) -> str:
@@ -95,14 +95,14 @@ def _types(match: re.Match[str]) -> str:
 def _multiply(match: re.Match[str], o: Text, names: Operands) -> str:
     """A product of 16 × 8 sums of 32 products of bytes, or of fewer, where the others are of zeros."""
     rows, halves = int(match["m"]) // 8, int(match["k"]) // 16
-    made, left, right, sums = (names.vector(text) for text in o)
+    outputs, left, right, sums = (names.vector(text) for text in o)
     inputs = iter(names.value("u32", text) for text in left)
     operands = [next(inputs) if k < halves and row < rows else "0u" for k in range(2) for row in range(2)]
     operands += [*(names.value("u32", text) for text in right), *["0u"] * (2 - halves)]
     operands += [*(names.value("u32", text) for text in sums), *["0u"] * (2 * (2 - rows))]
-    kept = " ".join(f"{names.bits(target)} = made_[{place}];" for place, target in enumerate(made))
+    remaining = " ".join(f"{names.bits(target)} = made_[{place}];" for place, target in enumerate(outputs))
     call = f"emulator::multiply_bytes<{_types(match)}>(SITE, made_, {{{', '.join(operands)}}});"
-    return f"{{ uint32_t made_[4]; {call} {kept} }}"
+    return f"{{ uint32_t made_[4]; {call} {remaining} }}"
 
 
 def _multiply_sparse(match: re.Match[str], o: Text, names: Operands) -> str:

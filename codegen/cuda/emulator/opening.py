@@ -21,8 +21,8 @@ ROOM, IMAGE = "emulated", "kernels.fatbin"
 
 def load_stand_ins() -> None:
     """Load stand-ins for the driver and the runtime. Raises TargetError where they cannot be built."""
-    if told := refusal():
-        raise TargetError(told)
+    if reason := refusal():
+        raise TargetError(reason)
     with scratch() as folder:
         for path in build_stand_ins(Path(folder)):
             ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)

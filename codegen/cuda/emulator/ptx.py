@@ -87,17 +87,17 @@ def modules(text: str) -> dict[str, str]:
     What is for one chip alone ends in a letter, as 90a does.
     """
     text = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
-    found = {}
+    results = {}
     for module in filter(str.strip, re.split(r"(?=^\s*\.version\b)", text, flags=re.MULTILINE)):
         target = TARGET.search(module)
-        found[target.groups() if target else ("0", "0")] = module
-    return {name: module for (name, _), module in sorted(found.items(), key=lambda entry: int(entry[0][1]))}
+        results[target.groups() if target else ("0", "0")] = module
+    return {name: module for (name, _), module in sorted(results.items(), key=lambda entry: int(entry[0][1]))}
 
 
 def kernels(text: str) -> list[PtxKernel]:
     """The kernels of a module without comments. Raises NotEmulated for what is not understood."""
-    found = list(KERNEL.finditer(text))
-    head = text[: found[0].start()] if found else ""
+    results = list(KERNEL.finditer(text))
+    head = text[: results[0].start()] if results else ""
     outer = (*map(_variable, VARIABLE.finditer(head)), *map(_table, TABLE.finditer(head)))
     return [
         PtxKernel(
@@ -106,7 +106,7 @@ def kernels(text: str) -> list[PtxKernel]:
             outer,
             tuple(_statements(_body(text, match.end()))),
         )
-        for match in found
+        for match in results
     ]
 
 
@@ -148,8 +148,8 @@ def _statement(text: str) -> Iterator[Statement]:
         raise NotEmulated(f"the emulator of CUDA kernels does not know the directive {text!r}")
     else:
         guard = GUARD.fullmatch(text)
-        opcode, _, rest = (guard[3] if guard else text).partition(" ")
-        yield Instruction(opcode.strip(), split(rest), guard[1] + guard[2] if guard else "")
+        opcode, _, remainder = (guard[3] if guard else text).partition(" ")
+        yield Instruction(opcode.strip(), split(remainder), guard[1] + guard[2] if guard else "")
 
 
 def _registers(kind: str, names: str) -> Iterator[Register]:

@@ -36,12 +36,12 @@ def translated(text: str) -> tuple[str, list[str]]:
 
     Those of the first module are called as there, others also by their architecture.
     """
-    found: list[PtxKernel] = []
+    results: list[PtxKernel] = []
     for place, (architecture, module) in enumerate(modules(text).items()):
         ending = f"_sm_{architecture}" if place else ""
-        found += (replace(kernel, name=kernel.name + ending) for kernel in kernels(module))
-    parts = ['#include <bit>\n\n#include "warpgroups.h"\n', *map(_function, found)]
-    return "\n".join(parts), [kernel.name for kernel in found]
+        results += (replace(kernel, name=kernel.name + ending) for kernel in kernels(module))
+    parts = ['#include <bit>\n\n#include "warpgroups.h"\n', *map(_function, results)]
+    return "\n".join(parts), [kernel.name for kernel in results]
 
 
 def _function(kernel: PtxKernel) -> str:
@@ -50,10 +50,10 @@ def _function(kernel: PtxKernel) -> str:
     local = [variable for variable in own if variable.space == "local"]
     tables = [variable for variable in kernel.variables if variable.table]
     registers = {statement.name for statement in kernel.statements if isinstance(statement, Register)}
-    given = {name: f"given_{place}" for place, (_, name) in enumerate(kernel.parameters)}
+    inputs = {name: f"given_{place}" for place, (_, name) in enumerate(kernel.parameters)}
     grouped = warpgroups.registers_of(kernel.statements)
     memories = frozenset(variable.name for variable in (*local, *tables))
-    names = Operands(places, memories, given, frozenset(registers), grouped)
+    names = Operands(places, memories, inputs, frozenset(registers), grouped)
     lines = [
         f"{TYPES[kind]} given_{place} = *static_cast<{TYPES[kind]}*>(arguments[{place}]); (void)given_{place};"
         for place, (kind, _) in enumerate(kernel.parameters)

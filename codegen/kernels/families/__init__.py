@@ -1,11 +1,11 @@
-"""Kernel families, one file each: a function per family takes layouts and numbers and gives a `Kernel`."""
+"""Kernel families, one file each: a function per family takes layouts and numbers and gives a `KernelSource`."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ptqc.codegen.kernels.writing import Argument, Constant, Kernel
+from ptqc.codegen.kernels.writing import Argument, Constant, KernelSource
 from ptqc.codegen.program.constants import Arranged, BfloatCodes, InOrder, Nibbles, ScaledPanels, Stored
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import USUAL, Accuracy
@@ -21,12 +21,12 @@ def build(
     operations: Size = 0,
     accuracy: Accuracy = USUAL,
     numbers: Sequence[Size] = (),
-) -> Kernel:
-    """Describe the kernel of a family; see `Kernel` for `body`. numbers: sizes that it needs beside the layouts'."""
+) -> KernelSource:
+    """Describe the kernel of a family; see `KernelSource`. numbers: sizes that it needs beside the layouts'."""
     flat = tuple(np.ascontiguousarray(c).reshape(-1) if isinstance(c, np.ndarray) else c for c in constants)
     arguments: tuple[Argument, ...] = (*inputs, *(declared(constant) for constant in flat), output)
     lengths = tuple(sorted(names_of([*numbers, *(size for layout in (*inputs, output) for size in layout.shape)])))
-    return Kernel(family, arguments, body, flat, hint(operations), accuracy, lengths)
+    return KernelSource(family, arguments, body, flat, hint(operations), accuracy, lengths)
 
 
 def declared(constant: Stored) -> Constant:

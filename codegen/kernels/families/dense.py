@@ -33,7 +33,17 @@ from ptqc.codegen.kernels.families.real_stages import (
 )
 from ptqc.codegen.kernels.isa import Isa, TileShape
 from ptqc.codegen.kernels.tiling import Cut, Dense
-from ptqc.codegen.kernels.writing import PRODUCTS, Grid, Kernel, expressed, fill, pieces, rounded_up, span, vector
+from ptqc.codegen.kernels.writing import (
+    PRODUCTS,
+    KernelGrid,
+    KernelSource,
+    expressed,
+    fill,
+    pieces,
+    rounded_up,
+    span,
+    vector,
+)
 from ptqc.codegen.program.constants import VALUES, Arranged, BfloatCodes, Nibbles, ScaledPanels, Stored, values_of
 from ptqc.codegen.program.layout import BFLOAT16, Layout
 from ptqc.codegen.program.program import SUM_OF_PRODUCTS, Alternatives
@@ -78,7 +88,7 @@ class DenseLoops:
     others: int = 0
 
 
-def integer(layer: LayerSpec, loops: Dense, stages: Sequence[RealStage] = ()) -> Kernel:
+def integer(layer: LayerSpec, loops: Dense, stages: Sequence[RealStage] = ()) -> KernelSource:
     """A layer of codes. stages: of real values, where these are what it gives."""
     x, y, weights, requantization, epilogue = (
         layer.x,
@@ -105,17 +115,17 @@ def integer(layer: LayerSpec, loops: Dense, stages: Sequence[RealStage] = ()) ->
         *constants_of(stages, loops.pack_channels),
     ]
 
-    def settle(sums: Sequence[Accumulated], made: Any, numbers: Sequence[Any], others: Sequence[Any]) -> None:
-        factors, zero, *rest = numbers
+    def settle(sums: Sequence[Accumulated], target: Any, numbers: Sequence[Any], extra: Sequence[Any]) -> None:
+        factors, zero, *tail = numbers
         kind = vector("float32", isa.lanes)
-        values = [T.Cast(kind, found.total) * factors[span(found.packed, isa.lanes)] for found in sums]
+        values = [T.Cast(kind, result.total) * factors[span(result.packed, isa.lanes)] for result in sums]
         if y.dtype != "uint8":
-            _keep(isa, y, _staged(stages, y, isa, zip(sums, values, strict=True), rest, others), made)
+            _keep(isa, y, _staged(stages, y, isa, zip(sums, values, strict=True), tail, extra), target)
             return
-        places = [found.place for found in sums]
-        epilogue.settle(isa, values, zero[0], made, places, rest, others, fitting=fitting)
+        places = [result.place for result in sums]
+        epilogue.settle(isa, values, zero[0], target, places, tail, extra, fitting=fitting)
 
-    def cut(chosen: Cut) -> Kernel:
+    def cut(chosen: Cut) -> KernelSource:
         return integer(layer, replace(loops, chosen=chosen), stages)
 
     family, accuracy = family_with("dense", stages), accuracy_with(SUM_OF_PRODUCTS, functions_of(stages))
@@ -154,18 +164,18 @@ def real(
     weights: np.ndarray | CodedWeights,
     bias: np.ndarray,
     stages: Sequence[RealStage] = (),
-) -> Kernel:
+) -> KernelSource:
     """The same in float32. stages: of the sums, one of the other's result."""
     beside = others_of(stages)
     loops = replace(loops, is_framed=any(value.parent_buffer is not None for value in (x, y, *beside)))
     constants = [_real_weights(loops, weights), loops.pack_channels(bias.astype(np.float32))]
     constants += constants_of(stages, loops.pack_channels)
 
-    def settle(sums: Sequence[Accumulated], made: Any, numbers: Sequence[Any], others: Sequence[Any]) -> None:
-        totals = ((found, found.total) for found in sums)
-        _keep(loops.isa, y, _staged(stages, y, loops.isa, totals, numbers, others), made)
+    def settle(sums: Sequence[Accumulated], target: Any, numbers: Sequence[Any], extra: Sequence[Any]) -> None:
+        totals = ((result, result.total) for result in sums)
+        _keep(loops.isa, y, _staged(stages, y, loops.isa, totals, numbers, extra), target)
 
-    def cut(chosen: Cut) -> Kernel:
+    def cut(chosen: Cut) -> KernelSource:
         return real(x, y, replace(loops, chosen=chosen), weights, bias, stages)
 
     family, accuracy = family_with("dense_float", stages), accuracy_with(SUM_OF_PRODUCTS, functions_of(stages))
@@ -176,7 +186,7 @@ def real(
 
 def bfloat(
     x: Layout, y: Layout, loops: Dense, weights: CodedWeights, bias: np.ndarray, stages: Sequence[RealStage] = ()
-) -> Kernel:
+) -> KernelSource:
     """The same of inputs and codes in bfloat16, which have no more digits; a run has an even number of inputs.
 
     Sums are in units of the weights' scales.
@@ -192,12 +202,12 @@ def bfloat(
         *constants_of(stages, loops.pack_channels),
     ]
 
-    def settle(sums: Sequence[Accumulated], made: Any, numbers: Sequence[Any], others: Sequence[Any]) -> None:
-        (scales, *rest), lanes = numbers, loops.isa.lanes
-        values = ((found, found.total * scales[span(found.packed, lanes)]) for found in sums)
-        _keep(loops.isa, y, _staged(stages, y, loops.isa, values, rest, others), made)
+    def settle(sums: Sequence[Accumulated], target: Any, numbers: Sequence[Any], extra: Sequence[Any]) -> None:
+        (scales, *tail), lanes = numbers, loops.isa.lanes
+        values = ((result, result.total * scales[span(result.packed, lanes)]) for result in sums)
+        _keep(loops.isa, y, _staged(stages, y, loops.isa, values, tail, extra), target)
 
-    def cut(chosen: Cut) -> Kernel:
+    def cut(chosen: Cut) -> KernelSource:
         return bfloat(x, y, replace(loops, chosen=chosen), weights, bias, stages)
 
     family, accuracy = family_with("dense_bfloat", stages), accuracy_with(SUM_OF_PRODUCTS, functions_of(stages))
@@ -219,27 +229,27 @@ def _staged(
     isa: Isa,
     values: Iterable[tuple[Accumulated, Any]],
     numbers: Sequence[Any],
-    others: Sequence[Any],
+    extra: Sequence[Any],
 ) -> list[Any]:
     """What becomes of real values, each given with where it belongs."""
     left = unrounded(stages, y)
-    return [composed(left, value, isa.lanes, found[1:], numbers, others) for found, value in values]
+    return [composed(left, value, isa.lanes, result[1:], numbers, extra) for result, value in values]
 
 
-def _keep(isa: Isa, y: Layout, values: Sequence[Any], made: Any) -> None:
+def _keep(isa: Isa, y: Layout, values: Sequence[Any], target: Any) -> None:
     for place, value in enumerate(values):
-        T.buffer_store(made, writing.as_stored(isa, y, value, isa.lanes), [span(place * isa.lanes, isa.lanes)])
+        T.buffer_store(target, writing.as_stored(isa, y, value, isa.lanes), [span(place * isa.lanes, isa.lanes)])
 
 
 def _body(kernel: DenseLoops) -> Any:
     if varies(kernel.loops.area):
         return _body_of_any_size(kernel)
-    loops, others = kernel.loops, kernel.others
+    loops, extra = kernel.loops, kernel.others
     width, pixels = loops.area[1], loops.cut.pixels
     across = loops.tiles // loops.area[0]
 
-    def body(grid: Grid, x: Any, *rest: Any) -> None:
-        beside, (w, bias, *numbers, out) = rest[:others], rest[others:]
+    def body(grid: KernelGrid, x: Any, *buffers: Any) -> None:
+        beside, (w, bias, *numbers, out) = buffers[:extra], buffers[extra:]
         unsafe = numbers.pop(0) if loops.has_unsafe_chains else None
         needed = loops.width == 2 or kernel.y.dtype == BFLOAT16
         with writing.bfloat16_instructions(loops.isa, needed=needed), _nest(grid, loops) as (sample, tile, group_panel):
@@ -258,7 +268,7 @@ def _body_of_any_size(kernel: DenseLoops) -> Any:
     loops = kernel.loops
     single = replace(kernel, loops=replace(loops, chosen=loops.cut._replace(pixels=1, stay=loops.tiles)))
 
-    def body(grid: Grid, *buffers: Any) -> None:
+    def body(grid: KernelGrid, *buffers: Any) -> None:
         needed = loops.width == 2 or kernel.y.dtype == BFLOAT16
         with (
             writing.bfloat16_instructions(loops.isa, needed=needed),
@@ -272,9 +282,9 @@ def _body_of_any_size(kernel: DenseLoops) -> Any:
     return body
 
 
-def _tiles_of_any_size(kernel: DenseLoops, grid: Grid, buffers: Sequence[Any]) -> None:
-    loops, (x, *rest) = kernel.loops, buffers
-    beside, (w, bias, *numbers, out) = rest[: kernel.others], rest[kernel.others :]
+def _tiles_of_any_size(kernel: DenseLoops, grid: KernelGrid, buffers: Sequence[Any]) -> None:
+    loops, (x, *tail) = kernel.loops, buffers
+    beside, (w, bias, *numbers, out) = tail[: kernel.others], tail[kernel.others :]
     unsafe = numbers.pop(0) if loops.has_unsafe_chains else None
     pixels, width, panels = loops.cut.pixels, expressed(loops.area[1]), loops.groups * loops.panels
     tiles, stay, work = rounded_up(width, pixels), loops.cut.stay, hint(loops.products) // PRODUCTS
@@ -295,7 +305,7 @@ def _tiles_of_any_size(kernel: DenseLoops, grid: Grid, buffers: Sequence[Any]) -
 
 
 @contextmanager
-def _nest(grid: Grid, loops: Dense) -> Iterator[tuple[Any, Any, Any]]:
+def _nest(grid: KernelGrid, loops: Dense) -> Iterator[tuple[Any, Any, Any]]:
     """Loops over samples, tiles, and panels of all groups; the outer one in parallel."""
     tiles, panels, stay, work = loops.tiles, loops.groups * loops.panels, loops.cut.stay, loops.products // PRODUCTS
     if stay >= tiles:
@@ -309,7 +319,7 @@ def _nest(grid: Grid, loops: Dense) -> Iterator[tuple[Any, Any, Any]]:
 
 
 def _accumulate(
-    kernel: DenseLoops, grid: Grid, buffers: Sequence[Any], pixel: tuple[Any, Any, Any], group_panel: Any
+    kernel: DenseLoops, grid: KernelGrid, buffers: Sequence[Any], pixel: tuple[Any, Any, Any], group_panel: Any
 ) -> Totals:
     """Sums of a tile and a panel. pixel: sample, row and column of the first one.
 
@@ -364,7 +374,7 @@ def _by_pixel(tiles: Totals, shape: TileShape) -> list[list[Any]]:
     return [[T.Shuffle(column, order) for column in vectors] for order in places]
 
 
-def _add(loops: Dense, grid: Grid, totals: Totals, first: Any, operands: Operands, unsafe: Any) -> None:
+def _add(loops: Dense, grid: KernelGrid, totals: Totals, first: Any, operands: Operands, unsafe: Any) -> None:
     """Add the products of a chain, in two halves where it may overflow."""
     length, half = loops.links[1], -(-loops.links[1] // 2)
     sum_up = partial(_chain if loops.accumulation.chain > 1 else _units, loops, grid, totals, operands)
@@ -379,7 +389,7 @@ def _add(loops: Dense, grid: Grid, totals: Totals, first: Any, operands: Operand
             sum_up(first, length)
 
 
-def _units(loops: Dense, _grid: Grid, totals: Totals, operands: Operands, first: Any, count: int) -> None:
+def _units(loops: Dense, _grid: KernelGrid, totals: Totals, operands: Operands, first: Any, count: int) -> None:
     """Add products unit by unit."""
     at, rows = span(0, loops.isa.lanes), loops.tile.m
     with T.serial(count) as k:
@@ -391,7 +401,7 @@ def _units(loops: Dense, _grid: Grid, totals: Totals, operands: Operands, first:
                     T.buffer_store(total, _product(loops, total[at], taken, j, p % rows), [at])
 
 
-def _chain(loops: Dense, grid: Grid, totals: Totals, operands: Operands, first: Any, count: int) -> None:
+def _chain(loops: Dense, grid: KernelGrid, totals: Totals, operands: Operands, first: Any, count: int) -> None:
     """Add products of a chain in 16 bits, then their sums."""
     at, words_at = span(0, loops.isa.lanes), span(0, 2 * loops.isa.lanes)
 
@@ -440,8 +450,8 @@ def _weights(loops: Dense, w: Any, offset: Any, j: int) -> Any:
     size = loops.unit * loops.isa.lanes
     both = w[span(size + (offset - j % 2 * size) // 2, size)]
     places = T.shift_right(both, fill(T.uint8(4), size)) if j % 2 else both
-    found = loops.isa.pick_bytes(w[span(0, size)], T.bitwise_and(places, fill(T.uint8(15), size)))
-    return T.reinterpret(vector("int8", size), found)
+    value = loops.isa.pick_bytes(w[span(0, size)], T.bitwise_and(places, fill(T.uint8(15), size)))
+    return T.reinterpret(vector("int8", size), value)
 
 
 def _placed(loops: Dense, totals: Totals, sample: Any, pixel: tuple[Any, Any], group_panel: Any) -> list[Accumulated]:
@@ -461,28 +471,28 @@ def _placed(loops: Dense, totals: Totals, sample: Any, pixel: tuple[Any, Any], g
 
 def _store(
     kernel: DenseLoops,
-    grid: Grid,
+    grid: KernelGrid,
     sums: Sequence[Accumulated],
     out: Any,
     panel: Any,
     numbers: Sequence[Any],
-    others: Sequence[Any],
+    extra: Sequence[Any],
 ) -> None:
     """Settle and store a tile; of the last panel only the channels that exist."""
     loops = kernel.loops
     lanes, whole = loops.isa.lanes, loops.cut.vectors * loops.isa.lanes
     buffers = []
     for start in range(0, len(sums), PACKED):
-        made = grid.registers(PACKED * lanes, kernel.y.stored)
-        kernel.settle(sums[start : start + PACKED], made, numbers, others)
-        buffers.append(made)
-    rest = loops.group_outputs - (loops.panels - 1) * whole
-    if loops.panels == 1 or rest == whole:
-        _store_channels(kernel, sums, buffers, out, rest)
+        target = grid.registers(PACKED * lanes, kernel.y.stored)
+        kernel.settle(sums[start : start + PACKED], target, numbers, extra)
+        buffers.append(target)
+    remainder = loops.group_outputs - (loops.panels - 1) * whole
+    if loops.panels == 1 or remainder == whole:
+        _store_channels(kernel, sums, buffers, out, remainder)
         return
     with T.If(panel == loops.panels - 1):
         with T.Then():
-            _store_channels(kernel, sums, buffers, out, rest)
+            _store_channels(kernel, sums, buffers, out, remainder)
         with T.Else():
             _store_channels(kernel, sums, buffers, out, whole)
 

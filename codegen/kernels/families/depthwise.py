@@ -19,8 +19,8 @@ from ptqc.codegen.kernels.families.functions import (
 )
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.writing import (
-    Grid,
-    Kernel,
+    KernelGrid,
+    KernelSource,
     as_stored,
     bfloat16_instructions,
     fill,
@@ -36,7 +36,7 @@ from ptqc.codegen.program.program import SUM_OF_PRODUCTS, Window
 LARGEST_TILE = 4
 
 
-def integer(layer: LayerSpec, isa: Isa) -> Kernel:
+def integer(layer: LayerSpec, isa: Isa) -> KernelSource:
     """A layer of codes, which takes no epilogue; its weights are (channels, 1, *kernel)."""
     x, y, window, weights, requantization = layer.x, layer.y, layer.window, layer.weights, layer.requantization
     lanes = min(isa.lanes, window.channels)
@@ -64,7 +64,7 @@ def real(
     weights: np.ndarray,
     bias: np.ndarray,
     functions: Sequence[Function] = (),
-) -> Kernel:
+) -> KernelSource:
     """The same in float32. functions: of the sums, one of the other's result."""
     lanes = min(isa.lanes, window.channels)
     constants = [_order(window)(weights.astype(np.float32)), bias.astype(np.float32)]
@@ -96,13 +96,13 @@ def _order(window: Window) -> Order:
 
 def _body(window: Window, layouts: tuple[Layout, Layout], lanes: int, settle: Any) -> Any:
     """layouts: of input and output."""
-    (given, made), (height, width) = layouts, window.output
-    dtype = "float32" if given.values == "float32" else "int32"
+    (operand, target), (height, width) = layouts, window.output
+    dtype = "float32" if operand.values == "float32" else "int32"
     pixels = -(-width // -(-width // LARGEST_TILE))
     tiles, blocks = -(-width // pixels), -(-window.channels // lanes)
 
-    def body(grid: Grid, x: Any, w: Any, bias: Any, *rest: Any) -> None:
-        *numbers, out = rest
+    def body(grid: KernelGrid, x: Any, w: Any, bias: Any, *buffers: Any) -> None:
+        *numbers, out = buffers
         wide = vector(dtype, lanes)
         work = window.products * window.channels
         with grid.nest((height, tiles, blocks), work) as (sample, (row, tile, block)):
@@ -118,11 +118,11 @@ def _body(window: Window, layouts: tuple[Layout, Layout], lanes: int, settle: An
                     above = row * window.strides[0] + ky * window.dilations[0]
                     for p in range(pixels):
                         left = (column + p) * window.strides[1] + kx * window.dilations[1]
-                        value = T.Cast(wide, load(given, x, sample, given.at(above, left, channel), lanes))
+                        value = T.Cast(wide, load(operand, x, sample, operand.at(above, left, channel), lanes))
                         at = span(p * lanes, lanes)
                         T.buffer_store(totals, totals[at] + value * weight, [at])
             for p in range(pixels):
                 value = settle(totals[span(p * lanes, lanes)], channel, *numbers)
-                T.buffer_store(out, value, [sample, span(made.at(row, column + p, channel), lanes)])
+                T.buffer_store(out, value, [sample, span(target.at(row, column + p, channel), lanes)])
 
     return body

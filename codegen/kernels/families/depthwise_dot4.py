@@ -16,7 +16,7 @@ from ptqc.codegen.kernels.epilogue import PACKED, PART, Epilogue, fits, requanti
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.int16_accumulation import Int16Accumulation
 from ptqc.codegen.kernels.isa import DOT, Isa
-from ptqc.codegen.kernels.writing import Grid, Kernel, fill, pieces, span, vector
+from ptqc.codegen.kernels.writing import KernelGrid, KernelSource, fill, pieces, span, vector
 from ptqc.codegen.program.constants import Arranged, IndexSource, Order, Stored
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import SUM_OF_PRODUCTS, Window
@@ -100,7 +100,7 @@ def fitting_isa(isa: Isa, channels: int) -> Isa:
     return isa.half if isa.half is not None and -channels % whole >= whole // 2 else isa
 
 
-def integer(layer: LayerSpec, loops: ColumnLoops) -> Kernel:
+def integer(layer: LayerSpec, loops: ColumnLoops) -> KernelSource:
     """A depthwise layer of codes; its weights are (channels, 1, *kernel)."""
     x, y, weights, requantization, epilogue = layer.x, layer.y, layer.weights, layer.requantization, layer.epilogue
     constants: list[Stored] = [
@@ -115,30 +115,30 @@ def integer(layer: LayerSpec, loops: ColumnLoops) -> Kernel:
     return build("depthwise", [x, *epilogue.others], constants, y, body, operations, SUM_OF_PRODUCTS)
 
 
-def _body(loops: ColumnLoops, given: Layout, made: Layout, epilogue: Epilogue, *, is_fitting: bool) -> Any:
+def _body(loops: ColumnLoops, source: Layout, target: Layout, epilogue: Epilogue, *, is_fitting: bool) -> Any:
     window, pixels, (height, width) = loops.window, loops.pixels, loops.window.output
     work, beside = window.products * window.channels // DOT, len(epilogue.others)
 
-    def body(grid: Grid, x: Any, *rest: Any) -> None:
-        others, (w, bias, factor, zero, *numbers, out) = rest[:beside], rest[beside:]
+    def body(grid: KernelGrid, x: Any, *buffers: Any) -> None:
+        operands, (w, bias, factor, zero, *numbers, out) = buffers[:beside], buffers[beside:]
         with grid.nest((height, -(-width // pixels), len(loops.starts)), work) as (sample, (row, tile, block)):
             column = T.Bind(T.min(tile * pixels, width - pixels))
             channel = T.Bind(T.min(block * loops.wide, loops.starts[-1]))
             totals = _started(loops, grid, bias, block)
-            _accumulate(loops, totals, (x, given, sample, row, column, channel), w, block)
+            _accumulate(loops, totals, (x, source, sample, row, column, channel), w, block)
             for p in range(pixels):
                 codes = grid.registers(loops.wide, "uint8")
                 _settle(loops, totals[p], (factor, zero), block, codes, is_fitting=is_fitting)
                 places = [(sample, row, column + p, channel + q * loops.isa.lanes) for q in range(PACKED)]
-                epilogue.apply(loops.isa, codes, places, numbers, others)
-                place = made.at(row, column + p, channel)
+                epilogue.apply(loops.isa, codes, places, numbers, operands)
+                place = target.at(row, column + p, channel)
                 for start, length in pieces(min(window.channels, loops.wide), loops.wide):
                     T.buffer_store(out, codes[span(start, length)], [sample, span(place + start, length)])
 
     return body
 
 
-def _started(loops: ColumnLoops, grid: Grid, bias: Any, block: Any) -> list[list[Any]]:
+def _started(loops: ColumnLoops, grid: KernelGrid, bias: Any, block: Any) -> list[list[Any]]:
     """Sums of a tile, by pixel and vector."""
     lanes = loops.isa.lanes
     totals = [[grid.registers(lanes, "int32") for _ in range(PACKED)] for _ in range(loops.pixels)]
@@ -158,9 +158,9 @@ def _accumulate(loops: ColumnLoops, totals: list[list[Any]], place: Place, w: An
     for left in sorted(uses):
         for height in range(loops.heights):
             for q, taps in enumerate(_column(loops, place, left, height)):
-                found = T.Bind(taps)
+                value = T.Bind(taps)
                 for p, kx in uses[left]:
-                    _add(loops, totals[p][q], found, w, (block, kx, height, q))
+                    _add(loops, totals[p][q], value, w, (block, kx, height, q))
 
 
 def _add(loops: ColumnLoops, total: Any, taps: Any, w: Any, place: tuple[Any, int, int, int]) -> None:

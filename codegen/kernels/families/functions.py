@@ -11,7 +11,7 @@ from tvm.tirx.script import builder as T  # noqa: N812
 from ptqc.codegen.kernels import mathematics, writing
 from ptqc.codegen.kernels.families.pointwise import pointwise, with_array
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.writing import Kernel, fill
+from ptqc.codegen.kernels.writing import KernelSource, fill
 from ptqc.codegen.program.layout import BFLOAT16, ROUNDED, Layout
 from ptqc.codegen.program.program import EXACT, USUAL, Accuracy
 
@@ -53,8 +53,8 @@ def _absolute(x: Any, lanes: int, _numbers: Sequence[Any] = ()) -> Any:
 
 
 def _softplus(x: Any, lanes: int, _numbers: Sequence[Any] = ()) -> Any:
-    rest = mathematics.exp(_number(0, lanes) - _absolute(x, lanes), lanes)
-    return T.max(x, _number(0, lanes)) + T.log(_number(1, lanes) + rest)
+    remainder = mathematics.exp(_number(0, lanes) - _absolute(x, lanes), lanes)
+    return T.max(x, _number(0, lanes)) + T.log(_number(1, lanes) + remainder)
 
 
 def _twice_gelu(x: Any, lanes: int, _numbers: Sequence[Any]) -> Any:
@@ -183,9 +183,9 @@ class Function:
 
     def value(self, x: Any, lanes: int, constants: Sequence[Any]) -> Any:
         """The function of a vector."""
-        given = [fill(constants[0][i], lanes) for i in range(len(self.numbers))]
-        found = FORMS[self.form](x, lanes, given)
-        return x * found if self.is_gate else found
+        inputs = [fill(constants[0][i], lanes) for i in range(len(self.numbers))]
+        values = FORMS[self.form](x, lanes, inputs)
+        return x * values if self.is_gate else values
 
 
 def accuracy_with(kernel: Accuracy, functions: Sequence[Function]) -> Accuracy:
@@ -221,7 +221,7 @@ def unrounded(functions: Sequence[Function], y: Layout) -> list[Function]:
     return [function for function in functions if function.form != ROUNDED or y.dtype != BFLOAT16]
 
 
-def unary(functions: Sequence[Function], x: Layout, y: Layout, isa: Isa) -> Kernel:
+def unary(functions: Sequence[Function], x: Layout, y: Layout, isa: Isa) -> KernelSource:
     """Functions of one operand, one of the other's result."""
 
     def value(lanes: int, constants: Sequence[Any], element: Any) -> Any:
@@ -234,31 +234,31 @@ def unary(functions: Sequence[Function], x: Layout, y: Layout, isa: Isa) -> Kern
 
 def binary(
     op_type: str,
-    given: Sequence[Layout],
+    source: Sequence[Layout],
     y: Layout,
     isa: Isa,
     constant: tuple[int, np.ndarray] | None = None,
     then: Sequence[Function] = (),
-) -> Kernel:
+) -> KernelSource:
     """A function of two operands, either of which may repeat along axes of size 1.
 
     constant: place and array (one number, or of y's rank) of an operand that never changes. then: functions of the
     result, where no array is an operand.
     """
     if constant is None:
-        return _combined(op_type, given, y, isa, then)
+        return _combined(op_type, source, y, isa, then)
     place, array = constant
     function = BINARY[op_type]
     if array.size > 1:
         family = f"{op_type.lower()}_array{place}"
-        return with_array(family, given[0], y, array, (lambda x, c: function(c, x)) if place == 0 else function)
+        return with_array(family, source[0], y, array, (lambda x, c: function(c, x)) if place == 0 else function)
     number = Function(with_number(op_type, place), (float(array.item()),))
-    return unary([number, *then], given[0], y, isa)
+    return unary([number, *then], source[0], y, isa)
 
 
-def _combined(op_type: str, given: Sequence[Layout], y: Layout, isa: Isa, then: Sequence[Function]) -> Kernel:
+def _combined(op_type: str, source: Sequence[Layout], y: Layout, isa: Isa, then: Sequence[Function]) -> KernelSource:
     def value(lanes: int, constants: Sequence[Any], a: Any, b: Any) -> Any:
         return composed(then, BINARY[op_type](a, b), lanes, constants)
 
-    built = pointwise(family_with(f"{op_type.lower()}_float", then), given, constants_of(then), y, isa, value)
+    built = pointwise(family_with(f"{op_type.lower()}_float", then), source, constants_of(then), y, isa, value)
     return replace(built, accuracy=accuracy_with(USUAL, then))

@@ -14,7 +14,7 @@ from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.writing import Grid, Kernel, expressed, fill, in_vectors, span, vector
+from ptqc.codegen.kernels.writing import KernelGrid, KernelSource, expressed, fill, in_vectors, span, vector
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import SUM_OF_PRODUCTS
 from ptqc.runtime.lengths import Size, UnknownSizeError
@@ -131,13 +131,13 @@ class Places:
         return min(isa.lanes, run & -run)
 
 
-def scores(q: Layout, keys: Places, y: Layout, isa: Isa) -> Kernel:
+def scores(q: Layout, keys: Places, y: Layout, isa: Isa) -> KernelSource:
     """q kᵀ: (heads · rows, channels) times (heads, places, channels) is (heads · rows, places)."""
     lanes, channels = keys.lanes(isa), keys.kv.channels
     count = rows_of(q, keys.kv) or 0
 
-    def body(grid: Grid, queries: Any, *buffers: Any) -> None:
-        *given, out = buffers
+    def body(grid: KernelGrid, queries: Any, *buffers: Any) -> None:
+        *inputs, out = buffers
         places = expressed(keys.count)
         with grid.rows(keys.kv.heads, q.elements * keys.count) as (sample, head):
             for first in range(0, count, MOST_ROWS):
@@ -159,26 +159,26 @@ def scores(q: Layout, keys: Places, y: Layout, isa: Isa) -> Kernel:
 
                     def visit(place: Any, block: int) -> None:
                         start = T.Bind(T.Cast("int64", head) * expressed(kv.places) + place)
-                        found = added_up(lambda step: product(kv, parts, start + step, mine), block, lanes)
-                        for query, sums in zip(mine, found, strict=True):
+                        value = added_up(lambda step: product(kv, parts, start + step, mine), block, lanes)
+                        for query, sums in zip(mine, value, strict=True):
                             at = span(T.Cast("int64", query) * places + before + place, block)
                             T.buffer_store(out, sums, [sample, at])
 
                     in_vectors(kv.places, lanes, visit)
 
-                for stretch in keys.stretches(given):
+                for stretch in keys.stretches(inputs):
                     each(*stretch)
 
     return build("scores", [q, *keys.layouts], [], y, body, accuracy=SUM_OF_PRODUCTS)
 
 
-def mixed(weights: Layout, values: Places, y: Layout, isa: Isa) -> Kernel:
+def mixed(weights: Layout, values: Places, y: Layout, isa: Isa) -> KernelSource:
     """w v: (heads · rows, places) times (heads, places, channels) is (heads · rows, channels)."""
     lanes, channels = values.lanes(isa), values.kv.channels
     count = rows_of(y, values.kv) or 0
 
-    def body(grid: Grid, shares: Any, *buffers: Any) -> None:
-        *given, out = buffers
+    def body(grid: KernelGrid, shares: Any, *buffers: Any) -> None:
+        *inputs, out = buffers
         places = expressed(values.count)
         with grid.rows(values.kv.heads, y.elements * values.count) as (sample, head):
             for first in range(0, count, MOST_ROWS):
@@ -202,7 +202,7 @@ def mixed(weights: Layout, values: Places, y: Layout, isa: Isa) -> Kernel:
                                 added = sums[index][span(0, lanes)] + fill(factor, lanes) * value
                                 T.buffer_store(sums[index], added, [span(0, lanes)])
 
-                for stretch in values.stretches(given):
+                for stretch in values.stretches(inputs):
                     each(*stretch)
                 for query, sums in zip(chosen, totals, strict=True):
                     for index, channel in enumerate(range(0, channels, lanes)):
@@ -252,10 +252,10 @@ def rows_of(x: Layout, kv: KvRows) -> int | None:
     """Rows of each head of x (heads · rows, channels), if that number is one for all runs."""
     width = kv.heads * kv.channels
     try:
-        count, rest = x.elements // width, x.elements % width
+        count, remainder = x.elements // width, x.elements % width
     except UnknownSizeError:
         return None
-    return count if isinstance(count, int) and rest == 0 else None
+    return count if isinstance(count, int) and remainder == 0 else None
 
 
 def _real(x: Any, lanes: int) -> Any:

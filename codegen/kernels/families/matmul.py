@@ -9,7 +9,7 @@ from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.writing import Grid, Kernel, expressed, fill, in_vectors, rounded_up, span
+from ptqc.codegen.kernels.writing import KernelGrid, KernelSource, expressed, fill, in_vectors, rounded_up, span
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import SUM_OF_PRODUCTS
 from ptqc.runtime.lengths import varies
@@ -17,7 +17,7 @@ from ptqc.runtime.lengths import varies
 LARGEST_TILE = 4
 
 
-def real(a: Layout, b: Layout, y: Layout, isa: Isa) -> Kernel:
+def real(a: Layout, b: Layout, y: Layout, isa: Isa) -> KernelSource:
     """Matrices are the last two axes of row-major values; axes in front may repeat."""
     if varies(y.shape[-2:]):
         return _of_any_size(a, b, y, isa)
@@ -26,7 +26,7 @@ def real(a: Layout, b: Layout, y: Layout, isa: Isa) -> Kernel:
     tiles, blocks = -(-height // tile), -(-width // lanes)
     heads = Layout(y.shape[:-2], "float32", row_major=True)
 
-    def body(grid: Grid, left: Any, right: Any, out: Any) -> None:
+    def body(grid: KernelGrid, left: Any, right: Any, out: Any) -> None:
         work = prod(y.shape) * depth
         with grid.nest((heads.elements * tiles, blocks), work) as (sample, (index, block)):
             row = T.Bind(T.min(index % tiles * tile, height - tile))
@@ -49,7 +49,7 @@ def real(a: Layout, b: Layout, y: Layout, isa: Isa) -> Kernel:
     return build("matmul_float", [a, b], [], y, body, accuracy=SUM_OF_PRODUCTS)
 
 
-def _of_any_size(a: Layout, b: Layout, y: Layout, isa: Isa) -> Kernel:
+def _of_any_size(a: Layout, b: Layout, y: Layout, isa: Isa) -> KernelSource:
     """The same of matrices whose height or width varies: the last rows of a tile may be one row several times, and
     columns that fill no vector go one by one.
     """
@@ -58,7 +58,7 @@ def _of_any_size(a: Layout, b: Layout, y: Layout, isa: Isa) -> Kernel:
     lanes = isa.lanes if varies([width]) else min(isa.lanes, width)
     heads = Layout(y.shape[:-2], "float32", row_major=True)
 
-    def body(grid: Grid, left: Any, right: Any, out: Any) -> None:
+    def body(grid: KernelGrid, left: Any, right: Any, out: Any) -> None:
         tiles = rounded_up(height, tile)
         with grid.rows(heads.elements * tiles, prod(y.shape) * depth) as (sample, index):
             place, first_row = heads.place(index // tiles), index % tiles * tile

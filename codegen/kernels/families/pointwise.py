@@ -16,8 +16,8 @@ from ptqc.codegen.kernels import mathematics
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.writing import (
-    Grid,
-    Kernel,
+    KernelGrid,
+    KernelSource,
     expressed,
     fill,
     in_vectors,
@@ -42,7 +42,7 @@ Operand = Layout | np.ndarray
 
 def pointwise(
     family: str, operands: Sequence[Operand], constants: Sequence[np.ndarray], y: Layout, isa: Isa, value: Value
-) -> Kernel:
+) -> KernelSource:
     """value(lanes, constant buffers, *elements) gives the output element (or vector)."""
     inputs = [x for x in operands if isinstance(x, Layout)]
     arrays = [x for x in operands if not isinstance(x, Layout)]
@@ -58,7 +58,7 @@ def pointwise(
     return build(family, inputs, [*arrays, *constants], y, body)
 
 
-def by_element(family: str, operands: Sequence[Operand], y: Layout, value: Value) -> Kernel:
+def by_element(family: str, operands: Sequence[Operand], y: Layout, value: Value) -> KernelSource:
     """value(*elements) gives the output element; arrays and values of any types."""
     inputs = [x for x in operands if isinstance(x, Layout)]
     arrays = [x for x in operands if not isinstance(x, Layout)]
@@ -66,13 +66,13 @@ def by_element(family: str, operands: Sequence[Operand], y: Layout, value: Value
     return build(family, inputs, arrays, y, body)
 
 
-def with_array(family: str, x: Layout, y: Layout, array: np.ndarray, value: Callable[[Any, Any], Any]) -> Kernel:
+def with_array(family: str, x: Layout, y: Layout, array: np.ndarray, value: Callable[[Any, Any], Any]) -> KernelSource:
     """value(element, number) with the constant's number at the same place; array: of y's rank, or 1 along an axis."""
     fixed = Layout(array.shape, "float32", row_major=True)
 
-    def body(grid: Grid, given: Any, numbers: Any, out: Any) -> None:
+    def body(grid: KernelGrid, source: Any, numbers: Any, out: Any) -> None:
         with grid.elements(y) as (sample, place):
-            element = T.Bind(load(x, given, sample, x.offset(_within(x, place)), 1))
+            element = T.Bind(load(x, source, sample, x.offset(_within(x, place)), 1))
             number = T.Bind(numbers[fixed.offset(_within(fixed, place))])
             store(y, out, value(element, number), sample, y.offset(place), 1)
 
@@ -87,7 +87,7 @@ def with_vector(
     numbers_of: np.ndarray,
     operation: Callable[[Any, Any], Any],
     rounding: tuple[float, int] | None = None,
-) -> Kernel:
+) -> KernelSource:
     """operation(element, number) with the number of the element's channel; of row-major values.
 
     numbers_of: (channels,). rounding: scale and zero point of codes that the results become.
@@ -96,16 +96,16 @@ def with_vector(
     lanes = min(isa.lanes, channels)
     constants = [numbers_of.astype(np.float32), *([np.array(rounding, np.float32)] if rounding else [])]
 
-    def body(grid: Grid, given: Any, numbers: Any, *rest: Any) -> None:
-        *steps, out = rest
+    def body(grid: KernelGrid, source: Any, numbers: Any, *buffers: Any) -> None:
+        *steps, out = buffers
         with grid.nest((count, -(-channels // lanes)), y.elements) as (sample, (row, block)):
             channel = T.Bind(T.min(block * lanes, channels - lanes))
             place = row * channels + channel
-            element = T.Bind(load(x, given, sample, place, lanes))
-            found = operation(element, numbers[span(channel, lanes)])
+            element = T.Bind(load(x, source, sample, place, lanes))
+            result = operation(element, numbers[span(channel, lanes)])
             if rounding:
-                found = to_codes(_nearest(found, lanes, steps[0]), lanes)
-            store(y, out, found, sample, place, lanes)
+                result = to_codes(_nearest(result, lanes, steps[0]), lanes)
+            store(y, out, result, sample, place, lanes)
 
     return build(f"{family}_quantize" if rounding else family, [x], constants, y, body)
 
@@ -120,13 +120,13 @@ def _flat(inputs: Sequence[Layout], y: Layout, isa: Isa, value: Value) -> Any:
     blocks, last = -(-y.elements // isa.lanes), max(0, y.elements - isa.lanes)
     chunk = max(1, blocks // 16)
 
-    def body(grid: Grid, *buffers: Any) -> None:
-        *given, out = buffers
+    def body(grid: KernelGrid, *buffers: Any) -> None:
+        *sources, out = buffers
         with grid.nest((-(-blocks // chunk), chunk), y.elements) as (sample, (part, index)):
             place = T.Bind(T.min((part * chunk + index) * isa.lanes, last))
-            buffers_of = zip(inputs, given, strict=False)
-            found = [T.Bind(load(x, buffer, sample, place, isa.lanes)) for x, buffer in buffers_of]
-            store(y, out, value(isa.lanes, given[len(inputs) :], *found), sample, place, isa.lanes)
+            buffers_of = zip(inputs, sources, strict=False)
+            values = [T.Bind(load(x, buffer, sample, place, isa.lanes)) for x, buffer in buffers_of]
+            store(y, out, value(isa.lanes, sources[len(inputs) :], *values), sample, place, isa.lanes)
 
     return body
 
@@ -134,17 +134,17 @@ def _flat(inputs: Sequence[Layout], y: Layout, isa: Isa, value: Value) -> Any:
 def _flat_of_any_size(inputs: Sequence[Layout], y: Layout, isa: Isa, value: Value) -> Any:
     step = BLOCKS * isa.lanes
 
-    def body(grid: Grid, *buffers: Any) -> None:
-        *given, out = buffers
+    def body(grid: KernelGrid, *buffers: Any) -> None:
+        *sources, out = buffers
 
         with grid.rows(rounded_up(y.elements, step), y.elements) as (sample, part):
             start = T.Bind(T.Cast("int64", part) * step)
             count = T.Bind(T.min(T.int64(step), expressed(y.elements) - start))
 
             def store_at(place: Any, lanes: int) -> None:
-                buffers_of = zip(inputs, given, strict=False)
-                found = [T.Bind(load(x, buffer, sample, start + place, lanes)) for x, buffer in buffers_of]
-                store(y, out, value(lanes, given[len(inputs) :], *found), sample, start + place, lanes)
+                buffers_of = zip(inputs, sources, strict=False)
+                values = [T.Bind(load(x, buffer, sample, start + place, lanes)) for x, buffer in buffers_of]
+                store(y, out, value(lanes, sources[len(inputs) :], *values), sample, start + place, lanes)
 
             in_vectors(count, isa.lanes, store_at)
 
@@ -155,13 +155,13 @@ def _by_element(operands: Sequence[Operand], y: Layout, value: Value) -> Any:
     # Buffers come in this order: values, arrays, numbers.
     order = sorted(range(len(operands)), key=lambda i: not isinstance(operands[i], Layout))
 
-    def body(grid: Grid, *buffers: Any) -> None:
-        *given, out = buffers
+    def body(grid: KernelGrid, *buffers: Any) -> None:
+        *inputs, out = buffers
         with grid.elements(y) as (sample, place):
-            found = {i: _element(operands[i], buffer, sample, place) for i, buffer in zip(order, given, strict=False)}
-            numbers = given[len(operands) :]
-            made = value(1, numbers, *(found[i] for i in range(len(operands))))
-            store(y, out, made, sample, y.offset(place), 1)
+            values = {i: _element(operands[i], buffer, sample, place) for i, buffer in zip(order, inputs, strict=False)}
+            numbers = inputs[len(operands) :]
+            target = value(1, numbers, *(values[i] for i in range(len(operands))))
+            store(y, out, target, sample, y.offset(place), 1)
 
     return body
 
@@ -179,7 +179,7 @@ def _within(layout: Layout, place: Sequence[Any]) -> list[Any]:
     return [0 if size == 1 else index for size, index in zip(layout.shape, place, strict=True)]
 
 
-def add(operands: Sequence[Operand], y: Layout, isa: Isa, numbers: Reals) -> Kernel:
+def add(operands: Sequence[Operand], y: Layout, isa: Isa, numbers: Reals) -> KernelSource:
     """Codes of a sum a + b; numbers: ratio of a, ratio of b, and what both leave (`ptqc.ir.integer_arithmetic.add`)."""
 
     def value(lanes: int, constants: Sequence[Any], left: Any, right: Any) -> Any:
@@ -190,7 +190,7 @@ def add(operands: Sequence[Operand], y: Layout, isa: Isa, numbers: Reals) -> Ker
     return pointwise("add", operands, [numbers], y, isa, value)
 
 
-def mul(operands: Sequence[Operand], y: Layout, isa: Isa, zeros: tuple[int, int, int], factor: float) -> Kernel:
+def mul(operands: Sequence[Operand], y: Layout, isa: Isa, zeros: tuple[int, int, int], factor: float) -> KernelSource:
     """Codes of a product; zeros of a, b and y, factor s_a · s_b / s_y (`ptqc.ir.integer_arithmetic.mul`)."""
 
     def value(lanes: int, constants: Sequence[Any], left: Any, right: Any) -> Any:
@@ -206,7 +206,7 @@ def mul(operands: Sequence[Operand], y: Layout, isa: Isa, zeros: tuple[int, int,
     return pointwise("mul", operands, constants, y, isa, value)
 
 
-def table(x: Layout, y: Layout, isa: Isa, entries: np.ndarray, family: str = "table") -> Kernel:
+def table(x: Layout, y: Layout, isa: Isa, entries: np.ndarray, family: str = "table") -> KernelSource:
     """y = entries[x] of codes x; of the type of y."""
 
     def value(lanes: int, constants: Sequence[Any], element: Any) -> Any:
@@ -215,7 +215,7 @@ def table(x: Layout, y: Layout, isa: Isa, entries: np.ndarray, family: str = "ta
     return pointwise(family, [x], [entries.astype(y.stored)], y, isa, value)
 
 
-def limit(x: Layout, y: Layout, isa: Isa, low: int, high: int) -> Kernel:
+def limit(x: Layout, y: Layout, isa: Isa, low: int, high: int) -> KernelSource:
     """Codes between two codes."""
 
     def value(lanes: int, constants: Sequence[Any], element: Any) -> Any:
@@ -224,19 +224,19 @@ def limit(x: Layout, y: Layout, isa: Isa, low: int, high: int) -> Kernel:
     return pointwise("limit", [x], [np.array([low, high], np.uint8)], y, isa, value)
 
 
-def quantize(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) -> Kernel:
+def quantize(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) -> KernelSource:
     """Codes of real values."""
     return _rounded("quantize", x, y, isa, (scale, zero_point), lambda steps, zero: T.nearbyint(steps) + zero)
 
 
-def quantize_moved(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) -> Kernel:
+def quantize_moved(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) -> KernelSource:
     """Codes of real values, rounded after the zero point was added: means half way between codes go elsewhere."""
     return _rounded("quantize_moved", x, y, isa, (scale, zero_point), lambda steps, zero: T.nearbyint(steps + zero))
 
 
 def _rounded(
     family: str, x: Layout, y: Layout, isa: Isa, numbers: tuple[float, int], rounding: Callable[[Any, Any], Any]
-) -> Kernel:
+) -> KernelSource:
     """numbers: scale and zero point. rounding: of steps of the scale and the zero point, to codes not yet saturated."""
 
     def value(lanes: int, constants: Sequence[Any], element: Any) -> Any:
@@ -246,7 +246,7 @@ def _rounded(
     return pointwise(family, [x], [np.array(numbers, np.float32)], y, isa, value)
 
 
-def dequantize(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) -> Kernel:
+def dequantize(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) -> KernelSource:
     """Real values of codes."""
 
     def value(lanes: int, constants: Sequence[Any], element: Any) -> Any:
@@ -258,7 +258,7 @@ def dequantize(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) ->
 
 def quantize_float8(
     x: Layout, y: Layout, isa: Isa, scale: float, code: Callable[[Any], Any], family: str = "quantize_float8"
-) -> Kernel:
+) -> KernelSource:
     """Codes of FP8 of real values. code: rounds one."""
 
     def value(_lanes: int, constants: Sequence[Any], element: Any) -> Any:
@@ -267,13 +267,13 @@ def quantize_float8(
     return pointwise(family, [x], [np.array([scale], np.float32)], y, isa, value)
 
 
-def dequantize_float8(x: Layout, y: Layout, isa: Isa, scale: float) -> Kernel:
+def dequantize_float8(x: Layout, y: Layout, isa: Isa, scale: float) -> KernelSource:
     """Real values of codes of FP8."""
     every = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32) * np.float32(scale)
     return replace(table(x, y, isa, every, "dequantize_float8"), accuracy=EXACT)
 
 
-def copy(x: Layout, y: Layout, isa: Isa) -> Kernel:
+def copy(x: Layout, y: Layout, isa: Isa) -> KernelSource:
     """The same values in another order in memory."""
     return replace(pointwise("copy", [x], [], y, isa, lambda _lanes, _constants, element: element), accuracy=EXACT)
 

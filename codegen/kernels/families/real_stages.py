@@ -94,21 +94,21 @@ def others_of(stages: Sequence[RealStage]) -> list[Layout]:
     return [stage.other for stage in stages if isinstance(stage, Beside) and stage.other is not None]
 
 
-def reading(stages: Sequence[RealStage], others: Sequence[Layout]) -> tuple[RealStage, ...]:
+def reading(stages: Sequence[RealStage], operands: Sequence[Layout]) -> tuple[RealStage, ...]:
     """The stages with the layouts of what they read, in their order."""
-    left = iter(others)
+    left = iter(operands)
     return tuple(replace(stage, other=next(left)) if isinstance(stage, Beside) else stage for stage in stages)
 
 
 def constants_of(stages: Sequence[RealStage], pack: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
     """What `composed` needs beside the sums. pack: puts numbers of channels into the order of the loops."""
-    found: list[np.ndarray] = []
+    values: list[np.ndarray] = []
     for stage in stages:
         if isinstance(stage, Function):
-            found += stage.constants()
+            values += stage.constants()
         elif isinstance(stage, WithVector):
-            found.append(pack(stage.array.astype(np.float32)))
-    return found
+            values.append(pack(stage.array.astype(np.float32)))
+    return values
 
 
 def unrounded(stages: Sequence[RealStage], y: Layout) -> list[RealStage]:
@@ -123,11 +123,11 @@ def composed(
     lanes: int,
     where: tuple[Any, Place],
     constants: Sequence[Any],
-    others: Sequence[Any],
+    operands: Sequence[Any],
 ) -> Any:
     """Apply stages to a vector, each to the other's result.
 
-    where: its channels among the packed ones, and its place. constants, others: of all stages in their order.
+    where: its channels among the packed ones, and its place. constants, operands: of all stages in their order.
     """
     packed, place = where
     for stage in stages:
@@ -138,5 +138,5 @@ def composed(
             case WithVector():
                 x, constants = stage.value(x, lanes, packed, constants[0]), constants[1:]
             case Beside():
-                x, others = stage.value(x, lanes, place, others[0]), others[1:]
+                x, operands = stage.value(x, lanes, place, operands[0]), operands[1:]
     return x

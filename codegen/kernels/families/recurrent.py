@@ -15,7 +15,7 @@ from ptqc.codegen.kernels import mathematics
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.families.functions import UNARY
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.writing import Grid, Kernel, fill, in_vectors, span
+from ptqc.codegen.kernels.writing import KernelGrid, KernelSource, fill, in_vectors, span
 from ptqc.codegen.program.constants import Stored
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import EXACT, Accuracy
@@ -58,7 +58,7 @@ class _Step:
     c becomes, or what a GRU keeps of h. open: one more.
     """
 
-    grid: Grid
+    grid: KernelGrid
     x: Callable[[Any], Any]
     of_x: Callable[[Any, int, Any], Any]
     of_h: Callable[[Any, int, Any], Any]
@@ -89,7 +89,7 @@ class _Step:
     def sums(self, column: Any, wanted: Sequence[Sum], h: Any) -> Callable[[int, int], Any]:
         """What gives a sum of a vector, when called with their places. h: what is multiplied in place of the state."""
         size = self.lanes * self.vectors
-        found = self.grid.registers(len(wanted) * size, "float32")
+        result = self.grid.registers(len(wanted) * size, "float32")
 
         def at(place: int, vector: int) -> Any:
             return span(place * size + vector * self.lanes, self.lanes)
@@ -101,15 +101,15 @@ class _Step:
                 factor = fill(T.Bind(value(k)), self.lanes)
                 for place, gate in enumerate(gates):
                     for vector, units in self.units(column) if gate is not None else ():
-                        total = found[at(place, vector)] + factor * weight(k, gate, units)
-                        T.buffer_store(found, total, [at(place, vector)])
+                        total = result[at(place, vector)] + factor * weight(k, gate, units)
+                        T.buffer_store(result, total, [at(place, vector)])
 
         for place, (bias, _, _) in enumerate(wanted):
             for vector, units in self.units(column):
-                T.buffer_store(found, self.bias(bias, units), [at(place, vector)])
+                T.buffer_store(result, self.bias(bias, units), [at(place, vector)])
         add(self.width, self.x, self.of_x, [gate for _, gate, _ in wanted])
         add(self.hidden, lambda k: h[k], self.of_h, [gate for _, _, gate in wanted])
-        return lambda place, vector: found[at(place, vector)]
+        return lambda place, vector: result[at(place, vector)]
 
     def sigmoid(self, x: Any) -> Any:
         return T.Bind(mathematics.sigmoid(x, self.lanes))
@@ -121,10 +121,10 @@ class _Step:
 def _lstm(step: _Step) -> None:
     """i, o, f = σ(…), g = tanh(…); c = f · c + i · g; h = o · tanh(c)."""
     with step.block() as column:
-        found = step.sums(column, [(gate, gate, gate) for gate in range(4)], step.h)
+        value = step.sums(column, [(gate, gate, gate) for gate in range(4)], step.h)
         for vector, units in step.units(column):
-            i, o, f = (step.sigmoid(found(gate, vector)) for gate in range(3))
-            cell = T.Bind(f * step.c[units] + i * step.tanh(found(3, vector)))
+            i, o, f = (step.sigmoid(value(gate, vector)) for gate in range(3))
+            cell = T.Bind(f * step.c[units] + i * step.tanh(value(3, vector)))
             T.buffer_store(step.later, cell, [units])
             step.write(units, o * step.tanh(cell))
     in_vectors(step.hidden, step.lanes, lambda k, n: T.buffer_store(step.c, step.later[span(k, n)], [span(k, n)]))
@@ -133,39 +133,41 @@ def _lstm(step: _Step) -> None:
 def _linear_gru(step: _Step) -> None:
     """z, r = σ(…), n = tanh(x W + r · (h R)); h = (1 - z) · n + z · h."""
     with step.block() as column:
-        found = step.sums(column, [(0, 0, 0), (1, 1, 1), (2, 2, None), (3, None, 2)], step.h)
+        value = step.sums(column, [(0, 0, 0), (1, 1, 1), (2, 2, None), (3, None, 2)], step.h)
         for vector, units in step.units(column):
-            z, r = (step.sigmoid(found(gate, vector)) for gate in range(2))
-            new = step.tanh(found(2, vector) + r * found(3, vector))
+            z, r = (step.sigmoid(value(gate, vector)) for gate in range(2))
+            new = step.tanh(value(2, vector) + r * value(3, vector))
             step.write(units, new + z * (step.h[units] - new))
 
 
 def _gru(step: _Step) -> None:
     """z, r = σ(…), n = tanh(x W + (r · h) R); h = (1 - z) · n + z · h."""
     with step.block() as column:
-        found = step.sums(column, [(0, 0, 0), (1, 1, 1)], step.h)
+        value = step.sums(column, [(0, 0, 0), (1, 1, 1)], step.h)
         for vector, units in step.units(column):
-            T.buffer_store(step.open, step.sigmoid(found(0, vector)), [units])
-            T.buffer_store(step.later, step.sigmoid(found(1, vector)) * step.h[units], [units])
+            T.buffer_store(step.open, step.sigmoid(value(0, vector)), [units])
+            T.buffer_store(step.later, step.sigmoid(value(1, vector)) * step.h[units], [units])
     with step.block() as column:
-        found = step.sums(column, [(2, 2, 2)], step.later)
+        value = step.sums(column, [(2, 2, 2)], step.later)
         for vector, units in step.units(column):
-            new = step.tanh(found(0, vector))
+            new = step.tanh(value(0, vector))
             step.write(units, new + step.open[units] * (step.h[units] - new))
 
 
 def _rnn(step: _Step) -> None:
     """h = f(…)."""
     with step.block() as column:
-        found = step.sums(column, [(0, 0, 0)], step.h)
+        value = step.sums(column, [(0, 0, 0)], step.h)
         for vector, units in step.units(column):
-            step.write(units, UNARY[step.activation](found(0, vector), step.lanes, ()))
+            step.write(units, UNARY[step.activation](value(0, vector), step.lanes, ()))
 
 
 CELLS: Mapping[str, Callable[[_Step], None]] = {"LSTM": _lstm, "GRU": _gru, "RNN": _rnn}
 
 
-def states(op_type: str, x: Layout, first: Sequence[Layout], y: Layout, weights: RecurrentWeights, isa: Isa) -> Kernel:
+def states(
+    op_type: str, x: Layout, first: Sequence[Layout], y: Layout, weights: RecurrentWeights, isa: Isa
+) -> KernelSource:
     """States of all steps (T, D, N, H) of inputs (T, N, I); of an LSTM the last cell states in one more step.
 
     first: layouts of the states before, h and then c, (D, N, H) each; without any they are zero.
@@ -177,8 +179,8 @@ def states(op_type: str, x: Layout, first: Sequence[Layout], y: Layout, weights:
     vectors = min(VECTORS, hidden // lanes)
     cell = _linear_gru if weights.is_linear else CELLS[op_type]
 
-    def body(grid: Grid, given: Any, *rest: Any) -> None:
-        (*before, of_x, of_h, bias, out) = rest
+    def body(grid: KernelGrid, given: Any, *buffers: Any) -> None:
+        (*before, of_x, of_h, bias, out) = buffers
         work = steps * directions * texts * gates * hidden * (width + hidden)
         with grid.nest((directions * texts,), work) as (sample, (index,)):
             direction, text = index // texts, index % texts
@@ -234,14 +236,14 @@ def _now(turn: Any, steps: int, direction: Any, is_reverse: Sequence[bool]) -> A
     return T.Select(direction == is_reverse.index(True), backwards, turn)
 
 
-def last(x: Layout, y: Layout, is_reverse: Sequence[bool], steps: int) -> Kernel:
+def last(x: Layout, y: Layout, is_reverse: Sequence[bool], steps: int) -> KernelSource:
     """The states (D, N, H) behind the last step of each direction, of all (at least `steps`, D, N, H)."""
     places = [0 if reverse else steps - 1 for reverse in is_reverse]
 
-    def body(grid: Grid, given: Any, out: Any) -> None:
+    def body(grid: KernelGrid, source: Any, out: Any) -> None:
         with grid.elements(y) as (sample, place):
             direction = place[0]
             step = places[0] if len(set(places)) == 1 else T.Select(direction == 0, places[0], places[-1])
-            T.buffer_store(out, given[sample, x.offset([step, *place])], [sample, y.offset(place)])
+            T.buffer_store(out, source[sample, x.offset([step, *place])], [sample, y.offset(place)])
 
     return build("last_states", [x], [], y, body, accuracy=EXACT)

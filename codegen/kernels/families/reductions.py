@@ -10,7 +10,7 @@ import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.kernels.families import build, typed
-from ptqc.codegen.kernels.writing import Grid, Kernel, expressed
+from ptqc.codegen.kernels.writing import KernelGrid, KernelSource, expressed
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import SUM_OF_INPUTS, USUAL
 
@@ -69,14 +69,14 @@ TYPES = ("float32", "float64", *typed.INTEGERS)
 FOR_REALS_ONLY = ("ReduceL2", "ReduceMean")
 
 
-def reduce(op_type: str, x: Layout, y: Layout, axes: Collection[int]) -> Kernel:
+def reduce(op_type: str, x: Layout, y: Layout, axes: Collection[int]) -> KernelSource:
     """One element of y for all of x along the axes."""
     how = REDUCTIONS[op_type]
-    kept = Layout(tuple(1 if axis in axes else size for axis, size in enumerate(x.shape)), x.dtype, row_major=True)
+    remaining = Layout(tuple(1 if axis in axes else size for axis, size in enumerate(x.shape)), x.dtype, row_major=True)
     count = prod(x.shape[axis] for axis in axes)
 
-    def body(grid: Grid, given: Any, out: Any) -> None:
-        with grid.elements(kept) as (sample, place):
+    def body(grid: KernelGrid, source: Any, out: Any) -> None:
+        with grid.elements(remaining) as (sample, place):
             total = grid.registers(1, x.dtype)
             T.buffer_store(total, how.start(x.dtype), [0])
             with ExitStack() as loops:
@@ -84,8 +84,8 @@ def reduce(op_type: str, x: Layout, y: Layout, axes: Collection[int]) -> Kernel:
                     loops.enter_context(T.serial(expressed(size))) if axis in axes else place[axis]
                     for axis, size in enumerate(x.shape)
                 ]
-                element = T.Bind(given[sample, x.offset(inner)])
+                element = T.Bind(source[sample, x.offset(inner)])
                 T.buffer_store(total, how.combine(total[0], how.each(element, x.dtype)), [0])
-            T.buffer_store(out, how.last(total[0], x.dtype, count), [sample, kept.offset(place)])
+            T.buffer_store(out, how.last(total[0], x.dtype, count), [sample, remaining.offset(place)])
 
     return build(op_type.lower(), [x], [], y, body, accuracy=SUM_OF_INPUTS if how.may_cancel else USUAL)

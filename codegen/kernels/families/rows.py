@@ -13,7 +13,7 @@ from tvm.tirx.script import builder as T  # noqa: N812
 from ptqc.codegen.kernels import mathematics
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.writing import Grid, Kernel, fill, in_float32, in_vectors, span, to_codes, vector
+from ptqc.codegen.kernels.writing import KernelGrid, KernelSource, fill, in_float32, in_vectors, span, to_codes, vector
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import SUM_OF_INPUTS, USUAL, Accuracy
 from ptqc.runtime.lengths import Size
@@ -48,7 +48,7 @@ class Rows:
         """Visit a run: vectors, then what is left."""
         in_vectors(self.length, self.lanes, visit)
 
-    def fold(self, grid: Grid, start: float, combine: Callable[[Any, Any], Any], element: Element) -> Any:
+    def fold(self, grid: KernelGrid, start: float, combine: Callable[[Any, Any], Any], element: Element) -> Any:
         """All elements of a run, combined."""
         vector = grid.registers(self.lanes, "float32")
         single = grid.registers(1, "float32")
@@ -86,44 +86,44 @@ FOLDS: dict[str, tuple[float, Callable[[Any, Any], Any]]] = {
 }
 
 
-def fold(op_type: str, x: Layout, y: Layout, isa: Isa, first: int, last: int) -> Kernel:
+def fold(op_type: str, x: Layout, y: Layout, isa: Isa, first: int, last: int) -> KernelSource:
     """One number for each run along axes first … last."""
     runs = Rows.along(x.shape, first, last, isa)
     start, combine = FOLDS[op_type]
 
-    def body(grid: Grid, given: Any, out: Any) -> None:
+    def body(grid: KernelGrid, source: Any, out: Any) -> None:
         with grid.rows(runs.count, x.elements) as (sample, row):
-            total = runs.fold(grid, start, combine, lambda i, lanes: given[sample, runs.place(row, i, lanes)])
+            total = runs.fold(grid, start, combine, lambda i, lanes: source[sample, runs.place(row, i, lanes)])
             T.buffer_store(out, total / in_float32(runs.length) if op_type == "ReduceMean" else total, [sample, row])
 
     return build(op_type.lower(), [x], [], y, body, accuracy=SUM_OF_INPUTS if combine is _sum else USUAL)
 
 
-def softmax(x: Layout, y: Layout, isa: Isa, axis: int, *, logarithm: bool) -> Kernel:
+def softmax(x: Layout, y: Layout, isa: Isa, axis: int, *, logarithm: bool) -> KernelSource:
     """exp(x) over its sum along an axis, or the logarithm of that."""
     runs = Rows.along(x.shape, axis, axis, isa)
 
-    def body(grid: Grid, given: Any, out: Any) -> None:
+    def body(grid: KernelGrid, source: Any, out: Any) -> None:
         with grid.rows(runs.count, 20 * x.elements) as (sample, row):
 
             def element(index: Any, lanes: int) -> Any:
-                return given[sample, runs.place(row, index, lanes)]
+                return source[sample, runs.place(row, index, lanes)]
 
             largest = runs.fold(grid, *FOLDS["ReduceMax"], element)
 
             def power(index: Any, lanes: int) -> Any:
-                found = T.Bind(mathematics.exp_of_differences(element(index, lanes) - fill(largest, lanes), lanes))
+                result = T.Bind(mathematics.exp_of_differences(element(index, lanes) - fill(largest, lanes), lanes))
                 if not logarithm:
-                    T.buffer_store(out, found, [sample, runs.place(row, index, lanes)])
-                return found
+                    T.buffer_store(out, result, [sample, runs.place(row, index, lanes)])
+                return result
 
             total = runs.fold(grid, *FOLDS["ReduceSum"], power)
-            rest = T.Bind(T.log(total) if logarithm else T.float32(1) / total)
+            remainder = T.Bind(T.log(total) if logarithm else T.float32(1) / total)
 
             def settle(index: Any, lanes: int) -> None:
                 place = runs.place(row, index, lanes)
                 centred = element(index, lanes) - fill(largest, lanes)
-                value = centred - fill(rest, lanes) if logarithm else out[sample, place] * fill(rest, lanes)
+                value = centred - fill(remainder, lanes) if logarithm else out[sample, place] * fill(remainder, lanes)
                 T.buffer_store(out, value, [sample, place])
 
             runs.each(settle)
@@ -141,15 +141,15 @@ def softmax_codes(
     zero_point: int,
     *,
     in_float64: bool,
-) -> Kernel:
+) -> KernelSource:
     """Codes of softmax along an axis (`ptqc.ir.integer_arithmetic.softmax`)."""
     runs = Rows.along(x.shape, axis, axis, isa)
 
-    def body(grid: Grid, given: Any, powers: Any, numbers: Any, out: Any) -> None:
+    def body(grid: KernelGrid, source: Any, powers: Any, numbers: Any, out: Any) -> None:
         with grid.rows(runs.count, 5 * x.elements) as (sample, row):
 
             def code(index: Any, lanes: int) -> Any:
-                return T.Cast(vector("int32", lanes), given[sample, runs.place(row, index, lanes)])
+                return T.Cast(vector("int32", lanes), source[sample, runs.place(row, index, lanes)])
 
             def power(index: Any, lanes: int) -> Any:
                 return powers[code(index, lanes) + fill(shift, lanes)]
@@ -164,26 +164,28 @@ def softmax_codes(
                 if not in_float64:
                     product = T.Select(product > fill(T.float32(-LOWEST), lanes), fill(T.float32(0), lanes), product)
                 share = T.nearbyint(product / T.Cast(kind, fill(total, lanes)))
-                found = to_codes(T.Cast(vector("float32", lanes), share) + fill(numbers[1], lanes), lanes)
-                T.buffer_store(out, found, [sample, runs.place(row, index, lanes)])
+                value = to_codes(T.Cast(vector("float32", lanes), share) + fill(numbers[1], lanes), lanes)
+                T.buffer_store(out, value, [sample, runs.place(row, index, lanes)])
 
             runs.each(settle)
 
     return build("softmax_codes", [x], [table, np.array([steps, zero_point], np.float32)], y, body)
 
 
-def normalize(x: Layout, y: Layout, isa: Isa, axis: int, epsilon: float, scale: np.ndarray, bias: np.ndarray) -> Kernel:
+def normalize(
+    x: Layout, y: Layout, isa: Isa, axis: int, epsilon: float, scale: np.ndarray, bias: np.ndarray
+) -> KernelSource:
     """(x − mean) / √(variance + epsilon) · scale + bias along the axes from `axis` on.
 
     The mean is corrected by the mean of what it leaves: where a row hardly varies, its rounding would be all there is.
     """
     runs = Rows.along(x.shape, axis, len(x.shape) - 1, isa)
 
-    def body(grid: Grid, given: Any, numbers: Any, scales: Any, biases: Any, out: Any) -> None:
+    def body(grid: KernelGrid, source: Any, numbers: Any, scales: Any, biases: Any, out: Any) -> None:
         with grid.rows(runs.count, 5 * x.elements) as (sample, row):
 
             def less(mean: Any, index: Any, lanes: int) -> Any:
-                return T.Bind(given[sample, runs.place(row, index, lanes)] - fill(mean, lanes))
+                return T.Bind(source[sample, runs.place(row, index, lanes)] - fill(mean, lanes))
 
             def square(index: Any, lanes: int) -> Any:
                 centred = less(mean, index, lanes)

@@ -12,7 +12,7 @@ from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.families.indexing import within
-from ptqc.codegen.kernels.writing import Grid, Kernel, expressed
+from ptqc.codegen.kernels.writing import KernelGrid, KernelSource, expressed
 from ptqc.codegen.program.layout import Layout
 from ptqc.runtime.lengths import Size
 
@@ -26,7 +26,7 @@ JOINS: Mapping[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def scatter_elements(x: Layout, places: Layout, updates: Layout, y: Layout, axis: int, reduction: str) -> Kernel:
+def scatter_elements(x: Layout, places: Layout, updates: Layout, y: Layout, axis: int, reduction: str) -> KernelSource:
     """Along an axis, each update goes to its own place in x."""
 
     def found(index: Any, sample: Any, place: Sequence[Any]) -> list[Any]:
@@ -37,7 +37,7 @@ def scatter_elements(x: Layout, places: Layout, updates: Layout, y: Layout, axis
     return _scattered("scatter_elements", [x, places, updates], y, found, reduction)
 
 
-def scatter_nd(x: Layout, places: Layout, updates: Layout, y: Layout, reduction: str) -> Kernel:
+def scatter_nd(x: Layout, places: Layout, updates: Layout, y: Layout, reduction: str) -> KernelSource:
     """Slices of updates go to places whose last axis lists the indices of the first axes of x."""
     depth, outer = places.shape[-1], len(places.shape) - 1
 
@@ -54,15 +54,15 @@ def _scattered(
     y: Layout,
     found: Callable[[Any, Any, Sequence[Any]], list[Any]],
     reduction: str,
-) -> Kernel:
+) -> KernelSource:
     """found: gets the places, the sample and the indices of an update; gives those of the element that it is for."""
     x, _places, updates = inputs
     join = JOINS[reduction]
 
-    def body(grid: Grid, given: Any, index: Any, new: Any, out: Any) -> None:
+    def body(grid: KernelGrid, source: Any, index: Any, new: Any, out: Any) -> None:
         with grid.rows(1, x.elements) as (sample, _):
             with T.serial(expressed(x.elements)) as place:
-                T.buffer_store(out, given[sample, place], [sample, place])
+                T.buffer_store(out, source[sample, place], [sample, place])
             with _in_order(updates.shape) as place:
                 target = T.Bind(y.offset(found(index, sample, place)))
                 value = join(out[sample, target], new[sample, updates.offset(place)])

@@ -7,7 +7,7 @@ from typing import Any
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.kernels.families.pointwise import Operand, by_element
-from ptqc.codegen.kernels.writing import Kernel
+from ptqc.codegen.kernels.writing import KernelSource
 from ptqc.codegen.program.layout import Layout
 
 # Of elements and their types to one element.
@@ -78,15 +78,15 @@ def equals(x: Sequence[Any], types: Sequence[str]) -> Any:
     return T.Not(differs(x, types)) if types[0] == "bool" else x[0] == x[1]
 
 
-def converted(x: Any, given: str, wanted: str) -> Any:
+def converted(x: Any, source: str, wanted: str) -> Any:
     """An element as another type, by way of 32 bits where real numbers become small integers."""
-    if given == wanted:
+    if source == wanted:
         return x
     if wanted == "bool":
-        return x != number(0, given)
-    if is_real(given) and wanted in ("int8", "int16", "uint8", "uint16"):
+        return x != number(0, source)
+    if is_real(source) and wanted in ("int8", "int16", "uint8", "uint16"):
         x = T.Cast("int32", x)
-    if given == "bool":
+    if source == "bool":
         x = T.Select(x, T.int32(1), T.int32(0))
     return T.Cast(wanted, x)
 
@@ -99,15 +99,15 @@ def is_nan(x: Sequence[Any], _types: Sequence[str]) -> Any:
 
 def is_infinite(x: Sequence[Any], types: Sequence[str], *, below: bool, above: bool) -> Any:
     """Whether values are infinite, of one sign or both."""
-    found = []
+    values = []
     if above:
-        found.append(x[0] == number(float("inf"), types[0]))
+        values.append(x[0] == number(float("inf"), types[0]))
     if below:
-        found.append(x[0] == number(float("-inf"), types[0]))
-    return reduce(lambda a, b: T.Or(a, b), found, T.bool(False))
+        values.append(x[0] == number(float("-inf"), types[0]))
+    return reduce(lambda a, b: T.Or(a, b), values, T.bool(False))
 
 
-def apply(op_type: str, function: Function, operands: Sequence[Operand], y: Layout) -> Kernel:
+def apply(op_type: str, function: Function, operands: Sequence[Operand], y: Layout) -> KernelSource:
     """y = function(elements of the operands), which repeat along axes of size 1."""
     types = [x.dtype if isinstance(x, Layout) else str(x.dtype) for x in operands]
     return by_element(op_type.lower(), operands, y, lambda *elements: function(elements, types))

@@ -12,10 +12,10 @@ from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.op_lowerings import real
 from ptqc.codegen.kernels.pending import IntegerAdd, PendingKernel, Quantized, QuantizedImage, TableLookup
 from ptqc.codegen.kernels.program_builder import ProgramBuilder, is_float8
-from ptqc.codegen.kernels.writing import Kernel
+from ptqc.codegen.kernels.writing import KernelSource
 from ptqc.codegen.program.folding import compute, standalone
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Unsupported
+from ptqc.codegen.program.program import UnsupportedOp
 from ptqc.execution.onnxruntime import softmax_in_float64
 from ptqc.formats import QuantParams
 from ptqc.ir import integer_arithmetic as integer
@@ -45,11 +45,11 @@ def add(builder: ProgramBuilder, step: LoweredStep) -> None:
         for pair in (names, operands, parameters):
             pair.reverse()
     numbers = np.array(add_numbers(parameters[0], parameters[1], y), np.float32)
-    made = replace(layout, shape=builder.shape(step.node.outputs[0]))
-    if len(names) == len(operands) and {builder.layouts[name] for name in names} == {made}:
-        builder.add(IntegerAdd(builder.isa, numbers), names, step.output, made)
+    result = replace(layout, shape=builder.shape(step.node.outputs[0]))
+    if len(names) == len(operands) and {builder.layouts[name] for name in names} == {result}:
+        builder.add(IntegerAdd(builder.isa, numbers), names, step.output, result)
         return
-    builder.add(pointwise.add(operands, layout, builder.isa, numbers), names, step.output, made)
+    builder.add(pointwise.add(operands, layout, builder.isa, numbers), names, step.output, result)
 
 
 def mul(builder: ProgramBuilder, step: LoweredStep) -> None:
@@ -62,8 +62,8 @@ def mul(builder: ProgramBuilder, step: LoweredStep) -> None:
     names, operands, layout = _operands(builder, step)
     factor = float(multiplier(a, np.asarray(b.scale), y))
     zeros = (a.zero_point, b.zero_point, y.zero_point)
-    made = replace(layout, shape=builder.shape(step.node.outputs[0]))
-    builder.add(pointwise.mul(operands, layout, builder.isa, zeros, factor), names, step.output, made)
+    result = replace(layout, shape=builder.shape(step.node.outputs[0]))
+    builder.add(pointwise.mul(operands, layout, builder.isa, zeros, factor), names, step.output, result)
 
 
 def _operands(builder: ProgramBuilder, step: LoweredStep) -> tuple[list[str], list[pointwise.Operand], Layout]:
@@ -93,7 +93,7 @@ def _fixed(codes: np.ndarray, rank: int, outer: int) -> np.ndarray:
     """Codes that never change, for one sample."""
     shape = (1,) * (rank - codes.ndim) + codes.shape
     if outer and shape[0] != 1:
-        raise Unsupported("its constant differs from sample to sample")
+        raise UnsupportedOp("its constant differs from sample to sample")
     return codes.reshape(shape[outer:])
 
 
@@ -102,9 +102,9 @@ def mean(builder: ProgramBuilder, step: LoweredStep) -> None:
     builder.check_one_sample(step.node.inputs[0])
     x, y = input_params(step), output_params(step)
     source = builder.channels_last(step.inputs[0])
-    given, layout = builder.layouts[source], Layout(builder.shape(step.node.outputs[0]), "uint8")
-    factor = float(mean_factor(x, y, given.elements // given.shape[0]))
-    kernel = pool.mean_codes(given, layout, builder.isa, (x.zero_point, y.zero_point), factor)
+    layout_in, layout = builder.layouts[source], Layout(builder.shape(step.node.outputs[0]), "uint8")
+    factor = float(mean_factor(x, y, layout_in.elements // layout_in.shape[0]))
+    kernel = pool.mean_codes(layout_in, layout, builder.isa, (x.zero_point, y.zero_point), factor)
     builder.add(kernel, [source], step.output, layout)
 
 
@@ -122,14 +122,16 @@ def quantize(builder: ProgramBuilder, node: ir.Node) -> None:
         _round(builder, node, _quantize)
 
 
-def _quantize(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) -> Kernel | PendingKernel:
+def _quantize(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) -> KernelSource | PendingKernel:
     if planes.takes(x, y, isa):
         return QuantizedImage(isa, scale, zero_point, x.shape[2] >= isa.widest("uint8"))
     return Quantized(isa, scale, zero_point)
 
 
 def _round(
-    builder: ProgramBuilder, node: ir.Node, kernel: Callable[[Layout, Layout, Isa, float, int], Kernel | PendingKernel]
+    builder: ProgramBuilder,
+    node: ir.Node,
+    kernel: Callable[[Layout, Layout, Isa, float, int], KernelSource | PendingKernel],
 ) -> None:
     """What a QuantizeLinear makes of its float input."""
     params, source = params_of(node), builder.read(node.inputs[0], stored=True)
@@ -154,7 +156,7 @@ def softmax(builder: ProgramBuilder, node: ir.Node, output: ir.Node) -> None:
     sizes = builder.axes.shapes[codes]
     axis = integer_attribute(node, "axis", -1) % len(sizes)
     if varies(sizes[axis : axis + 1]):
-        raise Unsupported("its powers of e depend on how many there are")
+        raise UnsupportedOp("its powers of e depend on how many there are")
     outer = builder.axes.outer(codes, touched=axis == 0)
     source = builder.row_major(codes)
     powers, steps = softmax_table(x, sizes[axis]), float(softmax_steps(y))
@@ -166,8 +168,8 @@ def softmax(builder: ProgramBuilder, node: ir.Node, output: ir.Node) -> None:
 
 def table(builder: ProgramBuilder, node: ir.Node, output: ir.Node) -> None:
     """A function of one tensor between codes: the file's own table, or what ONNX Runtime gives for each code."""
-    made = str(output.outputs[0].name)
-    step = LoweredStep(node, (str(codes_of(node.inputs[0])),), made, made)
+    result = str(output.outputs[0].name)
+    step = LoweredStep(node, (str(codes_of(node.inputs[0])),), result, result)
     source, before = _function(builder, step.inputs[0])
     operator = known(node)
     if operator is not None and operator.is_looked_up:

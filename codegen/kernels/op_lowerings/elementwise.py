@@ -13,7 +13,7 @@ from ptqc.codegen.kernels.families.pointwise import Operand
 from ptqc.codegen.kernels.op_lowerings import real
 from ptqc.codegen.kernels.program_builder import ProgramBuilder
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Unsupported
+from ptqc.codegen.program.program import UnsupportedOp
 from ptqc.ir.nodes import input_of, integer, text
 from ptqc.ir.operators import clip_bounds
 
@@ -50,7 +50,7 @@ def _cast(_node: ir.Node, dtype: str) -> typed.Function:
 def _power(_node: ir.Node, dtype: str) -> typed.Function:
     def power(x: Sequence[Any], types: Sequence[str]) -> Any:
         if dtype not in typed.ENDINGS:
-            raise Unsupported(f"of {dtype} there are no powers")
+            raise UnsupportedOp(f"of {dtype} there are no powers")
         return typed.named("pow")([x[0], typed.converted(x[1], types[1], dtype)], types)
 
     return power
@@ -108,7 +108,7 @@ def apply(builder: ProgramBuilder, node: ir.Node) -> None:
     elif node.op_type in TYPED:
         by_element(builder, node, values, TYPED[node.op_type](node, builder.dtype(node.outputs[0])))
     else:
-        raise Unsupported(f"of {builder.dtype(values[0])} it has no kernel")
+        raise UnsupportedOp(f"of {builder.dtype(values[0])} it has no kernel")
 
 
 def clip(builder: ProgramBuilder, node: ir.Node) -> None:
@@ -119,10 +119,10 @@ def clip(builder: ProgramBuilder, node: ir.Node) -> None:
     bounds = [(make, value) for place, make in ((1, T.max), (2, T.min)) if (value := input_of(node, place)) is not None]
 
     def limited(x: Sequence[Any], _types: Sequence[str]) -> Any:
-        found = x[0]
+        result = x[0]
         for (limit, _), bound in zip(bounds, x[1:], strict=True):
-            found = limit(found, bound)
-        return found
+            result = limit(result, bound)
+        return result
 
     by_element(builder, node, [node.inputs[0], *(value for _, value in bounds)], limited)
 
@@ -134,9 +134,9 @@ def by_element(
     output = node.outputs[0]
     varying = [value for value in values if not builder.is_constant(value)]
     outer = real.outer(builder, varying, output)
-    names, given = real.operands(builder, varying, output, outer)
-    layout = Layout(builder.sizes(output)[outer:], builder.dtype(output), row_major=given[0].row_major)
-    left = iter(given)
+    names, layouts = real.operands(builder, varying, output, outer)
+    layout = Layout(builder.sizes(output)[outer:], builder.dtype(output), row_major=layouts[0].row_major)
+    left = iter(layouts)
     operands: list[Operand] = [
         real.array(builder.number(value), len(layout.shape), outer) if builder.is_constant(value) else next(left)
         for value in values

@@ -12,7 +12,7 @@ from ptqc.codegen.kernels.op_lowerings.layers import MATRIX, bias_of_rows, rows,
 from ptqc.codegen.kernels.op_lowerings.sliding import slide
 from ptqc.codegen.kernels.pending import Float8Layer
 from ptqc.codegen.kernels.program_builder import ProgramBuilder
-from ptqc.codegen.kernels.writing import Kernel
+from ptqc.codegen.kernels.writing import KernelSource
 from ptqc.codegen.program.layout import Layout
 from ptqc.ir.nodes import input_of, integer, number
 
@@ -36,10 +36,10 @@ def layer(builder: ProgramBuilder, node: ir.Node) -> bool:
     weight = _weight(builder, node)
     if weight is None or weight.codes.shape[1] % kernels.channels or not _is_plain(node):
         return False
-    found = builder.in_float8(node.inputs[0])
-    if found is None:
+    result = builder.in_float8(node.inputs[0])
+    if result is None:
         return False
-    name, scale = found
+    name, scale = result
     if node.op_type == "Conv":
         _convolution(builder, node, kernels, weight, name, scale)
     else:
@@ -91,7 +91,7 @@ def _product(
 
 
 def _add(builder: ProgramBuilder, kernels: Float8Kernels, spec: Float8LayerSpec, source: str, output: ir.Value) -> None:
-    def write(x: Layout, y: Layout, stages: Sequence[RealStage]) -> Kernel:
+    def write(x: Layout, y: Layout, stages: Sequence[RealStage]) -> KernelSource:
         return kernels.layer(replace(spec, x=x, y=y, stages=stages))
 
     pending = Float8Layer(spec.window.kernel, write, is_dense=True, channels=kernels.channels)

@@ -7,13 +7,13 @@ import onnx_ir as ir
 
 from ptqc.codegen.kernels.families import indexing, scattering
 from ptqc.codegen.kernels.program_builder import ProgramBuilder
-from ptqc.codegen.kernels.writing import Kernel
+from ptqc.codegen.kernels.writing import KernelSource
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Unsupported
+from ptqc.codegen.program.program import UnsupportedOp
 from ptqc.ir.nodes import input_of, integer, text
 
-Build = Callable[[Layout, Layout, Layout], Kernel]
-Scatter = Callable[[Layout, Layout, Layout, Layout, str], Kernel]
+Build = Callable[[Layout, Layout, Layout], KernelSource]
+Scatter = Callable[[Layout, Layout, Layout, Layout, str], KernelSource]
 
 
 def gather_elements(builder: ProgramBuilder, node: ir.Node) -> None:
@@ -49,7 +49,7 @@ def scatter_elements(builder: ProgramBuilder, node: ir.Node) -> None:
     axis = integer(node, "axis", 0) % len(builder.sizes(node.inputs[0]))
     outer = builder.outer(*node.inputs, node.outputs[0], touched=axis == 0)
 
-    def build(x: Layout, places: Layout, updates: Layout, y: Layout, reduction: str) -> Kernel:
+    def build(x: Layout, places: Layout, updates: Layout, y: Layout, reduction: str) -> KernelSource:
         return scattering.scatter_elements(x, places, updates, y, axis - outer, reduction)
 
     scattered(builder, node, outer, build)
@@ -66,7 +66,7 @@ def scattered(builder: ProgramBuilder, node: ir.Node, outer: int, build: Scatter
     (one, x), (other, places), (third, updates) = (builder.flat(value, outer) for value in node.inputs)
     reduction = text(node, "reduction", "none")
     if x.dtype == "bool" and reduction != "none":
-        raise Unsupported("truth values are not added")
+        raise UnsupportedOp("truth values are not added")
     y = replace(x, is_io=False, row_major=True)
     builder.add_as(build(x, places, updates, y, reduction), [one, other, third], node.outputs[0], y)
 
@@ -97,7 +97,7 @@ def running(builder: ProgramBuilder, node: ir.Node) -> None:
     outer = builder.outer(node.inputs[0], node.outputs[0], touched=axis == 0)
     name, x = builder.flat(node.inputs[0], outer)
     if x.dtype == "bool":
-        raise Unsupported("truth values are not added")
+        raise UnsupportedOp("truth values are not added")
     exclusive, backwards = (bool(integer(node, key, 0)) for key in ("exclusive", "reverse"))
     kernel = indexing.running(
         x, x, axis - outer, is_product=node.op_type == "CumProd", exclusive=exclusive, backwards=backwards

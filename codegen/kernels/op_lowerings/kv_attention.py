@@ -33,13 +33,13 @@ def product(builder: ProgramBuilder, node: ir.Node) -> bool:
         return False
     places, names = _places(builder, value)
     left = builder.in_order(builder.read(node.inputs[0]))
-    given, output = builder.layouts[left], node.outputs[0]
+    x, output = builder.layouts[left], node.outputs[0]
     layout = Layout(builder.shape(output), "float32", row_major=True)
-    rows = kv_attention.rows_of(given if is_turned else layout, places.kv)
+    rows = kv_attention.rows_of(x if is_turned else layout, places.kv)
     if rows is None or rows > MOST_ROWS or places.kv.channels > MOST_CHANNELS:
         return False
     write = kv_attention.scores if is_turned else kv_attention.mixed
-    builder.add(write(given, places, layout, builder.isa), [left, *names], str(output.name), layout)
+    builder.add(write(x, places, layout, builder.isa), [left, *names], str(output.name), layout)
     return True
 
 
@@ -80,13 +80,13 @@ def _repeated(builder: ProgramBuilder, value: ir.Value) -> ir.Value | None:
     single = producer(wide.inputs[0], "Unsqueeze") if wide else None
     if joined is None or wide is None or single is None:
         return None
-    found = required(single.inputs[0])
-    *front, heads, rows, columns = builder.sizes(found)
+    result = required(single.inputs[0])
+    *front, heads, rows, columns = builder.sizes(result)
     if list(builder.sizes(single.outputs[0])) != [*front, heads, 1, rows, columns]:
         return None
     times = builder.sizes(wide.outputs[0])[len(front) + 1]
     is_known = list(builder.sizes(wide.outputs[0])) == [*front, heads, times, rows, columns]
-    return found if is_known and list(builder.sizes(value)) == [*front, heads * times, rows, columns] else None
+    return result if is_known and list(builder.sizes(value)) == [*front, heads * times, rows, columns] else None
 
 
 def _joined(builder: ProgramBuilder, value: ir.Value) -> tuple[ir.Value, ir.Value] | None:
@@ -137,8 +137,8 @@ def _packed(builder: ProgramBuilder, value: ir.Value) -> _Source | None:
 def _cast_of(builder: ProgramBuilder, value: ir.Value | None, dtype: str) -> ir.Value | None:
     """What is of this type before a Cast to float32."""
     node = producer(value, "Cast")
-    found = node.inputs[0] if node and builder.dtype(value) == "float32" else None
-    return found if found is not None and builder.dtype(found) == dtype else None
+    result = node.inputs[0] if node and builder.dtype(value) == "float32" else None
+    return result if result is not None and builder.dtype(result) == dtype else None
 
 
 def _parted(builder: ProgramBuilder, value: ir.Value | None) -> ir.Value | None:
@@ -148,10 +148,10 @@ def _parted(builder: ProgramBuilder, value: ir.Value | None) -> ir.Value | None:
         return None
     low, high = producer(both.inputs[0], "Sub"), producer(both.inputs[1], "Floor")
     share = producer(high.inputs[0], "Div") if high else None
-    rest = producer(low.inputs[1], "Mul") if low else None
-    if low is None or share is None or rest is None or rest.inputs[0] is not both.inputs[1]:
+    remainder = producer(low.inputs[1], "Mul") if low else None
+    if low is None or share is None or remainder is None or remainder.inputs[0] is not both.inputs[1]:
         return None
-    if low.inputs[0] is not share.inputs[0] or not all(_is_half_byte(builder, n.inputs[1]) for n in (share, rest)):
+    if low.inputs[0] is not share.inputs[0] or not all(_is_half_byte(builder, n.inputs[1]) for n in (share, remainder)):
         return None
     return _cast_of(builder, share.inputs[0], "uint8")
 

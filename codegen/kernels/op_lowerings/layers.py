@@ -17,9 +17,9 @@ from ptqc.codegen.kernels.pending import IntegerLayer, IntegerProduct, PendingKe
 from ptqc.codegen.kernels.program_builder import ProgramBuilder
 from ptqc.codegen.kernels.requantization import Requantization
 from ptqc.codegen.kernels.tiling import SECOND_CACHE, Dense
-from ptqc.codegen.kernels.writing import Kernel
+from ptqc.codegen.kernels.writing import KernelSource
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Unsupported, Window
+from ptqc.codegen.program.program import UnsupportedOp, Window
 from ptqc.ir.integer_arithmetic import multiplier
 from ptqc.ir.nodes import input_of, integer, number
 from ptqc.ir.operators.base import LoweredStep, has_float_output, input_params, layer_constants, output_params
@@ -52,7 +52,7 @@ def integer_conv(builder: ProgramBuilder, step: LoweredStep) -> None:
         builder.add(IntegerLayer(spec, partial(_dense, builder.backend, loops)), [source], step.output, layout)
 
 
-def _dense(backend: KernelBackend, loops: Dense, layer: LayerSpec) -> Kernel:
+def _dense(backend: KernelBackend, loops: Dense, layer: LayerSpec) -> KernelSource:
     """A layer as the target writes it, where it has its own way."""
     return backend.layer(layer) or dense.integer(layer, loops)
 
@@ -74,14 +74,14 @@ def integer_product(builder: ProgramBuilder, step: LoweredStep) -> None:
     planes = weights.reshape(*weights.shape, 1, 1)
     requantization = Requantization(bias, np.broadcast_to(factor, (len(weights),)), 0 if y is None else y.zero_point)
     spec = LayerSpec(builder.layouts[source], layout, window, planes, requantization)
-    kernel: Kernel | PendingKernel
+    kernel: KernelSource | PendingKernel
     if y is not None:
         kernel = IntegerLayer(spec, partial(_dense, builder.backend, loops))
     elif builder.isa.by_element:
         kernel = _dense(builder.backend, loops, spec)
     else:
 
-        def staged(x: Layout, y: Layout, stages: Sequence[RealStage]) -> Kernel:
+        def staged(x: Layout, y: Layout, stages: Sequence[RealStage]) -> KernelSource:
             return dense.integer(replace(spec, x=x, y=y), loops, stages)
 
         kernel = IntegerProduct(window.kernel, staged, is_dense=True)
@@ -106,7 +106,7 @@ def conv(builder: ProgramBuilder, node: ir.Node) -> None:
 
     is_depthwise = _is_depthwise(weights.shape, groups)
 
-    def layer(x: Layout, y: Layout, stages: Sequence[RealStage]) -> Kernel:
+    def layer(x: Layout, y: Layout, stages: Sequence[RealStage]) -> KernelSource:
         if is_depthwise:
             return depthwise.real(x, y, window, builder.isa, weights, bias, functions_of(stages))
         loops = Dense(window, len(weights), groups, builder.isa, BFLOAT_BYTES if pairs else FLOAT_BYTES)
@@ -127,15 +127,15 @@ def product(builder: ProgramBuilder, node: ir.Node) -> None:
     if not builder.layouts[source].is_io:
         source = builder.row_major(source)
     if integer(node, "transA", 0):
-        raise Unsupported("only products of rows with one constant matrix have a kernel")
+        raise UnsupportedOp("only products of rows with one constant matrix have a kernel")
     weights = weights if integer(node, "transB", 0) else weights.T
     bias = bias_of_rows(builder, node, len(weights))
-    given, layout = builder.layouts[source], rows(builder, node, "float32")
-    loops = Dense(vectors(given), len(weights), 1, builder.isa, FLOAT_BYTES)
+    layout_in, layout = builder.layouts[source], rows(builder, node, "float32")
+    loops = Dense(vectors(layout_in), len(weights), 1, builder.isa, FLOAT_BYTES)
     scaled = np.asarray(weights * np.float32(number(node, "alpha", 1.0)))
     planes = scaled.reshape(*scaled.shape, 1, 1)
 
-    def layer(x: Layout, y: Layout, stages: Sequence[RealStage]) -> Kernel:
+    def layer(x: Layout, y: Layout, stages: Sequence[RealStage]) -> KernelSource:
         return dense.real(x, y, loops, planes, bias, stages)
 
     builder.add(RealLayer(loops.window.kernel, layer, is_dense=True), [source], str(node.outputs[0].name), layout)
@@ -147,13 +147,13 @@ def bias_of_rows(builder: ProgramBuilder, node: ir.Node, outputs: int) -> np.nda
         return np.zeros(outputs, np.float32)
     constant = builder.number(node.inputs[2])
     if constant.size > max(constant.shape[-1:], default=1):
-        raise Unsupported("its bias differs from row to row")
+        raise UnsupportedOp("its bias differs from row to row")
     return np.asarray(np.broadcast_to(constant.reshape(-1), (outputs,)) * number(node, "beta", 1.0), np.float32)
 
 
 def _product_of_activations(builder: ProgramBuilder, node: ir.Node) -> None:
     if node.op_type != "MatMul":
-        raise Unsupported("of two tensors that vary, only a MatMul has a kernel")
+        raise UnsupportedOp("of two tensors that vary, only a MatMul has a kernel")
     if kv_attention.product(builder, node):
         return
     first, second, output = *node.inputs, node.outputs[0]
@@ -176,10 +176,10 @@ def rows(builder: ProgramBuilder, node: ir.Node, dtype: str) -> Layout:
     return Layout(builder.shape(node.outputs[0]), dtype, row_major=True)
 
 
-def vectors(given: Layout) -> Window:
+def vectors(inputs: Layout) -> Window:
     """Rows of a row-major value as the pixels of a plane with its channels last."""
-    channels = given.shape[-1]
-    return Window(channels, (1, given.elements // channels))
+    channels = inputs.shape[-1]
+    return Window(channels, (1, inputs.elements // channels))
 
 
 def _in_pairs(builder: ProgramBuilder, node: ir.Node, inputs: int) -> str | None:

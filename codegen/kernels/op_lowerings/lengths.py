@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from ptqc.codegen.kernels.families import move, sizes
 from ptqc.codegen.kernels.program_builder import ProgramBuilder
-from ptqc.codegen.program.program import Unsupported
+from ptqc.codegen.program.program import UnsupportedOp
 from ptqc.ir.nodes import input_of
 from ptqc.runtime.lengths import at
 
@@ -22,9 +22,9 @@ def strided(builder: ProgramBuilder, node: ir.Node) -> None:
     runs: list[list[int]] = []
     for place, point in enumerate(builder.points):
         starts, ends = (builder.number_at(value, place).tolist() for value in node.inputs[1:3])
-        found, first = [at(size, point) for size in whole], [0] * len(whole)
+        result, first = [at(size, point) for size in whole], [0] * len(whole)
         for axis, start, end, stride in zip(axes, starts, ends, strides, strict=True):
-            first[axis] = slice(start, end, stride).indices(found[axis])[0]
+            first[axis] = slice(start, end, stride).indices(result[axis])[0]
         runs.append(first)
     starting = [builder.fitted(column) for column in zip(*runs, strict=True)]
     step = [1] * len(whole)
@@ -68,7 +68,7 @@ def steps(builder: ProgramBuilder, node: ir.Node) -> None:
     first, _, step = (builder.numbers_of(value) for value in node.inputs)
     y = builder.whole_output(node.outputs[0], builder.dtype(node.outputs[0]))
     if not isinstance(step[0], int):
-        raise Unsupported("its step varies")
+        raise UnsupportedOp("its step varies")
     builder.add_as(sizes.steps(y, first[0], step[0]), [], node.outputs[0], y)
 
 
@@ -76,7 +76,7 @@ def filled(builder: ProgramBuilder, node: ir.Node) -> None:
     """ConstantOfShape of a shape that follows from the lengths of a call."""
     dtype = builder.dtype(node.outputs[0])
     builder.numbers_of(node.inputs[0])
-    given = node.attributes.get("value")
-    value = np.zeros(1, dtype) if given is None else given.as_tensor().numpy().astype(dtype)
+    operand = node.attributes.get("value")
+    value = np.zeros(1, dtype) if operand is None else operand.as_tensor().numpy().astype(dtype)
     y = builder.whole_output(node.outputs[0], dtype)
     builder.add_as(sizes.filled(y, value), [], node.outputs[0], y)

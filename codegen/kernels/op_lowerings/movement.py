@@ -12,7 +12,7 @@ from ptqc.codegen.kernels.pending import Alias, Concat, MaxPool, NearestResize, 
 from ptqc.codegen.kernels.program_builder import ProgramBuilder
 from ptqc.codegen.program.constants import Arranged, IndexSource, Order, Stored
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Unsupported
+from ptqc.codegen.program.program import UnsupportedOp
 from ptqc.ir.nodes import input_of, integer, integers, producer, text
 from ptqc.runtime.lengths import varies
 
@@ -42,8 +42,8 @@ def transpose(builder: ProgramBuilder, node: ir.Node) -> None:
     order = [axis - outer for axis in axes[outer:]]
     if outer:
         source = builder.operand(node.inputs[0])
-        given = builder.layouts[source]
-        if [order.index(axis) for axis in given.order] == sorted(order):
+        layout_in = builder.layouts[source]
+        if [order.index(axis) for axis in layout_in.order] == sorted(order):
             _rename_axes(builder, node, source)
             return
     builder.apply(node, lambda x, y: move.transpose(x, y, order), outer=outer)
@@ -51,8 +51,8 @@ def transpose(builder: ProgramBuilder, node: ir.Node) -> None:
 
 def _rename_axes(builder: ProgramBuilder, node: ir.Node, source: str) -> None:
     """Transpose of a value that lies in memory as the row-major result does."""
-    given = builder.layouts[source]
-    layout = Layout(builder.shape(node.outputs[0]), given.dtype, row_major=True)
+    x = builder.layouts[source]
+    layout = Layout(builder.shape(node.outputs[0]), x.dtype, row_major=True)
     builder.add(Alias(builder.isa), [source], str(node.outputs[0].name), layout)
 
 
@@ -102,11 +102,11 @@ def _own_elements(
 ) -> list[np.ndarray]:
     """For each axis of a padded value, the places of the input that its elements come from."""
     if _is_of_any_size(builder, node):
-        raise Unsupported("padding of what varies in size has a kernel for constants only")
+        raise UnsupportedOp("padding of what varies in size has a kernel for constants only")
     places = []
     for size, front, back in zip(builder.sizes(node.inputs[0]), before, after, strict=True):
-        kept = np.arange(max(0, -front), size - max(0, -back))
-        places.append(np.pad(kept, (max(0, front), max(0, back)), mode))
+        remaining = np.arange(max(0, -front), size - max(0, -back))
+        places.append(np.pad(remaining, (max(0, front), max(0, back)), mode))
     return places
 
 
@@ -177,7 +177,7 @@ def concat(builder: ProgramBuilder, node: ir.Node) -> None:
     if not builder.outer(*node.inputs, node.outputs[0], touched=axis == BATCH):
         parts = [builder.whole(value) for value in node.inputs]
         joined = Concat(builder.isa, axis)
-        builder.add_whole(joined, [name for name, _ in parts], [given for _, given in parts], node.outputs[0])
+        builder.add_whole(joined, [name for name, _ in parts], [operand for _, operand in parts], node.outputs[0])
         return
     names = builder.joinable(_parts(builder, node))
     first = builder.layouts[names[0]]
@@ -189,9 +189,9 @@ def concat(builder: ProgramBuilder, node: ir.Node) -> None:
 
 def _parts(builder: ProgramBuilder, node: ir.Node) -> list[str]:
     """The inputs of a concatenation, all of one type."""
-    found = [builder.in_bfloat16(value) if builder.isa.bfloats else None for value in node.inputs]
-    names = [name for name in found if name is not None]
-    return names if len(names) == len(found) else [builder.read(value) for value in node.inputs]
+    results = [builder.in_bfloat16(value) if builder.isa.bfloats else None for value in node.inputs]
+    names = [name for name in results if name is not None]
+    return names if len(names) == len(results) else [builder.read(value) for value in node.inputs]
 
 
 def split(builder: ProgramBuilder, node: ir.Node) -> None:
@@ -204,14 +204,12 @@ def split(builder: ProgramBuilder, node: ir.Node) -> None:
         part = StridedSlice(builder.isa, starts, [1] * len(starts))
         start += builder.sizes(value)[axis]
         if not outer:
-            source, given = builder.whole(node.inputs[0])
-            builder.add_whole(part, [source], [given], value)
+            source, x = builder.whole(node.inputs[0])
+            builder.add_whole(part, [source], [x], value)
             continue
         source = builder.operand(node.inputs[0], stored=True)
-        given = builder.layouts[source]
-        builder.add(
-            part, [source], str(value.name), Layout(builder.shape(value), given.dtype, row_major=given.row_major)
-        )
+        x = builder.layouts[source]
+        builder.add(part, [source], str(value.name), Layout(builder.shape(value), x.dtype, row_major=x.row_major))
 
 
 def depth_to_space(builder: ProgramBuilder, node: ir.Node) -> None:
@@ -224,7 +222,7 @@ def depth_to_space(builder: ProgramBuilder, node: ir.Node) -> None:
 def largest(builder: ProgramBuilder, node: ir.Node) -> None:
     """MaxPool over one or two axes."""
     if len(node.outputs) > 1:
-        raise Unsupported("its indices have no kernel")
+        raise UnsupportedOp("its indices have no kernel")
     name = builder.read(node.inputs[0])
     border = LOWEST[builder.layouts[name].dtype]
     source, window = slide(builder, node, name, integers(node, "kernel_shape", []), border)

@@ -11,7 +11,7 @@ from ptqc.codegen.kernels.op_lowerings.sliding import slide
 from ptqc.codegen.kernels.pending import Binary, PendingKernel, RowBinary, Unary, VectorBinary
 from ptqc.codegen.kernels.program_builder import ProgramBuilder
 from ptqc.codegen.program.layout import BFLOAT16, ROUNDED, Layout
-from ptqc.codegen.program.program import Unsupported, Window
+from ptqc.codegen.program.program import UnsupportedOp, Window
 from ptqc.ir.nodes import input_of, integer, integers, number, only_consumer, required, text
 from ptqc.ir.operators import clip_bounds
 
@@ -40,16 +40,16 @@ def _gate(builder: ProgramBuilder, node: ir.Node) -> tuple[ir.Value, Function] |
     for own, other in (node.inputs, node.inputs[::-1]):
         if _is_one_and_erf(builder, own, other, node):
             return required(own), Function(TWICE_GELU)
-        found = builder.reals.get(str(required(other).name))
-        if found is not None and found[0] is own and only_consumer(required(other)) is node:
-            return found[0], found[1].gating()
+        result = builder.reals.get(str(required(other).name))
+        if result is not None and result[0] is own and only_consumer(required(other)) is node:
+            return result[0], result[1].gating()
     return None
 
 
 def _is_one_and_erf(builder: ProgramBuilder, x: ir.Value | None, value: ir.Value | None, reader: ir.Node) -> bool:
     """Whether a value that nothing else reads is 1 + erf(x / √2): twice what Gelu multiplies x with."""
     total = _only_maker(value, "Add", reader)
-    erf = next((found for v in total.inputs if (found := _only_maker(v, "Erf", total))), None) if total else None
+    erf = next((result for v in total.inputs if (result := _only_maker(v, "Erf", total))), None) if total else None
     if total is None or erf is None or not _has_number(builder, total, 1.0):
         return False
     for op_type, factor in (("Div", 2**0.5), ("Mul", 0.5**0.5)):
@@ -75,7 +75,7 @@ def _numbers(node: ir.Node) -> list[float]:
     if node.op_type == "Clip":
         bounds = clip_bounds(node)
         if bounds is None:
-            raise Unsupported("its bounds are not constant")
+            raise UnsupportedOp("its bounds are not constant")
         return [min(max(bound, -LARGEST_FLOAT), LARGEST_FLOAT) for bound in bounds]
     if node.op_type == "HardSwish":
         return [1 / 6, 0.5]
@@ -111,36 +111,36 @@ def binary(builder: ProgramBuilder, node: ir.Node) -> None:
     output, constant = node.outputs[0], None
     varying = [value for value in node.inputs if not builder.is_constant(value)]
     lead = outer(builder, varying, output)
-    names, given = operands(builder, varying, output, lead, stored=True)
-    layout = Layout(builder.sizes(output)[lead:], "float32", row_major=given[0].row_major)
+    names, layouts = operands(builder, varying, output, lead, stored=True)
+    layout = Layout(builder.sizes(output)[lead:], "float32", row_major=layouts[0].row_major)
     for place, value in enumerate(node.inputs):
         if builder.is_constant(value):
             constant = place, _array(builder.number(value), len(layout.shape), lead)
-    if (kernel := _fusible(builder, node, given, layout, constant)) is not None:
+    if (kernel := _fusible(builder, node, layouts, layout, constant)) is not None:
         builder.add(kernel, names, str(output.name), layout)
         return
-    builder.add_as(functions.binary(node.op_type, given, layout, builder.isa, constant), names, output, layout)
+    builder.add_as(functions.binary(node.op_type, layouts, layout, builder.isa, constant), names, output, layout)
 
 
 def _fusible(
     builder: ProgramBuilder,
     node: ir.Node,
-    given: Sequence[Layout],
+    inputs: Sequence[Layout],
     layout: Layout,
     constant: tuple[int, np.ndarray] | None,
 ) -> PendingKernel | None:
     """A kernel that may become part of others, where it goes from element to element of one value, or of two."""
-    wide = [x for x in given if x.shape == layout.shape]
+    wide = [x for x in inputs if x.shape == layout.shape]
     if not wide or layout.shape != builder.shape(node.outputs[0]):
         return None
     if constant is not None:
         return _with_constant(builder, node, layout, *constant)
-    if len(wide) == len(given):
+    if len(wide) == len(inputs):
         return Binary(builder.isa, node.op_type)
-    (by_row,) = (place for place, x in enumerate(given) if x.shape != layout.shape)
-    if not layout.row_major or given[by_row].shape != (*layout.shape[:-1], 1):
+    (by_row,) = (place for place, x in enumerate(inputs) if x.shape != layout.shape)
+    if not layout.row_major or inputs[by_row].shape != (*layout.shape[:-1], 1):
         return None
-    built = functions.binary(node.op_type, given, layout, builder.isa)
+    built = functions.binary(node.op_type, inputs, layout, builder.isa)
     return RowBinary(builder.isa, node.op_type, by_row, built)
 
 
@@ -182,7 +182,7 @@ def array(constant: np.ndarray, rank: int, outer: int) -> np.ndarray:
     """A constant operand for one sample, with `rank` axes."""
     shape = (1,) * (rank + outer - constant.ndim) + constant.shape
     if outer and shape[0] != 1:
-        raise Unsupported("its constant differs from sample to sample")
+        raise UnsupportedOp("its constant differs from sample to sample")
     return constant.reshape(shape[outer:])
 
 
@@ -226,7 +226,7 @@ def fold(builder: ProgramBuilder, node: ir.Node) -> None:
     y = Layout(builder.sizes(node.outputs[0])[outer:], x.dtype, row_major=True)
     inner = [axis - outer for axis in axes]
     if x.dtype not in reductions.TYPES or (x.dtype != "float32" and node.op_type in reductions.FOR_REALS_ONLY):
-        raise Unsupported(f"of {x.dtype} it has no kernel")
+        raise UnsupportedOp(f"of {x.dtype} it has no kernel")
     is_run = rank and inner and inner == list(range(inner[0], inner[-1] + 1))
     if x.dtype == "float32" and is_run and node.op_type in rows.FOLDS:
         kernel = rows.fold(node.op_type, x, y, builder.isa, inner[0], inner[-1])
@@ -237,8 +237,8 @@ def fold(builder: ProgramBuilder, node: ir.Node) -> None:
 
 def _axes(builder: ProgramBuilder, node: ir.Node) -> list[int]:
     """Axes of a reduction: all of them where none is named, unless that means none."""
-    given, rank = input_of(node, 1), len(builder.sizes(node.inputs[0]))
-    chosen = builder.number(given).tolist() if given is not None else integers(node, "axes", [])
+    operand, rank = input_of(node, 1), len(builder.sizes(node.inputs[0]))
+    chosen = builder.number(operand).tolist() if operand is not None else integers(node, "axes", [])
     if not chosen and not integer(node, "noop_with_empty_axes", 0):
         return list(range(rank))
     return sorted(axis % rank for axis in chosen)
@@ -263,12 +263,12 @@ def normalize(builder: ProgramBuilder, node: ir.Node) -> None:
     sizes = builder.sizes(node.inputs[0])
     axis = integer(node, "axis", -1) % len(sizes)
     if len([value for value in node.outputs if value.name]) > 1:
-        raise Unsupported("only its result has a kernel")
+        raise UnsupportedOp("only its result has a kernel")
     outer = builder.outer(node.inputs[0], touched=axis == 0)
     source = builder.row_major(builder.real(node.inputs[0]))
     scale = np.broadcast_to(builder.number(node.inputs[1]), sizes[axis:])
-    given = input_of(node, 2)
-    bias = np.zeros_like(scale) if given is None else np.broadcast_to(builder.number(given), scale.shape)
+    operand = input_of(node, 2)
+    bias = np.zeros_like(scale) if operand is None else np.broadcast_to(builder.number(operand), scale.shape)
     epsilon = number(node, "epsilon", 1e-5)
     builder.apply(
         node,

@@ -11,7 +11,7 @@ from ptqc.codegen.kernels.pending import StridedSlice
 from ptqc.codegen.kernels.program_builder import ProgramBuilder
 from ptqc.codegen.program.constants import Arranged, IndexSource, Order, ScaledPanels, Stored
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Unsupported
+from ptqc.codegen.program.program import UnsupportedOp
 from ptqc.codegen.program.recurrent import (
     BIASES,
     CELLS,
@@ -33,45 +33,45 @@ LAST_GATE = 2  # of a GRU
 def emit(builder: ProgramBuilder, node: ir.Node) -> None:
     """All of it."""
     if builder.isa.by_element:
-        raise Unsupported(refusal(node) or "its steps depend on each other")
+        raise UnsupportedOp(refusal(node) or "its steps depend on each other")
     _check(builder, node)
-    name, given = builder.whole(node.inputs[0])
+    name, operand = builder.whole(node.inputs[0])
     cell, weights = CELLS[node.op_type], _weights(builder, node)
-    steps, texts, _ = given.shape
+    steps, texts, _ = operand.shape
     hidden, count = weights.hidden, len(weights.is_reverse)
     before = [builder.whole(node.inputs[place]) for place in FIRST[: len(cell.states)] if input_of(node, place)]
     has_cells = len(cell.states) > 1
     states = Layout((steps + has_cells, count, texts, hidden), "float32", row_major=True)
-    kernel = recurrent.states(node.op_type, given, [layout for _, layout in before], states, weights, builder.isa)
+    kernel = recurrent.states(node.op_type, operand, [layout for _, layout in before], states, weights, builder.isa)
     inputs = [name, *(source for source, _ in before)]
     all_of = _output(node, 0)
     if all_of is not None and not has_cells:  # the states are what the node gives
-        made = str(all_of.name)
-        builder.add_whole(kernel, inputs, [given], all_of)
+        result = str(all_of.name)
+        builder.add_whole(kernel, inputs, [operand], all_of)
     else:
-        made = f"{output_name(node)}@states"
-        builder.add(kernel, inputs, made, states)
+        result = f"{output_name(node)}@states"
+        builder.add(kernel, inputs, result, states)
         if all_of is not None:
-            builder.add_whole(StridedSlice(builder.isa, [0] * 4, [1] * 4), [made], [states], all_of)
+            builder.add_whole(StridedSlice(builder.isa, [0] * 4, [1] * 4), [result], [states], all_of)
     for place, behind, is_reverse in ((1, steps, weights.is_reverse), (2, steps + 1, [False] * count)):
         if (output := _output(node, place)) is not None:
             layout = builder.whole_output(output, "float32")
-            builder.add_whole(recurrent.last(states, layout, is_reverse, behind), [made], [states], output)
+            builder.add_whole(recurrent.last(states, layout, is_reverse, behind), [result], [states], output)
 
 
 def _check(builder: ProgramBuilder, node: ir.Node) -> None:
-    """Raises Unsupported for what the kernel does not compute."""
+    """Raises UnsupportedOp for what the kernel does not compute."""
     if builder.axes.batch is not None:
-        raise Unsupported("it has an axis of steps in front")
+        raise UnsupportedOp("it has an axis of steps in front")
     if varies(builder.sizes(node.inputs[0])):
-        raise Unsupported("its inputs vary in size")
+        raise UnsupportedOp("its inputs vary in size")
     if builder.dtype(node.inputs[0]) != "float32":
-        raise Unsupported("it computes in float32 only")
+        raise UnsupportedOp("it computes in float32 only")
     has_first = [input_of(node, place) is not None for place in FIRST[: len(CELLS[node.op_type].states)]]
     if len(set(has_first)) > 1:
-        raise Unsupported("one of its first states is missing")
+        raise UnsupportedOp("one of its first states is missing")
     if (reason := refusal_with(node, int(builder.sizes(node.inputs[0])[0]))) is not None:
-        raise Unsupported(reason)
+        raise UnsupportedOp(reason)
 
 
 def _weights(builder: ProgramBuilder, node: ir.Node) -> recurrent.RecurrentWeights:
@@ -80,8 +80,8 @@ def _weights(builder: ProgramBuilder, node: ir.Node) -> recurrent.RecurrentWeigh
     is_reverse = [direction == "r" for direction in directions_of(node)]
     count, rows = len(is_reverse), gates * hidden
     plain = np.zeros((count, 2 * rows), np.float32)
-    given = builder.number(node.inputs[BIASES]) if input_of(node, BIASES) is not None else plain
-    of_x, of_h = np.split(given.reshape(count, 2 * gates, hidden), 2, axis=1)
+    operand = builder.number(node.inputs[BIASES]) if input_of(node, BIASES) is not None else plain
+    of_x, of_h = np.split(operand.reshape(count, 2 * gates, hidden), 2, axis=1)
     bias = of_x + of_h
     if is_linear(node):
         bias = np.concatenate([bias[:, :LAST_GATE], of_x[:, LAST_GATE:], of_h[:, LAST_GATE:]], 1)

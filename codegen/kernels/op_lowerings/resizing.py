@@ -10,7 +10,7 @@ from ptqc.codegen.kernels.pending import NearestResize
 from ptqc.codegen.kernels.program_builder import ProgramBuilder
 from ptqc.codegen.program.folding import opened, standalone
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Unsupported
+from ptqc.codegen.program.program import UnsupportedOp
 from ptqc.ir.nodes import text
 
 Shape = Sequence[int]
@@ -22,7 +22,7 @@ def resize(builder: ProgramBuilder, node: ir.Node) -> None:
     """Resize to the nearest element, or by interpolation."""
     mode = text(node, "mode", "nearest")
     if mode not in ("nearest", *SEPARABLE) or text(node, "coordinate_transformation_mode", "") == "tf_crop_and_resize":
-        raise Unsupported("cropping has no kernel")
+        raise UnsupportedOp("cropping has no kernel")
     before, after = builder.sizes(node.inputs[0]), builder.sizes(node.outputs[0])
     outer = builder.outer(node.inputs[0], node.outputs[0], touched=before[0] != after[0])
     resized = _oracle(builder, node)
@@ -59,8 +59,8 @@ def _interpolate(builder: ProgramBuilder, node: ir.Node, resized: Resized, outer
         weights, shape = _weights(resized, axis, before, after), list(x.shape)
         shape[axis - outer] = after[axis]
         y = Layout(tuple(shape), "float32", row_major=True)
-        made = str(output.name) if y.shape == after[outer:] else f"{output.name}@{axis}"
-        name = builder.add(resample.along(x, y, axis - outer, weights), [name], made, y)
+        result = str(output.name) if y.shape == after[outer:] else f"{output.name}@{axis}"
+        name = builder.add(resample.along(x, y, axis - outer, weights), [name], result, y)
         x = y
     builder.layouts[name] = Layout(builder.shape(output), "float32", row_major=True)
 

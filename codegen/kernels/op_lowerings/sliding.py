@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from ptqc.codegen.kernels.program_builder import ProgramBuilder
-from ptqc.codegen.program.program import Unsupported, Window
+from ptqc.codegen.program.program import UnsupportedOp, Window
 from ptqc.ir.nodes import integers, text
 from ptqc.runtime.lengths import varies
 
@@ -18,10 +18,10 @@ def slide(
     """The value `name` as a plane with the node's padding, and how a window of this size moves over it."""
     builder.check_one_sample(node.inputs[0])
     if varies(builder.sizes(node.inputs[0])):
-        raise Unsupported("windows slide over planes of one size")
+        raise UnsupportedOp("windows slide over planes of one size")
     rank = len(kernel)
     if rank not in (1, 2) or text(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
-        raise Unsupported("only windows over one or two axes with explicit padding have a kernel")
+        raise UnsupportedOp("only windows over one or two axes with explicit padding have a kernel")
     pads = integers(node, "pads", [0] * (2 * rank))
     before, after = _pair(pads[:rank], 0), _pair(pads[rank:], 0)
     strides, dilations = (_pair(integers(node, key, [1] * rank), 1) for key in ("strides", "dilations"))

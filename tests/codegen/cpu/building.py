@@ -10,7 +10,7 @@ import pytest
 
 from ptqc.codegen.cpu import isa, worker
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.writing import PROCESSOR, Kernel
+from ptqc.codegen.kernels.writing import PROCESSOR, KernelSource
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Program, ProgramStep
 from ptqc.codegen.targets import TargetOutput
@@ -34,7 +34,7 @@ def best_and_slowly_least(sets: Sequence[Isa]) -> list[Any]:
 class Case:
     """A kernel, the layouts and values of its inputs (batch first), and the layout of its output."""
 
-    kernel: Kernel
+    kernel: KernelSource
     given: Sequence[Layout]
     values: Sequence[np.ndarray]
     output: Layout

@@ -18,7 +18,7 @@ from ptqc.codegen.cpu import isa, worker
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.int16_accumulation import Int16Accumulation
 from ptqc.codegen.kernels.tiling import Dense
-from ptqc.codegen.kernels.writing import PROCESSOR, Grid
+from ptqc.codegen.kernels.writing import PROCESSOR, KernelGrid
 from ptqc.codegen.program import constants
 from ptqc.codegen.program.constants import Arranged, IndexSource, Nibbles, Order, ScaledPanels, Stored
 from ptqc.codegen.program.indexed import Indexed, smallest
@@ -162,7 +162,7 @@ def test_loading_gives_the_constants_back(tmp_path: Path) -> None:
     stored += [Nibbles(Arranged(every_code(bits, 192), straight(192)), 32) for bits in (2, 3, 4)]
     layout = Layout((4,), "uint8")
 
-    def body(grid: Grid, *buffers: Any) -> None:
+    def body(grid: KernelGrid, *buffers: Any) -> None:
         with T.serial(grid.batch) as sample:
             T.buffer_store(buffers[-1], T.uint8(0), [sample, T.int32(0)])
 

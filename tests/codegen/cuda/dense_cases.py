@@ -13,7 +13,7 @@ from ptqc.codegen.cuda.coded_layer import CodedLayer
 from ptqc.codegen.cuda.packed_weights import Coding, PairCoding
 from ptqc.codegen.cuda.tiles import TileCut, Tiles
 from ptqc.codegen.kernels.requantization import Requantization
-from ptqc.codegen.kernels.writing import Kernel
+from ptqc.codegen.kernels.writing import KernelSource
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Window
 
@@ -130,7 +130,7 @@ class Drawn:
         """What computes it."""
         return CodedLayer(*self.layouts, window, weights, self.numbers)
 
-    def case(self, kernel: Kernel) -> Case:
+    def case(self, kernel: KernelSource) -> Case:
         """With the kernel that is to compute it."""
         return Case(kernel.compile(CUDA.loops), *self.layouts, self.x, self.wanted)
 

@@ -15,14 +15,14 @@ from ptqc.codegen.cuda import costs
 from ptqc.codegen.cuda.backend import CUDA
 from ptqc.codegen.kernels.backend import LayerSpec
 from ptqc.codegen.kernels.requantization import Requantization
-from ptqc.codegen.kernels.writing import Kernel
+from ptqc.codegen.kernels.writing import KernelSource
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Window
 
 LARGE, SMALL = Window(512, (32, 32)), Window(16, (3, 3))
 
 
-def kernel_of(window: Window, weights: np.ndarray) -> Kernel:
+def kernel_of(window: Window, weights: np.ndarray) -> KernelSource:
     """The kernel of a layer, as the target chooses it."""
     outputs = len(weights)
     x, y = Layout((window.channels, *window.size), "uint8"), Layout((outputs, *window.output), "uint8")

@@ -12,7 +12,7 @@ from test_cuda_target import needs_nvcc
 
 from ptqc.codegen.cuda.weight_only import WeightOnly, product
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Unsupported
+from ptqc.codegen.program.program import UnsupportedOp
 
 # Of one kernel for one chip, outside of its loop.
 FEW_SPILLS = 16
@@ -73,5 +73,5 @@ def test_scales_of_sixteen_outputs_lie_side_by_side() -> None:
 )
 def test_other_sizes_are_declined(bits: int, inputs: int, block: int, told: str) -> None:
     x, y = Layout((inputs,), "float16", row_major=True), Layout((16,), "float32", row_major=True)
-    with pytest.raises(Unsupported, match=told):
+    with pytest.raises(UnsupportedOp, match=told):
         product(x, y, WeightOnly(bits, 16, inputs, block, 8), np.zeros((16, inputs), np.int8), np.ones((16, 1)))
