@@ -24,7 +24,7 @@ MESSAGE = 1 << 20
 # What workers of a kind import. They themselves are left out: they are run, not imported.
 IMPORTS = {
     "cpu": (
-        "ptqc.codegen.cpu.cache",
+        "ptqc.codegen.cpu.package",
         "ptqc.codegen.cpu.tuning",
         "ptqc.codegen.kernels.package",
         "ptqc.codegen.kernels.lowering",
@@ -34,12 +34,12 @@ IMPORTS = {
     "cuda": ("ptqc.codegen.cuda.building",),
 }
 KINDS = {
-    "ptqc.codegen.kernels.supported": "cpu",
-    "ptqc.codegen.cpu.worker": "cpu",
-    "ptqc.codegen.cpu.timing_worker": "cpu",
-    "ptqc.codegen.cuda.timing_worker": "cpu",
-    "ptqc.codegen.cuda.worker": "cuda",
-    "ptqc.codegen.cuda.emulation_worker": "cuda",
+    "ptqc.codegen.kernels.lowering:operators": "cpu",
+    "ptqc.codegen.cpu.worker:build": "cpu",
+    "ptqc.codegen.cpu.worker:time": "cpu",
+    "ptqc.codegen.cuda.times:time": "cpu",
+    "ptqc.codegen.cuda.building:build": "cuda",
+    "ptqc.codegen.cuda.verification:compare": "cuda",
 }
 # What decides what is imported and how stand-ins for CUDA are built.
 FIXED = ("PATH", "CXX", "LD_LIBRARY_PATH", "LD_PRELOAD")

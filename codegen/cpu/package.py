@@ -1,5 +1,6 @@
 """From a module to a library: compiled by LLVM, and linked with the threads that it runs on."""
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -9,12 +10,32 @@ from typing import Any
 
 from ptqc.codegen.cpu.isa import KNOWN
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.linking import COMPILED, export
+from ptqc.codegen.kernels.linking import COMPILED, content_key, export, obtain
 from ptqc.errors import TargetError
 from ptqc.utils.machine import machine
 from ptqc.utils.scratch import scratch
+from ptqc.utils.store import Store
 
 THREADS = Path(__file__).with_name("threads.cpp")
+
+
+# What a library is called in the store.
+LIBRARY = "library.so"
+
+
+def write_library(module: Any, isa: Isa, path: Path, store: Store | None) -> None:
+    """Write the library of a module, from the store where it was built before."""
+    obtain(store, _key(module, isa), {LIBRARY: path}, lambda: link(module, isa, path))
+
+
+def _key(module: Any, isa: Isa) -> dict[str, str]:
+    """All that the bytes of a library depend on."""
+    return {
+        "what": "native library",
+        **content_key(module, linker(isa)),
+        "target": str(sorted(isa.target.items())),
+        "threads": hashlib.sha256(THREADS.read_bytes()).hexdigest(),
+    }
 
 
 def link(module: Any, isa: Isa, path: Path) -> None:

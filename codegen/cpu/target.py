@@ -1,6 +1,5 @@
 """Building the cpu target: one child process compiles and verifies, so that a crash or a hang is an error message."""
 
-import json
 import shutil
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -10,15 +9,14 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ptqc.codegen.cpu.isa import several
-from ptqc.codegen.cpu.job_files import WORKER
 from ptqc.codegen.cpu.jobs import NO_TUNING, Choices
 from ptqc.codegen.cpu.options import DEFAULT_CPU, CpuOptions
 from ptqc.codegen.cpu.package import check_compiler
 from ptqc.codegen.cpu.table import DELIVERED, Request
 from ptqc.codegen.cpu.timer import CpuTimer
 from ptqc.codegen.kernels.checks import RowShapes, check_kernels, check_lengths, check_model, check_sizes, settle
-from ptqc.codegen.kernels.job_files import REPORT
-from ptqc.codegen.kernels.jobs import run_job, write_job
+from ptqc.codegen.kernels.jobs import write_job
+from ptqc.codegen.kernels.process import Work
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.program.batching import Batching, batched
 from ptqc.codegen.targets import Target, TargetOutput
@@ -29,6 +27,8 @@ from ptqc.runtime.interface import INTERFACE, KERNELS, TUNING, WEIGHTS, library_
 from ptqc.runtime.runtime import INSTALL
 from ptqc.utils.progress import SILENT_STAGE, Stage
 from ptqc.utils.scratch import scratch
+
+BUILD = Work("ptqc.codegen.cpu.worker:build")
 
 
 def is_present() -> bool:
@@ -77,8 +77,7 @@ def _build(
     with scratch() as temporary:
         job = Path(temporary)
         write_job(job, lowered, exported, samples, choices)
-        run_job(job, WORKER, DELIVERED)
-        reports = json.loads((job / REPORT).read_text())["libraries"]
+        reports = BUILD.run(job, DELIVERED)["libraries"]
         names = [library_file(report["isa"]) for report in reports]
         tables = [TUNING] if (job / TUNING).is_file() else []
         wanted = (*names, WEIGHTS, INTERFACE, KERNELS, *tables)

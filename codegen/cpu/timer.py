@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from ptqc.codegen.cpu.isa import several
-from ptqc.codegen.cpu.job_files import TIMING_WORKER
 from ptqc.codegen.cpu.jobs import Choices
 from ptqc.codegen.cpu.options import CpuOptions
 from ptqc.codegen.cpu.table import DELIVERED, Request
-from ptqc.codegen.kernels.timers import timed
+from ptqc.codegen.kernels.jobs import timed
+from ptqc.codegen.kernels.process import Work
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.program.batching import Batching
 from ptqc.codegen.program.timing import TimedProgram
@@ -19,6 +19,8 @@ from ptqc.errors import TargetError
 from ptqc.execution.onnxruntime import Feeds
 from ptqc.ir.lowered import Lowered
 from ptqc.runtime.runtime import PACKAGE
+
+TIME = Work("ptqc.codegen.cpu.worker:time")
 
 
 @dataclass(frozen=True)
@@ -52,4 +54,4 @@ class CpuTimer:
         def choices(batching: Batching) -> Choices:
             return Choices(batching, self.isa, store, self.tuning)
 
-        return timed(graphs, samples, choices, DELIVERED, TIMING_WORKER, seconds, may_vary=True)
+        return timed(graphs, samples, choices, DELIVERED, TIME, seconds, may_vary=True)

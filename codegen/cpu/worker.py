@@ -1,26 +1,31 @@
-"""The process that runs TVM: a job folder in, a verified library out (`python -m ptqc.codegen.cpu.worker FOLDER`).
+"""What processes of jobs do that run TVM for the target cpu: they build and verify libraries, or time them.
 
-Files of a job: `lowered.onnx`, `job.json`, `values-<i>.npz` (one run of ONNX Runtime each). It writes a library for
-each instruction set, their weights, interface and kernels, what tuning found, and `report.json`, or `error.json`.
+Files of a job that builds: `lowered.onnx`, `job.json`, `values-<i>.npz` (one run of ONNX Runtime each). It writes a
+library for each instruction set, their weights, interface and kernels, and what tuning found. Files of one that times:
+`job.json`, the inputs `values-000.npz`, and a folder for each program, whose library is built there.
 """
 
-import sys
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
 
-from ptqc.codegen.cpu import cache, isa, tuning
+import numpy as np
+
+from ptqc.codegen.cpu import isa, package, tuning
 from ptqc.codegen.cpu.backend import CpuBackend
 from ptqc.codegen.cpu.table import Request, Table, tables_to_json
 from ptqc.codegen.kernels import documents, lowering
-from ptqc.codegen.kernels.assignment import Assignment, telling, write_document
+from ptqc.codegen.kernels.assignment import Assignment
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.job_files import REPORT
+from ptqc.codegen.kernels.package import module
+from ptqc.codegen.kernels.process import JOB, VALUES, write_document
 from ptqc.codegen.program import verify
 from ptqc.codegen.program.listing import Listing
 from ptqc.codegen.program.program import Program, Weights
+from ptqc.codegen.program.timing import time_libraries
 from ptqc.errors import UsageError
 from ptqc.ir.lowered import Lowered
 from ptqc.runtime.interface import INTERFACE, KERNELS, TUNING, WEIGHTS, library_file
@@ -54,7 +59,8 @@ class CpuOrder:
         }
 
 
-def _work(folder: Path) -> None:
+def build(folder: Path) -> dict[str, Any]:
+    """Build and verify the libraries of a program; what is told of each."""
     order = CpuOrder.read(folder)
     programs, store = order.programs(), order.store
     tables = _tables(programs, order.request, store)
@@ -70,9 +76,32 @@ def _work(folder: Path) -> None:
         }
         for chosen, program in programs.items()
     ]
-    write_document(folder / REPORT, {"libraries": reports})
     if tables:
         write_document(folder / TUNING, tables_to_json(tables))
+    return {"libraries": reports}
+
+
+def time(folder: Path) -> dict[str, Any]:
+    """Build the libraries of several programs and let them take turns; times of each."""
+    job = json.loads((folder / JOB).read_text())
+    libraries = [_timed_library(folder / name) for name in job["programs"]]
+    with np.load(folder / VALUES.format(0)) as values:
+        feeds = dict(values)
+    return {"programs": [program.to_json() for program in time_libraries(libraries, feeds, job["seconds"])]}
+
+
+def _timed_library(folder: Path) -> verify.Loaded:
+    """The library of a program, with one thread."""
+    order = CpuOrder.read(folder)
+    ((chosen, program),) = order.programs().items()
+    request = order.request
+    if request.level is not None:
+        table = tuning.measure(program, chosen, request.level, order.store)
+    else:
+        table = request.tables.get(chosen.name, {})
+    program = tuning.tuned(program, table)
+    write(program, chosen, folder, order.store)
+    return verify.Loaded(Listing.of(program), Library.open(folder, threads=1))
 
 
 def _tables(programs: Mapping[Isa, Program], request: Request, store: Store | None) -> Mapping[str, Table]:
@@ -105,7 +134,8 @@ def write_all(programs: Mapping[Isa, Program], folder: Path, store: Store | None
     """Write a library for each instruction set, the best first, and what they share."""
     weights = Weights()
     for chosen, program in programs.items():
-        cache.link(program, chosen, folder / library_file(chosen.name), weights, store)
+        path = folder / library_file(chosen.name)
+        package.write_library(module(program, weights, CpuBackend(chosen).loops), chosen, path, store)
     (folder / WEIGHTS).write_bytes(bytes(weights))
     program = next(iter(programs.values()))
     interface = {
@@ -138,7 +168,3 @@ def _tuning(table: Table | None) -> dict[str, Any]:
     if table is None:
         return {}
     return {"tuned": {"kernels": len(table), "of_first": sorted(t.of_first for t in table.values() if t.of_first < 1)}}
-
-
-if __name__ == "__main__":
-    telling(_work, Path(sys.argv[1]))

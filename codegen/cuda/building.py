@@ -8,19 +8,19 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ptqc.codegen.cuda import cache, tuning, verification
+from ptqc.codegen.cuda import package, tuning, verification
 from ptqc.codegen.cuda.backend import CUDA
 from ptqc.codegen.cuda.emulator.opening import PTX, ROOM, open_image
 from ptqc.codegen.cuda.emulator.ptx import NotEmulated
-from ptqc.codegen.cuda.job_files import TARGET
+from ptqc.codegen.cuda.isa import TARGET
 from ptqc.codegen.cuda.machine_code import KernelCode
 from ptqc.codegen.cuda.predictions import predicted
 from ptqc.codegen.cuda.times_table import GpuTimes
 from ptqc.codegen.cuda.toolkit import Image, Toolkit
 from ptqc.codegen.kernels import documents, lowering
-from ptqc.codegen.kernels.assignment import Assignment, write_document
-from ptqc.codegen.kernels.job_files import REPORT
+from ptqc.codegen.kernels.assignment import Assignment
 from ptqc.codegen.kernels.package import module
+from ptqc.codegen.kernels.process import write_document
 from ptqc.codegen.kernels.writing import PROCESSOR, Loops
 from ptqc.codegen.program.listing import Listing
 from ptqc.codegen.program.program import Program, Weights
@@ -45,8 +45,8 @@ class Delivered:
         return Loaded(Listing.of(self.program).summed_exactly, open_image(self.folder, self.image.path, self.image.ptx))
 
 
-def build(folder: Path) -> None:
-    """Do a job. Raises TargetError and VerificationError."""
+def build(folder: Path) -> dict[str, Any]:
+    """Build and verify the library of a job; what is told of it. Raises TargetError and VerificationError."""
     assignment, toolkit = Assignment.read(folder), Toolkit.require()
     gpus, store = assignment.job["gpus"], Store(Path(assignment.job["store"])) if assignment.job["store"] else None
     program = program_of(assignment)
@@ -61,7 +61,7 @@ def build(folder: Path) -> None:
     write_document(folder / KERNELS, {"libraries": listings, **assignment.job["kept"], **code})
     result = verified(library, assignment.batching.batch or 1)
     report = _report(library, assignment.lowered, toolkit) | (times.report if times is not None else {})
-    write_document(folder / REPORT, report | {"verified": verification.told(result), "verification": result})
+    return report | {"verified": verification.told(result), "verification": result}
 
 
 def program_of(inputs: Assignment) -> Program:
@@ -81,7 +81,9 @@ def write(
     weights = Weights()
     room = folder / ROOM
     room.mkdir()
-    image = cache.link(module(program, weights, unpacking), toolkit, gpus, room, folder / library_file(TARGET), store)
+    image = package.write_library(
+        module(program, weights, unpacking), toolkit, gpus, room, folder / library_file(TARGET), store
+    )
     (folder / WEIGHTS).write_bytes(bytes(weights))
     (folder / PTX).write_bytes(gzip.compress(image.ptx.encode(), mtime=0))
     build = {"isa": TARGET, "machine": "x86_64", "features": []}

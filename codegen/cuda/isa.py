@@ -4,6 +4,8 @@ from typing import Any
 
 from ptqc.codegen.kernels.isa import Isa
 
+# The name of the target.
+TARGET = "cuda"
 # One number to a thread. Nobody counts the registers of a tile of sums but nvcc, which has 255 for a thread.
 BY_ELEMENT = Isa("cuda", "", (), lanes=1, registers=24, working=4, kind="cuda", owner="cuda")
 

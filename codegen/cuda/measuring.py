@@ -9,15 +9,13 @@ from typing import Any
 
 from ptqc.codegen.cuda.building import program_of
 from ptqc.codegen.cuda.gpu_specs import CHIPS
-from ptqc.codegen.cuda.job_files import DONE
 from ptqc.codegen.cuda.times import DeviceTimer
 from ptqc.codegen.cuda.times_table import GpuTimes, MeasuredKernel
 from ptqc.codegen.cuda.toolkit import Toolkit
-from ptqc.codegen.cuda.trials import TimingEffort
+from ptqc.codegen.cuda.trials import DONE, TimingEffort
 from ptqc.codegen.cuda.tuning import tried, tunable
 from ptqc.codegen.cuda.variants import Variant
-from ptqc.codegen.kernels.assignment import Assignment, write_document
-from ptqc.codegen.kernels.job_files import REPORT
+from ptqc.codegen.kernels.assignment import Assignment
 from ptqc.codegen.program.program import Program, ProgramStep
 from ptqc.errors import TargetError
 from ptqc.runtime.cuda import CudaDevice
@@ -99,8 +97,8 @@ class Measuring:
         }
 
 
-def measured(folder: Path) -> None:
-    """Do a job: measure the kernels of its network on its GPU. Raises TargetError where none could be."""
+def measure(folder: Path) -> dict[str, Any]:
+    """Measure the kernels of a job's network on its GPU. Raises TargetError where none could be."""
     assignment = Assignment.read(folder)
     store, effort = Store(Path(assignment.job["store"])), TimingEffort.from_json(assignment.job["effort"])
     if not assignment.batching.is_any:
@@ -111,4 +109,4 @@ def measured(folder: Path) -> None:
     times = Measuring(timer, store, partial(tell, folder / DONE))(program_of(assignment))
     if times.missing and not times.kernels:
         raise TargetError(f"no kernel could be measured on {times.device.name}: {times.missing}")
-    write_document(folder / REPORT, times.to_json())
+    return times.to_json()

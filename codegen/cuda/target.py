@@ -1,6 +1,5 @@
 """Building the cuda target: one child process compiles for all chips and verifies in the emulator."""
 
-import json
 import shutil
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -10,17 +9,16 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ptqc.codegen.cuda.emulator.building import refusal
-from ptqc.codegen.cuda.emulator.opening import PTX
-from ptqc.codegen.cuda.job_files import TARGET as NAME
-from ptqc.codegen.cuda.job_files import WORKER
+from ptqc.codegen.cuda.emulator.opening import PTX, STAND_INS
+from ptqc.codegen.cuda.isa import TARGET as NAME
 from ptqc.codegen.cuda.jobs import CudaChoices
 from ptqc.codegen.cuda.options import AUTO, OFF, CudaOptions
 from ptqc.codegen.cuda.timer import CudaTimer
 from ptqc.codegen.cuda.toolkit import INSTALL, Toolkit
 from ptqc.codegen.cuda.tuner import Tuner
 from ptqc.codegen.kernels import checks
-from ptqc.codegen.kernels.job_files import REPORT
-from ptqc.codegen.kernels.jobs import run_job, write_job
+from ptqc.codegen.kernels.jobs import write_job
+from ptqc.codegen.kernels.process import Work
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.program.batching import Batching, batched
 from ptqc.codegen.targets import Target, TargetOutput
@@ -32,6 +30,9 @@ from ptqc.utils.progress import SILENT_STAGE, Stage
 from ptqc.utils.scratch import scratch
 
 FILES = (library_file(NAME), WEIGHTS, INTERFACE, KERNELS, PTX)
+
+# TVM compiles for CUDA only where the driver's library loads: stand-ins do, on which kernels run without a GPU.
+BUILD = Work("ptqc.codegen.cuda.building:build", before=STAND_INS)
 
 
 class CudaTarget:
@@ -103,8 +104,7 @@ def _build(
     with scratch() as temporary:
         job = Path(temporary)
         write_job(job, lowered, exported, samples, choices)
-        run_job(job, WORKER, NAME)
-        document = json.loads((job / REPORT).read_text())
+        document = BUILD.run(job, NAME)
         wanted = FILES if choices.times is None else (*FILES, TUNING)
         files = {name: Path(shutil.move(job / name, folder / name)) for name in wanted}
     sizes = {name: path.stat().st_size for name, path in files.items()}

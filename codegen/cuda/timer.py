@@ -5,13 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from ptqc.codegen.cuda.emulator.opening import STAND_INS
 from ptqc.codegen.cuda.gpu_specs import CHIPS, gpu_of
-from ptqc.codegen.cuda.job_files import TARGET, TIMING_WORKER
+from ptqc.codegen.cuda.isa import TARGET
 from ptqc.codegen.cuda.jobs import CudaChoices
 from ptqc.codegen.cuda.options import CudaOptions
 from ptqc.codegen.cuda.trials import TimingEffort
 from ptqc.codegen.cuda.tuner import Tuner
-from ptqc.codegen.kernels.timers import timed
+from ptqc.codegen.kernels.jobs import timed
+from ptqc.codegen.kernels.process import Work
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.program.batching import Batching
 from ptqc.codegen.program.timing import TimedProgram
@@ -63,4 +65,6 @@ class CudaTimer:
         def choices(batching: Batching) -> CudaChoices:
             return CudaChoices(batching, self.gpus, store, self.device, EFFORT)
 
-        return timed(graphs, samples, choices, TARGET, TIMING_WORKER, unrolls=True)
+        # Kernels are compiled only to be measured.
+        work = Work("ptqc.codegen.cuda.times:time", before=STAND_INS if self.is_measured else "")
+        return timed(graphs, samples, choices, TARGET, work, unrolls=True)

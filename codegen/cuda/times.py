@@ -13,12 +13,11 @@ import numpy as np
 from ptqc.codegen.cuda import building
 from ptqc.codegen.cuda.building import program_of
 from ptqc.codegen.cuda.gpu_specs import CHIPS, gpu_of
-from ptqc.codegen.cuda.job_files import TRIAL_WORKER
 from ptqc.codegen.cuda.predictions import predicted
 from ptqc.codegen.cuda.toolkit import Toolkit
 from ptqc.codegen.cuda.trials import Axes, KernelTrial, TimedVariant, TimingEffort, TrialJob, TrialTimes
 from ptqc.codegen.kernels.assignment import Assignment
-from ptqc.codegen.kernels.job_files import PROCESS, REPORT
+from ptqc.codegen.kernels.process import JOB, Work
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.listing import Listing
 from ptqc.codegen.program.program import CompiledKernel, Program, ProgramStep
@@ -26,7 +25,6 @@ from ptqc.codegen.program.timing import TimedProgram
 from ptqc.errors import TargetError
 from ptqc.runtime.cuda import ADDRESSES, CudaDevice
 from ptqc.runtime.runtime import PACKAGE
-from ptqc.utils import sandbox
 from ptqc.utils.scratch import scratch
 from ptqc.utils.store import Store
 
@@ -34,6 +32,7 @@ from ptqc.utils.store import Store
 
 # Seconds that a process may take to start, to load kernels and to end.
 GRACE = 120.0
+TRY = Work("ptqc.codegen.cuda.trial_worker:run")
 # By the key of a kernel: a step that has it, and its variants by their labels, the first one first.
 Candidates = Mapping[str, tuple[ProgramStep, Mapping[str, CompiledKernel]]]
 
@@ -76,12 +75,9 @@ class DeviceTimer:
                 return [], str(error)
             trials = tuple(_trial(layouts, key, *result) for key, result in candidates.items())
             TrialJob(trials, replace(self.effort, seconds=seconds), self.device.is_emulator).write(folder)
-            ended = sandbox.run(PROCESS, [TRIAL_WORKER, str(folder)], seconds + GRACE, ADDRESSES)
-            report = folder / REPORT
-            result = json.loads(report.read_text()) if report.is_file() else {}
-        message = str(result.get("problem", ""))
-        problem = f"the process that runs kernels on the GPU {ended.problem}" if ended.problem else message
-        return list(map(TrialTimes.from_json, result.get("trials", ()))), problem
+            results, ended = TRY.attempt(folder, seconds + GRACE, ADDRESSES)
+        problem = f"the process that runs kernels on the GPU {ended}" if ended else str(results["problem"])
+        return list(map(TrialTimes.from_json, results.get("trials", ()))), problem
 
 
 def _program(layouts: Mapping[str, Layout], candidates: Candidates) -> Program:
@@ -163,6 +159,12 @@ class KernelTimer:
 # How long the library of a program takes, and each of its calls: measured on a GPU, or predicted.
 
 NANOSECONDS = 1e3
+
+
+def time(folder: Path) -> dict[str, Any]:
+    """Times of the programs of a job, each in a folder of its own."""
+    folders = [folder / name for name in json.loads((folder / JOB).read_text())["programs"]]
+    return {"programs": [timed(each).to_json() for each in folders]}
 
 
 def timed(folder: Path) -> TimedProgram:

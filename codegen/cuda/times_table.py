@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from ptqc.codegen.cuda.job_files import TARGET
+from ptqc.codegen.cuda.isa import TARGET
 from ptqc.codegen.cuda.trials import TrialTimes
 from ptqc.errors import UsageError
 from ptqc.runtime.cuda import CudaDevice

@@ -1,13 +1,12 @@
 """The process that times kernels on a GPU: a library of them in, times out.
 
-`python -m ptqc.codegen.cuda.trial_worker FOLDER`, see `trials.py`. It needs NumPy, TVM's runtime and CUDA's, and no
-compiler. Variants of a kernel take turns, so that a slower moment slows all; a variant that the GPU does not run, or
-that gives other integers than the first one, is left out with the reason. The report is written after each trial.
+See `trials.py`. It needs NumPy, TVM's runtime and CUDA's, and no compiler. Variants of a kernel take turns, so that a
+slower moment slows all; a variant that the GPU does not run, or that gives other integers than the first one, is left
+out with the reason. The report is written after each trial.
 """
 
 import json
 import statistics
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ptqc.codegen.cuda.trials import KernelTrial, TimingEffort, TrialJob, TrialTimes
-from ptqc.codegen.kernels.job_files import REPORT
+from ptqc.codegen.kernels.process import REPORT
 from ptqc.errors import GpuMemoryError, PtqcError, TargetError
 from ptqc.runtime.cuda import GpuClock, launches, refusal_of
 from ptqc.runtime.cuda_library import CudaLibrary
@@ -135,7 +134,8 @@ def _opened(folder: Path, job: TrialJob) -> CudaLibrary:
     return open_delivered(folder, room)
 
 
-def _work(folder: Path) -> None:
+def run(folder: Path) -> None:
+    """Do a job; its report is written after each trial."""
     job, result, first, problem = TrialJob.read(folder), list[Mapping[str, Any]](), 0, ""
     ends = time.monotonic() + job.effort.seconds
 
@@ -155,7 +155,3 @@ def _work(folder: Path) -> None:
     except PtqcError as error:
         problem = str(error)
     tell()
-
-
-if __name__ == "__main__":
-    _work(Path(sys.argv[1]))

@@ -6,9 +6,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from ptqc.codegen.kernels.job_files import JOB
+from ptqc.codegen.kernels.process import JOB
 
 Axes = tuple[int, ...]
+# The file in which tuning tells what is done.
+DONE = "done.txt"
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
+from ptqc.codegen.cuda.emulator.opening import STAND_INS
 from ptqc.codegen.cuda.gpu_specs import gpu_of
-from ptqc.codegen.cuda.job_files import DONE, TARGET, TUNING_WORKER
+from ptqc.codegen.cuda.isa import TARGET
 from ptqc.codegen.cuda.jobs import EFFORT, CudaChoices
 from ptqc.codegen.cuda.options import AUTO, OFF, QUICK, CudaOptions
 from ptqc.codegen.cuda.times_table import GpuTimes
-from ptqc.codegen.kernels.job_files import JOB, REPORT
-from ptqc.codegen.kernels.jobs import program_job, run_job
+from ptqc.codegen.cuda.trials import DONE
+from ptqc.codegen.kernels.jobs import program_job
+from ptqc.codegen.kernels.process import JOB, Work
 from ptqc.errors import NoKernel, TargetError, UsageError
 from ptqc.execution.onnxruntime import Feeds
 from ptqc.ir.lowered import Lowered
@@ -20,6 +22,9 @@ from ptqc.runtime import cuda
 from ptqc.runtime.cuda import CudaDevice
 from ptqc.utils.progress import SILENT_STAGE, Stage, following
 from ptqc.utils.scratch import scratch
+
+# It compiles kernels; the GPU is another process's.
+TUNE = Work("ptqc.codegen.cuda.measuring:measure", before=STAND_INS)
 
 
 @dataclass(frozen=True)
@@ -92,5 +97,4 @@ def _measured(lowered: Lowered, samples: Sequence[Feeds], choices: CudaChoices, 
         job = Path(temporary)
         (job / JOB).write_text(json.dumps(program_job(job, lowered, samples, choices)))
         with following(job / DONE, stage):
-            run_job(job, TUNING_WORKER, TARGET)
-        return GpuTimes.from_json(json.loads((job / REPORT).read_text()))
+            return GpuTimes.from_json(TUNE.run(job, TARGET))

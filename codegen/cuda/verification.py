@@ -9,23 +9,25 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ptqc.codegen.cuda.emulator.opening import read_ptx
-from ptqc.codegen.cuda.emulator.ptx import modules
+from ptqc.codegen.cuda.emulator.opening import ROOM, STAND_INS, open_delivered, read_ptx
+from ptqc.codegen.cuda.emulator.ptx import NotEmulated, modules
 from ptqc.codegen.kernels import documents
-from ptqc.codegen.kernels.job_files import JOB, REPORT, VALUES
-from ptqc.codegen.kernels.jobs import attempt
+from ptqc.codegen.kernels.process import JOB, VALUES, Work
 from ptqc.codegen.program.emulated import Emulated
 from ptqc.codegen.program.inputs import EDGES
 from ptqc.codegen.program.listing import Listing
 from ptqc.codegen.program.partial import Cropping, PartialRun
-from ptqc.codegen.program.verify import Compared, Loaded, TensorComparison, Values
+from ptqc.codegen.program.verify import Compared, Loaded, TensorComparison, Values, outcomes
 from ptqc.errors import TargetError, VerificationError
 from ptqc.execution.onnxruntime import Feeds
+from ptqc.runtime.cuda_library import NAME
+from ptqc.runtime.interface import KERNELS
 from ptqc.utils.scratch import scratch
 from ptqc.utils.store import write_npz
 from ptqc.utils.text import differences_end_to_end
@@ -136,7 +138,8 @@ CROPPING = Cropping(MOST_OF_CALL, _crop, _left_out)
 
 # A delivered library compared in the emulator, in a process of its own, which alone loads the stand-ins.
 
-WORKER, OUTPUTS = "ptqc.codegen.cuda.emulation_worker", "outputs-{:03}.npz"
+COMPARE = Work("ptqc.codegen.cuda.verification:compare", before=STAND_INS)
+OUTPUTS = "outputs-{:03}.npz"
 
 
 def emulate(folder: Path, listing: Listing, runs: Iterable[Values]) -> Emulated:
@@ -147,9 +150,9 @@ def emulate(folder: Path, listing: Listing, runs: Iterable[Values]) -> Emulated:
             write_npz(job / VALUES.format(count), values)
             count += 1
         (job / JOB).write_text(json.dumps({"library": str(folder.resolve()), "runs": count}))
-        if problem := attempt(job, WORKER):
+        report, problem = COMPARE.attempt(job)
+        if problem:
             raise TargetError(f"the emulator of CUDA kernels {problem}; compare the library on a GPU")
-        report = json.loads((job / REPORT).read_text())
         paths = [job / OUTPUTS.format(index) for index in range(count)]
         outputs = [_read(path) for path in paths if path.is_file()]
     calls = {call.output: call for call in listing.calls}
@@ -157,6 +160,59 @@ def emulate(folder: Path, listing: Listing, runs: Iterable[Values]) -> Emulated:
         [TensorComparison(**{**each, "call": calls[each["call"]]}) for each in run] for run in report["outcomes"]
     ]
     return Emulated(results, outputs, report["cropped"])
+
+
+def compare(job: Path) -> dict[str, Any]:
+    """Compare a delivered library on the values of a job; also writes outputs where whole runs do not take too long."""
+    document = json.loads((job / JOB).read_text())
+    folder, room = Path(document["library"]), job / ROOM
+    room.mkdir()
+    listing = Listing.from_json(json.loads((folder / KERNELS).read_text())["libraries"][NAME])
+    try:
+        loaded = Loaded(listing.summed_exactly, open_delivered(folder, room))
+    except NotEmulated as reason:
+        raise TargetError(f"{reason}; compare it on a GPU") from reason
+    shares: dict[str, float] = {}
+    is_whole = is_small(listing, sum(_samples(job, index, loaded) for index in range(document["runs"])))
+    by_chip = [
+        [_compared(job, index, loaded, is_whole, shares) for index in range(document["runs"])]
+        for _ in each_chip(read_ptx(folder))
+    ]
+    results = [[max(same, key=_wrong) for same in zip(*runs, strict=True)] for runs in zip(*by_chip, strict=True)]
+    return {"outcomes": results, "cropped": shares}
+
+
+def _samples(job: Path, index: int, loaded: Loaded) -> int:
+    with np.load(job / VALUES.format(index)) as archive:
+        return loaded.samples(archive)
+
+
+def _compared(job: Path, index: int, loaded: Loaded, is_whole: bool, shares: dict[str, float]) -> list[dict[str, Any]]:
+    take_order(index)
+    with np.load(job / VALUES.format(index)) as archive:
+        values = dict(archive)
+    if is_whole:
+        return _whole(job, index, loaded, values)
+    run = PartialRun(loaded, CROPPING)
+    message = [_document(outcome) for outcome in run.outcomes(values)]
+    shares |= run.shares
+    return message
+
+
+def _wrong(outcome: Mapping[str, Any]) -> tuple[int, int]:
+    """How much of a tensor differs."""
+    return outcome["wrong"], outcome["chained"]
+
+
+def _whole(job: Path, index: int, loaded: Loaded, values: Values) -> list[dict[str, Any]]:
+    message = [_document(outcome) for outcome in outcomes(loaded, values, {})]
+    write_npz(job / OUTPUTS.format(index), loaded.library.run({name: values[name] for name in loaded.listing.inputs}))
+    return message
+
+
+def _document(outcome: TensorComparison) -> dict[str, Any]:
+    document = asdict(outcome)
+    return document | {"call": outcome.call.output}
 
 
 def check(folder: Path, document: Mapping[str, Any]) -> None:

@@ -1,27 +1,17 @@
-"""What a job says of a network, as the process that runs TVM reads it; how that tells of failures."""
+"""What a job says of a network, as the process that runs TVM reads it."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import onnx_ir as ir
 
-from ptqc.codegen.kernels.job_files import ERROR, JOB, LOWERED
+from ptqc.codegen.kernels.process import JOB, LOWERED
 from ptqc.codegen.program.batching import Batching, Seen
-from ptqc.errors import PtqcError
 from ptqc.formats import Format
 from ptqc.ir.lowered import Lowered
-from ptqc.ir.plan import write_json
-
-
-def telling(work: Callable[[Path], None], folder: Path) -> None:
-    """Do a job; every failure that is told on purpose goes to `error.json`."""
-    try:
-        work(folder)
-    except PtqcError as error:
-        write_document(folder / ERROR, {"kind": type(error).__name__, "message": str(error)})
 
 
 @dataclass(frozen=True)
@@ -40,8 +30,3 @@ class Assignment:
         formats = {name: Format.parse(form) for name, form in job["formats"].items()}
         lowered = Lowered(ir.load(folder / LOWERED), formats, {}, {}, job["layer_constants"], mark=job["mark"])
         return cls(lowered, Seen.from_json(job["values"]), Batching(**job["batching"]), job)
-
-
-def write_document(path: Path, document: Mapping[str, Any]) -> None:
-    """Write a document of a job."""
-    path.write_text(write_json(document), encoding="utf-8")

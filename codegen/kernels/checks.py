@@ -1,6 +1,5 @@
 """What native libraries refuse of a model, before anything is measured or built. target: whose library it is."""
 
-import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.codegen.kernels.job_files import PROCESS
+from ptqc.codegen.kernels.process import Work
 from ptqc.codegen.program.batching import Batching, Seen
 from ptqc.codegen.program.expansion import expanded, is_static
 from ptqc.codegen.program.folding import SIZES, entering
@@ -22,13 +21,13 @@ from ptqc.ir.lowered import Lowered
 from ptqc.ir.nodes import constant, output_name
 from ptqc.ir.operators import is_float
 from ptqc.ir.recorded import with_draws_fed
-from ptqc.utils import sandbox
 from ptqc.utils.scratch import scratch
 
 LOOK_UP_TIME_LIMIT = 120.0
 # Of the inputs of a sample, beyond axis 0.
 RowShapes = tuple[tuple[int, ...], ...]
-KNOWN = "ptqc.codegen.kernels.supported"
+# A process of its own: looking them up loads TVM.
+OPERATORS = Work("ptqc.codegen.kernels.lowering:operators")
 
 
 def check_sizes(row_shapes: Collection[object], target: str) -> None:
@@ -132,11 +131,7 @@ def _computing(model: ir.Model) -> Iterator[ir.Node]:
 def _known(target: str) -> set[str]:
     """Operators that have kernels. Raises TargetError where TVM does not load."""
     with scratch() as folder:
-        path = Path(folder) / "known.json"
-        problem = sandbox.run(PROCESS, [KNOWN, str(path)], LOOK_UP_TIME_LIMIT).problem
-        if problem is not None:
-            raise TargetError(f"TVM {problem}; leave the {target} target out")
-        return set(json.loads(path.read_text()))
+        return set(OPERATORS.run(Path(folder), target, LOOK_UP_TIME_LIMIT)["operators"])
 
 
 def _check_divisors(model: ir.Model, target: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ptqc.codegen.kernels.job_files import JOB, VALUES
+from ptqc.codegen.kernels.process import JOB, VALUES
 from ptqc.codegen.program import constants, memory, verify
 from ptqc.codegen.program.constants import InOrder, Nibbles, Stored
 from ptqc.codegen.program.program import Program, ProgramStep

@@ -1,8 +1,8 @@
-"""Jobs of the processes that run TVM: written here, done by the workers of each target."""
+"""Jobs of the processes that run TVM (`process.py`): written here, done by the functions of each target."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -10,21 +10,19 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from ptqc import errors
-from ptqc.codegen.kernels.job_files import ERROR, JOB, LOWERED, PROCESS, REPORT, VALUES
+from ptqc.codegen.kernels.checks import check_model, settle
+from ptqc.codegen.kernels.process import JOB, LOWERED, VALUES, Work
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.onnxruntime.verify import values
-from ptqc.codegen.program.batching import Batching, Seen
+from ptqc.codegen.program.batching import Batching, Seen, batched
 from ptqc.codegen.program.inputs import edge_runs, extents, fixed_inputs, other_runs
-from ptqc.errors import InternalError, TargetError
+from ptqc.codegen.program.timing import TimedProgram
 from ptqc.execution.onnxruntime import Feeds, Runner
 from ptqc.ir.external import whole_message
 from ptqc.ir.lowered import Lowered
 from ptqc.ir.operators.base import codes_of
-from ptqc.utils import sandbox
+from ptqc.utils.scratch import scratch
 from ptqc.utils.store import write_npz
-
-TIME_LIMIT = 1800.0
 
 
 @dataclass(frozen=True)
@@ -100,18 +98,41 @@ def _compared(lowered: Lowered, exported: Exported) -> dict[str, str]:
     return {name: exported.renamed[name] for name in results if name in exported.renamed}
 
 
-def run_job(folder: Path, worker: str, target: str) -> None:
-    """Let the process that runs TVM do a job. Raises what it raised, and TargetError where it did not end well."""
-    if problem := attempt(folder, worker):
-        raise TargetError(f"TVM {problem}; leave the {target} target out")
+# A job in which one process tells the times of the libraries of several lowered graphs.
 
 
-def attempt(folder: Path, worker: str) -> str | None:
-    """Let a process do a job; why it did not end well, if it did not. Raises what it raised on purpose."""
-    problem = sandbox.run(PROCESS, [worker, str(folder)], TIME_LIMIT).problem
-    if (folder / ERROR).is_file():
-        message = json.loads((folder / ERROR).read_text())
-        raise getattr(errors, message["kind"], InternalError)(message["message"])
-    if problem is None and not (folder / REPORT).is_file():
-        problem = "left no report"
-    return problem
+def timed(
+    graphs: Sequence[tuple[Lowered, Exported]],
+    samples: Sequence[Feeds],
+    choices: Callable[[Batching], JobChoices],
+    target: str,
+    work: Work,
+    seconds: float = 0.0,
+    *,
+    may_vary: bool = False,
+    unrolls: bool = False,
+) -> list[TimedProgram]:
+    """Times of the library of each graph, on the first sample.
+
+    choices: of libraries that take samples in one way. work: finds a folder for each graph, the
+    sample, and `seconds`. may_vary: whether lengths may vary, as in the library that is delivered.
+    unrolls: see `check_model`.
+    Raises NoKernel and TargetError as building the libraries does.
+    """
+    ready = [replace(lowered, model=check_model(lowered.model, target, unrolls=unrolls)) for lowered, _ in graphs]
+
+    def found(batching: Batching, taken: Sequence[Feeds]) -> list[TimedProgram]:
+        with scratch() as temporary:
+            job = Path(temporary)
+            folders = [job / str(place) for place in range(len(ready))]
+            for folder, lowered in zip(folders, ready, strict=True):
+                folder.mkdir()
+                graph = settle(lowered, taken, batching, target, unrolls=unrolls)
+                (folder / JOB).write_text(json.dumps(program_job(folder, graph, taken, choices(batching))))
+            write_npz(job / VALUES.format(0), taken[0])
+            (job / JOB).write_text(json.dumps({"programs": [folder.name for folder in folders], "seconds": seconds}))
+            report = work.run(job, target)
+        return [TimedProgram.from_json(entry) for entry in report["programs"]]
+
+    _, exported = graphs[0]
+    return batched(ready[0].model, exported, samples, found, may_vary=may_vary)

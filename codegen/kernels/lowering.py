@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 import onnx_ir as ir
 
@@ -84,6 +85,11 @@ OPERATORS: Mapping[str, Callable[[ProgramBuilder, ir.Node], None]] = {
     "Split": movement.split,
     "Transpose": movement.transpose,
 }
+
+
+def operators(_folder: Path) -> dict[str, list[str]]:
+    """The operators that have kernels, as a report of a job."""
+    return {"operators": sorted({*KERNELS, *BETWEEN_CODES, *OPERATORS})}
 
 
 def program(lowered: Lowered, seen: Seen, backend: KernelBackend, batching: Batching) -> Program:

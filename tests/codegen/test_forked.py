@@ -13,26 +13,28 @@ pytest.importorskip("tvm.tirx", reason="forks are of a process that has imported
 if sys.platform != "linux":
     pytest.skip("tests fork on Linux alone", allow_module_level=True)
 
-from ptqc.codegen.kernels.job_files import PROCESS
+from ptqc.codegen.kernels.process import REPORT
 from ptqc.utils import sandbox
 
-KNOWN = "ptqc.codegen.kernels.supported"
+PROCESS, KNOWN = "ptqc.codegen.kernels.process", "ptqc.codegen.kernels.lowering:operators"
 
 
 def test_it_does_what_a_process_of_its_own_does(
     own_process: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = [tmp_path / "forked.json", tmp_path / "own.json"]
-    assert sandbox.run(PROCESS, [KNOWN, str(files[0])], 60.0) == sandbox.Ended(None, "")
+    folders = [tmp_path / "forked", tmp_path / "own"]
+    for folder in folders:
+        folder.mkdir()
+    assert sandbox.run(PROCESS, [KNOWN, str(folders[0])], 60.0) == sandbox.Ended(None, "")
     monkeypatch.setattr(sandbox, "_done", own_process)
-    assert sandbox.run(PROCESS, [KNOWN, str(files[1])], 60.0) == sandbox.Ended(None, "")
-    forked, own = (json.loads(path.read_text()) for path in files)
-    assert "Conv" in own
+    assert sandbox.run(PROCESS, [KNOWN, str(folders[1])], 60.0) == sandbox.Ended(None, "")
+    forked, own = (json.loads((folder / REPORT).read_text()) for folder in folders)
+    assert "Conv" in own["operators"]
     assert forked == own
 
 
 def test_its_failure_is_told(tmp_path: Path) -> None:
-    found = sandbox.run(PROCESS, [KNOWN, str(tmp_path / "absent" / "known.json")], 60.0)
+    found = sandbox.run(PROCESS, [KNOWN, str(tmp_path / "absent")], 60.0)
     assert found.code == 1
     assert found.problem is not None
     assert found.problem.startswith("failed (exit code 1): ")
@@ -40,7 +42,7 @@ def test_its_failure_is_told(tmp_path: Path) -> None:
 
 
 def test_it_ends_when_its_time_is_over(tmp_path: Path) -> None:
-    found = sandbox.run(PROCESS, [KNOWN, str(tmp_path / "known.json")], 1e-6)
+    found = sandbox.run(PROCESS, [KNOWN, str(tmp_path)], 1e-6)
     assert found.problem == "did not finish within 0 s"
     assert found.code is None
 

@@ -23,10 +23,10 @@ import onnx_ir as ir
 from onnx_nodes import SAMPLES, Case, _finite, cases, feeds_of, is_counted, quick
 
 import ptqc
-from ptqc.codegen.cpu import isa, target
+from ptqc.codegen.cpu import isa
 from ptqc.codegen.cpu.backend import CpuBackend
 from ptqc.codegen.kernels import lowering
-from ptqc.codegen.kernels.job_files import JOB, LOWERED
+from ptqc.codegen.kernels.process import JOB, LOWERED, Work
 from ptqc.codegen.program.batching import Batching, Seen
 from ptqc.errors import PtqcError, TargetError
 from ptqc.formats import Format
@@ -40,11 +40,11 @@ NAMES = re.compile(r"(for \w+|input|places|axis of|the input) \S+?(?=:| |$)")
 @contextmanager
 def choosing_only() -> Iterator[None]:
     """Let the target stop once it has chosen kernels."""
-    with mock.patch.object(target, "run_job", _choose):
+    with mock.patch.object(Work, "run", _choose):
         yield
 
 
-def _choose(folder: Path, *_what: object) -> None:
+def _choose(_work: Work, folder: Path, *_what: object) -> None:
     """What the process that runs TVM does first. Raises NoKernel, or TargetError where all is well."""
     job = json.loads((folder / JOB).read_text())
     formats = {name: Format.parse(form) for name, form in job["formats"].items()}

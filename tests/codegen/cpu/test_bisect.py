@@ -62,7 +62,7 @@ def test_the_first_of_two_faults_is_named(
     monkeypatch.setattr(layers, "multiplier", lambda x, scale, y: right(x, scale, y) * 1.01)
     monkeypatch.setattr(codes, "add_numbers", lambda a, b, y: numbers(a, b, y) * np.array([1, 1.1, 1], np.float32))
     monkeypatch.setattr(verify, "compare", lambda *_: None)
-    worker._work(tmp_path)
+    worker.build(tmp_path)
     out = planted(tmp_path, file)
     found = ptqc.bisect(out)
     assert found.first == found.order[2]  # behind the rounded input and its border

@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 
-from ptqc.codegen.cpu import cache, isa, package, worker
-from ptqc.codegen.kernels import built_before
+from ptqc.codegen.cpu import isa, package, worker
+from ptqc.codegen.kernels import linking
 from ptqc.codegen.kernels import package as kernels_package
 from ptqc.codegen.kernels.families import pointwise
 from ptqc.codegen.kernels.isa import Isa
@@ -75,7 +75,7 @@ def test_a_damaged_library_is_built_again(links: list[Path], tmp_path: Path) -> 
 
 def test_other_tools_are_another_library(monkeypatch: pytest.MonkeyPatch) -> None:
     module = kernels_package.module(table(1), Weights(), PROCESSOR)
-    here = cache._key(module, isa.AVX2)
-    assert cache._key(module, isa.AVX512_VNNI) != here
-    monkeypatch.setattr(built_before.metadata, "version", lambda _: "0.0")
-    assert cache._key(module, isa.AVX2) != here
+    here = package._key(module, isa.AVX2)
+    assert package._key(module, isa.AVX512_VNNI) != here
+    monkeypatch.setattr(linking.metadata, "version", lambda _: "0.0")
+    assert package._key(module, isa.AVX2) != here

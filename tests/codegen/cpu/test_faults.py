@@ -111,7 +111,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_without_a_fault_nothing_differs(job: Path, tmp_path: Path) -> None:
-    worker._work(shutil.copytree(job, tmp_path / "job"))
+    worker.build(shutil.copytree(job, tmp_path / "job"))
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -120,14 +120,14 @@ def test_a_fault_is_found(fault: str, job: Path, tmp_path: Path, monkeypatch: py
     place, name, change = FAULTS[fault]
     monkeypatch.setattr(place, name, change(getattr(place, name)))
     with pytest.raises(VerificationError, match="differs from the ONNX file at"):
-        worker._work(own)
+        worker.build(own)
 
 
 def test_memory_that_is_shared_too_early_is_found(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = shutil.copytree(job, tmp_path / "job")
     monkeypatch.setattr(memory, "_meet", lambda _one, _other: False)
     with pytest.raises(VerificationError, match="as a whole differs from its own kernels at y"):
-        worker._work(own)
+        worker.build(own)
 
 
 class Shifted:

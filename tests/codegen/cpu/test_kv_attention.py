@@ -183,7 +183,7 @@ def test_a_fault_is_found(fault: str, job: Path, tmp_path: Path, monkeypatch: py
     place, name, change = FAULTS[fault]
     monkeypatch.setattr(place, name, change(getattr(place, name)))
     with pytest.raises(VerificationError, match="differs from the ONNX file at"):
-        worker._work(own)
+        worker.build(own)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from compiling import Measured, compiled, measure_residual, proto, quick, sample
 
 import ptqc
 from ptqc.artifact.folder import Artifact, KeptBudgets
-from ptqc.codegen.cpu import isa, timing_worker, tuning
+from ptqc.codegen.cpu import isa, tuning, worker
 from ptqc.codegen.cpu.backend import CpuBackend
 from ptqc.codegen.cpu.jobs import Choices
 from ptqc.codegen.cpu.options import CpuOptions
@@ -22,8 +22,8 @@ from ptqc.codegen.cpu.table import Request, TunedKernel
 from ptqc.codegen.cpu.target import CpuTarget
 from ptqc.codegen.cpu.timer import CpuTimer
 from ptqc.codegen.kernels import lowering
-from ptqc.codegen.kernels.job_files import JOB
 from ptqc.codegen.kernels.jobs import program_job
+from ptqc.codegen.kernels.process import JOB
 from ptqc.codegen.program.batching import Seen, along_the_batch
 from ptqc.codegen.program.listing import Listing
 from ptqc.codegen.program.timing import TimedCall, TimedProgram
@@ -93,7 +93,7 @@ def test_libraries_are_timed_as_they_are_tuned(
     request = Request(level, {} if level else {chosen.name: table})
     job = program_job(tmp_path, lowered, measured.feeds[:1], Choices(batching, chosen.name, place / "store", request))
     (tmp_path / JOB).write_text(json.dumps(job))
-    kernels = {call.kernel for call in timing_worker._built(tmp_path).listing.calls}
+    kernels = {call.kernel for call in worker._timed_library(tmp_path).listing.calls}
     assert name not in kernels
     assert ways.write(ways.cuts[1]).name in kernels
 

@@ -177,7 +177,7 @@ def test_a_table_gives_the_library_that_was_measured(
 ) -> None:
     monkeypatch.setattr(tuning, "MARGIN", -1.0)  # whichever is the fastest
     measured = shutil.copytree(job, tmp_path / "measured")
-    worker._work(measured)
+    report = worker.build(measured)
     tables = json.loads((measured / "tuning.json").read_text())
     assert list(tables) == ["avx2"]
     assert all(name.startswith("dense") for name in tables["avx2"])
@@ -185,8 +185,8 @@ def test_a_table_gives_the_library_that_was_measured(
     given = shutil.copytree(job, tmp_path / "given")
     document = json.loads((given / "job.json").read_text()) | {"tuning": {"level": None, "tables": tables}}
     (given / "job.json").write_text(json.dumps(document))
-    worker._work(given)
-    for name in ("avx2.so", "weights.bin", "report.json", "tuning.json"):
+    assert worker.build(given) == report
+    for name in ("avx2.so", "weights.bin", "tuning.json"):
         assert (measured / name).read_bytes() == (given / name).read_bytes(), name
 
 
@@ -194,11 +194,11 @@ def test_codes_lie_in_the_file_as_without_tuning(job: Path, tmp_path: Path, monk
     folder = shutil.copytree(job, tmp_path / "job")
     document = json.loads((folder / "job.json").read_text()) | {"tuning": Request().to_json()}
     (folder / "job.json").write_text(json.dumps(document))
-    worker._work(folder)
+    worker.build(folder)
     assert not (folder / "tuning.json").exists()
     other = shutil.copytree(job, tmp_path / "other")
     monkeypatch.setattr(tuning, "_best", lambda cuts, _times: TunedKernel(cuts[-1], 0.5))
-    worker._work(other)
+    worker.build(other)
     assert (other / "weights.bin").read_bytes() == (folder / "weights.bin").read_bytes()
     assert (other / "avx2.so").read_bytes() != (folder / "avx2.so").read_bytes()
 
@@ -253,7 +253,7 @@ def test_a_record_of_other_kernels_is_refused(job: Path, tmp_path: Path) -> None
     document = json.loads((folder / "job.json").read_text()) | {"tuning": {"level": None, "tables": tables}}
     (folder / "job.json").write_text(json.dumps(document))
     with pytest.raises(UsageError, match=r"records none of this network's \d+ kernels for avx2"):
-        worker._work(folder)
+        worker.build(folder)
 
 
 def test_what_a_compile_recorded_another_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

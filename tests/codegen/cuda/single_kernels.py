@@ -98,7 +98,7 @@ def verdict(loaded: Any, cases: Mapping[str, Case], ptx: str, order: str) -> str
 
 def main(module: str, kind: str, folder: Path, faults: Sequence[str]) -> None:
     """Build once, then run all cases, or each fault."""
-    from ptqc.codegen.cuda.worker import load_stand_ins
+    from ptqc.codegen.cuda.emulator.opening import load_stand_ins
 
     load_stand_ins()
 

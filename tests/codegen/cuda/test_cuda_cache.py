@@ -11,10 +11,10 @@ import pytest
 
 pytest.importorskip("tvm.tirx", reason="the cuda target needs Apache TVM")
 
-from ptqc.codegen.cuda import cache, package
+from ptqc.codegen.cuda import package
 from ptqc.codegen.cuda.machine_code import KernelCode
 from ptqc.codegen.cuda.toolkit import Image
-from ptqc.codegen.kernels import built_before
+from ptqc.codegen.kernels import linking
 from ptqc.utils.store import Store
 
 TOOLS: Any = SimpleNamespace(version="13.0.88")
@@ -56,7 +56,7 @@ def test_a_library_and_its_image_are_built_once(links: list[str], tmp_path: Path
     for name in "ab":
         room = tmp_path / name
         room.mkdir()
-        image = cache.link(module(), TOOLS, ["sm_80", "sm_90a"], room, room / "cuda.so", store)
+        image = package.write_library(module(), TOOLS, ["sm_80", "sm_90a"], room, room / "cuda.so", store)
         found.append((image.path.read_bytes(), image.ptx, image.codes, (room / "cuda.so").read_bytes()))
         assert image.path.parent == room
     assert links == ["sm_80,sm_90a"]
@@ -66,19 +66,19 @@ def test_a_library_and_its_image_are_built_once(links: list[str], tmp_path: Path
 
 def test_without_a_store_it_is_built_every_time(links: list[str], tmp_path: Path) -> None:
     for _ in range(2):
-        cache.link(module(), TOOLS, ["sm_80"], tmp_path, tmp_path / "cuda.so", None)
+        package.write_library(module(), TOOLS, ["sm_80"], tmp_path, tmp_path / "cuda.so", None)
     assert links == ["sm_80"] * 2
     assert json.loads((tmp_path / "machine_code.json").read_text()) == {"sm_80": {"dense": asdict(CODE)}}
 
 
 def test_other_kernels_chips_or_tools_are_another_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = cache._key(module(), TOOLS, ["sm_80"])
+    here = package._key(module(), TOOLS, ["sm_80"])
     newer: Any = SimpleNamespace(version="13.1.0")
     others = [
-        cache._key(module("another"), TOOLS, ["sm_80"]),
-        cache._key(module(), newer, ["sm_80"]),
-        cache._key(module(), TOOLS, ["sm_80", "sm_90a"]),
+        package._key(module("another"), TOOLS, ["sm_80"]),
+        package._key(module(), newer, ["sm_80"]),
+        package._key(module(), TOOLS, ["sm_80", "sm_90a"]),
     ]
-    monkeypatch.setattr(built_before.metadata, "version", lambda _: "0.0")
-    others.append(cache._key(module(), TOOLS, ["sm_80"]))
+    monkeypatch.setattr(linking.metadata, "version", lambda _: "0.0")
+    others.append(package._key(module(), TOOLS, ["sm_80"]))
     assert all(key != here for key in others)

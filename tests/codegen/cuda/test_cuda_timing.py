@@ -15,7 +15,7 @@ import ptqc
 from ptqc.artifact.folder import Artifact, KeptBudgets
 from ptqc.codegen.cuda import timer
 from ptqc.codegen.cuda.target import CudaTarget
-from ptqc.codegen.kernels.timers import timed
+from ptqc.codegen.kernels.jobs import timed
 from ptqc.codegen.targets import TargetOutput
 from ptqc.errors import Infeasible, UsageError
 from ptqc.runtime import cuda

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ptqc.codegen.cuda import emulation_worker, verification
+from ptqc.codegen.cuda import verification
 from ptqc.codegen.cuda.emulator.opening import PTX
 from ptqc.codegen.cuda.verification import OUTPUTS
-from ptqc.codegen.kernels.job_files import JOB, REPORT, VALUES
+from ptqc.codegen.kernels.process import JOB, VALUES
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.listing import Call, Listing
 from ptqc.runtime.interface import KERNELS
@@ -42,8 +42,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         write_npz(tmp_path / VALUES.format(index), {"x": x, "y": 255 - x})
     (tmp_path / JOB).write_text(json.dumps({"library": str(tmp_path), "runs": len(BATCHES)}))
     (tmp_path / PTX).write_bytes(gzip.compress(b".version 9.0\n.target sm_80\n"))
-    monkeypatch.setattr(emulation_worker, "load_stand_ins", lambda: None)
-    monkeypatch.setattr(emulation_worker, "open_delivered", lambda *_: Inverting())
+    monkeypatch.setattr(verification, "open_delivered", lambda *_: Inverting())
     return tmp_path
 
 
@@ -53,8 +52,7 @@ def test_either_all_runs_are_whole_or_none(
 ) -> None:
     """30 operations: three times those of the first run, which has fewer samples than the second."""
     monkeypatch.setattr(verification, "MOST_OPERATIONS", most)
-    emulation_worker._work(job)
-    report = json.loads((job / REPORT).read_text())
+    report = verification.compare(job)
     assert [[outcome["elements"] for outcome in run] for run in report["outcomes"]] == [[count] for count in elements]
     outputs = [(job / OUTPUTS.format(index)).is_file() for index in range(len(BATCHES))]
     assert outputs == [most == 60] * len(BATCHES)

@@ -17,7 +17,7 @@ from ptqc.runtime.cuda import CudaDevice
 
 
 def main(folder: Path, what: str) -> None:
-    from ptqc.codegen.cuda.worker import load_stand_ins
+    from ptqc.codegen.cuda.emulator.opening import load_stand_ins
 
     load_stand_ins()
 
