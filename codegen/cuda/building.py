@@ -55,6 +55,7 @@ def build(folder: Path) -> dict[str, Any]:
         times = tuning.given(program, times)
         program = tuning.tuned(program, times)
         write_document(folder / TUNING, times.to_json())
+    # Libraries that are measured unpack their weights on the GPU; these do it on the host, which can not read there.
     library = write(program, toolkit, gpus, folder, store, PROCESSOR)
     listings = {TARGET: Listing.of(program).to_json()}
     code = {"machine_code": _codes(library), "predicted_microseconds_of_a_sample": _predicted(program)}

@@ -10,8 +10,10 @@ from single_kernels import Case
 from ptqc.codegen.cuda import mma
 from ptqc.codegen.cuda.backend import CUDA
 from ptqc.codegen.cuda.coded_layer import CodedLayer
+from ptqc.codegen.cuda.instructions import DENSE, size
 from ptqc.codegen.cuda.packed_weights import Coding, PairCoding
 from ptqc.codegen.cuda.tiles import TileCut, Tiles
+from ptqc.codegen.kernels.isa import TileShape
 from ptqc.codegen.kernels.requantization import Requantization
 from ptqc.codegen.kernels.writing import KernelSource
 from ptqc.codegen.program.layout import Layout
@@ -21,6 +23,8 @@ from ptqc.codegen.program.program import Window
 WINDOW = Window(48, (7, 8), (3, 2), (1, 2), (2, 1))
 POINTS = Window(80, (5, 9), (1, 1), (1, 2))
 SAMPLES, OUTPUTS = 3, 70
+# Instructions that kernels may be given.
+SMALLER = (TileShape(16, 8, 16), TileShape(8, 8, 16))
 CUTS = {
     "few rows": TileCut(16, 32, 1),
     "shared steps": TileCut(16, 64, 1, 2),
@@ -135,18 +139,24 @@ class Drawn:
         return Case(kernel.compile(CUDA.loops), *self.layouts, self.x, self.wanted)
 
 
-def case(kind: str, cut: TileCut, seed: int, window: Window) -> Case:
-    """A layer with random codes."""
+def case(kind: str, cut: TileCut, seed: int, window: Window, shape: TileShape = DENSE[0]) -> Case:
+    """A layer with random codes, by an instruction."""
     weights = drawn(kind, (OUTPUTS, window.channels, *window.kernel), seed)
     found = Drawn.of(weights, seed, window)
     pairs = PairCoding.of(weights) if kind.startswith("places") else None
     coding = pairs or Coding.of(weights, weights[0].size)
     tiles = Tiles(window, OUTPUTS, cut, coding.bits)
-    return found.case(mma.write(tiles, coding, found.layer(window, weights)))
+    return found.case(mma.write(tiles, coding, found.layer(window, weights), shape))
 
 
 def cases(kind: str) -> Iterator[tuple[str, Case]]:
-    """Of each way to pack codes, all in one cut or each in one of several. kind: few or all."""
+    """Of each way to pack codes, all in one cut or each in one of several. kind: few, all, or parts: instructions that
+    take parts of a tile.
+    """
+    if kind == "parts":
+        for place, shape in enumerate(SMALLER):
+            yield size(shape), case("bits 8", CUTS["few rows"], place, WINDOW, shape)
+        return
     kinds = [*(f"bits {bits}" for bits in range(1, 9)), *(f"levels {count}" for count in (2, 4, 7, 16)), "pairs 64"]
     kinds += [f"places {count}" for count in (3, 16, 50, 200)]
     cuts = list(CUTS.items())

@@ -56,6 +56,13 @@ def test_every_cut_and_packing_gives_the_same_integers(kind: str, tmp_path: Path
 
 @needs_nvcc
 @pytest.mark.slow
+def test_instructions_that_take_parts_of_a_tile_give_the_same_integers(tmp_path: Path) -> None:
+    found = kernel_processes.run("dense_cases", "parts", tmp_path)
+    assert (found["wrong"], len(found["off"])) == ({}, 2)
+
+
+@needs_nvcc
+@pytest.mark.slow
 def test_planted_faults_are_found_in_every_order_of_threads(tmp_path: Path) -> None:
     """Barriers, copies waited for, packing, signs, sums of shares, rounding, saturation."""
     assert kernel_processes.unnoticed("dense_cases", 27, tmp_path) == {}
