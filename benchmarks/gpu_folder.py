@@ -193,7 +193,7 @@ def _grouped_layer(bits: int, side: int) -> tuple[Any, Any, Any, tuple[np.ndarra
     from ptqc.codegen.cuda import costs, wgmma
     from ptqc.codegen.cuda.coded_layer import CodedLayer
     from ptqc.codegen.cuda.packed_weights import Coding
-    from ptqc.codegen.kernels.requantization import Requantization
+    from ptqc.codegen.kernels.epilogue import Requantization
     from ptqc.codegen.program.layout import Layout
     from ptqc.codegen.program.program import Window
 
@@ -269,7 +269,7 @@ def _float8_square(side: int) -> tuple[Any, Any, Any, dict[str, Any]]:
 def _square_layer(side: int, weights: np.ndarray) -> Any:
     """Side × side codes times as many weights."""
     from ptqc.codegen.cuda.coded_layer import CodedLayer
-    from ptqc.codegen.kernels.requantization import Requantization
+    from ptqc.codegen.kernels.epilogue import Requantization
     from ptqc.codegen.program.layout import Layout
     from ptqc.codegen.program.program import Window
 

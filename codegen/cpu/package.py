@@ -29,7 +29,6 @@ def write_library(module: Any, isa: Isa, path: Path, store: Store | None) -> Non
 
 
 def _key(module: Any, isa: Isa) -> dict[str, str]:
-    """All that the bytes of a library depend on."""
     return {
         "what": "native library",
         **content_key(module, linker(isa)),

@@ -75,7 +75,6 @@ def tables_to_json(tables: Mapping[str, Table]) -> dict[str, Any]:
 
 
 def _read(folder: Path) -> dict[str, Table]:
-    """The tables of an artifact."""
     path = folder / DELIVERED / TUNING
     if not path.is_file():
         known = ", ".join((NOT_TUNED, *get_args(Tuning)))

@@ -105,7 +105,6 @@ def _fastest(trials: "Sequence[_Trials]") -> Iterator[tuple[str, TunedKernel]]:
 
 
 def _best(cuts: Sequence[Cut], times: Sequence[Sequence[float]]) -> TunedKernel:
-    """The fastest cut by its times in each round."""
     ratios = [statistics.median(a / b for a, b in zip(own, times[0], strict=True)) for own in times]
     best = min(range(len(cuts)), key=ratios.__getitem__)
     return TunedKernel(cuts[best], ratios[best]) if ratios[best] < 1 - MARGIN else TunedKernel(cuts[0], 1.0)

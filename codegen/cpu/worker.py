@@ -115,7 +115,6 @@ def _tables(programs: Mapping[Isa, Program], request: Request, store: Store | No
 
 
 def _given(program: Program, chosen: Isa, tables: Mapping[str, Table]) -> Table:
-    """What is recorded of the kernels of a program."""
     table, own = tables.get(chosen.name, {}), tuning.tunable(program)
     if own and not own.keys() & table.keys():
         raise UsageError(

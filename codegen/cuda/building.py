@@ -106,7 +106,6 @@ def verified(delivered: Delivered, samples: int) -> dict[str, Any]:
 
 
 def _codes(library: Delivered) -> dict[str, dict[str, Any]]:
-    """By function of a kernel and by chip."""
     names = sorted({name for codes in library.image.codes.values() for name in codes})
     return {name: {gpu: asdict(codes[name]) for gpu, codes in library.image.codes.items()} for name in names}
 

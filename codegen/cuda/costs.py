@@ -101,7 +101,6 @@ def group_candidates(window: Window, outputs: int, bits: int, beside: int = 0) -
 
 
 def _registers(tiles: Tiles) -> int:
-    """Of a thread."""
     return tiles.cut.row_tiles * EACH_ROW_TILE + BESIDE
 
 
@@ -122,7 +121,6 @@ def _resident(chip: Chip, tiles: Tiles) -> int:
 
 
 def _clocks(chip: Chip, tiles: Tiles, instructions: int, together: int) -> float:
-    """For so many blocks on one processor."""
     waiting = max(_chain(chip, tiles, instructions), LATENCY / (tiles.cut.stages - 1))
     each_step = max(_busy(chip, tiles, instructions) * together, waiting)
     summed = (tiles.cut.shares - 1) * 2 * tiles.cut.rows * tiles.cut.columns * 4 / SHARED_RATE
@@ -141,7 +139,6 @@ def _chain(chip: Chip, tiles: Tiles, instructions: int) -> float:
 
 
 def _products(chip: Chip, tiles: Tiles) -> int:
-    """At each clock of a processor."""
     if _is_grouped(chip, tiles):
         return chip.grouped
     return chip.floats if tiles.is_float8 else chip.products
@@ -177,7 +174,6 @@ def _busy(chip: Chip, tiles: Tiles, instructions: int) -> float:
 
 
 def _memory_bytes(tiles: Tiles, samples: int) -> int:
-    """Inputs, weights and codes of the output, each once."""
     window = tiles.window
     pixels = prod(window.size) * window.channels + prod(window.output) * tiles.outputs
     return samples * pixels + tiles.panels * tiles.steps * tiles.weight_bytes

@@ -50,7 +50,6 @@ class ThreadLoops:
 
 
 def _indices(index: Any, sizes: Sequence[Any]) -> list[Any]:
-    """The index of each size, of one that counts all."""
     results: list[Any] = []
     for size in reversed(sizes[1:]):
         results.append(T.Bind(T.truncmod(index, size)))

@@ -63,7 +63,6 @@ def kernel_codes(message: str, path: Path) -> dict[str, KernelCode]:
 
 
 def _kinds(data: bytes) -> Iterator[tuple[str, np.ndarray]]:
-    """Of each kernel what its instructions do."""
     (header,) = np.frombuffer(data, HEADER, 1)
     sections = np.frombuffer(data, SECTION, int(header["count"]), int(header["sections"]))
     names = data[int(sections[header["names"]]["offset"]) :]

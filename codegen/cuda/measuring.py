@@ -70,7 +70,6 @@ class Measuring:
     def _measured(
         self, program: Program, trials: Mapping[str, tuple[ProgramStep, Sequence[Variant]]], seconds: float
     ) -> tuple[dict[str, MeasuredKernel], str]:
-        """What was measured of some kernels, and what went wrong."""
         candidates = {
             key: (step, {variant.label: step.kernel.cut(variant) for variant in variants})
             for key, (step, variants) in trials.items()

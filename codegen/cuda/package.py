@@ -46,7 +46,6 @@ def _document(codes: Mapping[str, Mapping[str, KernelCode]]) -> dict[str, dict[s
 
 
 def _key(module: Any, tools: Toolkit, gpus: Sequence[str]) -> dict[str, str]:
-    """All that the bytes of a library and of its image depend on."""
     return {
         "what": "CUDA library",
         **content_key(module, usual_compiler()),

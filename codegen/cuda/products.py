@@ -111,7 +111,6 @@ class TiledProduct(ABC):
 
     @property
     def _sums(self) -> int:
-        """Of a lane."""
         return self.tiles.cut.row_tiles * BLOCKS * SUMS
 
     def body(self, grid: KernelGrid, x: Any, *buffers: Any) -> None:

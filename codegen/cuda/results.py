@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
-from ptqc.codegen.kernels.epilogue import PACKED, Epilogue, Place
+from ptqc.codegen.kernels.epilogue import PACKED, Epilogue, Place, Requantization
 from ptqc.codegen.kernels.families.functions import accuracy_with, family_with
 from ptqc.codegen.kernels.families.real_stages import RealStage, composed, constants_of, functions_of, others_of
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.requantization import Requantization
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import SUM_OF_PRODUCTS, Accuracy
 

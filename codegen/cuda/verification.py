@@ -112,7 +112,6 @@ def told(result: Mapping[str, Any]) -> str:
 
 
 def _where(result: Mapping[str, Any]) -> str:
-    """In which emulation."""
     chips = f" for {' and for '.join(result['architectures'])}" if "architectures" in result else ""
     return f", in the emulator of PTX{chips}; not run on a GPU"
 

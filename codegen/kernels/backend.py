@@ -6,9 +6,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ptqc.codegen.kernels.epilogue import NOTHING, Epilogue
+from ptqc.codegen.kernels.epilogue import NOTHING, Epilogue, Requantization
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.requantization import Requantization
 from ptqc.codegen.kernels.writing import KernelSource, Loops
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Window

@@ -25,6 +25,17 @@ LARGEST = 2.0**30
 LARGEST_CODE = 255
 
 
+@dataclass(frozen=True, eq=False)
+class Requantization:
+    """How sums become codes, rint((sum + bias) · factor) + zero_point, or real values, (sum + bias) · factor."""
+
+    #: int32 (outputs), with the input's zero point already in it.
+    bias: np.ndarray
+    #: float32 (outputs): s_x · s_w / s_y, or s_x · s_w for real values.
+    factor: np.ndarray
+    zero_point: int = 0
+
+
 def fits(weights: np.ndarray, bias: np.ndarray, factor: np.ndarray) -> bool:
     """Whether no accumulator of these layers can leave int32 once it is scaled; weights, bias, factor: by output."""
     largest = np.abs(weights.reshape(len(weights), -1).astype(np.float64)).sum(1) * LARGEST_CODE
@@ -117,7 +128,6 @@ def _permuted(isa: Isa, table: Any, codes: Any) -> Any:
 
 
 def _picked(isa: Isa, table: Any, codes: Any) -> Any:
-    """Row by row: what a row does not hold is 0 there."""
     wide = DOT * isa.lanes
     total = None
     for row in range(CODES // ROW):

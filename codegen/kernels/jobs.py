@@ -75,7 +75,6 @@ def program_job(folder: Path, lowered: Lowered, samples: Sequence[Feeds], choice
 
 
 def _seen(model: ir.Model, samples: Sequence[Feeds], batching: Batching) -> Seen:
-    """Sizes and types of all values, as they vary or of the first sample."""
     fixed = fixed_inputs(model, samples)
     return Seen.varied(model, samples, fixed) if batching.varies else Seen.of(model, samples[0], fixed)
 

@@ -136,7 +136,6 @@ def _take_inputs(builder: ProgramBuilder) -> None:
 
 @contextmanager
 def _refusing(what: str) -> Iterator[None]:
-    """Say what it was that had to be declined."""
     try:
         yield
     except (UnsupportedOp, UnknownSizeError) as reason:

@@ -200,7 +200,6 @@ def _sizes_kernel(program: Program, sizes: _Sizes) -> KernelSource:
 
 
 def _input(program: Program, name: str, sizes: _Sizes) -> Any:
-    """The type of an input as the model declares it."""
     from tvm import relax
 
     layout = program.layouts[name]
@@ -209,7 +208,6 @@ def _input(program: Program, name: str, sizes: _Sizes) -> Any:
 
 
 def _output(program: Program, name: str, sizes: _Sizes) -> Any:
-    """The type of an output as the model declares it."""
     from tvm import relax
 
     layout = program.layouts[name]

@@ -96,7 +96,6 @@ class ProgramBuilder:
         return self._each_fitted([self.number_at(value, point) for point in range(len(self.points))])
 
     def _each_fitted(self, arrays: Sequence[np.ndarray]) -> list[Size]:
-        """The numbers of an array that is these at the points."""
         return [self.fitted(entry) for entry in zip(*(array.reshape(-1).tolist() for array in arrays), strict=True)]
 
     def limit(self, size: Size, most: int) -> None:
@@ -350,7 +349,6 @@ class ProgramBuilder:
         return self._copied(name, moved, wanted)
 
     def _copied(self, name: str, copy: str, wanted: Layout) -> str:
-        """A value in another order or type, where it is not like that."""
         if self.layouts[name] == wanted or copy in self.layouts:
             return name if self.layouts[name] == wanted else copy
         return self.add(pointwise.copy(self.layouts[name], wanted, self.isa), [name], copy, wanted)
@@ -426,5 +424,4 @@ def is_float8(value: ir.Value) -> bool:
 
 
 def _output_name(value: ir.Value) -> str:
-    """What a value is called as an output."""
     return f"{value.name}@outside"

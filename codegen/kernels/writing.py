@@ -139,7 +139,6 @@ def write(
 
 
 def _declared(handle: Any, argument: Argument, batch: Any) -> Any:
-    """The buffer as the caller passes it."""
     if isinstance(argument, Constant):
         return T.match_buffer(handle, (argument.size,), argument.dtype)
     return T.match_buffer(handle, (batch, *map(expressed, argument.axes)), argument.stored)

@@ -214,7 +214,6 @@ class CloseBody(Body):
         return self.fields(column, width, np.arange(0, BITS, width).reshape(axes))
 
     def _with(self, total: str, table: str, width: int) -> str:
-        """What is joined so far and what a plane has in the table."""
         part = self.add("Gather", [table, self.add("Cast", [self.plane(f"p{width}")], to=TensorProto.INT32)])
         return self.add("BitwiseOr", [total, part]) if total else part
 
@@ -336,7 +335,6 @@ def _unpacked(body: BodyNodes, function: UnpackFunction, to: ir.DataType) -> str
 
 
 def _scale(body: BodyNodes, function: UnpackFunction, stored: str = "s") -> str:
-    """Scales from what is stored of them."""
     scale = body.add("Cast", [stored], to=TensorProto.FLOAT)
     return scale if function.unrooted else body.add("Mul", [body.add("Mul", [scale, scale]), "u"])
 

@@ -131,7 +131,6 @@ def _is_chosen(node: ir.Node) -> bool:
 
 
 def _written(node: ir.Node) -> str | None:
-    """The function of its own that a node gets, if it gets one."""
     if recurrent.is_recurrent(node):
         return recurrent.definition(node)
     return next((definition(node) for is_chosen, definition in WRITTEN if is_chosen(node)), None)
@@ -168,7 +167,6 @@ def _inlined(model: ir.Model, chosen: Sequence[ir.Node]) -> ir.Model:
 
 
 def _first(names: Iterable[str]) -> str:
-    """The first output that a node has."""
     return next(filter(None, names), "")
 
 

@@ -92,7 +92,6 @@ def is_grouped(node: ir.Node) -> bool:
 
 
 def _size(value: ir.Value | None, axis: int) -> int | None:
-    """Of an axis, where it is fixed."""
     if value is None or value.shape is None:
         return None
     size = value.shape[axis]
@@ -100,7 +99,6 @@ def _size(value: ir.Value | None, axis: int) -> int | None:
 
 
 def _width(node: ir.Node) -> int | None:
-    """Of a head."""
     return _size(input_of(node, PAST[0]), 3)
 
 

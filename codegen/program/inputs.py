@@ -98,5 +98,4 @@ def fixed_inputs(model: ir.Model, samples: Sequence[Feeds]) -> dict[str, np.ndar
 
 
 def _is_parameter(value: ir.Value) -> bool:
-    """Whether an operator reads it as one."""
     return any((result := known(use.node)) is not None and use.idx in result.parameters for use in value.uses())

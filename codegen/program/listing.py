@@ -115,13 +115,11 @@ class Listing:
         return all(limit.allows(lengths) for limit in self.limits)
 
     def _lengths(self, inputs: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """The lengths of the inputs of a run."""
         pairs = [(self.layouts[name].shape, inputs[name].shape) for name in self.inputs if name in inputs]
         return bound([(shape, sizes[len(sizes) - len(shape) :]) for shape, sizes in pairs if varies(shape)])
 
 
 def _of_call(call: Call) -> dict[str, Any]:
-    """The document of a call, which says of lengths where there are some."""
     entry = asdict(call)
     return entry if call.lengths else {key: value for key, value in entry.items() if key != "lengths"}
 

@@ -47,7 +47,6 @@ def plan(program: Program) -> Memory:
 
 
 def _with(sizes: tuple[Size, ...], more: Size) -> tuple[Size, ...]:
-    """Sizes, of which the largest counts, with one more."""
     varying = [size for size in dict.fromkeys((*sizes, more)) if isinstance(size, SymExpr)]
     fixed = [size for size in (*sizes, more) if isinstance(size, int)]
     return (*varying, *([max(fixed)] if fixed else []))

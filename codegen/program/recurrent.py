@@ -117,7 +117,6 @@ def definition(node: ir.Node) -> str:
 
 
 def _cell(node: ir.Node) -> Cell:
-    """What its attributes make of it."""
     return LINEAR if is_linear(node) else CELLS[node.op_type]
 
 

@@ -311,5 +311,4 @@ def _reach(accuracy: Accuracy, wanted: np.ndarray, added: Sequence[np.ndarray]) 
 
 
 def _magnitude(values: np.ndarray) -> float:
-    """The largest of the finite ones."""
     return float(np.abs(values[np.isfinite(values)]).max(initial=0.0))

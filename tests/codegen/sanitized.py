@@ -24,10 +24,9 @@ def build(folder: Path) -> None:
 
     from ptqc.codegen.cpu import isa
     from ptqc.codegen.kernels.backend import LayerSpec
-    from ptqc.codegen.kernels.epilogue import Epilogue, Lookup, Sum
+    from ptqc.codegen.kernels.epilogue import Epilogue, Lookup, Requantization, Sum
     from ptqc.codegen.kernels.families import dense, depthwise, functions, matmul, move, pointwise, pool, rows
     from ptqc.codegen.kernels.families.real_stages import Beside, RealStage, WithVector
-    from ptqc.codegen.kernels.requantization import Requantization
     from ptqc.codegen.kernels.tiling import Dense
     from ptqc.codegen.kernels.writing import PROCESSOR, KernelSource
     from ptqc.codegen.program.constants import Arranged

@@ -45,7 +45,6 @@ def pad(x: Layout, y: Layout, before: Sequence[int], value: float, isa: Isa) -> 
 
 
 def _pad_plane(x: Layout, y: Layout, top: int, left: int, isa: Isa) -> Any:
-    """A plane with the input in it, row by row."""
     channels = y.shape[0]
 
     def body(grid: KernelGrid, buffer: Any, filler: Any, out: Any) -> None:

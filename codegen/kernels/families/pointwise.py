@@ -167,7 +167,6 @@ def _by_element(operands: Sequence[Operand], y: Layout, value: Value) -> Any:
 
 
 def _element(operand: Operand, buffer: Any, sample: Any, place: Sequence[Any]) -> Any:
-    """The element of an operand at a place of the output."""
     if isinstance(operand, Layout):
         return T.Bind(load(operand, buffer, sample, operand.offset(_within(operand, place)), 1))
     fixed = Layout(operand.shape, str(operand.dtype), row_major=True)

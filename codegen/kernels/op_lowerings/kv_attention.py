@@ -100,7 +100,6 @@ def _joined(builder: ProgramBuilder, value: ir.Value) -> tuple[ir.Value, ir.Valu
 
 
 def _places(builder: ProgramBuilder, value: ir.Value) -> tuple[Places, list[str]]:
-    """All places of keys or values, and the names of their buffers."""
     joined = _joined(builder, value)
     if joined is None:
         source = _real(builder, value)

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.codegen.kernels.backend import KernelBackend, LayerSpec
+from ptqc.codegen.kernels.epilogue import Requantization
 from ptqc.codegen.kernels.families import dense, depthwise, depthwise_dot4, matmul
 from ptqc.codegen.kernels.families.real_stages import RealStage, functions_of
 from ptqc.codegen.kernels.int16_accumulation import Int16Accumulation
@@ -15,7 +16,6 @@ from ptqc.codegen.kernels.op_lowerings import kv_attention
 from ptqc.codegen.kernels.op_lowerings.sliding import slide
 from ptqc.codegen.kernels.pending import IntegerLayer, IntegerProduct, PendingKernel, RealLayer
 from ptqc.codegen.kernels.program_builder import ProgramBuilder
-from ptqc.codegen.kernels.requantization import Requantization
 from ptqc.codegen.kernels.tiling import SECOND_CACHE, Dense
 from ptqc.codegen.kernels.writing import KernelSource
 from ptqc.codegen.program.layout import Layout
@@ -208,5 +208,4 @@ def _with_zero_point(weights: np.ndarray, bias: np.ndarray | None, zero_point: i
 
 
 def _is_depthwise(shape: Sequence[int], groups: int) -> bool:
-    """shape: of the weight; one input and one output of each group."""
     return groups == shape[0] > 1 == shape[1]

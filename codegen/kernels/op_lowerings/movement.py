@@ -188,7 +188,6 @@ def concat(builder: ProgramBuilder, node: ir.Node) -> None:
 
 
 def _parts(builder: ProgramBuilder, node: ir.Node) -> list[str]:
-    """The inputs of a concatenation, all of one type."""
     results = [builder.in_bfloat16(value) if builder.isa.bfloats else None for value in node.inputs]
     names = [name for name in results if name is not None]
     return names if len(names) == len(results) else [builder.read(value) for value in node.inputs]

@@ -60,7 +60,6 @@ def emit(builder: ProgramBuilder, node: ir.Node) -> None:
 
 
 def _check(builder: ProgramBuilder, node: ir.Node) -> None:
-    """Raises UnsupportedOp for what the kernel does not compute."""
     if builder.axes.batch is not None:
         raise UnsupportedOp("it has an axis of steps in front")
     if varies(builder.sizes(node.inputs[0])):
@@ -122,5 +121,4 @@ def _has_scales_of_rows(builder: ProgramBuilder, maker: ir.Node) -> bool:
 
 
 def _output(node: ir.Node, place: int) -> ir.Value | None:
-    """One of the outputs, if the node has it."""
     return node.outputs[place] if place < len(node.outputs) and node.outputs[place].name else None

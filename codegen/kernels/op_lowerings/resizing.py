@@ -76,5 +76,4 @@ def _weights(resized: Resized, axis: int, before: Shape, after: Shape) -> np.nda
 
 
 def _line(values: np.ndarray, axis: int, shape: Shape) -> np.ndarray:
-    """The elements along an axis, the same wherever they are taken."""
     return np.moveaxis(values, axis, 0).reshape(shape[axis], -1)[:, 0]

@@ -16,11 +16,11 @@ from building import Case, best_and_slowly_least, present, run
 from ptqc.codegen.cpu.isa import AVX2
 from ptqc.codegen.kernels import tiling
 from ptqc.codegen.kernels.backend import LayerSpec
+from ptqc.codegen.kernels.epilogue import Requantization
 from ptqc.codegen.kernels.families import dense, depthwise, depthwise_dot4
 from ptqc.codegen.kernels.int16_accumulation import PAIR, Int16Accumulation, overflows
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.op_lowerings.layers import _with_zero_point
-from ptqc.codegen.kernels.requantization import Requantization
 from ptqc.codegen.kernels.tiling import Dense
 from ptqc.codegen.program.constants import Nibbles
 from ptqc.codegen.program.layout import Layout

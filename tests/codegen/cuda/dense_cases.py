@@ -13,8 +13,8 @@ from ptqc.codegen.cuda.coded_layer import CodedLayer
 from ptqc.codegen.cuda.instructions import DENSE, size
 from ptqc.codegen.cuda.packed_weights import Coding, PairCoding
 from ptqc.codegen.cuda.tiles import TileCut, Tiles
+from ptqc.codegen.kernels.epilogue import Requantization
 from ptqc.codegen.kernels.isa import TileShape
-from ptqc.codegen.kernels.requantization import Requantization
 from ptqc.codegen.kernels.writing import KernelSource
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Window

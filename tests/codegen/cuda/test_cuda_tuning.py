@@ -33,7 +33,7 @@ from ptqc.codegen.cuda.tuner import Tuner
 from ptqc.codegen.cuda.tuning import given, kernel_key, tried, tunable, tuned
 from ptqc.codegen.cuda.variants import Variant
 from ptqc.codegen.kernels.backend import LayerSpec
-from ptqc.codegen.kernels.requantization import Requantization
+from ptqc.codegen.kernels.epilogue import Requantization
 from ptqc.codegen.program.batching import Batching
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Alternatives, Program, ProgramStep, Window

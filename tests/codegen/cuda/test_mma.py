@@ -13,7 +13,7 @@ from test_cuda_target import needs_nvcc
 from ptqc.codegen.cuda import mma
 from ptqc.codegen.cuda.coded_layer import CodedLayer
 from ptqc.codegen.cuda.variants import predicted_best
-from ptqc.codegen.kernels.requantization import Requantization
+from ptqc.codegen.kernels.epilogue import Requantization
 from ptqc.codegen.program.constants import Arranged, InOrder, Stored
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Window

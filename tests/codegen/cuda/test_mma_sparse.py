@@ -14,7 +14,7 @@ from test_sparse_codes import codes_of
 from ptqc.codegen.cuda import costs
 from ptqc.codegen.cuda.backend import CUDA
 from ptqc.codegen.kernels.backend import LayerSpec
-from ptqc.codegen.kernels.requantization import Requantization
+from ptqc.codegen.kernels.epilogue import Requantization
 from ptqc.codegen.kernels.writing import KernelSource
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Window

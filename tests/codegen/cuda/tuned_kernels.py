@@ -26,7 +26,7 @@ def main(folder: Path, what: str) -> None:
     from ptqc.codegen.cuda.times import DeviceTimer, KernelTimer
     from ptqc.codegen.cuda.toolkit import Toolkit
     from ptqc.codegen.kernels.backend import LayerSpec
-    from ptqc.codegen.kernels.requantization import Requantization
+    from ptqc.codegen.kernels.epilogue import Requantization
     from ptqc.codegen.program.layout import Layout
     from ptqc.codegen.program.program import Alternatives, Program, ProgramStep, Window
     from ptqc.utils.store import Store
