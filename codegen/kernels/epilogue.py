@@ -232,7 +232,7 @@ class Epilogue:
         stages = (replace(stage, other=next(left)) if isinstance(stage, Sum) else stage for stage in self.stages)
         return Epilogue(tuple(stages))
 
-    def then(self, stage: Stage) -> "Epilogue":
+    def with_stage(self, stage: Stage) -> "Epilogue":
         """The epilogue with one more stage."""
         return Epilogue((*self.stages, stage))
 

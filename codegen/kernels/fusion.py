@@ -17,9 +17,9 @@ from ptqc.codegen.kernels.pending import (
     Concat,
     FixedKernel,
     FusableOp,
-    Given,
     IntegerAdd,
     IntegerLayer,
+    OutputCopy,
     Pad,
     PendingKernel,
     Quantized,
@@ -145,10 +145,10 @@ def _given_at_once(steps: Sequence[PendingStep], layouts: Mapping[str, Layout]) 
     inputs = {
         step.inputs[0]: step.output
         for step in steps
-        if isinstance(step.pending, Given) and reads[step.inputs[0]] == 1 and layouts[step.inputs[0]].row_major
+        if isinstance(step.pending, OutputCopy) and reads[step.inputs[0]] == 1 and layouts[step.inputs[0]].row_major
     }
     joined = {step.output for step in steps if isinstance(step.pending, Concat) and step.output in inputs}
-    left = (step for step in steps if not (isinstance(step.pending, Given) and step.inputs[0] in joined))
+    left = (step for step in steps if not (isinstance(step.pending, OutputCopy) and step.inputs[0] in joined))
     return [replace(step, output=inputs[step.output]) if step.output in joined else step for step in left]
 
 

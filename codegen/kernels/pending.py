@@ -78,7 +78,7 @@ class Alias(PendingKernel):
 
 
 @dataclass(frozen=True, eq=False)
-class Given(PendingKernel):
+class OutputCopy(PendingKernel):
     """An output as the model declares it."""
 
     isa: Isa
@@ -113,7 +113,7 @@ class IntegerLayer(PendingKernel):
 
     def fuse(self, stage: Stage) -> "IntegerLayer":
         """The same layer with one more stage behind it."""
-        return replace(self, spec=replace(self.spec, epilogue=self.spec.epilogue.then(stage)))
+        return replace(self, spec=replace(self.spec, epilogue=self.spec.epilogue.with_stage(stage)))
 
     def write(self, inputs: Sequence[Layout], output: Layout) -> KernelSource:
         """The kernel; what its stages read follows the layer's own input."""
@@ -221,7 +221,7 @@ class Binary(Composed, FusableOp):
         return Beside(self.op_type, own)
 
     def write(self, inputs: Sequence[Layout], output: Layout) -> KernelSource:
-        return functions.binary(self.op_type, inputs, output, self.isa, then=functions_of(self.stages))
+        return functions.binary(self.op_type, inputs, output, self.isa, stages=functions_of(self.stages))
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from ptqc.codegen.kernels.families import move, pointwise, sizes
 from ptqc.codegen.kernels.families.functions import Function
 from ptqc.codegen.kernels.fusion import PendingStep, fused
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.pending import FixedKernel, Given, Pad, PendingKernel
+from ptqc.codegen.kernels.pending import FixedKernel, OutputCopy, Pad, PendingKernel
 from ptqc.codegen.kernels.writing import KernelSource
 from ptqc.codegen.program.layout import BFLOAT16, Layout
 from ptqc.codegen.program.probing import fit
@@ -412,7 +412,7 @@ class ProgramBuilder:
             return
         name = self.read(value)
         layout = Layout(self.layouts[name].shape, self.layouts[name].dtype, is_io=True)
-        self.add(Given(self.isa), [name], _output_name(value), layout)
+        self.add(OutputCopy(self.isa), [name], _output_name(value), layout)
 
     def _has(self, value: ir.Value) -> bool:
         return value.name in self.layouts or value.name in self.constants

@@ -238,27 +238,27 @@ def binary(
     y: Layout,
     isa: Isa,
     constant: tuple[int, np.ndarray] | None = None,
-    then: Sequence[Function] = (),
+    stages: Sequence[Function] = (),
 ) -> KernelSource:
     """A function of two operands, either of which may repeat along axes of size 1.
 
-    constant: place and array (one number, or of y's rank) of an operand that never changes. then: functions of the
+    constant: place and array (one number, or of y's rank) of an operand that never changes. stages: functions of the
     result, where no array is an operand.
     """
     if constant is None:
-        return _combined(op_type, source, y, isa, then)
+        return _combined(op_type, source, y, isa, stages)
     place, array = constant
     function = BINARY[op_type]
     if array.size > 1:
         family = f"{op_type.lower()}_array{place}"
         return with_array(family, source[0], y, array, (lambda x, c: function(c, x)) if place == 0 else function)
     number = Function(with_number(op_type, place), (float(array.item()),))
-    return unary([number, *then], source[0], y, isa)
+    return unary([number, *stages], source[0], y, isa)
 
 
-def _combined(op_type: str, source: Sequence[Layout], y: Layout, isa: Isa, then: Sequence[Function]) -> KernelSource:
+def _combined(op_type: str, source: Sequence[Layout], y: Layout, isa: Isa, stages: Sequence[Function]) -> KernelSource:
     def value(lanes: int, constants: Sequence[Any], a: Any, b: Any) -> Any:
-        return composed(then, BINARY[op_type](a, b), lanes, constants)
+        return composed(stages, BINARY[op_type](a, b), lanes, constants)
 
-    built = pointwise(family_with(f"{op_type.lower()}_float", then), source, constants_of(then), y, isa, value)
-    return replace(built, accuracy=accuracy_with(USUAL, then))
+    built = pointwise(family_with(f"{op_type.lower()}_float", stages), source, constants_of(stages), y, isa, value)
+    return replace(built, accuracy=accuracy_with(USUAL, stages))
