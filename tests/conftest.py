@@ -66,6 +66,14 @@ def own_process() -> Iterator[Callable[..., Any]]:
         yield real
 
 
+@pytest.fixture(autouse=True)
+def own_import_path() -> Iterator[None]:
+    """What a test adds to the import path goes with it: processes are forked only while the path stays as it was."""
+    before = list(sys.path)
+    yield
+    sys.path[:] = before
+
+
 @pytest.fixture(scope="session", autouse=True)
 def short_comparisons_of_speed() -> Iterator[None]:
     """What is compiled is compared in speed for a moment: else that is most of the time of many tests."""

@@ -33,6 +33,12 @@ def test_it_does_what_a_process_of_its_own_does(
     assert forked == own
 
 
+def test_it_is_no_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever tests before this one left behind."""
+    monkeypatch.delattr(subprocess, "run")
+    assert sandbox.run(PROCESS, [KNOWN, str(tmp_path / "known.json")], 60.0) == sandbox.Ended(None, "")
+
+
 def test_its_failure_is_told(tmp_path: Path) -> None:
     found = sandbox.run(PROCESS, [KNOWN, str(tmp_path / "absent")], 60.0)
     assert found.code == 1
