@@ -4,6 +4,7 @@
 to run has the environment, working folder, limits and standard streams that it would have as a process of its own.
 """
 
+import contextlib
 import gc
 import importlib
 import json
@@ -18,9 +19,13 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, NoReturn
 
+from ptqc.codegen.kernels import linking, process
+from ptqc.errors import TargetError
 from ptqc.utils import sandbox
 
 MESSAGE = 1 << 20
+# Where the words of a sandboxed process's command name a module, behind the limits.
+MODULE = 6
 # What workers of a kind import. They themselves are left out: they are run, not imported.
 IMPORTS = {
     "cpu": (
@@ -40,6 +45,11 @@ KINDS = {
     "ptqc.codegen.cuda.times:time": "cpu",
     "ptqc.codegen.cuda.building:build": "cuda",
     "ptqc.codegen.cuda.verification:compare": "cuda",
+    # Scripts of tests.
+    "emulated_networks": "cuda",
+    "faulty_kernels": "cuda",
+    "single_kernels": "cuda",
+    "tuned_kernels": "cuda",
 }
 # What decides what is imported and how stand-ins for CUDA are built.
 FIXED = ("PATH", "CXX", "LD_LIBRARY_PATH", "LD_PRELOAD")
@@ -67,17 +77,17 @@ class Forks:
 
         Raises subprocess.TimeoutExpired.
         """
-        *_, program, _ = command
-        if program not in KINDS or _fixed() != self._fixed:
+        kind = KINDS.get(_program(command[MODULE:]))
+        if kind is None or _fixed() != self._fixed:
             return None
         given = {
-            "arguments": list(command[4:]),
+            "arguments": list(command[MODULE - 2 :]),
             "environment": dict(os.environ),
             "folder": str(folder or Path.cwd()),
             "processors": sorted(os.sched_getaffinity(0)),
         }
         with TemporaryFile("w+", errors="replace") as output, TemporaryFile("w+", errors="replace") as errors:
-            code = self._ended(KINDS[program], given, [output.fileno(), errors.fileno()], seconds)
+            code = self._ended(kind, given, [output.fileno(), errors.fileno()], seconds)
             output.seek(0)
             errors.seek(0)
             if code is None:
@@ -118,6 +128,12 @@ class Forks:
         return self._lines[kind]
 
 
+def _program(words: Sequence[str]) -> str:
+    """What a sandboxed process runs in the end."""
+    module, *arguments = words
+    return arguments[-2] if module == process.__name__ else module
+
+
 def _fixed() -> tuple[object, ...]:
     """What must be as it was when the processes that fork were started."""
     return (*map(os.environ.get, FIXED), *sys.path)
@@ -130,6 +146,8 @@ def main(kind: str, descriptor: str) -> NoReturn:
         _load_stand_ins()
     for name in IMPORTS[kind]:
         importlib.import_module(name)
+    if kind == "cpu":
+        _compile_threads()
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(fileno=int(descriptor)) as requests:
@@ -152,6 +170,14 @@ def _load_stand_ins() -> None:
 
     opening.load_stand_ins()
     opening.load_stand_ins = lambda: None
+
+
+def _compile_threads() -> None:
+    """Compile what all libraries for processors are linked with once for all that are forked."""
+    from ptqc.codegen.cpu import package
+
+    with contextlib.suppress(TargetError, OSError, subprocess.CalledProcessError):  # told by who needs it
+        package._threads(linking.usual_compiler())
 
 
 def _fork(line: socket.socket) -> None:

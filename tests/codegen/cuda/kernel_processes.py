@@ -11,9 +11,9 @@ FOUND = ("differs: ", "stops: ")
 
 def run(cases: str, kind: str, folder: Path, *faults: str) -> dict[str, Any]:
     """What it prints of the cases of a kind, or of faults."""
-    done = process("single_kernels.py", cases, kind, str(folder), *faults)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    done = process("single_kernels", cases, kind, str(folder), *faults)
+    assert done.problem is None, done.errors
+    found: dict[str, Any] = json.loads(done.said)
     return found
 
 

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +18,10 @@ from ptqc.codegen.cuda.emulator import building
 from ptqc.codegen.cuda.options import ALL, CudaOptions
 from ptqc.codegen.cuda.toolkit import Toolkit, architecture_for, architectures
 from ptqc.errors import NoKernel, TargetError, UsageError
+from ptqc.utils import sandbox
 
 ABSENT = building.refusal() or ("" if Toolkit.find() else "nvcc is not installed: pip install 'ptqc[cuda]'")
 needs_nvcc = pytest.mark.skipif(bool(ABSENT), reason=ABSENT)
-HERE = Path(__file__).parent
 # A barrier and stores that are missing, and copies that come too late, show in the quick tests; all in the slow ones.
 FEW = ("all barriers left out", "copies waited for too late", "every second store left out")
 
@@ -31,9 +29,9 @@ FEW = ("all barriers left out", "copies waited for too late", "every second stor
 KINDS, RANDOM = ("codes", "float", "layers", "more", "stages"), tuple(f"random{first}" for first in range(0, 300, 25))
 
 
-def process(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(HERE / script), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=1800)
+def process(script: str, *arguments: str) -> sandbox.Ended:
+    """A script beside this file, in a process of its own."""
+    return sandbox.run(script, arguments, 1800.0)
 
 
 @needs_nvcc
@@ -83,9 +81,9 @@ NOTHING = "changes nothing"
 
 def planted(how: str, orders: int, folder: Path, *faults: str) -> dict[str, list[str]]:
     """What is said of faults that do not stop the verification with threads in every order."""
-    done = process("faulty_kernels.py", how, str(orders), str(folder), *faults)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    done = process("faulty_kernels", how, str(orders), str(folder), *faults)
+    assert done.problem is None, done.errors
+    found = json.loads(done.said)
     stops = re.compile("the native library differs from the ONNX file at |.* of the emulator of ptqc: |crashed")
     return {name: told for name, told in found.items() if not all(map(stops.match, told))}
 
@@ -93,9 +91,9 @@ def planted(how: str, orders: int, folder: Path, *faults: str) -> dict[str, list
 @needs_nvcc
 @pytest.mark.parametrize("kind", ["few", *(pytest.param(kind, marks=pytest.mark.slow) for kind in (*KINDS, *RANDOM))])
 def test_networks_of_many_operators(kind: str, tmp_path: Path) -> None:
-    done = process("emulated_networks.py", kind, str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    done = process("emulated_networks", kind, str(tmp_path))
+    assert done.problem is None, done.errors
+    found = json.loads(done.said)
     assert found["wrong"] == {}
     assert found["integers"] + found["reals"] > 1000
 

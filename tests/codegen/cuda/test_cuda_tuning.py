@@ -296,18 +296,18 @@ def test_a_failure_ends_a_compile_only_where_times_were_asked_for(monkeypatch: p
 @needs_nvcc
 @pytest.mark.slow
 def test_kernels_of_a_budget_are_timed_by_another_process(tmp_path: Path) -> None:
-    done = process("tuned_kernels.py", str(tmp_path), "budget")
-    assert done.returncode == 0, done.stderr
-    (microseconds,) = json.loads(done.stdout.splitlines()[-1])
+    done = process("tuned_kernels", str(tmp_path), "budget")
+    assert done.problem is None, done.errors
+    (microseconds,) = json.loads(done.said)
     assert microseconds > 0
 
 
 @needs_nvcc
 def test_variants_are_built_run_and_timed_by_another_process(tmp_path: Path) -> None:
     """On the emulator, which this test names as the device: a compile never does."""
-    done = process("tuned_kernels.py", str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    done = process("tuned_kernels", str(tmp_path))
+    assert done.problem is None, done.errors
+    found = json.loads(done.said)
     (kernel,) = found["kernels"].values()
     assert len(kernel["times"]["microseconds"]) == 2
     assert all(each > 0 for (each,) in kernel["times"]["microseconds"].values())

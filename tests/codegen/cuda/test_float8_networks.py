@@ -20,9 +20,9 @@ from ptqc.codegen.cuda.verification import CHIP
 @pytest.mark.parametrize("chip", ["sm_80", "sm_89"])
 def test_random_networks(chip: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CHIP, chip)
-    done = process("emulated_networks.py", "float8", str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    done = process("emulated_networks", "float8", str(tmp_path))
+    assert done.problem is None, done.errors
+    found = json.loads(done.said)
     assert found["wrong"] == {}
     assert found["integers"] > 100_000
     assert found["reals"] > 100_000
