@@ -1,5 +1,6 @@
 """Tiny models and what a whole compile makes of them, for the tests of the compiler and of its last stages."""
 
+import fcntl
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -109,6 +110,18 @@ def compiled(
     settings = {"output": folder / "out", "cache": folder / "cache"} | options
     with quick():
         return ptqc.compile(model, calibration=data, budget=budget, **settings)
+
+
+def compiled_once(model: onnx.ModelProto, data: object, folder: Path, *budget: str, **options: Any) -> Artifact:
+    """The same, by the first process that wants it in this folder; the others wait for it, and open it.
+
+    Whoever opens it leaves it as it is.
+    """
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (folder / "out").is_dir():
+            return ptqc.load(folder / "out")
+        return compiled(model, data, folder, *budget, **options)
 
 
 def store_of(artifact: Artifact) -> Path:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compiling import compiled, residual, samples
+from compiling import compiled_once, residual, samples
 from forked import Forks
 from hypothesis import settings
 from threadpoolctl import threadpool_limits
@@ -108,10 +108,16 @@ def digits_calibration() -> np.ndarray:
 
 
 @pytest.fixture(scope="session")
-def digits_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store that all processes that test share, for the README's network: measuring it takes twelve seconds."""
+def shared_room(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all processes that test share, for what takes seconds to make."""
     base = tmp_path_factory.getbasetemp()
-    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "digits_store"
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+@pytest.fixture(scope="session")
+def digits_store(shared_room: Path) -> Path:
+    """A store that all processes that test share, for the README's network: measuring it takes twelve seconds."""
+    return shared_room / "digits_store"
 
 
 @pytest.fixture(scope="session")
@@ -122,9 +128,9 @@ def digits_evaluation() -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.fixture(scope="session")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+def small(shared_room: Path) -> Artifact:
     """The residual network of `compiling.py` at 25 %; its store is the folder `cache` beside it."""
-    return compiled(residual(), samples(3, 8, 8), tmp_path_factory.mktemp("small"), "25%", activations="integer")
+    return compiled_once(residual(), samples(3, 8, 8), shared_room / "small", "25%", activations="integer")
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from compiling import compiled, residual, samples
+from compiling import residual
 
 import ptqc
 from ptqc.artifact.folder import MANIFEST, MODEL, Artifact
@@ -18,8 +18,8 @@ OWN = {name for node in residual().graph.node for name in node.output}
 
 
 @pytest.fixture(scope="module")
-def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    return compiled(residual(), samples(3, 8, 8), tmp_path_factory.mktemp("names"), "25%", activations="integer")
+def artifact(small: Artifact) -> Artifact:
+    return small
 
 
 def test_values_of_layers_are_called_as_in_the_model(artifact: Artifact) -> None:

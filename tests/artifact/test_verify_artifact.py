@@ -30,8 +30,8 @@ pytestmark = pytest.mark.processor
 
 
 @pytest.fixture(scope="module")
-def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    return compiled(residual(), samples(3, 8, 8), tmp_path_factory.mktemp("verify"), "25%", activations="integer")
+def artifact(small: Artifact) -> Artifact:
+    return small
 
 
 @pytest.fixture

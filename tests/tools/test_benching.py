@@ -5,7 +5,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from compiling import compiled, proto, residual, samples, weight
+from compiling import proto, weight
 
 import ptqc
 from ptqc.artifact.folder import Artifact
@@ -21,8 +21,8 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    return compiled(residual(), samples(3, 8, 8), tmp_path_factory.mktemp("bench"), "25%", activations="integer")
+def made(small: Artifact) -> Artifact:
+    return small
 
 
 def test_operators_add_up_to_the_whole(made: Artifact) -> None:

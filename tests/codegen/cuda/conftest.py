@@ -1,7 +1,9 @@
 """What several files need and takes seconds to make."""
 
+from pathlib import Path
+
 import pytest
-from compiling import compiled
+from compiling import compiled_once
 from compiling import residual as model
 from compiling import samples as given
 
@@ -9,6 +11,6 @@ from ptqc.artifact.folder import Artifact
 
 
 @pytest.fixture(scope="session")
-def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+def artifact(shared_room: Path) -> Artifact:
     """A small network with its CUDA library."""
-    return compiled(model(), given(3, 8, 8), tmp_path_factory.mktemp("cuda"), "25%", target="cuda", gpu="sm_80")
+    return compiled_once(model(), given(3, 8, 8), shared_room / "cuda", "25%", target="cuda", gpu="sm_80")
