@@ -6,6 +6,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator, Mapping
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
@@ -94,11 +95,11 @@ def layer(name: str) -> int:
     return next(number for number, places in enumerate(LAYERS) if place(name) in places)
 
 
-def imported() -> Iterator[tuple[str, str]]:
+@cache
+def imported() -> list[tuple[str, str]]:
     """Every import of one module of ptqc by another."""
     files = {name: path for room in ROOMS for name, path in modules(room).items()}
-    for name, path in files.items():
-        yield from ((name, other) for other in needed(name, path, files) if other != name)
+    return [(name, other) for name, path in files.items() for other in needed(name, path, files) if other != name]
 
 
 def text_files() -> Iterator[Path]:
