@@ -1,6 +1,7 @@
 """What tests fork does what a process of its own does, and ends as one does."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -36,7 +37,7 @@ def test_it_does_what_a_process_of_its_own_does(
 def test_it_is_no_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever tests before this one left behind."""
     monkeypatch.delattr(subprocess, "run")
-    assert sandbox.run(PROCESS, [KNOWN, str(tmp_path / "known.json")], 60.0) == sandbox.Ended(None, "")
+    assert sandbox.run(PROCESS, [KNOWN, str(tmp_path)], 60.0) == sandbox.Ended(None, "")
 
 
 def test_its_failure_is_told(tmp_path: Path) -> None:
@@ -48,7 +49,8 @@ def test_its_failure_is_told(tmp_path: Path) -> None:
 
 
 def test_it_ends_when_its_time_is_over(tmp_path: Path) -> None:
-    found = sandbox.run(PROCESS, [KNOWN, str(tmp_path)], 1e-6)
+    os.mkfifo(tmp_path / REPORT)  # which nobody reads
+    found = sandbox.run(PROCESS, [KNOWN, str(tmp_path)], 0.1)
     assert found.problem == "did not finish within 0 s"
     assert found.code is None
 
