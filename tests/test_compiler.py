@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -268,7 +269,12 @@ def test_the_oldest_runtime_is_the_later_of_two() -> None:
 
 
 @pytest.mark.shared_data
-def test_a_real_residual_network_keeps_its_accuracy(shared_data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("count", "options"), [(32, {"bits": (3, 4)}), pytest.param(64, {}, marks=pytest.mark.slow)], ids=["few", "usual"]
+)
+def test_a_real_residual_network_keeps_its_accuracy(
+    count: int, options: dict[str, Any], shared_data: Path, tmp_path: Path
+) -> None:
     arrays = np.load(shared_data / "data" / "cifar10.npz")
     mean, deviation = np.array([[123.675, 116.28, 103.53], [58.395, 57.12, 57.375]], np.float32)
 
@@ -278,11 +284,11 @@ def test_a_real_residual_network_keeps_its_accuracy(shared_data: Path, tmp_path:
     images, labels = normalized(arrays["eval_jpeg_x"]), arrays["eval_jpeg_y"]
 
     def top1(run: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]) -> float:
-        found = [next(iter(run({"input": image[None]}).values())).argmax() for image in images]
-        return 100 * float(np.mean(found == labels))
+        found = [next(iter(run({"input": some}).values())).argmax(-1) for some in np.split(images, 60)]
+        return 100 * float(np.mean(np.concatenate(found) == labels))
 
     path = shared_data / "models" / "cifar10_resnet20.onnx"
-    found = compiled(path, normalized(arrays["calib_x"][:64]), tmp_path, "13%", evaluate=top1)
+    found = compiled(path, normalized(arrays["calib_x"][:count]), tmp_path, "13%", evaluate=top1, **options)
     results = found.manifest["results"]
     assert found.path.stat().st_size <= path.stat().st_size * 13 // 100
     assert results["float_score"] > 79  # the data are read as they should be
