@@ -21,7 +21,6 @@ from ptqc.codegen.kernels import documents, lowering
 from ptqc.codegen.kernels.assignment import Assignment
 from ptqc.codegen.kernels.package import module
 from ptqc.codegen.kernels.process import write_document
-from ptqc.codegen.kernels.writing import PROCESSOR, Loops
 from ptqc.codegen.program.listing import Listing
 from ptqc.codegen.program.program import Program, Weights
 from ptqc.codegen.program.verify import Loaded
@@ -55,8 +54,7 @@ def build(folder: Path) -> dict[str, Any]:
         times = tuning.given(program, times)
         program = tuning.tuned(program, times)
         write_document(folder / TUNING, times.to_json())
-    # Libraries that are measured unpack their weights on the GPU; these do it on the host, which can not read there.
-    library = write(program, toolkit, gpus, folder, store, PROCESSOR)
+    library = write(program, toolkit, gpus, folder, store)
     listings = {TARGET: Listing.of(program).to_json()}
     code = {"machine_code": _codes(library), "predicted_microseconds_of_a_sample": _predicted(program)}
     write_document(folder / KERNELS, {"libraries": listings, **assignment.job["kept"], **code})
@@ -76,14 +74,13 @@ def write(
     gpus: list[str],
     folder: Path,
     store: Store | None = None,
-    unpacking: Loops = CUDA.loops,
 ) -> Delivered:
-    """Write the library of a program with its weights and interface. unpacking: loops that unpack the weights."""
+    """Write the library of a program with its weights and interface."""
     weights = Weights()
     room = folder / ROOM
     room.mkdir()
     image = package.write_library(
-        module(program, weights, unpacking), toolkit, gpus, room, folder / library_file(TARGET), store
+        module(program, weights, CUDA.loops), toolkit, gpus, room, folder / library_file(TARGET), store
     )
     (folder / WEIGHTS).write_bytes(bytes(weights))
     (folder / PTX).write_bytes(gzip.compress(image.ptx.encode(), mtime=0))

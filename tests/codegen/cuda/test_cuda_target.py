@@ -57,6 +57,8 @@ def test_a_network_becomes_a_verified_library(tmp_path: Path) -> None:
     assert json.loads(built.files["interface.json"].read_text())["inputs"] == [
         {"name": "x", "dtype": "float32", "shape": [None, 3, 8, 7]}
     ]
+    # Weights are unpacked on the GPU, whose memory the host cannot read.
+    assert {"part_uint8_kernel", "part_int32_kernel"} <= kernels["machine_code"].keys()
 
 
 @needs_nvcc
