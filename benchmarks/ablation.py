@@ -30,7 +30,7 @@ from ptqc.passes.allocate.allocation import Candidate, Problem, allocate, best_c
 from ptqc.passes.allocate.constraints.size import SizeBudget
 from ptqc.passes.allocate.fit import fit
 from ptqc.passes.quantize.measure import recall
-from ptqc.passes.quantize.phases import Decided, Planned
+from ptqc.passes.quantize.phases import Analysis, AnalyzedPlan
 from ptqc.passes.reconstruct.reconstruct import Reconstruct
 from ptqc.utils.progress import SILENT
 from ptqc.utils.store import Store
@@ -53,7 +53,7 @@ class Bench:
     """The measurements of a task."""
 
     model: Any
-    decided: Decided
+    analysis: Analysis
     options: CompileOptions
 
     @classmethod
@@ -68,44 +68,44 @@ class Bench:
             samples=samples,
             **given,
         )
-        prepared, decided, options, _ = recall(Store(store), artifact.manifest["measurements"], SILENT)
-        return cls(prepared.model, decided, options)
+        prepared, analysis, options, _ = recall(Store(store), artifact.manifest["measurements"], SILENT)
+        return cls(prepared.model, analysis, options)
 
     @cached_property
     def even(self) -> "Bench":
         """The same with even grids alone."""
-        kept = {key: value for key, value in self.decided.solutions.items() if not key[1].is_learned}
-        return replace(self, decided=replace(self.decided, solutions=kept))
+        kept = {key: value for key, value in self.analysis.solutions.items() if not key[1].is_learned}
+        return replace(self, analysis=replace(self.analysis, solutions=kept))
 
     @property
     def undecided(self) -> Plan:
         """A plan without formats."""
-        return self.decided.undecided
+        return self.analysis.undecided
 
     @cached_property
     def problem(self) -> Problem:
         """The candidates with their bytes and losses."""
-        return problem.problem_of(self.decided, self.undecided, self.options)
+        return problem.problem_of(self.analysis, self.undecided, self.options)
 
     def limit(self, task: Task, budget: str) -> int:
         """Bytes that a budget allows the file of the task. Raises UsageError for a budget of another kind."""
         size = budgets.parse(budget)
         if not isinstance(size, SizeBudget):
             raise UsageError(f"budget {budget!r} is none of size; give one such as 13% or 4.5MB")
-        return size.limit(task.path.stat().st_size, sum(w.size for w in self.decided.weights))
+        return size.limit(task.path.stat().st_size, sum(w.size for w in self.analysis.weights))
 
     def table(self, plan: Plan) -> bytes:
         """A plan's file with the numbers of the table of candidates."""
-        numbers = problem.table_numbers(self.decided, plan.formats)
-        return problem.packed(self.decided, plan, numbers)[1].data
+        numbers = problem.table_parameters(self.analysis, plan.formats)
+        return problem.packed(self.analysis, plan, numbers)[1].data
 
     def reconstructed(self, plan: Plan) -> bytes:
         """A plan's file after one reconstruction."""
-        return problem.packed(self.decided, plan, Reconstruct().apply(Planned(self.decided, plan)).made)[1].data
+        return problem.packed(self.analysis, plan, Reconstruct().apply(AnalyzedPlan(self.analysis, plan)).made)[1].data
 
     def compiled(self, limit: int | None, pipeline: Pipeline = "light") -> bytes:
         """The file of a whole compile."""
-        return fit(self.decided, replace(self.options, pipeline=pipeline), limit).exported.data
+        return fit(self.analysis, replace(self.options, pipeline=pipeline), limit).exported.data
 
 
 def best(bench: Bench, limit: int, problem: Problem | None = None) -> Plan:

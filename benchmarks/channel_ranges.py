@@ -29,8 +29,8 @@ from ptqc.passes.equalize.outliers import Remedy, Split, rewrites
 from ptqc.passes.equalize.reorder_channels import ReorderChannels, by_key
 from ptqc.passes.equalize.scale_channels import unevenness
 from ptqc.passes.quantize.choose_splits import ChooseSplits
-from ptqc.passes.quantize.phases import Setting
-from ptqc.passes.quantize.prepare import Prepared
+from ptqc.passes.quantize.phases import AnalysisInput
+from ptqc.passes.quantize.prepare import CanonicalModel
 from ptqc.passes.runner import run_rewrites
 
 COLUMNS = [
@@ -63,23 +63,23 @@ class Version:
         return Bars(self.title, reach, apart)
 
 
-def reordered(model: ir.Model, given: Prepared) -> None:
+def reordered(model: ir.Model, given: CanonicalModel) -> None:
     """Every class of channels that can change places, the one that reaches farthest first."""
     ties = find_ties(model, observed_shapes(model, given.samples[0]), ORDERS)
     reach = reach_of(model, ties, given.tuning[:OBSERVED])
     run_rewrites(model, (ReorderChannels(ties, by_key(ties, reach)),), [given.samples[0]])
 
 
-def split(given: Prepared) -> Version:
+def split(given: CanonicalModel) -> Version:
     """The channels split off that the compiler chooses."""
     model = given.model.clone()
-    chosen = ChooseSplits().apply(Setting.of(model, given.tuning, given.held_back)).made
+    chosen = ChooseSplits().apply(AnalysisInput.of(model, given.tuning, given.held_back)).made
     splits = tuple(replace(remedy, by_row=False) for remedy in chosen if remedy.channels)
     run_rewrites(model, rewrites(splits), [given.samples[0]])
     return Version("split", model, splits)
 
 
-def versions(given: Prepared) -> Iterator[Version]:
+def versions(given: CanonicalModel) -> Iterator[Version]:
     """The network as it is, and after each rewrite alone."""
     yield Version("as they are", given.model)
     for title, rewrite in (("reordered", reordered), ("scaled", scaled), ("rotated", rotated)):
@@ -99,12 +99,12 @@ def tensors(model: ir.Model) -> dict[str, str]:
     return {name: next(x for of, x in read if of == shape) for name, shape in (("norm", gate), ("hidden", down))}
 
 
-def lost(version: Version, whole: Setting, losses: RoundedLosses) -> tuple[float, float]:
+def lost(version: Version, whole: AnalysisInput, losses: RoundedLosses) -> tuple[float, float]:
     """Mean losses of 8-bit activations, and of these with 8-bit weights.
 
     Rounded is what is rounded of the whole network, but for what is split off and the products of it.
     """
-    setting = Setting.of(version.model, losses.tuning, losses.held_back)
+    setting = AnalysisInput.of(version.model, losses.tuning, losses.held_back)
     known = {site.name for site in whole.sites} | {x.rest for x in version.splits}
     floats = {x.tensor for x in version.splits}
     sites = [site for site in setting.sites if site.name in known and not floats.intersection(site.tensors)]
@@ -116,7 +116,7 @@ def lost(version: Version, whole: Setting, losses: RoundedLosses) -> tuple[float
     return float(activations.mean()), float(both.mean())
 
 
-def change(version: Version, given: Prepared, samples: Samples) -> float:
+def change(version: Version, given: CanonicalModel, samples: Samples) -> float:
     """The largest difference of any output from those of the network as it is, as a share of the largest output."""
     before, after = (
         np.concatenate([value.ravel() for feeds in samples for value in runner.run(feeds).values()])
@@ -125,10 +125,10 @@ def change(version: Version, given: Prepared, samples: Samples) -> float:
     return float(np.abs(after - before).max() / np.abs(before).max())
 
 
-def measured(given: Prepared, found: Sequence[Version]) -> Iterator[dict[str, object]]:
+def measured(given: CanonicalModel, found: Sequence[Version]) -> Iterator[dict[str, object]]:
     """A row for each version."""
     losses = RoundedLosses(given.model, given.tuning[:OBSERVED], given.held_back, "auto")
-    whole = Setting.of(given.model, losses.tuning, losses.held_back)
+    whole = AnalysisInput.of(given.model, losses.tuning, losses.held_back)
     for version in found:
         activations, both = lost(version, whole, losses)
         yield {
@@ -145,7 +145,7 @@ def uneven(bars: Bars) -> float:
     return unevenness(bars.reach[~bars.apart])
 
 
-def pictures(given: Prepared, found: Sequence[Version], folder: Path) -> None:
+def pictures(given: CanonicalModel, found: Sequence[Version], folder: Path) -> None:
     """A file for each tensor."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, tensor in tensors(given.model).items():

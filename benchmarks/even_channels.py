@@ -28,8 +28,8 @@ from ptqc.ir.sites import source_params
 from ptqc.passes.equalize.equalize_channels import OBSERVED, RoundedLosses, coarse, ranges, reach_of, weights_of
 from ptqc.passes.equalize.rotate import Rotate, rotatable, unit_gains
 from ptqc.passes.equalize.scale_channels import ScaleChannels, smoothing, unevenness
-from ptqc.passes.quantize.phases import Setting
-from ptqc.passes.quantize.prepare import Prepared, gather, prepare
+from ptqc.passes.quantize.phases import AnalysisInput
+from ptqc.passes.quantize.prepare import CanonicalModel, gather, prepare
 from ptqc.passes.runner import run_rewrites
 from ptqc.utils.progress import SILENT
 
@@ -44,13 +44,13 @@ COLUMNS = [
 ]
 
 
-def folded(model: ir.Model, given: Prepared) -> None:
+def folded(model: ir.Model, given: CanonicalModel) -> None:
     """Gains of norms become one."""
     ties = find_ties(model, observed_shapes(model, given.samples[0]), SCALES)
     run_rewrites(model, (ScaleChannels(ties, unit_gains(model, ties)),), [given.samples[0]])
 
 
-def scaled(model: ir.Model, given: Prepared) -> None:
+def scaled(model: ir.Model, given: CanonicalModel) -> None:
     """Every group of tied channels."""
     ties = find_ties(model, observed_shapes(model, given.samples[0]), SCALES)
     reach, weights = reach_of(model, ties, given.tuning[:OBSERVED]), weights_of(model, ties)
@@ -60,20 +60,20 @@ def scaled(model: ir.Model, given: Prepared) -> None:
     run_rewrites(model, (ScaleChannels(ties, factors),), [given.samples[0]])
 
 
-def rotated(model: ir.Model, given: Prepared) -> None:
+def rotated(model: ir.Model, given: CanonicalModel) -> None:
     """Every class of channels, behind folded norms."""
     folded(model, given)
     ties = find_ties(model, observed_shapes(model, given.samples[0]), ROTATIONS)
     run_rewrites(model, (Rotate(ties, rotatable(ties)),), [given.samples[0]])
 
 
-def both(model: ir.Model, given: Prepared) -> None:
+def both(model: ir.Model, given: CanonicalModel) -> None:
     """Scaled, then rotated."""
     scaled(model, given)
     rotated(model, given)
 
 
-REWRITES: dict[str, Callable[[ir.Model, Prepared], None]] = {
+REWRITES: dict[str, Callable[[ir.Model, CanonicalModel], None]] = {
     "as they are": lambda model, given: None,  # noqa: ARG005
     "gains of norms folded": folded,
     "scaled": scaled,
@@ -87,14 +87,14 @@ def rounded_weights(model: ir.Model, layers: Sequence[Layer]) -> dict[str, np.nd
     return {layer.weight: coarse(layer, initial(model, layer.weight), BITS) for layer in layers}
 
 
-def rows(given: Prepared) -> Iterator[dict[str, object]]:
+def rows(given: CanonicalModel) -> Iterator[dict[str, object]]:
     losses = RoundedLosses(given.model, given.tuning[:OBSERVED], given.held_back, "auto")
     for name, rewrite in REWRITES.items():
         model = given.model.clone()
         rewrite(model, given)
         ties = find_ties(model, observed_shapes(model, given.samples[0]), SCALES)
         reach = reach_of(model, ties, losses.tuning)
-        setting = Setting.of(model, losses.tuning, losses.held_back)
+        setting = AnalysisInput.of(model, losses.tuning, losses.held_back)
         found = losses.of(model)
         params = source_params(setting.sites, ranges(setting))
         whole = losses.rounded(model, params, rounded_weights(model, setting.layers))
@@ -107,7 +107,7 @@ def rows(given: Prepared) -> Iterator[dict[str, object]]:
         }
 
 
-def decoder(outliers: bool, folder: Path, count: int = COUNT, length: int = LENGTH) -> Prepared:
+def decoder(outliers: bool, folder: Path, count: int = COUNT, length: int = LENGTH) -> CanonicalModel:
     """The small decoder with so many samples of random tokens."""
     sys.path.append(str(ROOT / "models"))
     import tiny_llama
@@ -118,7 +118,7 @@ def decoder(outliers: bool, folder: Path, count: int = COUNT, length: int = LENG
     return prepared(folder / "model.onnx", feeds, folder)
 
 
-def prepared(model: Path, data: object, folder: Path) -> Prepared:
+def prepared(model: Path, data: object, folder: Path) -> CanonicalModel:
     source = read_model(model)
     return prepare(source, gather(source, data, folder / "samples", COUNT, None, SILENT), SILENT)
 

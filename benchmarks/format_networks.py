@@ -18,7 +18,7 @@ from ptqc.ir.nodes import initial
 from ptqc.passes.equalize.equalize_channels import RoundedLosses
 from ptqc.passes.quantize.calibrate import Calibrate
 from ptqc.passes.quantize.gptq import importance_of
-from ptqc.passes.quantize.phases import Observed, Setting
+from ptqc.passes.quantize.phases import AnalysisInput, CalibrationStats
 from ptqc.passes.quantize.prepare import gather, prepare
 from ptqc.passes.quantize.solve_weights import direct, in_rows
 from ptqc.utils.progress import SILENT
@@ -35,7 +35,7 @@ POSITIONS = 512
 class FormatNetwork:
     """A network in normal form, with the moments of what its layers multiply."""
 
-    observed: Observed
+    observed: CalibrationStats
 
     @property
     def weights(self) -> list[Weight]:
@@ -103,5 +103,5 @@ def opened(task: Task, samples: int) -> Iterator[FormatNetwork]:
         source = read_model(task.path)
         feeds = gather(source, task.calibration(samples), Path(folder), samples, None, SILENT)
         prepared = prepare(source, feeds, SILENT)
-        setting = Setting.of(prepared.model, prepared.tuning, prepared.held_back)
+        setting = AnalysisInput.of(prepared.model, prepared.tuning, prepared.held_back)
         yield FormatNetwork(Calibrate().apply(setting).made)

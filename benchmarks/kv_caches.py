@@ -31,7 +31,7 @@ from ptqc.calibration.samples import Samples, collect
 from ptqc.kv_cache.form import CacheForm
 from ptqc.kv_cache.known import NAMES
 from ptqc.passes.allocate.constraints.caches import CacheBudget
-from ptqc.passes.kv_cache.choose import SeenCaches, chosen
+from ptqc.passes.kv_cache.choose import CacheStatistics, chosen
 from ptqc.passes.kv_cache.wrap import pack_caches
 
 BUDGETS = (30, 25, 20, 16)  # percent
@@ -130,7 +130,7 @@ def packed(given: Given, forms: Forms) -> Read:
 
 def rows(given: Given, folder: Path) -> Iterator[dict[str, Any]]:
     """One for each form, and one for each budget."""
-    seen = SeenCaches(ir.from_proto(given.model), _samples(given, folder))
+    seen = CacheStatistics(ir.from_proto(given.model), _samples(given, folder))
     reference = read(given.model, given.texts)
     yield _row(given, "float32", reference, reference)
     for name in NAMES:

@@ -43,7 +43,7 @@ def measure(name: str, of: str, arguments: argparse.Namespace, cache: str) -> di
     """The row of a task; runs in a child."""
     import ptqc
     from ptqc.codegen.targets import choose
-    from ptqc.passes.allocate.constraints.latency import LatencyBudget, clock_of
+    from ptqc.passes.allocate.constraints.latency import LatencyBudget, meter_of
     from ptqc.passes.quantize.measure import recall
     from ptqc.utils.progress import SILENT
     from ptqc.utils.store import Store
@@ -54,10 +54,10 @@ def measure(name: str, of: str, arguments: argparse.Namespace, cache: str) -> di
     first = ptqc.compile(task.path, budget=arguments.size, output=f"{cache}/first", cache=cache, force=True, **options)
     store = Store.at(cache)
     budget = LatencyBudget(1.0, target or "")
-    clock = clock_of(budget, choose(target, {}), store)
+    clock = meter_of(budget, choose(target, {}), store)
     with one_blas_thread():
-        _, decided, used, _ = recall(store, first.manifest["measurements"], SILENT)
-        found = predictions(clock, decided, used, arguments.choices)
+        _, analysis, used, _ = recall(store, first.manifest["measurements"], SILENT)
+        found = predictions(clock, analysis, used, arguments.choices)
     asked = (found["float_ms"] + found["fastest_ms"]) / 2
     written = f"{asked:.4g}ms" + (f"@{target}" if target else "")
     second = ptqc.resolve(
@@ -74,7 +74,7 @@ def measure(name: str, of: str, arguments: argparse.Namespace, cache: str) -> di
     }
 
 
-def predictions(clock: Any, decided: Any, options: Any, choices: int) -> dict[str, Any]:
+def predictions(clock: Any, analysis: Any, options: Any, choices: int) -> dict[str, Any]:
     """Predicted and measured times of choices, as milliseconds of a float network that takes what it took at first."""
     import time
 
@@ -82,15 +82,15 @@ def predictions(clock: Any, decided: Any, options: Any, choices: int) -> dict[st
     from ptqc.utils.progress import SILENT
 
     started = time.monotonic()
-    times, network = clock.measure(decided, options, SILENT), network_of(decided)
+    times, network = clock.measure(analysis, options, SILENT), network_of(analysis)
     seconds = time.monotonic() - started
     real = network.predict(times, ())
     rows = []
-    for sites in ([*decided.sites], *(random_sites(decided, seed) for seed in range(choices))):
-        plan = any_plan(decided, options, {site.name: decided.ranges[site.name] for site in sites})
-        before, after = clock.latencies(decided, options, plan)
+    for sites in ([*analysis.sites], *(random_sites(analysis, seed) for seed in range(choices))):
+        plan = any_plan(analysis, options, {site.name: analysis.ranges[site.name] for site in sites})
+        before, after = clock.latencies(analysis, options, plan)
         rows.append({"predicted": network.predict(times, plan.params) / real, "measured": after / before})
-    before, alone = clock.latencies(decided, options, any_plan(decided, options, decided.activations))
+    before, alone = clock.latencies(analysis, options, any_plan(analysis, options, analysis.activations))
     errors = [100 * abs(row["predicted"] / row["measured"] - 1) for row in rows]
     return {
         "float_ms": real / MILLISECOND,
@@ -104,14 +104,14 @@ def predictions(clock: Any, decided: Any, options: Any, choices: int) -> dict[st
     }
 
 
-def random_sites(decided: Any, seed: int) -> Sequence[Any]:
+def random_sites(analysis: Any, seed: int) -> Sequence[Any]:
     """Sites that serve layers, of a random share of all."""
     from ptqc.ir.sites import useful_sites
 
     rng = np.random.default_rng(seed)
     share = rng.uniform(0.5, 1.0)
-    some = [site for site in decided.sites if rng.random() < share]
-    return useful_sites(some, decided.kernels, {layer.name for layer in decided.layers})
+    some = [site for site in analysis.sites if rng.random() < share]
+    return useful_sites(some, analysis.kernels, {layer.name for layer in analysis.layers})
 
 
 def parse() -> argparse.Namespace:

@@ -22,16 +22,16 @@ from tasks import chosen
 
 from ptqc.formats import Format
 from ptqc.ir.plan import Plan
-from ptqc.ir.quantized_weight import TunedNumbers
+from ptqc.ir.quantized_weight import QuantizedParameters
 from ptqc.losses import OutputLoss, Outputs
 from ptqc.passes.allocate import problem
 from ptqc.passes.quantize.calibrate import Calibrate
 from ptqc.passes.quantize.measure_curvature import MeasureCurvature
 from ptqc.passes.quantize.measure_sensitivity import MeasureSensitivity, mean_shift
-from ptqc.passes.quantize.phases import Decided, Setting, Solved
+from ptqc.passes.quantize.phases import Analysis, AnalysisInput, WeightCandidates
 
 Losses = Mapping[tuple[str, Format], float]
-Phase = TypeVar("Phase", bound=Setting)
+Phase = TypeVar("Phase", bound=AnalysisInput)
 
 FEWEST_FRESH, MOST_FRESH = 64, 1000
 # Deviation of the logarithm of the losses that plans are drawn with.
@@ -52,32 +52,32 @@ COLUMNS = (
 
 def criteria(bench: Bench) -> Iterator[tuple[str, Losses]]:
     """The name of every prediction, and the losses that it gives the candidates."""
-    yield "local error", bench.decided.errors
+    yield "local error", bench.analysis.errors
     yield "curvature", curvature(bench)
-    yield "outputs", bench.decided.weight_losses
+    yield "outputs", bench.analysis.weight_losses
     yield "outputs, squared error", squared(bench)
 
 
-def at(phase: type[Phase], decided: Decided) -> Phase:
+def at(phase: type[Phase], analysis: Analysis) -> Phase:
     """What was known after an earlier pass."""
-    return phase(**{each.name: getattr(decided, each.name) for each in fields(phase)})
+    return phase(**{each.name: getattr(analysis, each.name) for each in fields(phase)})
 
 
 def with_observed(bench: Bench) -> Bench:
     """With what calibration observes and the store does not keep: moments of what layers multiply, and other ranges."""
-    made = Calibrate().apply(at(Setting, bench.decided)).made
+    made = Calibrate().apply(at(AnalysisInput, bench.analysis)).made
     observed = {name: getattr(made, name) for name in ("moments", "held_moments", "other_ranges")}
-    return replace(bench, decided=replace(bench.decided, **observed))
+    return replace(bench, analysis=replace(bench.analysis, **observed))
 
 
 def squared(bench: Bench) -> Losses:
     """What the table of losses is by the squared error of the outputs."""
-    return MeasureSensitivity("mse").apply(at(Solved, bench.decided)).made.weight_losses
+    return MeasureSensitivity("mse").apply(at(WeightCandidates, bench.analysis)).made.weight_losses
 
 
 def curvature(bench: Bench) -> Losses:
     """What the table of losses is by gradients."""
-    return MeasureCurvature().apply(at(Solved, bench.decided)).made.weight_losses
+    return MeasureCurvature().apply(at(WeightCandidates, bench.analysis)).made.weight_losses
 
 
 def drawn_plans(bench: Bench, several: Sequence[Losses], limit: int, count: int) -> list[Plan]:
@@ -96,14 +96,14 @@ def best(bench: Bench, losses: Losses, limit: int) -> Plan:
 
 def packed(bench: Bench, plan: Plan) -> bytes:
     """A plan's file with the table's weights, and biases that make the mean of every channel exact."""
-    numbers = problem.table_numbers(bench.decided, plan.formats)
+    numbers = problem.table_parameters(bench.analysis, plan.formats)
     biases = dict(numbers.biases)
-    for layer in bench.decided.layers:
+    for layer in bench.analysis.layers:
         if (bias := biases[layer.name]) is not None:
             original = np.zeros_like(bias) if layer.bias is None else bias
-            shift = mean_shift(bench.decided, layer, numbers.weights[layer.weight].weight)
+            shift = mean_shift(bench.analysis, layer, numbers.weights[layer.weight].weight)
             biases[layer.name] = original + shift
-    return problem.packed(bench.decided, plan, TunedNumbers(numbers.weights, biases))[1].data
+    return problem.packed(bench.analysis, plan, QuantizedParameters(numbers.weights, biases))[1].data
 
 
 def true_loss(loss: OutputLoss, real: Sequence[Outputs], run: Run, samples: Sequence[Feeds]) -> float:
@@ -129,7 +129,7 @@ def rows_of(name: str, budgets: Sequence[str], plans: int, count: int) -> list[d
         names = [str(value.name) for value in bench.model.graph.outputs]
         run = harness.open_model(task.path)
         real = [dict(zip(names, run(feeds), strict=True)) for feeds in samples]
-        loss = OutputLoss.of(bench.decided.kinds, real)
+        loss = OutputLoss.of(bench.analysis.kinds, real)
 
         def measured(data: bytes) -> float:
             path = Path(folder) / "plan.onnx"

@@ -25,8 +25,8 @@ from ptqc.passes.quantize.calibrate import Calibrate, CalibrateInner
 from ptqc.passes.quantize.measure import StoredWeights, families_of, key_of, setting_of, stored_notes, write_inputs
 from ptqc.passes.quantize.measure_curvature import MeasureCurvature
 from ptqc.passes.quantize.measure_sensitivity import MeasureSensitivity
-from ptqc.passes.quantize.phases import Decided, Setting
-from ptqc.passes.quantize.prepare import Prepared
+from ptqc.passes.quantize.phases import Analysis, AnalysisInput
+from ptqc.passes.quantize.prepare import CanonicalModel
 from ptqc.passes.quantize.solve_weights import CandidateCache, SolveWeights
 from ptqc.utils.deadline import NEVER, Deadline
 from ptqc.utils.executors.base import Executor
@@ -39,8 +39,8 @@ SPLITTING_SHARE = 0.1
 # Of what measuring may take, the part of sensitivities.
 SENSITIVITY_SHARE = 0.4
 
-Before = TypeVar("Before", bound=Setting)
-After = TypeVar("After", bound=Setting)
+Before = TypeVar("Before", bound=AnalysisInput)
+After = TypeVar("After", bound=AnalysisInput)
 
 
 class Run:
@@ -72,14 +72,14 @@ class Run:
 
 
 def analyze(
-    whole: Prepared,
+    whole: CanonicalModel,
     options: CompileOptions,
     store: Store,
     progress: Progress,
     max_bytes: int | None,
     deadline: Deadline,
     make_run: Callable[[], Run],
-) -> tuple[Prepared, Decided, list[Note], str]:
+) -> tuple[CanonicalModel, Analysis, list[Note], str]:
     """Measure the model with its outlier channels split off, where what is left of them computes on integers.
 
     max_bytes: of the file, which a split makes larger; None: any. deadline: of the whole compile. make_run: gives what
@@ -96,8 +96,8 @@ def analyze(
 
 
 def measure(
-    prepared: Prepared, options: CompileOptions, store: Store, progress: Progress, run: Run | None = None
-) -> tuple[Decided, list[Note], str]:
+    prepared: CanonicalModel, options: CompileOptions, store: Store, progress: Progress, run: Run | None = None
+) -> tuple[Analysis, list[Note], str]:
     """Measure and decide what serves every budget, or take it from the store where it is there already.
 
     Gives what was decided, the notes on it, and the name of its entry in the store. What was cut short is not taken for
@@ -125,10 +125,10 @@ def measure(
             stored_notes(entry),
             entry.folder.name,
         )
-    decided, notes = _decide(setting_of(prepared, options, progress), options, cache, run), run.notes
+    analysis, notes = _decide(setting_of(prepared, options, progress), options, cache, run), run.notes
     stored: dict[str, Any] = {
-        "measurements": measurements.pack(decided),
-        "candidates": [cache.names[weight.name] for weight in decided.weights if weight.name in cache.names],
+        "measurements": measurements.pack(analysis),
+        "candidates": [cache.names[weight.name] for weight in analysis.weights if weight.name in cache.names],
         "origin": asdict(prepared.origin),
         "options": options.to_json(),
         "batchable": prepared.samples.batchable,
@@ -143,10 +143,10 @@ def measure(
     name = store.put(key, stored, {}, lambda folder: write_inputs(folder, prepared))
     # Without what only measuring needs, as from the store.
     setting = setting_of(prepared, options, progress)
-    return measurements.unpack(setting, stored["measurements"], [decided.candidates]), notes, name
+    return measurements.unpack(setting, stored["measurements"], [analysis.candidates]), notes, name
 
 
-def _decide(setting: Setting, options: CompileOptions, cache: CandidateCache, run: Run) -> Decided:
+def _decide(setting: AnalysisInput, options: CompileOptions, cache: CandidateCache, run: Run) -> Analysis:
     """The passes that decide, each with what it may take of the time that is left."""
     observed = run(Calibrate(options.observer), setting, 0.25)
     observed = run(CalibrateInner(), observed, 0.1)

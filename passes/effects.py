@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 import onnx_ir as ir
 
 from ptqc.errors import PassError
-from ptqc.ir.quantized_weight import TunedNumbers
+from ptqc.ir.quantized_weight import QuantizedParameters
 from ptqc.passes.base import Pass, Result
 
 # What of a model a pass can change, to tell whether it did.
@@ -65,12 +65,12 @@ def applied(step: Pass[Given, Made], given: Given) -> Result[Made]:
     result = step.apply(given)
     if fingerprint(given.model) != before:
         raise PassError(f"{step.name} changed the model, which a pass that is to {step.effect.value} must not")
-    if isinstance(result.made, TunedNumbers):
+    if isinstance(result.made, QuantizedParameters):
         check_tuned(step.name, result.made)
     return result
 
 
-def check_tuned(name: str, tuned: TunedNumbers) -> None:
+def check_tuned(name: str, tuned: QuantizedParameters) -> None:
     """Raises PassError where numbers are worse than those that were there, by the measure of the pass of this name."""
     before, after = tuned.losses
     if after > before + ROUNDING * abs(before):

@@ -28,7 +28,7 @@ from ptqc.frontend.in_memory import Model
 from ptqc.ir.plan import Plan
 from ptqc.options import CompileOptions, Phase
 from ptqc.passes.allocate.constraints.latency import LatencyBudget, fitting_times
-from ptqc.passes.allocate.state import Job
+from ptqc.passes.allocate.state import CompileState
 from ptqc.passes.dump import NO_DUMP, Dump
 from ptqc.passes.quantize.measure import recall
 from ptqc.passes.registry import added_rewrites, check_extensions
@@ -195,14 +195,14 @@ def resolve(
     earlier = opened.manifest
     preprocessing = preprocessing or opened.preprocessing
     entry, before = earlier["measurements"], earlier["options"]
-    prepared, decided, measured, notes = recall(store, entry, progress)
+    prepared, analysis, measured, notes = recall(store, entry, progress)
     prepared = replace(prepared, samples=replace(prepared.samples, preprocessing=preprocessing))
     check_samples(built, prepared.samples, prepared.model)
     kept = {name: before[name] for name in fitting if name in before and name != "time_limit"}
     kept |= {name: value for name, value in stated.items() if value is not None}
-    job = Job(
+    job = CompileState(
         prepared,
-        decided,
+        analysis,
         CompileOptions.of({**vars(measured), "time_limit": 0.0, **kept}),
         (*prepared.notes, *notes),
         entry,
@@ -224,7 +224,7 @@ def resolve(
         started=started,
         times=fitting_times(earlier, budgets.get(LatencyBudget), job.options),
         tokenizer=_tokenizer(calibration),
-        plan=None if plan is None else Plan.from_json(plan, decided.roles),
+        plan=None if plan is None else Plan.from_json(plan, analysis.roles),
     )
     with reserved(place):
         return resolve_job(job, request, calibration)

@@ -34,19 +34,19 @@ from ptqc.options import CompileOptions
 from ptqc.passes.allocate.constraints.caches import CacheBudget
 from ptqc.passes.allocate.constraints.criteria import DROP
 from ptqc.passes.allocate.constraints.loss import LossBudget, gather_apart, with_judges
-from ptqc.passes.allocate.cost_model import Times
+from ptqc.passes.allocate.cost_model import OpLatencies
 from ptqc.passes.allocate.fit import VERIFIED_SAMPLES, verified
 from ptqc.passes.allocate.lower import Lower
 from ptqc.passes.allocate.meet_budgets import meet_budgets
-from ptqc.passes.allocate.state import Budgets, Context, Job
+from ptqc.passes.allocate.state import Budgets, CompileState, Context
 from ptqc.passes.analyze import SENSITIVITY_SHARE, Run, analyze
 from ptqc.passes.base import Rewrite
 from ptqc.passes.dump import NO_DUMP, Dump
-from ptqc.passes.equalize.equalize_channels import evened
+from ptqc.passes.equalize.equalize_channels import equalized
 from ptqc.passes.equalize.order_for_pruning import ordered_for_pruning
 from ptqc.passes.kv_cache.apply import with_packed_caches
-from ptqc.passes.quantize.phases import Decided
-from ptqc.passes.quantize.prepare import Prepared, affordable, prepare
+from ptqc.passes.quantize.phases import Analysis
+from ptqc.passes.quantize.prepare import CanonicalModel, affordable, prepare
 from ptqc.utils.deadline import Deadline
 from ptqc.utils.executors.base import Executor
 from ptqc.utils.executors.threads import Threads
@@ -84,7 +84,7 @@ class CompileRequest:
     progress: Progress
     started: float
     executor: Executor = field(default_factory=Threads)
-    times: Times | None = None
+    times: OpLatencies | None = None
     plan: Plan | None = None
     rewrites: Sequence[Rewrite] = ()
     tokenizer: Path | None = None
@@ -96,7 +96,7 @@ class CompileRequest:
         """When the compile has to be done."""
         return Deadline.after(self.options.time_limit, self.started)
 
-    def analyze(self, prepared: Prepared) -> tuple[Prepared, Decided, list[Note], str]:
+    def analyze(self, prepared: CanonicalModel) -> tuple[CanonicalModel, Analysis, list[Note], str]:
         """See `ptqc.passes.analyze`; each of its runs has the same share of the time that is left."""
         max_bytes, in_library = self.budgets.max_bytes(prepared.origin), self.target is not None
 
@@ -144,14 +144,18 @@ def compile_model(model: Model, calibration: object, request: CompileRequest) ->
         check_early(prepared, request.budgets, options, request.target)
         check_detector(prepared, request.detector)
         scoring = request.scoring(prepared.model, labelled)
-        prepared = evened(prepared, options, request.store, request.deadline, progress)  # channels scaled and rotated
+        prepared = equalized(
+            prepared, options, request.store, request.deadline, progress
+        )  # channels scaled and rotated
         prepared = ordered_for_pruning(prepared, options, progress)
         try:
-            prepared, decided, notes, entry = request.analyze(prepared)
+            prepared, analysis, notes, entry = request.analyze(prepared)
         except TimeTooShort as error:
             raise _too_short(error, options.time_limit, time.monotonic() - request.started) from None
         notes = [*prepared.notes, *notes]
-        job = Job(prepared, decided, options, tuple(notes), entry, request.budgets, request.started, memory=memory)
+        job = CompileState(
+            prepared, analysis, options, tuple(notes), entry, request.budgets, request.started, memory=memory
+        )
         return _deliver(job, request, scoring, folder)
 
 
@@ -162,7 +166,7 @@ def _too_short(error: TimeTooShort, limit: float, taken: float) -> TimeTooShort:
     return TimeTooShort(f"the time limit of {limit:g} s is too short: {error}; {advice}", needed)
 
 
-def resolve_job(job: Job, request: CompileRequest, calibration: object = None) -> Artifact:
+def resolve_job(job: CompileState, request: CompileRequest, calibration: object = None) -> Artifact:
     """Another artifact from what an earlier compile measured. calibration: samples that a loss is judged on."""
     with one_blas_thread(), scratch() as temporary, watched_memory() as memory:
         folder, job = Path(temporary), replace(job, memory=memory)
@@ -174,9 +178,9 @@ def resolve_job(job: Job, request: CompileRequest, calibration: object = None) -
         return _deliver(job, request, scoring, folder)
 
 
-def _deliver(job: Job, request: CompileRequest, scoring: Scoring | None, folder: Path) -> Artifact:
+def _deliver(job: CompileState, request: CompileRequest, scoring: Scoring | None, folder: Path) -> Artifact:
     """Meet the budgets, verify and measure the file, build the target, publish the artifact. folder: for its parts."""
-    progress, held_back, deadline = request.progress, job.decided.held_back, request.deadline
+    progress, held_back, deadline = request.progress, job.analysis.held_back, request.deadline
     delivery = meet_budgets(job, request.context(scoring))
     job, fitted = delivery.job, delivery.fitted
     if job.budgets.strict:
@@ -187,14 +191,14 @@ def _deliver(job: Job, request: CompileRequest, scoring: Scoring | None, folder:
     request.dump.model(Lower.name, fitted.lowered.model)
     file = fitted.exported.proto
     with progress.stage("verify"):
-        activation_loss = check_activations(job.decided, fitted.plan)
+        activation_loss = check_activations(job.analysis, fitted.plan)
         checks = verified(job, fitted)
     job = replace(job, notes=(*job.notes, *saturation_notes(fitted.exported, list(held_back.few(VERIFIED_SAMPLES)))))
     native = build_target(fitted, held_back, request.target, request.store, folder, progress)
-    judged = judge(job.model, file, held_back, job.decided.kinds, scoring, progress)
+    judged = judge(job.model, file, held_back, job.analysis.kinds, scoring, progress)
     if job.budgets.strict:
         check_fit(worse_than_predicted(job, fitted, judged, [*job.notes, *fitted.notes]))
-    changed = most_changed(job.model, file, held_back, job.decided.kinds, judged, request.tokenizer, request.detector)
+    changed = most_changed(job.model, file, held_back, job.analysis.kinds, judged, request.tokenizer, request.detector)
     speed = measure_speed(job.prepared.unsplit, file, held_back, progress, deadline)
     recorded = golden.take(job.model, file, held_back)
     outcome = CompileOutcome(

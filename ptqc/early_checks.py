@@ -12,13 +12,13 @@ from ptqc.evaluation.detection.detector import Detector
 from ptqc.execution.onnxruntime import Runner, tensors_of
 from ptqc.options import CompileOptions
 from ptqc.passes.allocate.state import Budgets
-from ptqc.passes.quantize.prepare import Prepared
+from ptqc.passes.quantize.prepare import CanonicalModel
 
 # Samples of which at least one has to give an output with something in it.
 SAMPLES_RUN = 8
 
 
-def check_early(prepared: Prepared, budgets: Budgets, options: CompileOptions, chosen: Chosen | None) -> None:
+def check_early(prepared: CanonicalModel, budgets: Budgets, options: CompileOptions, chosen: Chosen | None) -> None:
     """Raises Infeasible for a size that no file of the model has, TargetError for what certainly has no kernel.
 
     Raises UsageError for a loss in a unit that the outputs are not judged in, for FP8 with a target, and for curvature
@@ -39,7 +39,7 @@ def check_early(prepared: Prepared, budgets: Budgets, options: CompileOptions, c
             chosen.target.check_kernels(prepared.model)
 
 
-def check_detector(prepared: Prepared, detector: Detector | None) -> None:
+def check_detector(prepared: CanonicalModel, detector: Detector | None) -> None:
     """Raises UsageError where the outputs are not as `detector` says, before a compile takes minutes."""
     if detector is None:
         return

@@ -21,10 +21,10 @@ from ptqc.frontend import read_model
 from ptqc.ir.plan import Plan
 from ptqc.options import CompileOptions
 from ptqc.passes.allocate.fit import fit
-from ptqc.passes.allocate.state import Fitted
+from ptqc.passes.allocate.state import QuantizedModel
 from ptqc.passes.analyze import measure
-from ptqc.passes.quantize.phases import Decided
-from ptqc.passes.quantize.prepare import Prepared, gather, prepare
+from ptqc.passes.quantize.phases import Analysis
+from ptqc.passes.quantize.prepare import CanonicalModel, gather, prepare
 from ptqc.utils.progress import SILENT
 from ptqc.utils.store import Store, file_digest
 
@@ -151,8 +151,8 @@ def assert_same_interface(original: onnx.ModelProto, packed: onnx.ModelProto) ->
 class Measured:
     """A network in normal form with its measurements, and a few of its samples."""
 
-    prepared: Prepared
-    context: Decided
+    prepared: CanonicalModel
+    context: Analysis
     options: CompileOptions
     feeds: tuple[dict[str, np.ndarray], ...]
 
@@ -161,7 +161,7 @@ class Measured:
         """The float network in normal form."""
         return self.prepared.model
 
-    def fit(self, limit: int | None = None, plan: Plan | None = None) -> Fitted:
+    def fit(self, limit: int | None = None, plan: Plan | None = None) -> QuantizedModel:
         """The file within a limit, or of a plan."""
         with quick():
             return fit(self.context, self.options, limit, plan)

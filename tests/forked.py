@@ -19,11 +19,13 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, NoReturn
 
-from ptqc.codegen.kernels import linking, process
+from ptqc.codegen.kernels import linking
 from ptqc.errors import TargetError
 from ptqc.utils import sandbox
 
 MESSAGE = 1 << 20
+# What runs the jobs of native builders.
+JOB = "ptqc.codegen.kernels.process"
 # Where the words of a sandboxed process's command name a module, behind the limits.
 MODULE = 6
 # What workers of a kind import. They themselves are left out: they are run, not imported.
@@ -131,7 +133,7 @@ class Forks:
 def _program(words: Sequence[str]) -> str:
     """What a sandboxed process runs in the end."""
     module, *arguments = words
-    return arguments[-2] if module == process.__name__ else module
+    return arguments[-2] if module == JOB else module
 
 
 def _fixed() -> tuple[object, ...]:

@@ -24,10 +24,10 @@ from ptqc.formats import (
 from ptqc.ir.layers import Weight, find_layers, find_weights
 from ptqc.ir.lowered import Lowered
 from ptqc.ir.plan import Plan
-from ptqc.ir.quantized_weight import Solution, TunedNumbers, with_tables
+from ptqc.ir.quantized_weight import QuantizedParameters, QuantizedWeight, with_tables
 from ptqc.ir.sites import find_kernels, find_sites, useful_sites
 from ptqc.passes.allocate.lower import Lower
-from ptqc.passes.quantize.phases import Numbered
+from ptqc.passes.quantize.phases import PlanWithParameters
 from ptqc.passes.quantize.solve_weights import direct
 from ptqc.passes.reconstruct.quantized_walk import run_quantized
 
@@ -42,7 +42,7 @@ class Quantized:
 
     model: ir.Model
     plan: Plan
-    tuned: TunedNumbers
+    tuned: QuantizedParameters
     lowered: Lowered
 
     def run(self, feeds: Feeds, *, optimize: bool = True) -> dict[str, np.ndarray]:
@@ -82,8 +82,8 @@ def quantized(
     plan = Plan(tuple(layers), tuple(weights), tuple(kernels), tuple(sites), {**activations, **reals}, formats)
     solutions = {weight.name: rounded(model, weight, formats[weight.name]) for weight in weights}
     biases = {layer.name: _bias(model, layer.bias) for layer in layers}
-    tuned = TunedNumbers(with_tables(solutions, weights), biases)
-    return Quantized(model, plan, tuned, Lower().apply(Numbered(model, plan, tuned)).made)
+    tuned = QuantizedParameters(with_tables(solutions, weights), biases)
+    return Quantized(model, plan, tuned, Lower().apply(PlanWithParameters(model, plan, tuned)).made)
 
 
 def observed(model: ir.Model, samples: Sequence[Feeds], sites: Sequence[object]) -> dict[str, QuantParams]:
@@ -100,14 +100,14 @@ def observed(model: ir.Model, samples: Sequence[Feeds], sites: Sequence[object])
     return found
 
 
-def rounded(model: ir.Model, weight: Weight, form: Format) -> Solution:
+def rounded(model: ir.Model, weight: Weight, form: Format) -> QuantizedWeight:
     """A weight in a format, by plain rounding."""
     values = array(model, weight.name)
     if isinstance(form, Scaled) and form.along_inputs:  # which are the last axis behind that of the taps
         codes, scale = form.rounded(np.moveaxis(values, 1, -1), 0)
-        return Solution(form, np.moveaxis(codes, -1, 1), scale, 0)
+        return QuantizedWeight(form, np.moveaxis(codes, -1, 1), scale, 0)
     if isinstance(form, Scaled):
-        return Solution(form, *form.rounded(values, weight.channel_axis), weight.channel_axis)
+        return QuantizedWeight(form, *form.rounded(values, weight.channel_axis), weight.channel_axis)
     found = direct(weight, values)
     return next(one for one in found if one.form == form or {one.form.family, form.family} == {"palette"})
 

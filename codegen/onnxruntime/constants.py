@@ -14,7 +14,7 @@ from ptqc.formats.planes import MULTIPLE, pack_bits, pack_close, planes_of, unpa
 from ptqc.formats.scales import narrow, roots
 from ptqc.ir.integer_arithmetic import found_bias
 from ptqc.ir.layers import is_by_row
-from ptqc.ir.quantized_weight import Solution
+from ptqc.ir.quantized_weight import QuantizedWeight
 
 # Weights of at least so many numbers lie in close planes, whose functions are larger and need less memory.
 LARGE = 2**17
@@ -45,7 +45,7 @@ def _call(
 
 
 def layer(
-    solution: Solution, bias: Bias, x: str, outputs: Sequence[str], share: Share, *, tied: bool = False
+    solution: QuantizedWeight, bias: Bias, x: str, outputs: Sequence[str], share: Share, *, tied: bool = False
 ) -> UnpackedConstant:
     """Weight and bias of an integer layer. x: name of the scale of its input; outputs: names of weight and bias.
 
@@ -59,7 +59,9 @@ def layer(
     return UnpackedConstant(function, _call(function, inputs, outputs, stored.solution.codes.shape))
 
 
-def weight(solution: Solution, output: str, share: Share, *, as_float: bool, tied: bool = False) -> UnpackedConstant:
+def weight(
+    solution: QuantizedWeight, output: str, share: Share, *, as_float: bool, tied: bool = False
+) -> UnpackedConstant:
     """A weight alone: for an integer product without bias, or as a float constant. tied: as of `layer`."""
     form, axis = solution.form, solution.axis
     stored = _Stored.of(solution, tied)
@@ -84,7 +86,7 @@ class _Stored:
     whether single bits are stored; padded: more of them than are needed.
     """
 
-    solution: Solution
+    solution: QuantizedWeight
     turned: tuple[int, ...]
     is_close: bool
     arrays: list[np.ndarray]
@@ -97,7 +99,7 @@ class _Stored:
         return self.solution.form.is_scaled and roots(self.solution.scale) is None
 
     @classmethod
-    def of(cls, solution: Solution, tied: bool) -> "_Stored":
+    def of(cls, solution: QuantizedWeight, tied: bool) -> "_Stored":
         """Groups and rows of tables lie within channels; planes of tables and of large weights are close."""
         form = solution.form
         placed, turned = _placed(solution, tied)
@@ -118,7 +120,7 @@ class _Stored:
         return replace(read, padded=self.padded, unrooted=self.unrooted)
 
 
-def _placed(solution: Solution, tied: bool) -> tuple[Solution, tuple[int, ...]]:
+def _placed(solution: QuantizedWeight, tied: bool) -> tuple[QuantizedWeight, tuple[int, ...]]:
     """A weight with the axes in which it is stored, and which of them are its own; none where they are the same."""
     form = solution.form
     if form.along_inputs and (by_tap := solution.by_tap()) is not solution:
@@ -128,7 +130,7 @@ def _placed(solution: Solution, tied: bool) -> tuple[Solution, tuple[int, ...]]:
     return placed, () if placed is solution else (1, 0)
 
 
-def _pack(solution: Solution) -> list[np.ndarray]:
+def _pack(solution: QuantizedWeight) -> list[np.ndarray]:
     """What the format stores, and scales as the file has them."""
     stored = solution.form.pack(solution.codes, solution.scale)
     if not solution.form.is_scaled:
@@ -136,7 +138,7 @@ def _pack(solution: Solution) -> list[np.ndarray]:
     return [*stored[:-1], *(roots(solution.scale) or (narrow(solution.scale),))]
 
 
-def _in_bits(solution: Solution) -> list[np.ndarray]:
+def _in_bits(solution: QuantizedWeight) -> list[np.ndarray]:
     """Single bits, what each weighs, levels and scales."""
     form, stored = solution.form, _pack(solution)
     index, remaining = stored[: len(form.planes())], stored[len(form.planes()) :]
@@ -167,7 +169,7 @@ def picked(pick: Pick, share: Share) -> UnpackedConstant:
     return UnpackedConstant(function, _call(function, [*inputs, pick.places], [pick.rows], ()))
 
 
-def close(solution: Solution, by_row: bool) -> list[np.ndarray]:
+def close(solution: QuantizedWeight, by_row: bool) -> list[np.ndarray]:
     """What is stored of a weight in close planes; by_row: of a table, with a row for each of its rows."""
     form, rows = solution.form, len(solution.codes) if by_row else 1
     count, stored = len(form.planes()), _pack(solution)

@@ -27,7 +27,7 @@ from ptqc.ir.external import SpilledTensors, content, is_in_files, is_in_two, me
 from ptqc.ir.lowered import Lowered
 from ptqc.ir.operators import Trait, named
 from ptqc.ir.protos import subgraphs
-from ptqc.ir.quantized_weight import Solution
+from ptqc.ir.quantized_weight import QuantizedWeight
 
 PRODUCER = "ptqc"
 FILE = "model.onnx"
@@ -289,8 +289,10 @@ class _Packer:
         if node.op_type != "DequantizeLinear":
             tables = [read for maker in makers for read in maker.input if read in self.initializers and read != name]
             scale = self._array(tables[0]) if tables else np.empty(0, np.float32)
-            return constants.weight(Solution(form, codes, scale, 0), output, self.share, as_float=True, tied=tied)
-        solution = Solution(form, codes, self._array(node.input[1]), int(node.attribute[0].i))
+            return constants.weight(
+                QuantizedWeight(form, codes, scale, 0), output, self.share, as_float=True, tied=tied
+            )
+        solution = QuantizedWeight(form, codes, self._array(node.input[1]), int(node.attribute[0].i))
         if output not in self.lowered.layer_constants:
             return constants.weight(solution, output, self.share, as_float=True, tied=tied)
         bias = self.lowered.layer_constants[output]

@@ -25,7 +25,7 @@ from ptqc.formats.scales import narrow, roots
 from ptqc.ir.lowered import Lowered
 from ptqc.ir.nodes import initial, input_of, integer, number, producer, required
 from ptqc.ir.operators import Trait, named
-from ptqc.ir.quantized_weight import Solution
+from ptqc.ir.quantized_weight import QuantizedWeight
 
 OPERATOR, PICKER, DOMAIN, VERSION = "MatMulNBits", "GatherBlockQuantized", "com.microsoft", 1
 FORMATS = (Integer(4), Integer(8))
@@ -49,13 +49,13 @@ def block_size(form: Format, width: int) -> int | None:
     return next((size for size in SIZES if width % size == 0), None) if form in FORMATS else None
 
 
-def product_bytes(solution: Solution) -> int:
+def product_bytes(solution: QuantizedWeight) -> int:
     """Bytes that a product takes once it is loaded, with what the kernel makes of its scales."""
     codes, blocks = _in_memory(solution)
     return codes + (1 + KEPT_OF_BLOCK) * SCALE_BYTES * blocks
 
 
-def rows_bytes(solution: Solution) -> int:
+def rows_bytes(solution: QuantizedWeight) -> int:
     """Bytes that a table takes of which rows are picked, once it is loaded."""
     codes, blocks = _in_memory(solution)
     return codes + SCALE_BYTES * blocks
@@ -69,7 +69,7 @@ def kept_bytes(node: onnx.NodeProto) -> int:
     return KEPT_OF_BLOCK * SCALE_BYTES * inputs["N"] * -(-inputs["K"] // inputs["block_size"])
 
 
-def _in_memory(solution: Solution) -> tuple[int, int]:
+def _in_memory(solution: QuantizedWeight) -> tuple[int, int]:
     """Bytes of the codes, and the number of blocks."""
     codes = int(solution.codes.size)
     size = block_size(solution.form, codes // int(solution.codes.shape[solution.axis]))
@@ -90,7 +90,7 @@ class BlockProduct:
     bias: str | None
     weight: str
     codes: str
-    stored: Solution
+    stored: QuantizedWeight
     is_turned: bool
 
     @property
@@ -150,7 +150,7 @@ def picked_in_blocks(pick: Pick, share: Share, *, is_multiplied: bool = False) -
     ]
 
 
-def _scales_of_blocks(solution: Solution, blocks: int, output: str, share: Share) -> list[onnx.NodeProto]:
+def _scales_of_blocks(solution: QuantizedWeight, blocks: int, output: str, share: Share) -> list[onnx.NodeProto]:
     """The scale of each channel for all of its blocks: (channels, blocks), folded when a file is loaded."""
     scale, every = (f"{output}/{part}" for part in PARTS[:2])
     return [
@@ -205,7 +205,7 @@ def block_products(lowered: Lowered, tables: Collection[str] = ()) -> Iterator[B
         codes, scale = (str(source.name) for source in maker.inputs[:2] if source is not None)
         numbers = initial(lowered.model, codes), initial(lowered.model, scale)
         results = [
-            _block_product(node, str(value.name), codes, Solution(lowered.formats[codes], *numbers, axis))
+            _block_product(node, str(value.name), codes, QuantizedWeight(lowered.formats[codes], *numbers, axis))
             for node, _ in readers
         ]
         is_free = codes not in lowered.tied or lowered.tied[codes] in tables
@@ -222,7 +222,7 @@ def _multiplies(node: ir.Node, axis: int) -> bool:
     return is_plain and axis == (0 if integer(node, "transB", 0) else 1)
 
 
-def _block_product(node: ir.Node, weight: str, codes: str, stored: Solution) -> BlockProduct:
+def _block_product(node: ir.Node, weight: str, codes: str, stored: QuantizedWeight) -> BlockProduct:
     bias, is_turned = input_of(node, 2), not integer(node, "transB", 0)
     x, output = str(required(node.inputs[0]).name), str(node.outputs[0].name)
     return BlockProduct(x, output, None if bias is None else str(bias.name), weight, codes, stored, is_turned)

@@ -20,7 +20,7 @@ from ptqc.formats import Format
 from ptqc.formats.base import LOWEST_OPSET
 from ptqc.ir.external import bytes_of, field_bytes, refers, tensor
 from ptqc.ir.protos import subgraphs
-from ptqc.ir.quantized_weight import Solution
+from ptqc.ir.quantized_weight import QuantizedWeight
 
 # What the outer length prefixes can differ by between two plans of one model.
 BOUND = 16
@@ -85,7 +85,7 @@ def _key(array: np.ndarray) -> _Key:
 
 
 def stored(
-    solution: Solution, uses: Sequence[Use], name_length: int, *, inline: bool = False, tied: bool = False
+    solution: QuantizedWeight, uses: Sequence[Use], name_length: int, *, inline: bool = False, tied: bool = False
 ) -> WeightBytes:
     """Bytes of a weight and its calls, and what it needs. uses: its readers; none for what is read whole once.
 
@@ -103,7 +103,7 @@ def stored(
     return WeightBytes(total, () if inline else needed, counter.common)
 
 
-def loaded(solution: Solution, uses: Sequence[Use], own: int, elements: int) -> int:
+def loaded(solution: QuantizedWeight, uses: Sequence[Use], own: int, elements: int) -> int:
     """Bytes that the readers of a weight in float take in memory more than if they unpacked its elements to float32.
 
     own: bytes of the weight in the file, which a table that stays packed takes without an operator of its own.
@@ -128,7 +128,7 @@ def _inlined(
     return [*expanded(call, function.to_proto(LOWEST_OPSET), lambda: counter.name, lambda _array: counter.name)]
 
 
-def _in_blocks(solution: Solution, counter: _Counter) -> int:
+def _in_blocks(solution: QuantizedWeight, counter: _Counter) -> int:
     """Bytes of the nodes of a product in blocks, less those of the one that is there without them."""
     name = counter.name
     nodes = BlockProduct(name, name, None, name, name, solution.by_channel(), True).nodes(counter.share)
@@ -138,7 +138,7 @@ def _in_blocks(solution: Solution, counter: _Counter) -> int:
     return sum(field_bytes(node.ByteSize()) for node in nodes) - field_bytes(plain.ByteSize())
 
 
-def _rows_in_blocks(solution: Solution, counter: _Counter, *, is_multiplied: bool) -> int:
+def _rows_in_blocks(solution: QuantizedWeight, counter: _Counter, *, is_multiplied: bool) -> int:
     """Bytes of the nodes that pick rows in blocks. is_multiplied: whether products read the table in blocks, too."""
     name = counter.name
     pick = Pick(name, name, name, name, solution.by_channel(), 1, np.dtype(np.int64))
@@ -149,7 +149,7 @@ def _rows_in_blocks(solution: Solution, counter: _Counter, *, is_multiplied: boo
 
 
 def _call(
-    solution: Solution, use: Use, counter: _Counter, tied: bool
+    solution: QuantizedWeight, use: Use, counter: _Counter, tied: bool
 ) -> tuple[UnpackFunction | None, onnx.NodeProto | None]:
     name, form = counter.name, solution.form
     if form.is_plain:
@@ -165,7 +165,7 @@ def _call(
     return packed.function, packed.call
 
 
-def _plain(solution: Solution, use: Use, counter: _Counter, tied: bool) -> onnx.NodeProto | None:
+def _plain(solution: QuantizedWeight, use: Use, counter: _Counter, tied: bool) -> onnx.NodeProto | None:
     """The node that makes a weight of a tensor that is stored as it is; layers turn what a table stores."""
     form, name = solution.form, counter.name
     stored = solution.by_channel() if tied else solution

@@ -23,7 +23,7 @@ from ptqc.formats.planes import halves, planes_of
 from ptqc.ir.layers import pickers, stays_packed
 from ptqc.ir.lowered import Lowered
 from ptqc.ir.nodes import initial, producer, rank, required
-from ptqc.ir.quantized_weight import Solution
+from ptqc.ir.quantized_weight import QuantizedWeight
 
 # Nodes of the functions that unpack weights, where a format writes what it needs.
 #
@@ -404,7 +404,7 @@ class Pick:
     places: str
     table: str
     codes: str
-    solution: Solution
+    solution: QuantizedWeight
     rank: int
     dtype: np.dtype[Any]
 
@@ -419,14 +419,14 @@ def picks(lowered: Lowered) -> Iterator[Pick]:
         form = lowered.formats.get(codes)  # none where the table is stored as it is, in FP8 for example
         if form is None:
             continue
-        solution = Solution(form, initial(lowered.model, codes), initial(lowered.model, scale), 0)
+        solution = QuantizedWeight(form, initial(lowered.model, codes), initial(lowered.model, scale), 0)
         if not stays_packed(form, solution.codes.shape):
             continue
         for node in pickers(value):
             yield _pick(node, str(value.name), codes, solution)
 
 
-def _pick(node: ir.Node, table: str, codes: str, solution: Solution) -> Pick:
+def _pick(node: ir.Node, table: str, codes: str, solution: QuantizedWeight) -> Pick:
     places = required(node.inputs[1])
     dtype = np.dtype(np.int64) if places.dtype is None else places.dtype.numpy()
     return Pick(str(node.outputs[0].name), str(places.name), table, codes, solution, rank(places) or 0, dtype)

@@ -20,7 +20,7 @@ from ptqc.ir.integer_arithmetic import accumulator_scale, bits_for, dequantize, 
 from ptqc.ir.layers import Layer
 from ptqc.ir.operators import Trait, absorbs, clip_bounds, named
 from ptqc.ir.plan import Plan
-from ptqc.ir.quantized_weight import Solution, TunedNumbers
+from ptqc.ir.quantized_weight import QuantizedParameters, QuantizedWeight
 
 LARGEST_STEP = 1
 LARGEST_SHARE = 0.5
@@ -40,7 +40,7 @@ class Intent:
 
     model: ir.Model
     plan: Plan
-    tuned: TunedNumbers
+    tuned: QuantizedParameters
     rough: frozenset[str] = frozenset()
 
     def rounded(self) -> list[str]:
@@ -53,7 +53,7 @@ class Intent:
         values = [*self.model.graph.inputs, *(value for node in self.model.graph for value in node.outputs)]
         return [str(v.name) for v in values if v.name and v.name not in self.plan.params and _is_tensor(v)]
 
-    def solution(self, place: str) -> Solution:
+    def solution(self, place: str) -> QuantizedWeight:
         """The numbers of a weight, or of the weight of an integer layer as its bias allows them."""
         layer = self._layers.get(place)
         if layer is None:

@@ -11,33 +11,35 @@ from ptqc.ir.plan import Plan
 from ptqc.notes import Level, Note
 from ptqc.options import CompileOptions
 from ptqc.passes.allocate.choose_activations import ChooseFloatRoundings
-from ptqc.passes.allocate.state import Job
+from ptqc.passes.allocate.state import CompileState
 from ptqc.passes.effects import applied
-from ptqc.passes.quantize.phases import Decided
+from ptqc.passes.quantize.phases import Analysis
 
 STEP = "choose-activations"
 F = TypeVar("F")
 
 
-def fit_finite(job: Job, decided: Decided, given: Plan | None, fit: Callable[[Decided], F]) -> tuple[Job, F]:
+def fit_finite(
+    job: CompileState, analysis: Analysis, given: Plan | None, fit: Callable[[Analysis], F]
+) -> tuple[CompileState, F]:
     """What is fitted, and the compile with the activations that it has.
 
     decided: as in the job, with the deadline for fitting. given: fixed decisions, with which nothing is tried again.
     Raises Infeasible, and NotFinite where weights alone give such a value or codes were asked for.
     """
     try:
-        return job, fit(decided)
+        return job, fit(analysis)
     except NotFinite as error:
-        if given is not None or job.options.activations != "auto" or not decided.activations:
+        if given is not None or job.options.activations != "auto" or not analysis.activations:
             raise
         told = Note(STEP, "", f"all activations stay float: {error.finding}", Level.WARNING)
-    fitted = fit(in_float(decided))
-    return replace(job, decided=in_float(job.decided), notes=(*job.notes, told)), fitted
+    fitted = fit(in_float(analysis))
+    return replace(job, analysis=in_float(job.analysis), notes=(*job.notes, told)), fitted
 
 
-def in_float(decided: Decided) -> Decided:
+def in_float(analysis: Analysis) -> Analysis:
     """The decision with all activations in float."""
-    return replace(decided, activations={}, activation_loss=0.0, proof=None, weight_memory=None)
+    return replace(analysis, activations={}, activation_loss=0.0, proof=None, weight_memory=None)
 
 
 # What layers in float read: numbers of fewer digits where that is asked for, or where the native library gains.
@@ -46,12 +48,12 @@ def in_float(decided: Decided) -> Decided:
 BFLOAT16_SHARE = 0.25
 
 
-def with_float_layers(job: Job, chosen: Chosen | None, given: Plan | None) -> Job:
+def with_float_layers(job: CompileState, chosen: Chosen | None, given: Plan | None) -> CompileState:
     """The compile with the activations chosen that have fewer digits. given: fixed decisions, which have them."""
     is_rounded = job.options.in_float8 or _in_bfloat16(job, chosen)
     if given is not None or not is_rounded:
         return job
-    return replace(job, decided=applied(rounding_of(job.options), job.decided).made)
+    return replace(job, analysis=applied(rounding_of(job.options), job.analysis).made)
 
 
 def rounding_of(options: CompileOptions) -> ChooseFloatRoundings:
@@ -61,7 +63,7 @@ def rounding_of(options: CompileOptions) -> ChooseFloatRoundings:
     return ChooseFloatRoundings(BFLOAT16, options.activation_limit, BFLOAT16_SHARE)
 
 
-def _in_bfloat16(job: Job, chosen: Chosen | None) -> bool:
+def _in_bfloat16(job: CompileState, chosen: Chosen | None) -> bool:
     """`auto` is bfloat16 where a library multiplies it faster, but for a latency, which is predicted for float32."""
     if job.options.float_layers != "auto":
         return job.options.float_layers == "bfloat16"

@@ -24,16 +24,16 @@ from ptqc.execution.walk import Slicer, Suffix, Suffixes, Walk
 from ptqc.formats import ActivationParams, FloatActivation, FloatRounding, Reader
 from ptqc.ir.external import is_in_files
 from ptqc.ir.layers import Layer
-from ptqc.ir.sites import Site, integer_kernels, source_params, useful_sites
+from ptqc.ir.sites import ScaleGroup, integer_kernels, source_params, useful_sites
 from ptqc.losses import UNITS, OutputLoss
 from ptqc.notes import Note, out_of_time
 from ptqc.options import Activations
 from ptqc.passes.allocate.allocation import LOSS
-from ptqc.passes.allocate.cost_model import Network, OperatorSizes, Times, arithmetic_times, usual_times
-from ptqc.passes.allocate.joint import CODES, NANOSECONDS, SiteCosts, Weighed, joint_choice
+from ptqc.passes.allocate.cost_model import Network, OperatorSizes, OpLatencies, arithmetic_times, usual_times
+from ptqc.passes.allocate.joint import CODES, NANOSECONDS, SiteCosts, WeightCosts, joint_choice
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.quantize.calibrate import ELEMENT_COST, FLOAT_BYTES
-from ptqc.passes.quantize.phases import Assessed, Decided
+from ptqc.passes.quantize.phases import Analysis, Sensitivities
 from ptqc.passes.reconstruct.quantized_walk import run_quantized
 from ptqc.solver.integer_program import Goal, solve
 from ptqc.utils.lazy import Lazy
@@ -48,7 +48,7 @@ BATCH, BATCH_BYTES = 8, 2**25
 RELATIVE_GAP, NODES = 1e-3, 20_000
 # The time, and what the loss is worth of it.
 PRICE = "price"
-NO_WEIGHTS = Weighed()
+NO_WEIGHTS = WeightCosts()
 
 
 def limit_of(unit: str, given: float) -> float:
@@ -70,12 +70,12 @@ class ChooseActivations:
     name: ClassVar[str] = "choose-activations"
     effect: ClassVar[Effect] = Effect.DECIDE
 
-    def apply(self, given: Assessed) -> Result[Decided]:
+    def apply(self, given: Sensitivities) -> Result[Analysis]:
         """The decision with the activations that become codes, and what they lose together."""
         if self.activations in ("float", "float8") or not given.sites:
             note = Note(self.name, "", "all activations stay float")
-            return Result(Decided.after(given), True, (note,))
-        sites, checked = list(given.sites), Checked(given)
+            return Result(Analysis.after(given), True, (note,))
+        sites, checked = list(given.sites), ActivationLoss(given)
         notes, began = list[Note](), time.monotonic()
         limit = target = limit_of(given.loss_unit, self.limit)
         if self.activations == "auto":
@@ -99,15 +99,17 @@ class ChooseActivations:
         return self._decided(given, sites, found, notes)
 
     @staticmethod
-    def _decided(given: Assessed, sites: Sequence[Site], loss: float, notes: Sequence[Note] = ()) -> Result[Decided]:
+    def _decided(
+        given: Sensitivities, sites: Sequence[ScaleGroup], loss: float, notes: Sequence[Note] = ()
+    ) -> Result[Analysis]:
         chosen = {site.name: given.ranges[site.name] for site in sites}
-        return Result(Decided.after(given, activations=chosen, activation_loss=loss), True, tuple(notes))
+        return Result(Analysis.after(given, activations=chosen, activation_loss=loss), True, tuple(notes))
 
 
-class Checked:
+class ActivationLoss:
     """Held-back samples on which a choice of activations is run whole, with float weights."""
 
-    def __init__(self, given: Assessed) -> None:
+    def __init__(self, given: Sensitivities) -> None:
         self._slicer = Slicer(given.model)
         self._batches = given.held_back[:CHECKED_SAMPLES].batched(_batch(given))
         self._reference = outputs_in_files(Suffixes(Walk(self._slicer, self._batches)).behind(-1).run({}))
@@ -121,7 +123,7 @@ class Checked:
         return self._loss.mean(self._reference, outputs)
 
 
-def _batch(given: Assessed) -> int:
+def _batch(given: Sensitivities) -> int:
     """How many samples of the largest size are run together."""
     width = {layer.name: layer.width for layer in given.layers}
     largest = max((macs // width.get(name, ELEMENT_COST) for name, macs in given.macs.items()), default=0)
@@ -135,13 +137,13 @@ class Worth:
     network, layers, sizes: what the time follows from.
     """
 
-    given: Assessed
+    given: Sensitivities
     network: Network
     layers: Mapping[str, Layer]
     sizes: OperatorSizes
 
     @classmethod
-    def of(cls, given: Assessed) -> "Worth":
+    def of(cls, given: Sensitivities) -> "Worth":
         """OperatorSizes are those of the largest sample."""
         network = Network.of(given.model, replace(given.roles, activations=given.ranges))
         tensors = {edge.tensor for edge in network.edges} | {one.node for one in network.operators if one.tensors}
@@ -149,16 +151,16 @@ class Worth:
         return cls(given, network, {layer.name: layer for layer in given.layers}, OperatorSizes(given.macs, shapes))
 
     @cached_property
-    def times(self) -> Times:
+    def times(self) -> OpLatencies:
         """See `usual_times`."""
         return usual_times(self.network, self.layers, self.sizes)
 
     @cached_property
-    def arithmetic(self) -> Times:
+    def arithmetic(self) -> OpLatencies:
         """See `arithmetic_times`."""
         return arithmetic_times(self.network, self.layers, self.sizes)
 
-    def saved(self, sites: Collection[Site], times: Times) -> float:
+    def saved(self, sites: Collection[ScaleGroup], times: OpLatencies) -> float:
         """The share of the time that codes of these sites save; negative where they take longer."""
         quantized = self.given.tensors_of({site.name for site in sites})
         whole = self.network.predict(times, ())
@@ -171,7 +173,7 @@ class Worth:
         time = f"save {saved:.0%} of the time" if saved > 0 else f"take {-saved:.0%} more time"
         return f"8 bits for all of them would lose about {loss:.2g} {self.given.loss_unit} and {time}"
 
-    def sites(self, limit: float, times: Times) -> list[Site]:
+    def sites(self, limit: float, times: OpLatencies) -> list[ScaleGroup]:
         """The sites whose codes are worth most by these times, of those whose losses sum to at most the limit."""
         given = self.given
         # What is over the limit alone is cut off at twice the limit: the solver refuses huge coefficients.
@@ -215,7 +217,7 @@ class ChooseFloatRoundings:
     name: ClassVar[str] = "choose-float-roundings"
     effect: ClassVar[Effect] = Effect.DECIDE
 
-    def apply(self, given: Decided) -> Result[Decided]:
+    def apply(self, given: Analysis) -> Result[Analysis]:
         """The decision with the activations that are rounded, and what all of them lose together."""
         gains = _gains(given, self.format)
         if not gains:
@@ -223,7 +225,7 @@ class ChooseFloatRoundings:
         roundings = {name: self._rounding(given, name) for name in gains}
         losses = self._losses(given, roundings)
         order = sorted(gains, key=lambda name: losses[name] / gains[name])
-        checked = Checked(given)
+        checked = ActivationLoss(given)
         most = given.activation_loss + self.share * limit_of(given.loss_unit, self.limit)
         for _ in range(ATTEMPTS):
             chosen = {**given.activations, **{name: roundings[name] for name in order}}
@@ -233,10 +235,10 @@ class ChooseFloatRoundings:
             order = _cheapest(order, losses, 0.7 * sum(losses[name] for name in order))
         return Result(given, False)
 
-    def _rounding(self, given: Decided, site: str) -> FloatRounding:
+    def _rounding(self, given: Analysis, site: str) -> FloatRounding:
         return self.format.of_range(given.ranges[site].low, given.ranges[site].high)
 
-    def _losses(self, given: Decided, roundings: Mapping[str, FloatRounding]) -> dict[str, float]:
+    def _losses(self, given: Analysis, roundings: Mapping[str, FloatRounding]) -> dict[str, float]:
         """What each site loses alone."""
         walk = Walk(Slicer(given.model), given.held_back[:SAMPLES])
         suffixes = Suffixes(walk)
@@ -265,7 +267,7 @@ def _rounded(rounding: FloatRounding, values: Sequence[Held], batch: int) -> np.
     return rounding.rounded(np.asarray(values[batch]))
 
 
-def _gains(given: Decided, form: FloatActivation) -> dict[str, int]:
+def _gains(given: Analysis, form: FloatActivation) -> dict[str, int]:
     """Multiply-accumulates of the layers in float that read each site and gain by its rounding; no site of codes."""
     quantized = given.tensors_of(given.activations)
     on_codes = {kernel.node for kernel in integer_kernels(given.kernels, quantized)}

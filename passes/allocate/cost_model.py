@@ -14,13 +14,13 @@ from ptqc.errors import UsageError
 from ptqc.ir.layers import Layer
 from ptqc.ir.operators import OPERATORS, data_inputs, keeps_codes
 from ptqc.ir.plan import Plan
-from ptqc.ir.sites import Kernel
+from ptqc.ir.sites import QuantizableOp
 
 COLUMNS = ("floats", "integers", "quantize", "dequantize")
 
 
 @dataclass(frozen=True)
-class Times:
+class OpLatencies:
     """Nanoseconds in one run of one sample on one thread.
 
     floats, integers: of operators by `Operator.node`, computing in float and on codes. quantize, dequantize: from real
@@ -38,7 +38,7 @@ class Times:
     is_measured: bool = field(default=True, kw_only=True)
     in_blocks: bool = field(default=False, kw_only=True)
 
-    def scaled(self, factor: float) -> "Times":
+    def scaled(self, factor: float) -> "OpLatencies":
         """All of them times a factor."""
         columns = ((name, getattr(self, name)) for name in COLUMNS)
         scaled: Any = {name: {key: ns * factor for key, ns in column.items()} for name, column in columns}
@@ -49,7 +49,7 @@ class Times:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> "Times":
+    def from_json(cls, document: Mapping[str, Any]) -> "OpLatencies":
         """Inverse of `to_json`. Raises UsageError for anything else."""
         try:
             read = {name: {str(key): float(ns) for key, ns in document[name].items()} for name in COLUMNS}
@@ -110,12 +110,12 @@ class Network:
         """The operators that run on codes when these tensors are quantized."""
         return {o.node for o in self.operators if o.tensors and all(tensor in quantized for tensor in o.tensors)}
 
-    def operator_times(self, times: Times, quantized: Collection[str]) -> dict[str, float]:
+    def operator_times(self, times: OpLatencies, quantized: Collection[str]) -> dict[str, float]:
         """Nanoseconds of each operator itself."""
         codes = self.on_codes(quantized)
         return {o.node: (times.integers if o.node in codes else times.floats).get(o.node, 0.0) for o in self.operators}
 
-    def conversion_times(self, times: Times, quantized: Collection[str]) -> dict[str, float]:
+    def conversion_times(self, times: OpLatencies, quantized: Collection[str]) -> dict[str, float]:
         """Nanoseconds of the conversions of each tensor that has any."""
         codes = self.on_codes(quantized)
         found: dict[str, float] = {}
@@ -129,7 +129,7 @@ class Network:
                 found[edge.tensor] = sum(column.get(edge.tensor, 0.0) for column, there in taken if there)
         return found
 
-    def predict(self, times: Times, quantized: Collection[str]) -> float:
+    def predict(self, times: OpLatencies, quantized: Collection[str]) -> float:
         """Nanoseconds of a whole run."""
         parts = self.operator_times(times, quantized), self.conversion_times(times, quantized)
         return sum(sum(part.values()) for part in parts)
@@ -141,10 +141,10 @@ class Timed:
 
     limit: float
     network: Network
-    times: Times
+    times: OpLatencies
 
 
-def owners(kernels: Collection[Kernel]) -> dict[str, str]:
+def owners(kernels: Collection[QuantizableOp]) -> dict[str, str]:
     """Output of an absorbed Relu or Clip -> the node that absorbs it."""
     return {kernel.output: kernel.node for kernel in kernels if kernel.output != kernel.node}
 
@@ -217,7 +217,7 @@ class OperatorSizes:
         return math.prod(self.shapes.get(tensor, (0,)))
 
 
-def usual_times(network: Network, layers: Mapping[str, Layer], sizes: OperatorSizes) -> Times:
+def usual_times(network: Network, layers: Mapping[str, Layer], sizes: OperatorSizes) -> OpLatencies:
     """The times of a network. layers: by name."""
     floats, integers = dict[str, float](), dict[str, float]()
     for operator in network.operators:
@@ -234,10 +234,10 @@ def usual_times(network: Network, layers: Mapping[str, Layer], sizes: OperatorSi
         {edge.tensor: _conversion(sizes.shapes.get(edge.tensor, ()), ns) for edge in network.edges}
         for ns in (QUANTIZED, REAL)
     )
-    return Times(RUNTIME, floats, integers, quantize, dequantize, is_measured=False)
+    return OpLatencies(RUNTIME, floats, integers, quantize, dequantize, is_measured=False)
 
 
-def arithmetic_times(network: Network, layers: Mapping[str, Layer], sizes: OperatorSizes) -> Times:
+def arithmetic_times(network: Network, layers: Mapping[str, Layer], sizes: OperatorSizes) -> OpLatencies:
     """The times of the arithmetic alone: half as long on codes, and conversions take none.
 
     That is about what is left in large batches, with instructions for codes, and in native libraries.
@@ -246,7 +246,7 @@ def arithmetic_times(network: Network, layers: Mapping[str, Layer], sizes: Opera
     integers = {node: ns * DENSE[1] / DENSE[0] for node, ns in floats.items()}
     for node in integers.keys() & layers.keys():
         integers[node] += _gathered(layers[node], sizes.macs.get(node, 0))
-    return Times("arithmetic alone", floats, integers, {}, {}, is_measured=False)
+    return OpLatencies("arithmetic alone", floats, integers, {}, {}, is_measured=False)
 
 
 def _each(operator: TimedOperator) -> tuple[float, float]:

@@ -18,15 +18,15 @@ from ptqc.execution.tensors import outputs_in_files
 from ptqc.formats import Format
 from ptqc.ir.external import is_in_files
 from ptqc.ir.plan import Plan
-from ptqc.ir.quantized_weight import Solution, TunedNumbers
+from ptqc.ir.quantized_weight import QuantizedParameters, QuantizedWeight
 from ptqc.losses import Kinds, OutputLoss
 from ptqc.notes import Note, out_of_time
 from ptqc.options import CompileOptions, Pipeline
 from ptqc.passes.allocate.allocation import Allocation, Problem, allocate, best_choice, smallest_choice, smallest_within
 from ptqc.passes.allocate.problem import lower, pack, packed, problem_of, weighed
-from ptqc.passes.allocate.state import Allocated, Fitted, Job, Packed
+from ptqc.passes.allocate.state import AllocatedPlan, CompileState, PackedModel, QuantizedModel
 from ptqc.passes.effects import applied, check_tuned
-from ptqc.passes.quantize.phases import Decided, Planned, Tunable
+from ptqc.passes.quantize.phases import Analysis, AnalyzedPlan, TunablePlan
 from ptqc.passes.reconstruct.features import TuneFeatures
 from ptqc.passes.reconstruct.reconstruct import Reconstruct, reconstruct_all
 from ptqc.solver.integer_program import PROVEN
@@ -62,7 +62,7 @@ class HeldBackLoss:
 
 
 @dataclass(frozen=True)
-class StoredNumbers:
+class StoredParameters:
     """What reconstructing gave for plans over one measuring run.
 
     measured: name of the run's entry, whose key has all else that the numbers follow from: model, samples, versions.
@@ -71,12 +71,12 @@ class StoredNumbers:
     store: Store
     measured: str
 
-    def find(self, plan: Plan, draws: int) -> list[TunedNumbers] | None:
+    def find(self, plan: Plan, draws: int) -> list[QuantizedParameters] | None:
         """The numbers of a plan from so many draws, mapped from the store's file, if they are there."""
         entry = self.store.get(self._key(plan, draws))
         return None if entry is None else [_unpack(each, entry.arrays) for each in entry.document]
 
-    def put(self, plan: Plan, found: Sequence[TunedNumbers]) -> None:
+    def put(self, plan: Plan, found: Sequence[QuantizedParameters]) -> None:
         """Store the numbers of a plan from every draw. Raises Interrupted when they cannot be written."""
         arrays: dict[str, np.ndarray] = {}
         document = [_pack(numbers, arrays) for numbers in found]
@@ -86,7 +86,7 @@ class StoredNumbers:
         return {"step": Reconstruct.name, "measured": self.measured, "plan": plan.to_json(), "draws": draws}
 
 
-def _pack(numbers: TunedNumbers, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+def _pack(numbers: QuantizedParameters, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     """What can be told in JSON; arrays are added, and named by their places."""
 
     def place(array: np.ndarray) -> str:
@@ -102,18 +102,21 @@ def _pack(numbers: TunedNumbers, arrays: dict[str, np.ndarray]) -> dict[str, Any
     return {"weights": weights, "biases": biases, "losses": numbers.losses}
 
 
-def _unpack(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> TunedNumbers:
+def _unpack(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> QuantizedParameters:
     before, after = document["losses"]
-    return TunedNumbers(
-        {n: Solution(Format.parse(form), arrays[c], arrays[s], axis) for n, form, axis, c, s in document["weights"]},
+    return QuantizedParameters(
+        {
+            n: QuantizedWeight(Format.parse(form), arrays[c], arrays[s], axis)
+            for n, form, axis, c, s in document["weights"]
+        },
         {name: None if place is None else arrays[place] for name, place in document["biases"]},
         losses=(before, after),
     )
 
 
-def stored_numbers(job: Job, store: Store) -> StoredNumbers | None:
+def stored_parameters(job: CompileState, store: Store) -> StoredParameters | None:
     """Where reconstructed numbers are kept; of a model beyond memory they are too many to be held at once."""
-    return None if is_in_files(job.model) else StoredNumbers(store, job.entry)
+    return None if is_in_files(job.model) else StoredParameters(store, job.entry)
 
 
 # Of the time that is left, where there is a limit, for one plan.
@@ -135,13 +138,13 @@ class Search(Protocol):
     def limit(self) -> int | None:
         """Bytes that a file should have at most."""
 
-    def allocate(self) -> Allocated:
+    def allocate(self) -> AllocatedPlan:
         """The next plan. Raises Infeasible."""
 
-    def takes(self, found: Allocated, written: int) -> bool:
+    def takes(self, found: AllocatedPlan, written: int) -> bool:
         """Whether a plan with a file of so many bytes ends the search."""
 
-    def goes_on(self, found: Allocated, written: int) -> bool:
+    def goes_on(self, found: AllocatedPlan, written: int) -> bool:
         """Whether a plan that was taken has a file so much smaller than expected that a better one may fit, too."""
 
 
@@ -149,27 +152,27 @@ class Search(Protocol):
 class OnePlan:
     """A search that has one plan, and takes it whatever its file has."""
 
-    allocated: Allocated
+    allocated: AllocatedPlan
     limit: int | None = None
 
-    def allocate(self) -> Allocated:
+    def allocate(self) -> AllocatedPlan:
         """The plan."""
         return self.allocated
 
-    def takes(self, found: Allocated, written: int) -> bool:  # noqa: ARG002
+    def takes(self, found: AllocatedPlan, written: int) -> bool:  # noqa: ARG002
         """Always."""
         return True
 
-    def goes_on(self, found: Allocated, written: int) -> bool:  # noqa: ARG002
+    def goes_on(self, found: AllocatedPlan, written: int) -> bool:  # noqa: ARG002
         """Never."""
         return False
 
 
-def smallest_plan(decided: Decided, options: CompileOptions, loss: float) -> Allocated:
+def smallest_plan(analysis: Analysis, options: CompileOptions, loss: float) -> AllocatedPlan:
     """The smallest plan whose weights are predicted to lose at most `loss`; the best one where none loses so little."""
-    problem = problem_of(decided, decided.undecided, options)
+    problem = problem_of(analysis, analysis.undecided, options)
     allocation = smallest_within(problem, loss)
-    return Allocated(decided.undecided.with_formats(allocation.choice), allocation, problem)
+    return AllocatedPlan(analysis.undecided.with_formats(allocation.choice), allocation, problem)
 
 
 def best_within(problem: Problem, limit: int | None) -> Allocation:
@@ -192,15 +195,15 @@ class PlanSearch:
 
     def __init__(
         self,
-        decided: Decided,
+        analysis: Analysis,
         options: CompileOptions,
         limit: int | None,
         given: Plan | None = None,
         problem: Problem | None = None,
     ) -> None:
-        self._decided, self._options, self._limit, self._given = decided, options, limit, given
-        self._undecided = decided.undecided if given is None else replace(given, formats={})
-        self._problem = problem or problem_of(decided, self._undecided, options)
+        self._decided, self._options, self._limit, self._given = analysis, options, limit, given
+        self._undecided = analysis.undecided if given is None else replace(given, formats={})
+        self._problem = problem or problem_of(analysis, self._undecided, options)
         self._attempts, self._is_last = ATTEMPTS, given is not None
         self._saved = 0  # bytes that the last file had less than with the numbers of the table
 
@@ -209,7 +212,7 @@ class PlanSearch:
         """Bytes that a file should have at most."""
         return self._limit
 
-    def allocate(self) -> Allocated:
+    def allocate(self) -> AllocatedPlan:
         """The next plan: the best whose file, with the numbers of the table, keeps the limit. Raises Infeasible."""
         if self._given is not None:
             return self._as_given(self._given)
@@ -220,20 +223,20 @@ class PlanSearch:
             except Infeasible:
                 self._is_last = True
                 return self._smallest(self._limit or self._problem.size(best_choice(self._problem)))
-            found = Allocated(self._undecided.with_formats(allocation.choice), allocation, self._problem)
+            found = AllocatedPlan(self._undecided.with_formats(allocation.choice), allocation, self._problem)
             if self._keeps(found, weighed(self._decided, self._options, found.plan) - self._saved):
                 return found
         raise InternalError(
             f"no plan was found whose written file keeps {self._limit:,} bytes after {ATTEMPTS} attempts"
         )
 
-    def takes(self, found: Allocated, written: int) -> bool:
+    def takes(self, found: AllocatedPlan, written: int) -> bool:
         """Whether a plan with a file of so many bytes ends the search. Raises UsageError where a given one is over."""
         if self._given is not None and self._limit is not None and written > self._limit:
             raise UsageError(f"the file of the given plan has {written:,} bytes, over the budget of {self._limit:,}")
         return self._is_last or self._keeps(found, written)
 
-    def goes_on(self, found: Allocated, written: int) -> bool:
+    def goes_on(self, found: AllocatedPlan, written: int) -> bool:
         """Whether what the file saves buys a plan that is predicted to lose clearly less."""
         saved = found.allocation.bytes - written
         if self._limit is None or self._is_last or saved <= 0 or not self._attempts:
@@ -244,29 +247,29 @@ class PlanSearch:
         self._problem, self._saved = problem, saved
         return True
 
-    def _keeps(self, found: Allocated, written: int) -> bool:
+    def _keeps(self, found: AllocatedPlan, written: int) -> bool:
         if self._limit is None or written <= self._limit:
             return True
         # What this plan has beyond what the solver was told, every plan is taken to have.
         self._problem = replace(self._problem, fixed=self._problem.fixed + written - found.allocation.bytes)
         return False
 
-    def _smallest(self, limit: int) -> Allocated:
+    def _smallest(self, limit: int) -> AllocatedPlan:
         """The smallest plan where its written file keeps the limit after all: the solver's bytes are an upper estimate.
 
         Raises Infeasible with the bytes that it really has.
         """
         allocation = allocate(self._problem, self._problem.size(smallest_choice(self._problem)))
         plan = self._undecided.with_formats(allocation.choice)
-        tuned = applied(Reconstruct(), Planned(self._decided, plan)).made
+        tuned = applied(Reconstruct(), AnalyzedPlan(self._decided, plan)).made
         _, exported = packed(self._decided, plan, tuned, self._options)
         written = exported.size
         problem = replace(self._problem, fixed=self._problem.fixed + written - allocation.bytes)
         if written > limit:
             allocate(problem, limit)
-        return Allocated(plan, replace(allocation, bytes=written, limit=limit), problem)
+        return AllocatedPlan(plan, replace(allocation, bytes=written, limit=limit), problem)
 
-    def _as_given(self, plan: Plan) -> Allocated:
+    def _as_given(self, plan: Plan) -> AllocatedPlan:
         """Raises UsageError where it takes a format that was not measured or that the weight's kernel refuses."""
         for name, candidates in self._problem.by_weight().items():
             forms = [candidate.form for candidate in candidates]
@@ -278,51 +281,51 @@ class PlanSearch:
         loss = sum(c.loss for c in self._problem.chosen(plan.formats))
         total = self._problem.size(plan.formats)
         allocation = Allocation(dict(plan.formats), loss, 0.0, total, self._limit or total, "given")
-        return Allocated(plan, allocation, self._problem)
+        return AllocatedPlan(plan, allocation, self._problem)
 
 
 def reconstruct(
-    decided: Decided, options: CompileOptions, plan: Plan, stored: StoredNumbers | None
-) -> tuple[list[TunedNumbers], list[Note]]:
+    analysis: Analysis, options: CompileOptions, plan: Plan, stored: StoredParameters | None
+) -> tuple[list[QuantizedParameters], list[Note]]:
     """Numbers of a plan from several draws of the data: below 4 bits their losses differ by half and more.
 
     stored: where they may be already; kept there is what no time limit made less of.
     """
-    draws, tuned, began = range(TRIES[options.pipeline]), list[TunedNumbers](), time.monotonic()
+    draws, tuned, began = range(TRIES[options.pipeline]), list[QuantizedParameters](), time.monotonic()
     if stored is not None and (known := stored.find(plan, len(draws))) is not None:
         return known, []
     for done, first in enumerate(draws[::DRAWS_AT_ONCE]):
-        if done and not decided.deadline.leaves((time.monotonic() - began) / done):
+        if done and not analysis.deadline.leaves((time.monotonic() - began) / done):
             break
-        together = DRAWS_AT_ONCE if decided.deadline.leaves(0) else 1
-        tuned += reconstruct_all(Planned(decided, plan), draws[first : first + together])
+        together = DRAWS_AT_ONCE if analysis.deadline.leaves(0) else 1
+        tuned += reconstruct_all(AnalyzedPlan(analysis, plan), draws[first : first + together])
     for numbers in tuned:
         check_tuned(Reconstruct.name, numbers)
     notes = [] if len(tuned) == len(draws) else [out_of_time(f"{len(tuned)} of {len(draws)} reconstructions")]
     if kept := max(numbers.kept for numbers in tuned):
         notes.append(out_of_time(f"the reconstruction of {len(plan.layers) - kept} of {len(plan.layers)} layers"))
-    if stored is not None and not decided.deadline.is_limited:
+    if stored is not None and not analysis.deadline.is_limited:
         stored.put(plan, tuned)
     return tuned, notes
 
 
-def best_of(decided: Decided, files: Sequence[Packed], limit: int | None) -> Packed:
+def best_of(analysis: Analysis, files: Sequence[PackedModel], limit: int | None) -> PackedModel:
     """The one of least held-back loss among those that keep the limit; the smallest one where none does."""
     within = [each for each in files if limit is None or each.size <= limit]
     if not within:
         return min(files, key=lambda each: each.size)
     if len(within) == 1:
         return within[0]
-    loss = HeldBackLoss(decided.model, decided.held_back, decided.kinds)
+    loss = HeldBackLoss(analysis.model, analysis.held_back, analysis.kinds)
     return min(within, key=lambda each: loss(each.exported.proto))
 
 
-def better_of(decided: Decided, first: Fitted, second: Fitted, limit: int | None) -> Fitted:
+def better_of(analysis: Analysis, first: QuantizedModel, second: QuantizedModel, limit: int | None) -> QuantizedModel:
     """The one whose file loses less, of two that a search took; the second one is predicted to lose less.
 
     Where that is the first after all, the bound that was proven is that of the second.
     """
-    if second.packed is best_of(decided, [first.packed, second.packed], limit):
+    if second.packed is best_of(analysis, [first.packed, second.packed], limit):
         return second
     bound = min(first.allocation.bound, second.allocation.bound)
     status = "optimal" if first.allocation.loss - bound <= PROVEN * first.allocation.loss else "gap"
@@ -330,40 +333,40 @@ def better_of(decided: Decided, first: Fitted, second: Fitted, limit: int | None
     return replace(first, allocated=allocated)
 
 
-def tune(decided: Decided, plan: Plan, tuned: TunedNumbers) -> tuple[TunedNumbers, tuple[Note, ...]]:
+def tune(analysis: Analysis, plan: Plan, tuned: QuantizedParameters) -> tuple[QuantizedParameters, tuple[Note, ...]]:
     """Numbers behind the gradient steps, and what there is to say of these."""
     # A scale that has to stay a power of two cannot move by a little.
-    steps = TuneFeatures(scale_rate=0.0) if decided.powers else TuneFeatures()
-    result = applied(steps, Tunable(decided, plan, tuned))
+    steps = TuneFeatures(scale_rate=0.0) if analysis.powers else TuneFeatures()
+    result = applied(steps, TunablePlan(analysis, plan, tuned))
     return result.made, result.notes
 
 
-def verified(job: Job, fitted: Fitted) -> Verified:
+def verified(job: CompileState, fitted: QuantizedModel) -> Verified:
     """Check a file on held-back samples. Raises VerificationError."""
-    intent, probes = Intent(job.model, fitted.plan, fitted.tuned), list(job.decided.held_back.few(VERIFIED_SAMPLES))
+    intent, probes = Intent(job.model, fitted.plan, fitted.tuned), list(job.analysis.held_back.few(VERIFIED_SAMPLES))
     return verify(fitted.exported, fitted.lowered, intent, probes, job.limit)
 
 
 def fit(
-    decided: Decided,
+    analysis: Analysis,
     options: CompileOptions,
     limit: int | None,
     given: Plan | None = None,
-    stored: StoredNumbers | None = None,
-) -> Fitted:
+    stored: StoredParameters | None = None,
+) -> QuantizedModel:
     """The best plan whose written file has at most `limit` bytes; None: the best plan whatever its size.
 
     given: take these decisions instead. stored: where numbers of plans are kept. Raises Infeasible.
     """
-    return fit_search(decided, PlanSearch(decided, options, limit, given), options, stored)
+    return fit_search(analysis, PlanSearch(analysis, options, limit, given), options, stored)
 
 
 def fit_search(
-    decided: Decided, search: Search, options: CompileOptions, stored: StoredNumbers | None = None
-) -> Fitted:
+    analysis: Analysis, search: Search, options: CompileOptions, stored: StoredParameters | None = None
+) -> QuantizedModel:
     """The plan that a search takes, with its file: allocate, reconstruct, lower, pack, until it fits."""
     limit, began = search.limit, time.monotonic()
-    earlier: Fitted | None = None
+    earlier: QuantizedModel | None = None
     while True:
         try:
             allocated = search.allocate()
@@ -373,23 +376,23 @@ def fit_search(
             return earlier
         if earlier is not None and allocated.plan.formats == earlier.plan.formats:
             return earlier
-        draws, notes = reconstruct(decided, options, allocated.plan, stored)
-        files = [_file(decided, options, allocated.plan, numbers) for numbers in draws]
-        best = best_of(decided, files, limit)
+        draws, notes = reconstruct(analysis, options, allocated.plan, stored)
+        files = [_file(analysis, options, allocated.plan, numbers) for numbers in draws]
+        best = best_of(analysis, files, limit)
         if options.pipeline == "advanced" and (limit is None or best.size <= limit):
-            tuned, more = tune(decided, allocated.plan, best.tuned)
-            best, notes = _file(decided, options, allocated.plan, tuned), [*notes, *more]
+            tuned, more = tune(analysis, allocated.plan, best.tuned)
+            best, notes = _file(analysis, options, allocated.plan, tuned), [*notes, *more]
         if earlier is None and not search.takes(allocated, best.size):
             continue
-        found = Fitted(allocated, best, tuple(notes))
+        found = QuantizedModel(allocated, best, tuple(notes))
         if earlier is not None:
-            return better_of(decided, earlier, found, limit)
-        if not decided.deadline.leaves(time.monotonic() - began) or not search.goes_on(allocated, best.size):
+            return better_of(analysis, earlier, found, limit)
+        if not analysis.deadline.leaves(time.monotonic() - began) or not search.goes_on(allocated, best.size):
             return found
         earlier = found
 
 
-def _file(decided: Decided, options: CompileOptions, plan: Plan, numbers: TunedNumbers) -> Packed:
+def _file(analysis: Analysis, options: CompileOptions, plan: Plan, numbers: QuantizedParameters) -> PackedModel:
     """The file of a plan with these numbers."""
-    lowered = lower(decided, plan, numbers)
-    return Packed(numbers, lowered, pack(decided, plan, lowered, options))
+    lowered = lower(analysis, plan, numbers)
+    return PackedModel(numbers, lowered, pack(analysis, plan, lowered, options))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from ptqc.formats import Format
 from ptqc.passes.allocate.allocation import BYTES, LOSS, MEMORY, Candidate, Problem
-from ptqc.passes.allocate.cost_model import Edge, Network, TimedOperator, Times
+from ptqc.passes.allocate.cost_model import Edge, Network, OpLatencies, TimedOperator
 from ptqc.passes.allocate.memory_model import LiveTensor, LoadedWeight, MemoryModel
 from ptqc.solver.integer_program import Condition, Event, JointChoice, Option
 
@@ -37,7 +37,7 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Weighed:
+class WeightCosts:
     """What weights cost. in_float, on_codes: their candidates where no kernel, and where every kernel, is on codes.
 
     layers: the nodes that read each weight. limit: bytes that the file may have; None: any number.
@@ -49,7 +49,7 @@ class Weighed:
     limit: int | None = None
 
 
-def joint_choice(sites: Sequence[SiteCosts], weighed: Weighed, network: Network, times: Times) -> JointChoice:
+def joint_choice(sites: Sequence[SiteCosts], weighed: WeightCosts, network: Network, times: OpLatencies) -> JointChoice:
     """The program of one network: a choice for each weight, of a `Stored`, and for each site, of FLOAT or CODES."""
     names = {tensor: site.name for site in sites for tensor in site.tensors}
     on_kernels = {operator.node for operator in network.operators if operator.tensors}
@@ -96,13 +96,13 @@ def dequantized(tensor: str) -> str:
     return f"{tensor} dequantized"
 
 
-def _kernel(operator: TimedOperator, names: Mapping[str, str], times: Times) -> Event:
+def _kernel(operator: TimedOperator, names: Mapping[str, str], times: OpLatencies) -> Event:
     needed = dict.fromkeys(names[tensor] for tensor in operator.tensors)
     saved = times.integers.get(operator.node, 0.0) - times.floats.get(operator.node, 0.0)
     return Event(on_codes(operator.node), tuple(Condition((n, CODES)) for n in needed), {NANOSECONDS: saved})
 
 
-def _conversions(edge: Edge, site: str, times: Times) -> Iterator[Event]:
+def _conversions(edge: Edge, site: str, times: OpLatencies) -> Iterator[Event]:
     """Of real values to codes where its maker is in float, and back where a reader is."""
     codes = Condition((site, CODES))
     made = {NANOSECONDS: times.quantize.get(edge.tensor, 0.0)}
@@ -117,7 +117,7 @@ def _conversions(edge: Edge, site: str, times: Times) -> Iterator[Event]:
         yield Event(dequantized(edge.tensor), (codes, Condition(some)), back)
 
 
-def _stored(weighed: Weighed, readers: Mapping[str, Sequence[str]]) -> Iterator[tuple[Candidate, Stored]]:
+def _stored(weighed: WeightCosts, readers: Mapping[str, Sequence[str]]) -> Iterator[tuple[Candidate, Stored]]:
     """What a weight may be stored as. readers: the kernels that may read it."""
     yield from ((candidate, Stored(candidate.form)) for candidate in weighed.in_float.candidates)
     coded = (candidate for candidate in weighed.on_codes.candidates if readers.get(candidate.weight))

@@ -5,12 +5,12 @@ from typing import ClassVar, Protocol
 
 from ptqc.notes import Note
 from ptqc.passes.allocate.allocation import smallest_choice
-from ptqc.passes.allocate.joint import Weighed
+from ptqc.passes.allocate.joint import WeightCosts
 from ptqc.passes.allocate.problem import problem_of
-from ptqc.passes.allocate.state import Job
+from ptqc.passes.allocate.state import CompileState
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.effects import applied
-from ptqc.passes.quantize.phases import Decided
+from ptqc.passes.quantize.phases import Analysis
 
 
 class JointStep(Protocol):
@@ -20,16 +20,16 @@ class JointStep(Protocol):
     effect: ClassVar[Effect]
 
     @property
-    def weighed(self) -> Weighed:
+    def weighed(self) -> WeightCosts:
         """What weights cost, and the size that they may have."""
 
     def within(self, limit: int) -> "JointStep":
         """The same with another limit for the size."""
 
-    def apply(self, given: Decided, /) -> Result[Decided]:
+    def apply(self, given: Analysis, /) -> Result[Analysis]:
         """The decision with other activations. Raises Infeasible."""
 
-    def smallest(self, given: Decided) -> float:
+    def smallest(self, given: Analysis) -> float:
         """About the bytes of the smallest file with the activations that were chosen: as the program has them."""
 
 
@@ -38,37 +38,37 @@ CORRECTIONS = 2
 NEGLIGIBLE = 5e-4
 
 
-def weighed_of(job: Job) -> Weighed:
+def weighed_of(job: CompileState) -> WeightCosts:
     """What weights cost beside kernels in float, and on codes wherever there is a kernel."""
-    decided, options = job.decided, job.options
+    analysis, options = job.analysis, job.options
     in_float, on_codes = (
-        problem_of(decided, replace(decided.roles, activations=activations), options)
-        for activations in ({}, decided.ranges)
+        problem_of(analysis, replace(analysis.roles, activations=activations), options)
+        for activations in ({}, analysis.ranges)
     )
-    layers = {weight.name: tuple(layer.name for layer in weight.layers) for weight in decided.weights}
-    return Weighed(in_float, on_codes, layers, job.limit)
+    layers = {weight.name: tuple(layer.name for layer in weight.layers) for weight in analysis.weights}
+    return WeightCosts(in_float, on_codes, layers, job.limit)
 
 
-def within_size(job: Job, step: JointStep) -> tuple[Decided, list[Note]]:
+def within_size(job: CompileState, step: JointStep) -> tuple[Analysis, list[Note]]:
     """The activations that a step chooses, with formats of weights that keep the size.
 
     What sites add to the file is taken as an even share of what all of them add; for those that were chosen it is
     then known, and the choice is made again with what that leaves of the size.
     """
     limit = job.limit
-    result = applied(step, job.decided)
-    if limit is None or result.made is job.decided:
+    result = applied(step, job.analysis)
+    if limit is None or result.made is job.analysis:
         return result.made, list(result.notes)
     for _ in range(CORRECTIONS):
         missed = round(_smallest(job, result.made) - step.smallest(result.made))
         if abs(missed - (limit - (step.weighed.limit or limit))) <= NEGLIGIBLE * limit:
             break
         step = step.within(limit - missed)
-        result = applied(step, job.decided)
+        result = applied(step, job.analysis)
     return result.made, list(result.notes)
 
 
-def _smallest(job: Job, decided: Decided) -> int:
+def _smallest(job: CompileState, analysis: Analysis) -> int:
     """Bytes of the smallest file with the activations that were chosen."""
-    problem = problem_of(decided, decided.undecided, job.options)
+    problem = problem_of(analysis, analysis.undecided, job.options)
     return problem.size(smallest_choice(problem))

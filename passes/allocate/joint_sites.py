@@ -2,13 +2,13 @@
 
 from collections.abc import Collection, Mapping
 
-from ptqc.ir.sites import Site, useful_sites
+from ptqc.ir.sites import ScaleGroup, useful_sites
 from ptqc.notes import Level, Note
 from ptqc.passes.allocate.allocation import BYTES, LOSS
 from ptqc.passes.allocate.choose_activations import limit_of
-from ptqc.passes.allocate.cost_model import Network, Times
-from ptqc.passes.allocate.joint import CODES, FLOAT, SiteCosts, Weighed, joint_choice
-from ptqc.passes.quantize.phases import Assessed, Decided
+from ptqc.passes.allocate.cost_model import Network, OpLatencies
+from ptqc.passes.allocate.joint import CODES, FLOAT, SiteCosts, WeightCosts, joint_choice
+from ptqc.passes.quantize.phases import Analysis, Sensitivities
 from ptqc.solver.integer_program import Goal, JointChoice, Selection, solve
 
 # Where two choices differ by less than this share of the largest loss that decides, the faster and smaller one wins.
@@ -16,7 +16,7 @@ TIE_WEIGHT = 1e-6
 RELATIVE_GAP = 1e-3
 
 
-def program_of(given: Assessed, weighed: Weighed, network: Network, times: Times) -> JointChoice:
+def program_of(given: Sensitivities, weighed: WeightCosts, network: Network, times: OpLatencies) -> JointChoice:
     """Weights and sites with their losses, times and bytes."""
     more = weighed.on_codes.fixed - weighed.in_float.fixed
     sites = [
@@ -32,13 +32,13 @@ def least_loss(limits: Mapping[str, float], then: Collection[str]) -> Goal:
     return Goal(LOSS, limits, ties, RELATIVE_GAP)
 
 
-def sites_of(given: Assessed, selection: Selection) -> list[Site]:
+def sites_of(given: Sensitivities, selection: Selection) -> list[ScaleGroup]:
     """The sites that are on codes, but for those that serve no layer."""
     kept = [site for site in given.sites if selection[site.name] == CODES]
     return useful_sites(kept, given.kernels, {layer.name for layer in given.layers})
 
 
-def note_on_loss(step: str, given: Assessed, lost: float, activation_limit: float, budget: object) -> Note:
+def note_on_loss(step: str, given: Sensitivities, lost: float, activation_limit: float, budget: object) -> Note:
     """What the 8-bit activations lose that a budget asks for: a warning where it is more than they may without it."""
     limit = limit_of(given.loss_unit, activation_limit)
     message = f"8-bit activations lose {lost:.3g} {given.loss_unit} to reach {budget}"
@@ -47,13 +47,13 @@ def note_on_loss(step: str, given: Assessed, lost: float, activation_limit: floa
     return Note(step, "", message)
 
 
-def pinned(given: Decided, program: JointChoice) -> JointChoice:
+def pinned(given: Analysis, program: JointChoice) -> JointChoice:
     """The program with the activations that were chosen, which leaves the formats of weights."""
     states = {site.name: CODES if site.name in given.activations else FLOAT for site in given.sites}
     options = tuple(o for o in program.options if states.get(o.choice, o.state) == o.state)
     return JointChoice(options, program.events, program.fixed)
 
 
-def smallest(given: Decided, program: JointChoice) -> float:
+def smallest(given: Analysis, program: JointChoice) -> float:
     """About the bytes of the smallest file with the activations that were chosen: as the program has them."""
     return solve(pinned(given, program), Goal(BYTES)).value

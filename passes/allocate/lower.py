@@ -23,9 +23,9 @@ from ptqc.ir.lowered import PARTS, STEPS, Lowered
 from ptqc.ir.nodes import constant
 from ptqc.ir.operators import absorbs, clip_bounds, data_inputs, keeps_codes
 from ptqc.ir.plan import Plan
-from ptqc.ir.quantized_weight import Solution, TunedNumbers
+from ptqc.ir.quantized_weight import QuantizedParameters, QuantizedWeight
 from ptqc.passes.base import Effect, Result
-from ptqc.passes.quantize.phases import Numbered
+from ptqc.passes.quantize.phases import PlanWithParameters
 
 Insert = Callable[[Sequence[ir.Node]], None]
 
@@ -37,7 +37,7 @@ class Lower:
     name: ClassVar[str] = "lower"
     effect: ClassVar[Effect] = Effect.LOWER
 
-    def apply(self, given: Numbered) -> Result[Lowered]:
+    def apply(self, given: PlanWithParameters) -> Result[Lowered]:
         """The lowered graph of a plan with its tuned numbers."""
         plan = given.plan
         builder = _Builder(given.model.clone(), plan, given.tuned)
@@ -62,7 +62,7 @@ class _Builder:
 
     model: ir.Model
     plan: Plan
-    tuned: TunedNumbers
+    tuned: QuantizedParameters
     params: dict[str, QuantParams] = field(default_factory=dict)
     codes: dict[str, ir.Value] = field(default_factory=dict)
     tensor_of: dict[ir.Value, str] = field(default_factory=dict)
@@ -259,7 +259,7 @@ class _Builder:
         self,
         node: ir.Node,
         layer: Layer,
-        solution: Solution,
+        solution: QuantizedWeight,
         bias: np.ndarray | None,
         x: QuantParams,
         y: QuantParams | None,
@@ -291,21 +291,21 @@ class _Builder:
             node.resize_inputs(3)
         node.replace_input_with(2, bias)
 
-    def _store_table(self, name: str, solution: Solution) -> None:
+    def _store_table(self, name: str, solution: QuantizedWeight) -> None:
         value = self.model.graph.initializers[name]
         if solution.form.is_given:
             return
         packed = self._weight(name, solution)
         ir.convenience.replace_all_uses_with(value, packed)
 
-    def _weight(self, name: str, solution: Solution) -> ir.Value:
+    def _weight(self, name: str, solution: QuantizedWeight) -> ir.Value:
         """A weight for operators that compute in float, made once in front of all nodes."""
         if name not in self.real:
             self.real[name] = self._real_weight(name, solution, self.model.graph[0])
             self.weights[str(self.real[name].name)] = name
         return self.real[name]
 
-    def _turned(self, name: str, solution: Solution, before: ir.Node) -> ir.Value:
+    def _turned(self, name: str, solution: QuantizedWeight, before: ir.Node) -> ir.Value:
         """A weight that is stored as it is, of the table that has its numbers."""
         table = self._weight(self.tied[name], solution.by_channel())
         if solution.axis == 0:
@@ -318,7 +318,7 @@ class _Builder:
             self.model.graph.insert_after(maker, [node])
         return node.outputs[0]
 
-    def _real_weight(self, name: str, solution: Solution, before: ir.Node) -> ir.Value:
+    def _real_weight(self, name: str, solution: QuantizedWeight, before: ir.Node) -> ir.Value:
         form = solution.form
         if form.is_plain and name in self.tied:
             return self._turned(name, solution, before)
@@ -382,7 +382,7 @@ def _names(graph: ir.Graph) -> set[str]:
     return {*graph.initializers, *(str(v.name) for v in graph.inputs), *(str(v.name) for n in nodes for v in n.outputs)}
 
 
-def _in_steps(bias: np.ndarray, layer: ir.Node, solution: Solution) -> np.ndarray:
+def _in_steps(bias: np.ndarray, layer: ir.Node, solution: QuantizedWeight) -> np.ndarray:
     """The bias of a layer in float. Of one that multiplies FP8 it is in steps of both scales.
 
     ONNX Runtime rounds it to these where it stands behind a DequantizeLinear on either side; rounded already, it is the

@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 from ptqc.passes.allocate.activations_in_float import fit_finite, with_float_layers
-from ptqc.passes.allocate.fit import FITTING_SHARE, fit, stored_numbers, verified
+from ptqc.passes.allocate.fit import FITTING_SHARE, fit, stored_parameters, verified
 from ptqc.passes.allocate.simplest import Fit, or_simpler
-from ptqc.passes.allocate.state import BudgetReport, Constraint, Context, Delivery, Job
+from ptqc.passes.allocate.state import BudgetedModel, BudgetReport, CompileState, Constraint, Context
 
 
-def meet_budgets(job: Job, context: Context) -> Delivery:
+def meet_budgets(job: CompileState, context: Context) -> BudgetedModel:
     """Decide for every budget, build the file and measure it; once more where a constraint decides again.
 
     Raises Infeasible.
@@ -26,13 +26,13 @@ def meet_budgets(job: Job, context: Context) -> Delivery:
     return delivery
 
 
-def _after(constraint: Constraint, job: Job) -> tuple[Constraint, ...]:
+def _after(constraint: Constraint, job: CompileState) -> tuple[Constraint, ...]:
     """The constraints that decide behind this one."""
     constraints = job.budgets.constraints
     return constraints[constraints.index(constraint) + 1 :]
 
 
-def _built(job: Job, context: Context) -> Delivery:
+def _built(job: CompileState, context: Context) -> BudgetedModel:
     """The file of the activations that were decided, with what every constraint reports of it."""
     searched = (delivery for one in job.budgets if (delivery := one.search(job, context)) is not None)
     delivery = next(searched, None) or _within_size(job, context)
@@ -44,15 +44,15 @@ def _built(job: Job, context: Context) -> Delivery:
     return replace(delivery, reports=reports)
 
 
-def _within_size(job: Job, context: Context) -> Delivery:
+def _within_size(job: CompileState, context: Context) -> BudgetedModel:
     """The best file within the size, and never worse than rounding to nearest."""
-    plan, target, stored = context.plan, context.target, stored_numbers(job, context.store)
+    plan, target, stored = context.plan, context.target, stored_parameters(job, context.store)
     job = with_float_layers(job, target, plan)  # choose what layers in float read
-    decided = replace(job.decided, deadline=context.deadline.share(FITTING_SHARE))
-    fitting = Fit(decided, lambda known: fit(known, job.options, job.limit, plan, stored), target is not None)
-    job, fitted = fit_finite(job, decided, plan, fitting.fit)
+    analysis = replace(job.analysis, deadline=context.deadline.share(FITTING_SHARE))
+    fitting = Fit(analysis, lambda known: fit(known, job.options, job.limit, plan, stored), target is not None)
+    job, fitted = fit_finite(job, analysis, plan, fitting.fit)
     if plan is None and not job.budgets.choose_activations:
         before, (job, fitted) = fitted, or_simpler(job, fitted, fitting)
         if fitted is not before:  # a fault of the compiler, which may be why it loses more, would go unseen
             verified(job, before)
-    return Delivery(job, fitted)
+    return BudgetedModel(job, fitted)

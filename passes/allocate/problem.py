@@ -16,46 +16,46 @@ from ptqc.ir.layers import Layer, Weight, pickers, stays_packed
 from ptqc.ir.lowered import Lowered
 from ptqc.ir.nodes import constant, rank
 from ptqc.ir.plan import Plan
-from ptqc.ir.quantized_weight import Solution, TunedNumbers, with_tables
+from ptqc.ir.quantized_weight import QuantizedParameters, QuantizedWeight, with_tables
 from ptqc.options import CompileOptions
 from ptqc.passes.allocate.allocation import Candidate, Problem, best_choice, smallest_choice
 from ptqc.passes.allocate.lower import Lower
 from ptqc.passes.effects import applied
-from ptqc.passes.quantize.phases import Decided, Numbered
+from ptqc.passes.quantize.phases import Analysis, PlanWithParameters
 
 USUAL = CompileOptions()
 
 
-def problem_of(decided: Decided, plan: Plan, options: CompileOptions) -> Problem:
+def problem_of(analysis: Analysis, plan: Plan, options: CompileOptions) -> Problem:
     """Candidates with their bytes; what every plan has is weighed on two plans that are really written."""
-    model, length = decided.model, name_length(decided.model, plan)
+    model, length = analysis.model, name_length(analysis.model, plan)
     candidates: list[Candidate] = []
     opset, once = model.opset_imports[""], dict[str, int]()
-    for weight in decided.weights:
-        for form in forms(weight, decided, plan, options):
-            solution = decided.solutions[weight.name, form]
+    for weight in analysis.weights:
+        for form in forms(weight, analysis, plan, options):
+            solution = analysis.solutions[weight.name, form]
             uses = [_use(model, layer, weight, solution, plan, options) for layer in weight.layers]
             uses += _uses_of_table(model, weight, solution, options)
             stored = size.stored(solution, uses, length, inline=options.inline, tied=weight.table is not None)
             parts = stored.parts(opset)
             once |= parts
-            loss = decided.weight_losses[weight.name, form]
+            loss = analysis.weight_losses[weight.name, form]
             memory = size.loaded(solution, uses, stored.own, weight.size)
             candidates.append(Candidate(weight.name, form, stored.own, loss, tuple(parts), memory))
     empty = Problem(tuple(candidates), 0, once)
     smallest = smallest_choice(empty)
     extremes = [smallest, *(best for best in (best_choice(empty),) if fits_in_memory(empty.size(best)))]
-    fixed = max(weighed(decided, options, plan.with_formats(choice)) - empty.size(choice) for choice in extremes)
-    return replace(empty, fixed=fixed, memory=decided.weight_memory)
+    fixed = max(weighed(analysis, options, plan.with_formats(choice)) - empty.size(choice) for choice in extremes)
+    return replace(empty, fixed=fixed, memory=analysis.weight_memory)
 
 
-def forms(weight: Weight, decided: Decided, plan: Plan, options: CompileOptions) -> Sequence[Format]:
+def forms(weight: Weight, analysis: Analysis, plan: Plan, options: CompileOptions) -> Sequence[Format]:
     """The formats a weight may take: on an integer kernel codes that cannot saturate, else everything.
 
     Where an operator may keep it packed in memory, those that it takes, if it takes any; those that are stored as FP8
     where that is asked for, if a layer reads it.
     """
-    found = sorted(form for name, form in decided.solutions if name == weight.name)
+    found = sorted(form for name, form in analysis.solutions if name == weight.name)
     if options.in_float8 and weight.layers and FLOAT8 in found:
         return [FLOAT8]
     if not any(layer.name in plan.integer for layer in weight.layers):
@@ -71,40 +71,40 @@ def forms_in_float(weight: Weight, forms: Sequence[Format], options: CompileOpti
     return in_blocks or forms
 
 
-def table_numbers(decided: Decided, choice: Mapping[str, Format]) -> TunedNumbers:
+def table_parameters(analysis: Analysis, choice: Mapping[str, Format]) -> QuantizedParameters:
     """The table's own numbers, without bias correction: enough to weigh a plan."""
-    weights = with_tables({name: decided.solutions[name, form] for name, form in choice.items()}, decided.weights)
-    biases = {layer.name: _bias(decided.model, layer) if layer.may_have_bias else None for layer in decided.layers}
-    return TunedNumbers(weights, biases)
+    weights = with_tables({name: analysis.solutions[name, form] for name, form in choice.items()}, analysis.weights)
+    biases = {layer.name: _bias(analysis.model, layer) if layer.may_have_bias else None for layer in analysis.layers}
+    return QuantizedParameters(weights, biases)
 
 
 def packed(
-    decided: Decided, plan: Plan, tuned: TunedNumbers, options: CompileOptions = USUAL
+    analysis: Analysis, plan: Plan, tuned: QuantizedParameters, options: CompileOptions = USUAL
 ) -> tuple[Lowered, Exported]:
     """The lowered graph of a plan with its numbers, and its file; see `pack`."""
-    lowered = lower(decided, plan, tuned)
-    return lowered, pack(decided, plan, lowered, options)
+    lowered = lower(analysis, plan, tuned)
+    return lowered, pack(analysis, plan, lowered, options)
 
 
-def lower(decided: Decided, plan: Plan, tuned: TunedNumbers) -> Lowered:
+def lower(analysis: Analysis, plan: Plan, tuned: QuantizedParameters) -> Lowered:
     """The lowered graph of a plan with its numbers."""
-    return applied(Lower(), Numbered(decided.model, plan, tuned)).made
+    return applied(Lower(), PlanWithParameters(analysis.model, plan, tuned)).made
 
 
-def pack(decided: Decided, plan: Plan, lowered: Lowered, options: CompileOptions = USUAL) -> Exported:
+def pack(analysis: Analysis, plan: Plan, lowered: Lowered, options: CompileOptions = USUAL) -> Exported:
     """The file of a plan's lowered graph, with the functions and operators that the options allow."""
-    length = name_length(decided.model, plan)
-    return export(lowered, decided.model, length, inline=options.inline, in_blocks=options.in_blocks)
+    length = name_length(analysis.model, plan)
+    return export(lowered, analysis.model, length, inline=options.inline, in_blocks=options.in_blocks)
 
 
-def weighed(decided: Decided, options: CompileOptions, plan: Plan) -> int:
+def weighed(analysis: Analysis, options: CompileOptions, plan: Plan) -> int:
     """Bytes of a plan's file with the table's numbers."""
-    numbers = table_numbers(decided, plan.formats)
-    return packed(decided, plan, numbers, options)[1].size
+    numbers = table_parameters(analysis, plan.formats)
+    return packed(analysis, plan, numbers, options)[1].size
 
 
 def _use(
-    model: ir.Model, layer: Layer, weight: Weight, solution: Solution, plan: Plan, options: CompileOptions
+    model: ir.Model, layer: Layer, weight: Weight, solution: QuantizedWeight, plan: Plan, options: CompileOptions
 ) -> size.Use:
     is_free = options.in_blocks and layer.name not in plan.integer
     if is_free and _goes_in_blocks(weight, layer, solution.form):
@@ -118,7 +118,9 @@ def _use(
     return size.Use(True, constants.Bias(bias_codes(bias, products, bits_for(solution.form, bias, y)), products))
 
 
-def _uses_of_table(model: ir.Model, weight: Weight, solution: Solution, options: CompileOptions) -> list[size.Use]:
+def _uses_of_table(
+    model: ir.Model, weight: Weight, solution: QuantizedWeight, options: CompileOptions
+) -> list[size.Use]:
     """What picks rows of a table that stays packed, or the one that unpacks it."""
     if weight.layers and weight.table is None:
         return []

@@ -12,15 +12,15 @@ from ptqc.formats import Integer
 from ptqc.ir.external import is_in_files
 from ptqc.ir.nodes import constant, initial
 from ptqc.ir.plan import Plan
-from ptqc.ir.quantized_weight import Solution, TunedNumbers, with_tables
+from ptqc.ir.quantized_weight import QuantizedParameters, QuantizedWeight, with_tables
 from ptqc.notes import Note
 from ptqc.options import CompileOptions
 from ptqc.passes.allocate.activations_in_float import in_float
 from ptqc.passes.allocate.choose_activations import WORTH, Worth, limit_of
 from ptqc.passes.allocate.fit import HeldBackLoss, PlanSearch
 from ptqc.passes.allocate.problem import packed, problem_of
-from ptqc.passes.allocate.state import Fitted, Job, Packed
-from ptqc.passes.quantize.phases import Decided
+from ptqc.passes.allocate.state import CompileState, PackedModel, QuantizedModel
+from ptqc.passes.quantize.phases import Analysis
 
 STEP = "never-worse"
 # Share of the limit that activations may lose whatever they save, such as those in bfloat16 that were asked for.
@@ -31,74 +31,74 @@ NEXT_TO_NOTHING = 0.01
 class Fit:
     """How plans are fitted. decided: with the deadline for it. in_library: see `ChooseActivations`."""
 
-    decided: Decided
-    fit: Callable[[Decided], Fitted]
+    analysis: Analysis
+    fit: Callable[[Analysis], QuantizedModel]
     in_library: bool
 
 
-def or_simpler(job: Job, fitted: Fitted, fitting: Fit) -> tuple[Job, Fitted]:
+def or_simpler(job: CompileState, fitted: QuantizedModel, fitting: Fit) -> tuple[CompileState, QuantizedModel]:
     """What was fitted; where rounding to nearest loses less, the better of that and of a plan without codes."""
     if job.options.activations not in ("auto", "float") or is_in_files(job.model):
         return job, fitted
-    plain = in_float(fitting.decided)
+    plain = in_float(fitting.analysis)
     try:
         simple = rounded_to_nearest(plain, job.options, job.limit)
     except (Infeasible, NotFinite):
         return job, fitted
-    loss = HeldBackLoss(job.model, job.decided.held_back, job.decided.kinds)
+    loss = HeldBackLoss(job.model, job.analysis.held_back, job.analysis.kinds)
     ours, others = loss(fitted.exported.proto), loss(simple.exported.proto)
     if ours - others <= _worth_losing(job, fitting):
         return job, fitted
-    unit, before = job.decided.loss_unit, ours
+    unit, before = job.analysis.loss_unit, ours
     best = simple
-    if job.decided.activations:
+    if job.analysis.activations:
         found = fitting.fit(plain)
         ours = loss(found.exported.proto)
         best = found if ours <= others else simple
     what = "activations in float" if best is not simple else "weights rounded to nearest"
     told = f"taken: {what}, which lose {min(ours, others):.3g} {unit} on held-back samples, not {before:.3g}"
-    return replace(job, decided=in_float(job.decided), notes=(*job.notes, Note(STEP, "", told))), best
+    return replace(job, analysis=in_float(job.analysis), notes=(*job.notes, Note(STEP, "", told))), best
 
 
-def rounded_to_nearest(decided: Decided, options: CompileOptions, limit: int | None) -> Fitted:
+def rounded_to_nearest(analysis: Analysis, options: CompileOptions, limit: int | None) -> QuantizedModel:
     """Find the best plan of uniform codes within the bytes, rounded to nearest. Raises Infeasible.
 
     A weight that has no such format, as one that is pruned, keeps its others as they were solved.
     """
-    problem = problem_of(decided, decided.undecided, options)
+    problem = problem_of(analysis, analysis.undecided, options)
     uniform = {c.weight for c in problem.candidates if isinstance(c.form, Integer)}
     kept = tuple(c for c in problem.candidates if isinstance(c.form, Integer) or c.weight not in uniform)
-    search = PlanSearch(decided, options, limit, problem=replace(problem, candidates=kept))
+    search = PlanSearch(analysis, options, limit, problem=replace(problem, candidates=kept))
     while True:
         allocated = search.allocate()
-        numbers = _nearest(decided, allocated.plan)
-        lowered, exported = packed(decided, allocated.plan, numbers, options)
+        numbers = _nearest(analysis, allocated.plan)
+        lowered, exported = packed(analysis, allocated.plan, numbers, options)
         if search.takes(allocated, exported.size):
-            return Fitted(allocated, Packed(numbers, lowered, exported))
+            return QuantizedModel(allocated, PackedModel(numbers, lowered, exported))
 
 
-def _nearest(decided: Decided, plan: Plan) -> TunedNumbers:
-    solutions = dict[str, Solution]()
+def _nearest(analysis: Analysis, plan: Plan) -> QuantizedParameters:
+    solutions = dict[str, QuantizedWeight]()
     for weight in plan.weights:
         form = plan.formats[weight.name]
-        solutions[weight.name] = decided.solutions[weight.name, form]
+        solutions[weight.name] = analysis.solutions[weight.name, form]
         if isinstance(form, Integer):
-            values, axis = initial(decided.model, weight.name), weight.channel_axis
-            solutions[weight.name] = Solution(form, *form.rounded(values, axis, powers=decided.powers), axis)
-    graph = decided.model.graph
+            values, axis = initial(analysis.model, weight.name), weight.channel_axis
+            solutions[weight.name] = QuantizedWeight(form, *form.rounded(values, axis, powers=analysis.powers), axis)
+    graph = analysis.model.graph
     biases = {
         layer.name: None if layer.bias is None else constant(graph.initializers[layer.bias]) for layer in plan.layers
     }
     flat = {name: None if bias is None else bias.reshape(-1) for name, bias in biases.items()}
-    return TunedNumbers(with_tables(solutions, plan.weights), flat)
+    return QuantizedParameters(with_tables(solutions, plan.weights), flat)
 
 
-def _worth_losing(job: Job, fitting: Fit) -> float:
+def _worth_losing(job: CompileState, fitting: Fit) -> float:
     """The loss that the time which codes save is worth."""
-    decided = job.decided
-    if not decided.activations:
+    analysis = job.analysis
+    if not analysis.activations:
         return 0.0
-    worth, limit = Worth.of(decided), limit_of(decided.loss_unit, job.options.activation_limit)
-    sites = [site for site in decided.sites if site.name in decided.activations]
+    worth, limit = Worth.of(analysis), limit_of(analysis.loss_unit, job.options.activation_limit)
+    sites = [site for site in analysis.sites if site.name in analysis.activations]
     times = worth.arithmetic if fitting.in_library else worth.times
     return limit * max(worth.saved(sites, times) / WORTH, NEXT_TO_NOTHING)

@@ -18,12 +18,12 @@ from ptqc.ir.layers import Layer, Weight, find_layers, find_weights
 from ptqc.ir.nodes import initial
 from ptqc.ir.operators import Trait, named
 from ptqc.ir.plan import Plan
-from ptqc.ir.quantized_weight import Solution, TunedNumbers, with_tables
+from ptqc.ir.quantized_weight import QuantizedParameters, QuantizedWeight, with_tables
 from ptqc.ir.recorded import remembered, source_of
 from ptqc.ir.sites import find_kernels, find_sites, useful_sites
 from ptqc.passes.allocate.lower import Lower
 from ptqc.passes.allocate.problem import name_length
-from ptqc.passes.quantize.phases import Numbered
+from ptqc.passes.quantize.phases import PlanWithParameters
 from ptqc.passes.quantize.solve_weights import direct, formats_of, in_rows, suited
 
 # Nodes of these may go: they become the saturation of a kernel, or move nothing.
@@ -85,16 +85,16 @@ def estimated_size(model: ir.Model, bits: Sequence[int]) -> int:
         return int(text.ByteSize()) + sum(stored(solution, (), SHORT).own for solution in drawn)
     numbers = {weight.name: _smallest(weight, initial(model, weight.name), bits) for weight in weights}
     biases = {layer.name: _bias(model, layer) for layer in layers}
-    tuned = TunedNumbers(with_tables(numbers, weights), biases)
+    tuned = QuantizedParameters(with_tables(numbers, weights), biases)
     sites = useful_sites(find_sites(model, kernels), kernels, {layer.name for layer in layers})
     plan = Plan(tuple(layers), tuple(weights), tuple(kernels), tuple(sites), {}, {})
     plan = plan.with_formats({name: solution.form for name, solution in numbers.items()})
     # Of other parameters each, as equal constants are stored once.
     coded = replace(plan, activations={site.name: _any_codes(place) for place, site in enumerate(sites)})
-    return max(_written(Numbered(model, each, tuned)) for each in (plan, coded))
+    return max(_written(PlanWithParameters(model, each, tuned)) for each in (plan, coded))
 
 
-def _written(numbered: Numbered) -> int:
+def _written(numbered: PlanWithParameters) -> int:
     """Bytes of a plan's file, with names as long as every plan of the model gets them."""
     model, length = numbered.model, name_length(numbered.model, numbered.plan)
     return export(Lower().apply(numbered).made, model, length).size
@@ -104,7 +104,7 @@ def _any_codes(place: int) -> QuantParams:
     return QuantParams(UINT8, 1 + place / 2**16, place % 256)
 
 
-def _smallest(weight: Weight, values: np.ndarray, bits: Sequence[int]) -> Solution:
+def _smallest(weight: Weight, values: np.ndarray, bits: Sequence[int]) -> QuantizedWeight:
     """The weight in the format that takes the fewest bytes, its numbers only rounded."""
     rows, forms = in_rows(weight, values), suited(weight, values, formats_of(tuple(bits)))
     narrowest = [min(family, key=lambda form: form.least_bits(rows)) for family in by_family(forms)]
@@ -116,10 +116,10 @@ def _smallest(weight: Weight, values: np.ndarray, bits: Sequence[int]) -> Soluti
     return min(found, key=lambda solution: stored(solution, (), SHORT).own)
 
 
-def _rounded(form: Scaled, values: np.ndarray, axis: int) -> Solution:
+def _rounded(form: Scaled, values: np.ndarray, axis: int) -> QuantizedWeight:
     """A weight as no data say, with scales as solvers choose them."""
     codes, scale = form.rounded(values, axis)
-    return Solution(form, codes, storable(scale, np.ones_like(scale)), axis)
+    return QuantizedWeight(form, codes, storable(scale, np.ones_like(scale)), axis)
 
 
 def by_family(forms: Iterable[Scaled]) -> list[list[Scaled]]:
@@ -144,7 +144,7 @@ def _narrowest(weight: Weight, values: np.ndarray, bits: Sequence[int]) -> float
     return min(exact + [form.least_bits(rows) for form in solved])
 
 
-def _stand_in(weight: Weight, values: np.ndarray, bits: int, generator: np.random.Generator) -> Solution:
+def _stand_in(weight: Weight, values: np.ndarray, bits: int, generator: np.random.Generator) -> QuantizedWeight:
     """Codes of the fewest bits; the exact form of what has few values."""
     narrow = min(direct(weight, values), key=lambda solution: solution.form.bits)
     if not (np.isfinite(values).all() and narrow.form.is_plain):
@@ -152,4 +152,4 @@ def _stand_in(weight: Weight, values: np.ndarray, bits: int, generator: np.rando
     form = Integer(bits)
     codes = np.asarray(form.code_of(generator.integers(0, 2**bits, values.shape, np.int16)), np.int8)
     scale = generator.uniform(0.5, 1, values.shape[weight.channel_axis] if values.ndim else 1)
-    return Solution(form, codes, storable(scale, np.ones_like(scale)), weight.channel_axis)
+    return QuantizedWeight(form, codes, storable(scale, np.ones_like(scale)), weight.channel_axis)

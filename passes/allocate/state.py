@@ -15,13 +15,13 @@ from ptqc.errors import Missed
 from ptqc.evaluation.scoring import Scoring
 from ptqc.ir.lowered import Lowered
 from ptqc.ir.plan import Plan
-from ptqc.ir.quantized_weight import TunedNumbers
+from ptqc.ir.quantized_weight import QuantizedParameters
 from ptqc.notes import Note
 from ptqc.options import CompileOptions
 from ptqc.passes.allocate.allocation import Allocation, Problem
-from ptqc.passes.allocate.cost_model import Timed, Times
-from ptqc.passes.quantize.phases import Decided
-from ptqc.passes.quantize.prepare import Origin, Prepared
+from ptqc.passes.allocate.cost_model import OpLatencies, Timed
+from ptqc.passes.quantize.phases import Analysis
+from ptqc.passes.quantize.prepare import CanonicalModel, Origin
 from ptqc.utils.deadline import Deadline
 from ptqc.utils.memory import MemoryPeak
 from ptqc.utils.progress import Progress
@@ -66,7 +66,7 @@ class Context:
     deadline: Deadline
     store: Store
     target: Chosen | None = None
-    times: Times | None = None
+    times: OpLatencies | None = None
     plan: Plan | None = None
     scoring: Scoring | None = None
 
@@ -96,7 +96,7 @@ class Constraint:
     def check_request(self, target: Chosen | None, store: Store, *, is_scored: bool) -> None:
         """Refuse, before anything is read, what cannot be asked for together. Raises UsageError."""
 
-    def check(self, prepared: Prepared, options: CompileOptions) -> None:
+    def check(self, prepared: CanonicalModel, options: CompileOptions) -> None:
         """Refuse, before anything is measured, what no file keeps. Raises Infeasible, UsageError."""
 
     @property
@@ -107,18 +107,18 @@ class Constraint:
     def max_bytes(self, origin: Origin) -> int | None:
         """Bytes that the file may have."""
 
-    def decide(self, job: "Job", context: Context) -> "Job":
+    def decide(self, job: "CompileState", context: Context) -> "CompileState":
         """Choose activations, or limit formats, so that the file is predicted to keep the budget. Raises Infeasible."""
         del context
         return job
 
-    def search(self, job: "Job", context: Context) -> "Delivery | None":
+    def search(self, job: "CompileState", context: Context) -> "BudgetedModel | None":
         """Search for the file in this constraint's own way; None: by the plan search of a size."""
 
-    def report(self, job: "Job", fitted: "Fitted", context: Context) -> BudgetReport | None:
+    def report(self, job: "CompileState", fitted: "QuantizedModel", context: Context) -> BudgetReport | None:
         """Measure the finished file."""
 
-    def revise(self, job: "Job", report: BudgetReport, context: Context) -> "Job | None":
+    def revise(self, job: "CompileState", report: BudgetReport, context: Context) -> "CompileState | None":
         """Decide again, once, where the finished file misses the budget and another choice may keep it."""
 
 
@@ -148,15 +148,15 @@ class Budgets:
 
 
 @dataclass(frozen=True)
-class Job:
+class CompileState:
     """What was measured of a model, and what is asked of its file.
 
     entry: name of the measurements in the store. started: on the monotonic clock. timed: where a latency is asked for.
     memory: the most that was held so far.
     """
 
-    prepared: Prepared
-    decided: Decided
+    prepared: CanonicalModel
+    analysis: Analysis
     options: CompileOptions
     notes: tuple[Note, ...]
     entry: str
@@ -173,14 +173,14 @@ class Job:
     @property
     def model(self) -> ir.Model:
         """The float model in normal form."""
-        return self.decided.model
+        return self.analysis.model
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedModel:
     """The numbers of a plan, its lowered graph, and its file."""
 
-    tuned: TunedNumbers
+    tuned: QuantizedParameters
     lowered: Lowered
     exported: Exported
 
@@ -191,7 +191,7 @@ class Packed:
 
 
 @dataclass(frozen=True)
-class Allocated:
+class AllocatedPlan:
     """A plan, the allocation that it follows from, and the problem that was solved for it."""
 
     plan: Plan
@@ -200,11 +200,11 @@ class Allocated:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class QuantizedModel:
     """The delivered file and everything that led to it."""
 
-    allocated: Allocated
-    packed: Packed
+    allocated: AllocatedPlan
+    packed: PackedModel
     notes: tuple[Note, ...] = ()
 
     @property
@@ -223,7 +223,7 @@ class Fitted:
         return self.allocated.problem
 
     @property
-    def tuned(self) -> TunedNumbers:
+    def tuned(self) -> QuantizedParameters:
         """The numbers of the file."""
         return self.packed.tuned
 
@@ -244,9 +244,9 @@ class Fitted:
 
 
 @dataclass(frozen=True)
-class Delivery:
+class BudgetedModel:
     """A file within its budgets. job: with the activations that it has. reports: by kind of budget."""
 
-    job: Job
-    fitted: Fitted
+    job: CompileState
+    fitted: QuantizedModel
     reports: Mapping[str, BudgetReport] = field(default_factory=dict)

@@ -34,8 +34,8 @@ from ptqc.passes.equalize.scale_channels import MOST_UNEVEN, UNEVEN, ScaleChanne
 from ptqc.passes.equalize.standardize import Standard, Standardize, can_shift, columns_of, readers
 from ptqc.passes.quantize.calibrate import observed_params
 from ptqc.passes.quantize.measure import key_of
-from ptqc.passes.quantize.phases import Setting
-from ptqc.passes.quantize.prepare import PROBES, Prepared
+from ptqc.passes.quantize.phases import AnalysisInput
+from ptqc.passes.quantize.prepare import PROBES, CanonicalModel
 from ptqc.passes.reconstruct.quantized_walk import run_quantized
 from ptqc.passes.runner import run_rewrites
 from ptqc.utils.deadline import Deadline
@@ -104,7 +104,7 @@ class RoundedLosses:
 
     def of(self, model: ir.Model) -> SampleLosses:
         """The losses of a model with all activations in 8 bits, and of one with coarse weights."""
-        setting = Setting.of(model, self.tuning, self.held_back)
+        setting = AnalysisInput.of(model, self.tuning, self.held_back)
         constants = {layer.weight: coarse(layer, initial(model, layer.weight)) for layer in setting.layers}
         params = source_params(setting.sites, ranges(setting))
         return SampleLosses(self.rounded(model, params, {}), self.rounded(model, {}, constants))
@@ -132,7 +132,7 @@ class RoundedLosses:
         return np.array([self._judge(expected, outputs) for expected, outputs in pairs])
 
 
-def ranges(setting: Setting) -> dict[str, QuantParams]:
+def ranges(setting: AnalysisInput) -> dict[str, QuantParams]:
     """Parameters of 8 bits by site, by the method that calibration tries first."""
     observers = {site.name: RangeObserver() for site in setting.sites}
     taps = list(dict.fromkeys(source for site in setting.sites for source in site.sources))
@@ -166,9 +166,9 @@ SHARE, RUNS = 0.1, 8.0
 STEP = "even-channels"
 
 
-def evened(
-    prepared: Prepared, options: CompileOptions, store: Store, deadline: Deadline, progress: Progress
-) -> Prepared:
+def equalized(
+    prepared: CanonicalModel, options: CompileOptions, store: Store, deadline: Deadline, progress: Progress
+) -> CanonicalModel:
     """The model with channels scaled and rotated as far as it pays; notes say what was done, or why it was undone.
 
     What an earlier compile accepted is taken from the store.
@@ -202,8 +202,8 @@ def evened(
 
 
 def _with_constants(
-    prepared: Prepared, arrays: Mapping[str, np.ndarray], standardized: Sequence[str], notes: Sequence[Note]
-) -> Prepared:
+    prepared: CanonicalModel, arrays: Mapping[str, np.ndarray], standardized: Sequence[str], notes: Sequence[Note]
+) -> CanonicalModel:
     """The model with other values of some constants, and what is told of them. standardized: tensors."""
     prepared = replace(prepared, notes=(*prepared.notes, *notes))
     if not arrays:
@@ -215,7 +215,7 @@ def _with_constants(
     for name, array in arrays.items():
         if SEPARATOR not in name:
             set_constant(model, name, np.array(array))
-    return replace(prepared, model=model, evened=constants_digest(model))
+    return replace(prepared, model=model, equalized=constants_digest(model))
 
 
 def _changed(before: ir.Model, after: ir.Model) -> dict[str, np.ndarray]:
@@ -231,7 +231,7 @@ def _changed(before: ir.Model, after: ir.Model) -> dict[str, np.ndarray]:
     }
 
 
-def _is_affordable(prepared: Prepared, deadline: Deadline) -> bool:
+def _is_affordable(prepared: CanonicalModel, deadline: Deadline) -> bool:
     if not deadline.is_limited:
         return True
     runner, feeds = Runner(prepared.model), prepared.samples.largest[0]
@@ -242,7 +242,7 @@ def _is_affordable(prepared: Prepared, deadline: Deadline) -> bool:
 class Offers:
     """Offers one rewrite after the other, and keeps those that pay. prepared: what there is so far."""
 
-    def __init__(self, prepared: Prepared, losses: RoundedLosses, seed: int) -> None:
+    def __init__(self, prepared: CanonicalModel, losses: RoundedLosses, seed: int) -> None:
         self.prepared = prepared
         self._losses, self._seed = losses, seed
         self._ties = _Ties(observed_shapes(prepared.model, prepared.samples[0]))
@@ -346,7 +346,7 @@ class Offers:
             self._known = before
             return Note(name, "", f"undone, {len(notes)} places: {compared}", Level.SKIPPED)
         self._known = compared.after
-        self.prepared = replace(self.prepared, model=model, evened=constants_digest(model))
+        self.prepared = replace(self.prepared, model=model, equalized=constants_digest(model))
         self._note(*notes, Note(name, "", str(compared)))
         return None
 

@@ -24,7 +24,7 @@ from ptqc.notes import Note
 from ptqc.options import CompileOptions
 from ptqc.passes.equalize.equalize_channels import constants_digest
 from ptqc.passes.equalize.reorder_channels import ReorderChannels
-from ptqc.passes.quantize.prepare import PROBES, Prepared
+from ptqc.passes.quantize.prepare import PROBES, CanonicalModel
 from ptqc.passes.runner import run_rewrites
 from ptqc.utils.progress import Progress
 
@@ -41,7 +41,7 @@ _FOURS = np.array(list(combinations(range(2 * FOUR), FOUR)))
 _WITHIN = np.array([[_PAIRS.index(pair) for pair in combinations(four, 2)] for four in _FOURS.tolist()])
 
 
-def ordered_for_pruning(prepared: Prepared, options: CompileOptions, progress: Progress) -> Prepared:
+def ordered_for_pruning(prepared: CanonicalModel, options: CompileOptions, progress: Progress) -> CanonicalModel:
     """Reorder channels where weights are pruned to 2:4 and another order keeps more of their energy."""
     if options.sparsity != "2:4":
         return prepared
@@ -61,7 +61,7 @@ def ordered_for_pruning(prepared: Prepared, options: CompileOptions, progress: P
     notes = run_rewrites(model, (ReorderChannels(ties, places),), [prepared.samples[i] for i in range(PROBES)])
     gain = f"pruning to 2:4 takes {after / whole:.1%} of the energy of the weights, {before / whole:.1%} as they were"
     told = (*prepared.notes, *notes, Note(STEP, "", gain))
-    return replace(prepared, model=model, evened=constants_digest(model), notes=told)
+    return replace(prepared, model=model, equalized=constants_digest(model), notes=told)
 
 
 def mean_squares(model: ir.Model, ties: ChannelTies, samples: Samples) -> np.ndarray:

@@ -11,8 +11,8 @@ from ptqc.passes.effects import applied
 from ptqc.passes.equalize.outliers import Remedy, from_json, rewrites, to_json
 from ptqc.passes.quantize.choose_splits import ChooseSplits
 from ptqc.passes.quantize.measure import key_of
-from ptqc.passes.quantize.phases import Decided, Setting
-from ptqc.passes.quantize.prepare import PROBES, Prepared
+from ptqc.passes.quantize.phases import Analysis, AnalysisInput
+from ptqc.passes.quantize.prepare import PROBES, CanonicalModel
 from ptqc.passes.runner import run_rewrites
 from ptqc.utils.deadline import Deadline
 from ptqc.utils.progress import Progress
@@ -23,13 +23,13 @@ ROOM = 1.4
 
 
 def with_splits(
-    whole: Prepared,
+    whole: CanonicalModel,
     options: CompileOptions,
     store: Store,
     progress: Progress,
     deadline: Deadline,
     limit: int | None = None,
-) -> Prepared:
+) -> CanonicalModel:
     """The model with wide channels split off, or rows scaled, where 8 bits then hold the rest; else as it is.
 
     What an earlier compile chose is taken from the store. limit: bytes that the file may have.
@@ -41,7 +41,7 @@ def with_splits(
     if entry is not None:
         told = tuple(Note(ChooseSplits.name, subject, message) for subject, message in entry.document["notes"])
         return _within(limit, options, _with(whole, from_json(entry.document["splits"]), told))
-    setting = Setting.of(whole.model, whole.tuning, whole.held_back, seed=options.seed, progress=progress)
+    setting = AnalysisInput.of(whole.model, whole.tuning, whole.held_back, seed=options.seed, progress=progress)
     result = applied(ChooseSplits(options.loss, options.activation_limit), replace(setting, deadline=deadline))
     if not is_cut_short(result.notes):
         document = {"splits": to_json(result.made), "notes": [[note.subject, note.message] for note in result.notes]}
@@ -49,7 +49,7 @@ def with_splits(
     return _within(limit, options, _with(whole, result.made, result.notes))
 
 
-def _within(limit: int | None, options: CompileOptions, prepared: Prepared) -> Prepared:
+def _within(limit: int | None, options: CompileOptions, prepared: CanonicalModel) -> CanonicalModel:
     """With as many of the remedies as a file of `limit` bytes has room for; those of the most channels go first."""
     reason = ": the budget has no room for the bytes that this adds"
     while limit is not None and prepared.remedies and limit < ROOM * estimated_size(prepared.model, options.bits):
@@ -58,15 +58,15 @@ def _within(limit: int | None, options: CompileOptions, prepared: Prepared) -> P
     return prepared
 
 
-def without_unused(prepared: Prepared, decided: Decided) -> Prepared:
+def without_unused(prepared: CanonicalModel, analysis: Analysis) -> CanonicalModel:
     """The model with those remedies alone whose layers compute on codes; `prepared` itself where all do."""
-    codes = decided.tensors_of(decided.activations)
+    codes = analysis.tensors_of(analysis.activations)
     unused = [remedy for remedy in prepared.remedies if remedy.rest not in codes]
     reason = " after all: with the losses of all activations together, what is left stays float"
     return _without(prepared, unused, reason) if unused else prepared
 
 
-def _without(prepared: Prepared, gone: Sequence[Remedy], reason: str) -> Prepared:
+def _without(prepared: CanonicalModel, gone: Sequence[Remedy], reason: str) -> CanonicalModel:
     """The model without some of its remedies, and notes on why in the place of those on what they buy."""
     tensors = {remedy.tensor for remedy in gone}
     is_own = [note.step == ChooseSplits.name and note.subject in tensors for note in prepared.notes]
@@ -87,7 +87,7 @@ def used_remedies(remedies: Sequence[Remedy], plan: Plan) -> tuple[list[Remedy],
     return used, [Note(ChooseSplits.name, tensor, message, Level.WARNING) for tensor, message in unused]
 
 
-def _with(whole: Prepared, remedies: tuple[Remedy, ...], notes: tuple[Note, ...]) -> Prepared:
+def _with(whole: CanonicalModel, remedies: tuple[Remedy, ...], notes: tuple[Note, ...]) -> CanonicalModel:
     notes = (*whole.notes, *notes)
     if not remedies:
         return replace(whole, notes=notes)

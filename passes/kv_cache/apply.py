@@ -16,7 +16,7 @@ from ptqc.kv_cache.known import FLOAT, NAMES, to_json
 from ptqc.notes import Level, Note
 from ptqc.options import KvCache
 from ptqc.passes.allocate.constraints.caches import CacheBudget
-from ptqc.passes.kv_cache.choose import ChosenForms, SeenCaches, asked_names, chosen
+from ptqc.passes.kv_cache.choose import CacheStatistics, ChosenForms, asked_names, chosen
 from ptqc.passes.kv_cache.verify import check_packing
 from ptqc.passes.kv_cache.wrap import pack_caches
 from ptqc.utils.text import number
@@ -27,7 +27,7 @@ STEP = "kv-cache"
 
 
 @dataclass(frozen=True)
-class ToldCache:
+class CacheDescription:
     """One cache.
 
     form: its name, or float. order: of channels that are sorted. inputs: that hold it. bytes, float_bytes: at the
@@ -44,10 +44,10 @@ class ToldCache:
 
 
 @dataclass(frozen=True)
-class ToldCaches:
+class CachesDescription:
     """All caches. places: of the longest text. loss: of all together in one step, in a unit; None: nothing shows it."""
 
-    caches: tuple[ToldCache, ...]
+    caches: tuple[CacheDescription, ...]
     places: int
     budget: str | None
     limit_bytes: int | None
@@ -55,14 +55,16 @@ class ToldCaches:
     unit: str
 
     @classmethod
-    def of(cls, seen: SeenCaches, found: ChosenForms, budget: CacheBudget | None, loss: float | None) -> "ToldCaches":
+    def of(
+        cls, seen: CacheStatistics, found: ChosenForms, budget: CacheBudget | None, loss: float | None
+    ) -> "CachesDescription":
         """What was chosen, with bytes as samples show them."""
         caches = tuple(_of(seen, found, name) for name in found.forms)
         limit = None if budget is None else budget.limit(sum(cache.float_bytes for cache in caches))
         return cls(caches, seen.places, None if budget is None else str(budget), limit, loss, seen.unit)
 
     @property
-    def packed(self) -> list[ToldCache]:
+    def packed(self) -> list[CacheDescription]:
         """Those that are not float."""
         return [cache for cache in self.caches if cache.form != FLOAT]
 
@@ -91,15 +93,15 @@ class ToldCaches:
             yield Note(STEP, "", f"{told}; all else is compared with the model whose caches are packed")
 
 
-def _of(seen: SeenCaches, found: ChosenForms, name: str) -> ToldCache:
+def _of(seen: CacheStatistics, found: ChosenForms, name: str) -> CacheDescription:
     form = found.forms[name]
     document: dict[str, Any] = {"form": FLOAT, "order": []} if form is None else to_json(form)
     kept, before = seen.bytes(name, form), seen.bytes(name, None)
     inputs, loss = seen.inputs(name, form), found.losses.get(name)
-    return ToldCache(name, document["form"], tuple(document["order"]), inputs, kept, before, loss)
+    return CacheDescription(name, document["form"], tuple(document["order"]), inputs, kept, before, loss)
 
 
-def _bytes(caches: Sequence[ToldCache]) -> tuple[int, int]:
+def _bytes(caches: Sequence[CacheDescription]) -> tuple[int, int]:
     """As they are, and in float32."""
     return sum(cache.bytes for cache in caches), sum(cache.float_bytes for cache in caches)
 
@@ -130,10 +132,10 @@ def with_packed_caches(
     names = asked_names(source.model, asked, budget)
     if budget is None and set(names.values()) <= {FLOAT}:
         return PackedCaches(source, samples, judging)
-    seen = SeenCaches(source.model, samples)
+    seen = CacheStatistics(source.model, samples)
     found = chosen(seen, names, budget)
     forms = {name: form for name, form in found.forms.items() if form is not None}
-    told = ToldCaches.of(seen, found, budget, seen.loss(forms) if seen.judged else None)
+    told = CachesDescription.of(seen, found, budget, seen.loss(forms) if seen.judged else None)
     if not forms:
         return PackedCaches(source, samples, judging, told.to_json())
     packed = source.model.clone()

@@ -35,7 +35,7 @@ JUDGED = 32
 
 
 @dataclass(frozen=True)
-class SeenCaches:
+class CacheStatistics:
     """A model with caches, and samples."""
 
     model: ir.Model
@@ -157,7 +157,7 @@ def asked_names(model: ir.Model, asked: KvCache, budget: CacheBudget | None) -> 
     return {}
 
 
-def chosen(seen: SeenCaches, names: Mapping[str, str], budget: CacheBudget | None) -> ChosenForms:
+def chosen(seen: CacheStatistics, names: Mapping[str, str], budget: CacheBudget | None) -> ChosenForms:
     """The forms of all caches. names: see `asked_names`. Raises UsageError, or Infeasible for too small a budget."""
     offered = {name: list(_offered(seen, name, names.get(name))) for name in seen.caches}
     if budget is None:
@@ -181,7 +181,7 @@ def chosen(seen: SeenCaches, names: Mapping[str, str], budget: CacheBudget | Non
     return ChosenForms(plans[best], {option.choice: option.costs[LOSS] for option in taken})
 
 
-def _offered(seen: SeenCaches, cache: str, asked: str | None) -> Iterator[CacheForm | None]:
+def _offered(seen: CacheStatistics, cache: str, asked: str | None) -> Iterator[CacheForm | None]:
     """The forms that a cache can have; what is asked for alone, where something is. Raises UsageError."""
     for name in (FLOAT, *NAMES) if asked is None else (asked,):
         form = seen.form(cache, name)
@@ -191,7 +191,7 @@ def _offered(seen: SeenCaches, cache: str, asked: str | None) -> Iterator[CacheF
             yield form
 
 
-def _loss(seen: SeenCaches, cache: str, form: CacheForm | None) -> float:
+def _loss(seen: CacheStatistics, cache: str, form: CacheForm | None) -> float:
     return 0.0 if form is None else seen.loss({cache: form})
 
 
@@ -206,7 +206,7 @@ def _uniform(program: JointChoice, offered: Mapping[str, Sequence[CacheForm | No
             yield places
 
 
-def _selection(program: JointChoice, seen: SeenCaches, budget: CacheBudget, limit: int) -> Places:
+def _selection(program: JointChoice, seen: CacheStatistics, budget: CacheBudget, limit: int) -> Places:
     """The forms that lose least by the sum of what each loses. limit: bytes that the budget allows."""
     try:
         return dict(solve(program, Goal(LOSS, {BYTES: limit})).selection)  # type: ignore[arg-type]

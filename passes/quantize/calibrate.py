@@ -24,7 +24,7 @@ from ptqc.ir.external import is_in_files
 from ptqc.ir.layers import Layer, draws, find_inner_layers
 from ptqc.ir.nodes import constant, integers
 from ptqc.ir.operators import Trait, named
-from ptqc.ir.sites import Site, useful_sites
+from ptqc.ir.sites import ScaleGroup, useful_sites
 from ptqc.notes import Level, Note, out_of_time
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.quantize.moment_stream import LEAST_PART, LaterMoments, MomentStream, blocks_of
@@ -38,7 +38,7 @@ from ptqc.passes.quantize.observing import (
     rows_of,
     thinned,
 )
-from ptqc.passes.quantize.phases import Observed, Setting
+from ptqc.passes.quantize.phases import AnalysisInput, CalibrationStats
 from ptqc.utils.deadline import Pace
 from ptqc.utils.parallel import in_order
 
@@ -66,7 +66,7 @@ class Calibrate:
     name: ClassVar[str] = "calibrate"
     effect: ClassVar[Effect] = Effect.DECIDE
 
-    def apply(self, given: Setting) -> Result[Observed]:
+    def apply(self, given: AnalysisInput) -> Result[CalibrationStats]:
         """The ranges of sites, the moments of layers, and their arithmetic.
 
         Raises ModelError for weights and inputs of layers that are too large to be squared.
@@ -105,7 +105,7 @@ class Calibrate:
         notes += [Note(self.name, site.name, BLANK, Level.WARNING) for site in blank]
         for name, (left, rows) in rows_left_out(given.layers, tuning, held).items():
             notes.append(Note(self.name, name, f"{left:,} of {rows:,} rows {LEFT_OUT}", Level.WARNING))
-        found = Observed.after(
+        found = CalibrationStats.after(
             given,
             sites=tuple(sites),
             ranges={site.name: ranges[site.name] for site in sites},
@@ -119,13 +119,13 @@ class Calibrate:
         return Result(found, True, tuple(notes))
 
     def _choose_ranges(
-        self, given: Setting, observers: Mapping[str, RangeObserver]
+        self, given: AnalysisInput, observers: Mapping[str, RangeObserver]
     ) -> tuple[dict[str, QuantParams], dict[str, tuple[QuantParams, ...]], list[Note]]:
         """The range of each site, others that may lose less, and what there was no time for."""
         pace = Pace(given.deadline, len(given.sites))
         chosen, others = dict[str, QuantParams](), dict[str, tuple[QuantParams, ...]]()
 
-        def ranges(site: Site) -> list[QuantParams]:
+        def ranges(site: ScaleGroup) -> list[QuantParams]:
             methods: tuple[str, ...] = TRIED if self.observer == "auto" else (self.observer,)
             if pace.part() < 1:
                 methods = (HURRIED,)
@@ -177,13 +177,13 @@ def observed_params(observer: RangeObserver, method: str = TRIED[0], *, powers: 
     return QuantParams(UINT8, float(scale), int(zero_point))
 
 
-def _taps(given: Setting) -> list[str]:
+def _taps(given: AnalysisInput) -> list[str]:
     names = [source for site in given.sites for source in site.sources]
     names += [layer.input for layer in given.layers]
     return list(dict.fromkeys(names))
 
 
-def _columns(given: Setting, sizes: _Sizes, largest: Mapping[str, tuple[int, ...]]) -> dict[str, ColumnSample]:
+def _columns(given: AnalysisInput, sizes: _Sizes, largest: Mapping[str, tuple[int, ...]]) -> dict[str, ColumnSample]:
     """The columns that are looked at, by layer. largest: shapes of the inputs of layers for the largest sample."""
     found, sample, numbers = {}, given.tuning.largest, draws(given.layers)
     for layer in given.layers:
@@ -203,7 +203,7 @@ class _Work:
     macs: dict[str, int]
 
     @classmethod
-    def of(cls, given: Setting) -> "_Work":
+    def of(cls, given: AnalysisInput) -> "_Work":
         """Measured on the largest sample."""
         taps = _taps(given)
         sizes = _tapped(given, taps)
@@ -220,7 +220,7 @@ class _Work:
         return sum(FLOAT_BYTES * prod(self.shapes[name]) for name in {layer.input for layer in layers})
 
 
-def _tapped(given: Setting, taps: Sequence[str]) -> Mapping[str, tuple[tuple[int, ...], int]]:
+def _tapped(given: AnalysisInput, taps: Sequence[str]) -> Mapping[str, tuple[tuple[int, ...], int]]:
     """Shapes and bytes of taps and kernels; of a model beyond memory not all values are there at a time."""
     if is_in_files(given.model):
         shapes = observed_shapes(given.model, given.tuning.largest[0])
@@ -231,18 +231,18 @@ def _tapped(given: Setting, taps: Sequence[str]) -> Mapping[str, tuple[tuple[int
     return {name: (array.shape, array.nbytes) for name, array in values.items()}
 
 
-def _streamed(given: Setting, columns: Mapping[str, ColumnSample], work: _Work) -> Observed:
+def _streamed(given: AnalysisInput, columns: Mapping[str, ColumnSample], work: _Work) -> CalibrationStats:
     """What is known before the first block of weights is observed: nothing of activations, as they stay in float."""
     blocks = blocks_of(given)
     own = [[layer for layer in given.fitted_layers if layer.weight in block] for block in blocks]
     stream = MomentStream(given, blocks, columns, max(map(work.bytes_of, own), default=0))
-    return Observed.after(given, macs=work.macs, later=stream)
+    return CalibrationStats.after(given, macs=work.macs, later=stream)
 
 
-def _observe(observers: dict[str, RangeObserver], given: Setting, values: Feeds, most: int) -> None:
+def _observe(observers: dict[str, RangeObserver], given: AnalysisInput, values: Feeds, most: int) -> None:
     """Show a batch to the observers, at most so many values of each tensor to its histogram."""
 
-    def update(site: Site) -> None:
+    def update(site: ScaleGroup) -> None:
         for source in site.sources:
             observers[site.name].update(values[source], min(most, SAMPLED))
 
@@ -317,7 +317,7 @@ class CalibrateInner:
     name: ClassVar[str] = "calibrate-inner"
     effect: ClassVar[Effect] = Effect.DECIDE
 
-    def apply(self, given: Observed) -> Result[Observed]:
+    def apply(self, given: CalibrationStats) -> Result[CalibrationStats]:
         """What was observed, with the moments of inner layers that some sample reaches."""
         layers = [layer for weight in given.weights for layer in weight.inner]
         every = list(find_inner_layers(given.model).values())
@@ -363,11 +363,13 @@ class _Observer:
     taps: Mapping[str, str]
     layers: Sequence[Layer]
     every: Sequence[Layer]
-    setting: Setting
+    setting: AnalysisInput
     reached: set[str] = field(default_factory=set)
 
     @classmethod
-    def of(cls, model: ir.Model, layers: Sequence[Layer], every: Sequence[Layer], setting: Setting) -> "_Observer":
+    def of(
+        cls, model: ir.Model, layers: Sequence[Layer], every: Sequence[Layer], setting: AnalysisInput
+    ) -> "_Observer":
         """Raises ModelError where ONNX Runtime does not take the model."""
         showing, taps = with_inner_inputs(model)
         return cls(Runner(showing, list(taps.values())), taps, layers, every, setting)

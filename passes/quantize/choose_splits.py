@@ -28,7 +28,7 @@ from ptqc.passes.allocate.choose_activations import WORTH, limit_of
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.equalize.outliers import SMALLEST, Remedy, channel_axis, channels_of, have_rows, splittable
 from ptqc.passes.quantize.calibrate import ELEMENT_COST, observed_params
-from ptqc.passes.quantize.phases import Setting
+from ptqc.passes.quantize.phases import AnalysisInput
 from ptqc.utils.lazy import Lazy
 
 WIDE = 4.0
@@ -56,7 +56,7 @@ class ChooseSplits:
     name: ClassVar[str] = STEP
     effect: ClassVar[Effect] = Effect.DECIDE
 
-    def apply(self, given: Setting) -> Result[tuple[Remedy, ...]]:
+    def apply(self, given: AnalysisInput) -> Result[tuple[Remedy, ...]]:
         """The remedies in the order of the graph, and what each buys; changed: whether there are any."""
         readers = splittable(given.model, given.layers)
         reaches = _reaches(given, readers) if readers else {}
@@ -86,7 +86,7 @@ class ChooseSplits:
         return Result(tuple(remedies), bool(remedies), tuple(notes))
 
     def _losses(
-        self, given: Setting, work: "_Work", reaches: Mapping[str, "_Reach"]
+        self, given: AnalysisInput, work: "_Work", reaches: Mapping[str, "_Reach"]
     ) -> Iterator[tuple[str, Mapping["_Way", float] | None]]:
         """Shares of the limit by what is done, as far as they can decide; None: out of time."""
         model, tapped = _with_taps(given.model, work.readers)
@@ -165,7 +165,7 @@ class _Work:
     total: int
 
     @classmethod
-    def of(cls, given: Setting, readers: Mapping[str, Sequence[Layer]]) -> "_Work":
+    def of(cls, given: AnalysisInput, readers: Mapping[str, Sequence[Layer]]) -> "_Work":
         """Measured on the largest sample."""
         taps = list(dict.fromkeys([*readers, *(layer.name for layer in given.layers)]))
         (feeds,) = given.tuning.largest.batches(1)
@@ -271,7 +271,7 @@ def _single(layers: Sequence[Layer], reach: _Reach) -> list[_Way]:
     return [*by_row, *(_Way(count) for count in counts if reach.has_wide_channels)]
 
 
-def _reaches(given: Setting, readers: Mapping[str, Sequence[Layer]]) -> Mapping[str, _Reach] | None:
+def _reaches(given: AnalysisInput, readers: Mapping[str, Sequence[Layer]]) -> Mapping[str, _Reach] | None:
     """How far channels and rows of the tensors reach; None: there was no time to look."""
     runner, names = Runner(given.model, list(readers)), list(readers)
     step = -(-len(given.tuning) // OBSERVED)

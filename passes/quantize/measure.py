@@ -26,8 +26,8 @@ from ptqc.passes.canonicalize.rewrites import default_rewrites
 from ptqc.passes.equalize.outliers import from_json, to_json
 from ptqc.passes.quantize import measurements
 from ptqc.passes.quantize.measurements import pack_candidates, unpack_candidates
-from ptqc.passes.quantize.phases import Decided, Setting
-from ptqc.passes.quantize.prepare import Origin, Prepared
+from ptqc.passes.quantize.phases import Analysis, AnalysisInput
+from ptqc.passes.quantize.prepare import CanonicalModel, Origin
 from ptqc.passes.registry import used
 from ptqc.utils.progress import Progress
 from ptqc.utils.store import Entry, Store
@@ -84,7 +84,7 @@ MODEL, WHOLE, SAMPLES, JUDGING = "model.onnx", "whole.onnx", "samples", "judging
 MEASUREMENT_VERSION = 31
 
 
-def recall(store: Store, name: str, progress: Progress) -> tuple[Prepared, Decided, CompileOptions, list[Note]]:
+def recall(store: Store, name: str, progress: Progress) -> tuple[CanonicalModel, Analysis, CompileOptions, list[Note]]:
     """What an earlier compile measured, by entry name. Raises UsageError when the store does not hold it."""
     entry = store.open(name)
     if entry is None:
@@ -101,12 +101,14 @@ def recall(store: Store, name: str, progress: Progress) -> tuple[Prepared, Decid
     samples = replace(samples, batchable=stored["batchable"])
     splits = from_json(stored.get("splits", []))
     caches = stored.get("caches")
-    prepared = Prepared(model, samples, origin, tuple(notes[:own]), is_even, judging, splits, whole, caches=caches)
+    prepared = CanonicalModel(
+        model, samples, origin, tuple(notes[:own]), is_even, judging, splits, whole, caches=caches
+    )
     candidates = StoredWeights(store, {}, model).open(stored["candidates"])
     if candidates is None:
         raise _gone(store)
-    decided = measurements.unpack(setting_of(prepared, options, progress), stored["measurements"], candidates)
-    return prepared, decided, options, notes[own:]
+    analysis = measurements.unpack(setting_of(prepared, options, progress), stored["measurements"], candidates)
+    return prepared, analysis, options, notes[own:]
 
 
 def _gone(store: Store) -> UsageError:
@@ -116,19 +118,21 @@ def _gone(store: Store) -> UsageError:
     )
 
 
-def setting_of(prepared: Prepared, options: CompileOptions, progress: Progress) -> Setting:
+def setting_of(prepared: CanonicalModel, options: CompileOptions, progress: Progress) -> AnalysisInput:
     """Set out what is to be measured.
 
     Of a model beyond memory, activations that are to stay in float are not looked at: that would take long.
     """
     model = prepared.model
     powers = options.scales == "pow2"
-    found = Setting.of(model, prepared.tuning, prepared.held_back, seed=options.seed, powers=powers, progress=progress)
+    found = AnalysisInput.of(
+        model, prepared.tuning, prepared.held_back, seed=options.seed, powers=powers, progress=progress
+    )
     is_left = options.activations == "float" and is_in_files(model)
     return replace(found, sites=()) if is_left else found
 
 
-def key_of(step: str, prepared: Prepared, options: Mapping[str, Any]) -> Mapping[str, Any]:
+def key_of(step: str, prepared: CanonicalModel, options: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a step's findings follow from. options: those that it reads."""
     plugins = used(options)
     return {
@@ -138,7 +142,7 @@ def key_of(step: str, prepared: Prepared, options: Mapping[str, Any]) -> Mapping
         "model": prepared.origin.digest,
         **({"splits": to_json(prepared.remedies)} if prepared.remedies else {}),
         **({"caches": _forms(prepared.caches)} if prepared.caches is not None else {}),
-        "evened": prepared.evened,
+        "evened": prepared.equalized,
         "calibration": prepared.samples.digest,
         "known": _known(),
         # What ptqc's own rewrites make of a model follows from its version; those of others may have been edited.
@@ -188,7 +192,7 @@ def stored_notes(entry: Entry, *, everything: bool = False) -> list[Note]:
     return notes if everything else notes[len(notes) - entry.document["own_notes"] :]
 
 
-def write_inputs(folder: Path, prepared: Prepared) -> None:
+def write_inputs(folder: Path, prepared: CanonicalModel) -> None:
     """Write the model and the samples that were measured, for `recall`."""
     _save(prepared.model, folder, MODEL)
     if prepared.whole is not None:

@@ -22,7 +22,7 @@ from ptqc.execution.onnxruntime import Feeds, Runner
 from ptqc.execution.tensors import outputs_in_files
 from ptqc.formats import Format, QuantParams
 from ptqc.ir.layers import Layer
-from ptqc.ir.sites import Site
+from ptqc.ir.sites import ScaleGroup
 from ptqc.losses import OutputLoss, Outputs, recognize
 from ptqc.losses.directions import directions
 from ptqc.notes import Level, Note, out_of_time
@@ -39,7 +39,7 @@ from ptqc.passes.quantize.measure_sensitivity import (
     rows_of,
     weights_of_tables,
 )
-from ptqc.passes.quantize.phases import Assessed, Solved
+from ptqc.passes.quantize.phases import Sensitivities, WeightCandidates
 from ptqc.utils.lazy import Lazy
 from ptqc.utils.parallel import in_order
 
@@ -69,7 +69,7 @@ class MeasureCurvature(MeasureSensitivity):
     name: ClassVar[str] = "measure-curvature"
     effect: ClassVar[Effect] = Effect.DECIDE
 
-    def apply(self, given: Solved) -> Result[Assessed]:
+    def apply(self, given: WeightCandidates) -> Result[Sensitivities]:
         """How outputs are compared, the losses of sites and weights, and ranges that lose less."""
         try:
             return self._estimated(given)
@@ -78,7 +78,7 @@ class MeasureCurvature(MeasureSensitivity):
             told = Note(self.name, "", f"losses were measured at the outputs instead: {reason}", Level.WARNING)
             return Result(found.made, found.changed, (*found.notes, told))
 
-    def _estimated(self, given: Solved) -> Result[Assessed]:
+    def _estimated(self, given: WeightCandidates) -> Result[Sensitivities]:
         """Raises Unsupported where there are no gradients."""
         from ptqc.execution.torch.graph import TorchGraph, one_torch_thread
 
@@ -94,7 +94,7 @@ class MeasureCurvature(MeasureSensitivity):
         anchors = _anchors(sweeps.forms, found)
         notes += _unreached(given, found, anchors)
         ranges, site_losses = _of_sites(given, found, NEGLIGIBLE * limit_of(loss.unit, self.limit))
-        made = Assessed.after(
+        made = Sensitivities.after(
             given,
             ranges=ranges,
             kinds=loss.kinds,
@@ -105,7 +105,7 @@ class MeasureCurvature(MeasureSensitivity):
         return Result(made, True, tuple(notes))
 
 
-def _feeds(given: Solved) -> Samples:
+def _feeds(given: WeightCandidates) -> Samples:
     """As many samples as COMPUTE allows, held back, as weights are fitted to the others."""
     samples = given.held_back if len(given.held_back) >= SAMPLES[0] else given.tuning
     count = COMPUTE / ((1 + BACK * SWEEPS) * max(sum(given.macs.values()), 1))
@@ -153,7 +153,7 @@ def _add(sums: dict[str, np.ndarray], name: str, value: np.ndarray) -> None:
 class _Sweeps:
     """What the gradients and errors of one sample say."""
 
-    given: Solved
+    given: WeightCandidates
     graph: "TorchGraph"
     loss: OutputLoss
 
@@ -247,7 +247,7 @@ def _rounded(value: "Tensor", gradient: "Tensor", ranges: Sequence[QuantParams])
     return np.array([float((gradient * (fake_quantize(value, one) - value)).sum()) ** 2 for one in ranges])
 
 
-def _ranges(given: Solved, site: Site) -> Sequence[QuantParams]:
+def _ranges(given: WeightCandidates, site: ScaleGroup) -> Sequence[QuantParams]:
     """The range of a site, and others for one of a single source."""
     return (given.ranges[site.name], *(given.other_ranges.get(site.name, ()) if len(site.sources) == 1 else ()))
 
@@ -275,7 +275,9 @@ def _in_order(sweeps: _Sweeps, samples: Iterator[tuple[int, Feeds, Outputs]]) ->
     yield from in_order(sweeps.of, samples, need=lambda _: HELD * first.bytes, ahead=1)
 
 
-def _of_sites(given: Solved, found: _Found, negligible: float) -> tuple[dict[str, QuantParams], dict[str, float]]:
+def _of_sites(
+    given: WeightCandidates, found: _Found, negligible: float
+) -> tuple[dict[str, QuantParams], dict[str, float]]:
     """Ranges and losses: where a site loses more than what is negligible, the range that loses least."""
     ranges, losses = dict(given.ranges), dict[str, float]()
     for site in given.sites:
@@ -299,7 +301,7 @@ def _anchors(forms: Mapping[str, Sequence[Format]], found: _Found) -> Anchors:
     }
 
 
-def _unreached(given: Solved, found: _Found, anchors: Anchors) -> list[Note]:
+def _unreached(given: WeightCandidates, found: _Found, anchors: Anchors) -> list[Note]:
     """What steps such as Round and ArgMax let no gradient through to, although it may matter."""
     rounded = dict.fromkeys(name for (name, _), error in given.errors.items() if error)
     weights = [name for name in rounded if name not in anchors]

@@ -31,13 +31,13 @@ from ptqc.ir.integer_arithmetic import fake_quantize
 from ptqc.ir.layers import Layer, Weight
 from ptqc.ir.nodes import initial
 from ptqc.ir.protos import reads
-from ptqc.ir.quantized_weight import Solution
-from ptqc.ir.sites import Site
+from ptqc.ir.quantized_weight import QuantizedWeight
+from ptqc.ir.sites import ScaleGroup
 from ptqc.losses import AUTO, OutputLoss, flawed_values, recognize
 from ptqc.notes import Level, Note, out_of_time, unfit
 from ptqc.passes.allocate.choose_activations import limit_of
 from ptqc.passes.base import Effect, Result
-from ptqc.passes.quantize.phases import Assessed, Observed, Solved
+from ptqc.passes.quantize.phases import CalibrationStats, Sensitivities, WeightCandidates
 from ptqc.utils.deadline import Pace
 from ptqc.utils.lazy import Lazy
 from ptqc.utils.memory import give_back
@@ -86,7 +86,7 @@ class MeasureSensitivity:
     name: ClassVar[str] = "measure-sensitivity"
     effect: ClassVar[Effect] = Effect.DECIDE
 
-    def apply(self, given: Solved) -> Result[Assessed]:
+    def apply(self, given: WeightCandidates) -> Result[Sensitivities]:
         """How outputs are compared, the losses of sites and weights, and ranges that lose less.
 
         Raises TimeTooShort where there was no time to measure a share `floor` of the weights.
@@ -143,7 +143,7 @@ class MeasureSensitivity:
         names = (weight.name for weight in given.weights)
         unknown = {name for name in names if name not in anchors and (pace.is_short or name not in forms)}
         usual = usual_loss(given, anchors, partial(loss_of_noise, loss, reference))
-        found = Assessed.after(
+        found = Sensitivities.after(
             given,
             ranges=sites.ranges,
             kinds=kinds,
@@ -160,7 +160,7 @@ class MeasureSensitivity:
             raise TimeTooShort(message, pace.whole)
         return [unfit(message)] if measured < FIT * weights else []
 
-    def _forms_of(self, given: Solved) -> dict[str, Sequence[Format]]:
+    def _forms_of(self, given: WeightCandidates) -> dict[str, Sequence[Format]]:
         """The formats that are measured, by weight; without weights that are taken to be like others."""
         measured, solved = forms_of(given), _solved(given)
         if given.sites or not is_in_files(given.model):
@@ -186,7 +186,7 @@ class _Probe:
     pace: Pace
     forms: Mapping[str, Sequence[Format]]
 
-    def anchored(self, given: Solved, name: str) -> Iterator[tuple[Format, Solution]]:
+    def anchored(self, given: WeightCandidates, name: str) -> Iterator[tuple[Format, QuantizedWeight]]:
         """The candidates of a weight that are measured."""
         for form in self.forms.get(name, ()):
             yield form, given.solutions[name, form]
@@ -214,12 +214,12 @@ class _Probe:
         return 1 - self.walk.position / len(self.walk)
 
 
-def forms_of(given: Solved) -> dict[str, Sequence[Format]]:
+def forms_of(given: WeightCandidates) -> dict[str, Sequence[Format]]:
     """The formats whose losses say those of the others, by weight."""
     return {name: anchor_forms(forms) for name, forms in _solved(given).items()}
 
 
-def _solved(given: Solved) -> dict[str, list[Format]]:
+def _solved(given: WeightCandidates) -> dict[str, list[Format]]:
     """The formats of each weight."""
     solved: dict[str, list[Format]] = {}
     for name, form in given.solutions:
@@ -248,7 +248,7 @@ def _runs(first: float, counts: Sequence[int]) -> float:
     return first + sum(count * (1 - place / len(counts)) for place, count in enumerate(counts))
 
 
-def _costs(given: Solved, slicer: Slicer, first: float, counts: Sequence[int]) -> list[float]:
+def _costs(given: WeightCandidates, slicer: Slicer, first: float, counts: Sequence[int]) -> list[float]:
     """What measuring takes at each place, in products of a sample, and at the inputs together with the first.
 
     first, counts: see `_probes`.
@@ -261,7 +261,7 @@ def _costs(given: Solved, slicer: Slicer, first: float, counts: Sequence[int]) -
     return costs
 
 
-def _probes(given: Solved, forms: Mapping[str, Sequence[Format]], slicer: Slicer) -> tuple[float, list[int]]:
+def _probes(given: WeightCandidates, forms: Mapping[str, Sequence[Format]], slicer: Slicer) -> tuple[float, list[int]]:
     """How often the network is run from its inputs, and from behind each place."""
     probes = Counter(source for site in given.sites for source in site.sources)
     anchored = {weight.name: len(forms.get(weight.name, ())) for weight in given.weights}
@@ -276,7 +276,7 @@ def _probes(given: Solved, forms: Mapping[str, Sequence[Format]], slicer: Slicer
 
 
 def losses_of(
-    given: Solved, anchors: Anchors, unknown: Collection[str], usual: float | None = None
+    given: WeightCandidates, anchors: Anchors, unknown: Collection[str], usual: float | None = None
 ) -> dict[tuple[str, Format], float]:
     """Losses of all formats of all weights.
 
@@ -293,7 +293,7 @@ def losses_of(
     return losses
 
 
-def shared_by_layers(given: Solved) -> dict[str, Weight]:
+def shared_by_layers(given: WeightCandidates) -> dict[str, Weight]:
     """The weights that several layers multiply with, by name, but for those that a table shares, too."""
     return {weight.name: weight for weight in given.weights if len(weight.layers) > 1 and weight.table is None}
 
@@ -303,7 +303,7 @@ def places_of(weight: Weight) -> int:
     return max(len(weight.layers), 1)
 
 
-def _samples(given: Solved) -> tuple[Samples, bool]:
+def _samples(given: WeightCandidates) -> tuple[Samples, bool]:
     """As many samples as COMPUTE allows, and whether that is enough.
 
     They are held back, as weights are fitted to the others, a classifier too well.
@@ -316,7 +316,7 @@ def _samples(given: Solved) -> tuple[Samples, bool]:
     return samples[: int(np.clip(count, *SAMPLES))], count >= SAMPLES[0]
 
 
-def _without_layers(given: Solved) -> frozenset[str]:
+def _without_layers(given: WeightCandidates) -> frozenset[str]:
     """Sites that no layer reads or writes: they decide about little arithmetic, and transformers have hundreds."""
     layers = {layer.name for layer in given.layers}
     beside = {name for k in given.kernels if k.node in layers for name in (*k.inputs, k.output)}
@@ -327,7 +327,7 @@ def _without_layers(given: Solved) -> frozenset[str]:
 class _Sites:
     """What is found of the sites on the way: their losses, by name, and the ranges that lose least."""
 
-    given: Solved
+    given: WeightCandidates
     ranges: dict[str, QuantParams]
     losses: dict[str, float] = field(default_factory=dict)
 
@@ -368,7 +368,7 @@ class _Rounded:
         return self.probe.measure(self.suffix, {**self.values, self.source: rounded}, self.batches)
 
 
-def _take_best_range(sites: _Sites, site: Site, rounded: _Rounded, loss: float) -> float:
+def _take_best_range(sites: _Sites, site: ScaleGroup, rounded: _Rounded, loss: float) -> float:
     """Give a site the range that loses least at the outputs; that loss. loss: of the range that it has."""
     for params in sites.given.other_ranges[site.name]:
         if (found := rounded.loss(params)) < loss:
@@ -377,7 +377,7 @@ def _take_best_range(sites: _Sites, site: Site, rounded: _Rounded, loss: float) 
 
 
 def _measure_layer(
-    given: Solved,
+    given: WeightCandidates,
     probe: _Probe,
     layer: Layer,
     suffix: Suffix,
@@ -396,7 +396,7 @@ def _shifted(outputs: Sequence[Held], shift: np.ndarray, batch: int) -> np.ndarr
     return np.asarray(np.asarray(outputs[batch]) + shift)
 
 
-def mean_shift(observed: Observed, layer: Layer, weight: np.ndarray) -> np.ndarray:
+def mean_shift(observed: CalibrationStats, layer: Layer, weight: np.ndarray) -> np.ndarray:
     """(W − Ŵ) E[x]: what exact bias correction adds to the bias; zeros where there is none."""
     if not layer.is_corrected:
         return np.zeros(layer.channels, np.float32)
@@ -405,7 +405,7 @@ def mean_shift(observed: Observed, layer: Layer, weight: np.ndarray) -> np.ndarr
     return np.asarray(shift.reshape(-1), np.float32)
 
 
-def _tables(given: Solved, slicer: Slicer) -> tuple[list[str], set[str]]:
+def _tables(given: WeightCandidates, slicer: Slicer) -> tuple[list[str], set[str]]:
     """Weights of several layers and tables that several nodes read; and tables that one does."""
     readers = Counter(name for reads in slicer.reads for name in reads)
     names = list(weights_of_tables(given))
@@ -413,12 +413,12 @@ def _tables(given: Solved, slicer: Slicer) -> tuple[list[str], set[str]]:
     return several, {name for name in names if readers[name] == 1}
 
 
-def weights_of_tables(given: Solved) -> dict[str, str]:
+def weights_of_tables(given: WeightCandidates) -> dict[str, str]:
     """Constants that no layer multiplies with -> the weight whose numbers they have; most are weights themselves."""
     return {w.table or w.name: w.name for w in given.weights if w.table or not w.layers}
 
 
-def _measure_shared(given: Solved, probe: _Probe, suffixes: Suffixes, name: str, anchors: Anchors) -> None:
+def _measure_shared(given: WeightCandidates, probe: _Probe, suffixes: Suffixes, name: str, anchors: Anchors) -> None:
     """Measure a weight of several layers, or a table, everywhere at once."""
     layered = shared_by_layers(given).get(name)
     weight = name if layered is not None else weights_of_tables(given)[name]
@@ -431,7 +431,7 @@ def _measure_shared(given: Solved, probe: _Probe, suffixes: Suffixes, name: str,
         _add(anchors, weight, form, probe.measure(suffixes.whole(changed), {}, batches))
 
 
-def _shifted_biases(given: Solved, weight: Weight, numbers: np.ndarray) -> dict[str, np.ndarray]:
+def _shifted_biases(given: WeightCandidates, weight: Weight, numbers: np.ndarray) -> dict[str, np.ndarray]:
     """Biases of the layers of a weight that make up for its mean error; of those that no other layer reads."""
     read = Counter(layer.bias for layer in given.layers)
     found = dict[str, np.ndarray]()
@@ -442,7 +442,7 @@ def _shifted_biases(given: Solved, weight: Weight, numbers: np.ndarray) -> dict[
     return found
 
 
-def _measure_table(given: Solved, probe: _Probe, name: str, suffix: Suffix, anchors: Anchors) -> None:
+def _measure_table(given: WeightCandidates, probe: _Probe, name: str, suffix: Suffix, anchors: Anchors) -> None:
     weight = weights_of_tables(given)[name]
     for form, rows in _anchored_rows(given, probe, weight, name):
         if (batches := probe.batches()) == 0:
@@ -450,13 +450,15 @@ def _measure_table(given: Solved, probe: _Probe, name: str, suffix: Suffix, anch
         _add(anchors, weight, form, probe.measure(suffix, probe.walk.changed({name: rows}), batches))
 
 
-def _anchored_rows(given: Solved, probe: _Probe, weight: str, name: str) -> Iterator[tuple[Format, np.ndarray]]:
+def _anchored_rows(
+    given: WeightCandidates, probe: _Probe, weight: str, name: str
+) -> Iterator[tuple[Format, np.ndarray]]:
     """What a table is in each format that is measured. weight: whose numbers it has."""
     for form, solution in probe.anchored(given, weight):
         yield form, rows_of(solution, is_shared=weight != name)
 
 
-def rows_of(solution: Solution, *, is_shared: bool) -> np.ndarray:
+def rows_of(solution: QuantizedWeight, *, is_shared: bool) -> np.ndarray:
     """What a table is in a format. is_shared: with a weight that layers multiply with."""
     return (solution.by_channel() if is_shared else solution).weight
 
@@ -467,7 +469,7 @@ def _add(anchors: Anchors, weight: str, form: Format, loss: float) -> None:
     found[form] = found.get(form, 0.0) + loss
 
 
-def _assume_unreached(given: Solved, slicer: Slicer, anchors: Anchors, idle: Collection[str]) -> list[Note]:
+def _assume_unreached(given: WeightCandidates, slicer: Slicer, anchors: Anchors, idle: Collection[str]) -> list[Note]:
     """Give weights that no sample reaches the losses that others have at their errors.
 
     They are constants of branches that no sample takes, and those that only idle layers multiply with.
@@ -485,7 +487,7 @@ def _assume_unreached(given: Solved, slicer: Slicer, anchors: Anchors, idle: Col
     return [Note(MeasureSensitivity.name, min(unreached), message, Level.WARNING)] if unreached else []
 
 
-def usual_loss(given: Solved, anchors: Anchors, otherwise: Callable[[], float] = lambda: 1.0) -> float:
+def usual_loss(given: WeightCandidates, anchors: Anchors, otherwise: Callable[[], float] = lambda: 1.0) -> float:
     """The loss for the error of a layer that is usual among those that were measured; else what `otherwise` gives.
 
     Errors are relative to the power of a layer's output. Those of a weight count once for each of its layers.
@@ -517,7 +519,9 @@ def _with_noise(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return np.asarray(values + noise, values.dtype)
 
 
-def _interpolated(given: Solved, name: str, anchors: Mapping[Format, float]) -> dict[tuple[str, Format], float]:
+def _interpolated(
+    given: WeightCandidates, name: str, anchors: Mapping[Format, float]
+) -> dict[tuple[str, Format], float]:
     """Losses of all formats of a weight: a power law of the local error, never growing with the bits."""
     forms = sorted(form for weight, form in given.solutions if weight == name)
     losses = {(name, form): 0.0 for form in forms}

@@ -7,39 +7,39 @@ import numpy as np
 
 from ptqc import losses
 from ptqc.formats import UINT8, Format, QuantParams
-from ptqc.ir.quantized_weight import Candidates, Solution
-from ptqc.passes.quantize.phases import Assessed, Decided, Observed, Setting, Solved
+from ptqc.ir.quantized_weight import Candidates, QuantizedWeight
+from ptqc.passes.quantize.phases import Analysis, AnalysisInput, CalibrationStats, Sensitivities, WeightCandidates
 
 SEPARATOR = "|"
 
 
-def pack(decided: Decided) -> dict[str, Any]:
+def pack(analysis: Analysis) -> dict[str, Any]:
     """Everything that later steps need, except for the candidates."""
     return {
-        "ranges": {name: [p.scale, p.zero_point] for name, p in decided.ranges.items()},
-        "macs": decided.macs,
-        "weight_losses": [[weight, str(form), value] for (weight, form), value in decided.weight_losses.items()],
-        "site_losses": decided.site_losses,
-        "kinds": losses.to_json(decided.kinds),
-        "loss_unit": decided.loss_unit,
-        "quantized": sorted(decided.activations),
-        "activation_loss": decided.activation_loss,
+        "ranges": {name: [p.scale, p.zero_point] for name, p in analysis.ranges.items()},
+        "macs": analysis.macs,
+        "weight_losses": [[weight, str(form), value] for (weight, form), value in analysis.weight_losses.items()],
+        "site_losses": analysis.site_losses,
+        "kinds": losses.to_json(analysis.kinds),
+        "loss_unit": analysis.loss_unit,
+        "quantized": sorted(analysis.activations),
+        "activation_loss": analysis.activation_loss,
     }
 
 
-def overview(found: Setting) -> dict[str, Any]:
+def overview(found: AnalysisInput) -> dict[str, Any]:
     """What is known so far of sites and weights, for people: no arrays."""
     document: dict[str, Any] = {}
-    if isinstance(found, Observed):
+    if isinstance(found, CalibrationStats):
         document["ranges"] = {name: [params.low, params.high] for name, params in found.ranges.items()}
-    if isinstance(found, Solved):
+    if isinstance(found, WeightCandidates):
         document["errors"] = _by_weight(found.errors)
-    if isinstance(found, Assessed):
+    if isinstance(found, Sensitivities):
         document["loss_unit"] = found.loss_unit
         document["kinds"] = losses.to_json(found.kinds)
         document["weight_losses"] = _by_weight(found.weight_losses)
         document["site_losses"] = dict(found.site_losses)
-    if isinstance(found, Decided):
+    if isinstance(found, Analysis):
         document["quantized"] = sorted(found.activations)
         document["activation_loss"] = found.activation_loss
     return document
@@ -52,15 +52,15 @@ def _by_weight(figures: Mapping[tuple[str, Format], float]) -> dict[str, dict[st
     return found
 
 
-def unpack(setting: Setting, document: Mapping[str, Any], candidates: Iterable[Candidates]) -> Decided:
+def unpack(setting: AnalysisInput, document: Mapping[str, Any], candidates: Iterable[Candidates]) -> Analysis:
     """What `pack` was given, without what only measuring needs."""
     ranges = {
         name: QuantParams(UINT8, float(np.float32(scale)), zero) for name, (scale, zero) in document["ranges"].items()
     }
     sites = tuple(site for site in setting.sites if site.name in ranges)  # calibration drops those without values
-    observed = Observed.after(setting, sites=sites, ranges=ranges, macs=dict(document["macs"]))
-    return Decided.after(
-        Solved.with_candidates(observed, candidates),
+    observed = CalibrationStats.after(setting, sites=sites, ranges=ranges, macs=dict(document["macs"]))
+    return Analysis.after(
+        WeightCandidates.with_candidates(observed, candidates),
         weight_losses={(weight, Format.parse(form)): value for weight, form, value in document["weight_losses"]},
         site_losses=dict(document["site_losses"]),
         kinds=losses.from_json(document["kinds"]),
@@ -86,13 +86,15 @@ def unpack_candidates(
     document: Sequence[Any], arrays: Mapping[str, np.ndarray], values: Callable[[str], np.ndarray]
 ) -> Candidates:
     """What `pack_candidates` was given. values: the float32 values of a weight."""
-    candidates: dict[str, list[tuple[Solution, float]]] = {}
+    candidates: dict[str, list[tuple[QuantizedWeight, float]]] = {}
     for weight, written, axis, error in document:
         form = Format.parse(written)
         if form.is_given:
-            solution = Solution(form, values(weight), np.empty(0, np.float32), axis)
+            solution = QuantizedWeight(form, values(weight), np.empty(0, np.float32), axis)
         else:
-            solution = Solution(form, arrays[_name(weight, form, "codes")], arrays[_name(weight, form, "scale")], axis)
+            solution = QuantizedWeight(
+                form, arrays[_name(weight, form, "codes")], arrays[_name(weight, form, "scale")], axis
+            )
         candidates.setdefault(weight, []).append((solution, error))
     return candidates
 

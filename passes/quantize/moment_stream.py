@@ -20,7 +20,7 @@ from ptqc.ir.external import is_in_files
 from ptqc.ir.layers import Layer, Weight
 from ptqc.passes.quantize.moments import ColumnSample, Moments, bytes_of
 from ptqc.passes.quantize.observing import BATCH_BYTES, LARGEST_BATCH, accumulate, batches, rows_of, thinned
-from ptqc.passes.quantize.phases import Observed, Setting
+from ptqc.passes.quantize.phases import AnalysisInput, CalibrationStats
 from ptqc.utils.deadline import Deadline, Pace
 from ptqc.utils.parallel import in_order, processors
 
@@ -38,7 +38,7 @@ SMALL_BLOCK_BYTES = 2**28
 LEAST_PART = 0.25
 
 
-def blocks_of(given: Setting) -> list[tuple[str, ...]]:
+def blocks_of(given: AnalysisInput) -> list[tuple[str, ...]]:
     """Names of weights that follow each other, whose moments are in memory at the same time."""
     room = SMALL_BLOCK_BYTES if is_in_files(given.model) else BLOCK_BYTES
     return grouped(((weight.name, weight.readings, 2 * _bytes(weight)) for weight in given.weights), room)
@@ -73,13 +73,13 @@ class LaterMoments:
     sample, which decide about batches.
     """
 
-    setting: Setting
+    setting: AnalysisInput
     blocks: Sequence[tuple[str, ...]]
     columns: Mapping[str, ColumnSample]
     taps: Sequence[str]
     sample_bytes: int
 
-    def observe(self, names: Iterable[str], observed: Observed, deadline: Deadline) -> bool:
+    def observe(self, names: Iterable[str], observed: CalibrationStats, deadline: Deadline) -> bool:
         """Put the moments of a block where its means are; whether there was time for all samples and columns."""
         wanted = set(names)
         if wanted == set(self.blocks[0]):
@@ -120,7 +120,7 @@ class MomentStream:
     one block read of a sample, at most; they decide about batches.
     """
 
-    setting: Setting
+    setting: AnalysisInput
     blocks: Sequence[tuple[str, ...]]
     columns: Mapping[str, ColumnSample]
     sample_bytes: int
@@ -136,7 +136,7 @@ class MomentStream:
             list(_started(samples, size)) for samples in (self.setting.tuning, self.setting.held_back)
         )
 
-    def observe(self, names: Iterable[str], observed: Observed, deadline: Deadline) -> bool:
+    def observe(self, names: Iterable[str], observed: CalibrationStats, deadline: Deadline) -> bool:
         """Add the moments of a block; whether there was time for all samples and columns.
 
         Raises CalibrationError for a sample that the model does not run on, ModelError as `accumulate`.

@@ -1,9 +1,9 @@
 """What a compile knows after each of its deciding passes: one frozen class for each, which adds to the one before.
 
-Setting → Observed (calibrate) → Solved (solve-weights) → Assessed (measure-sensitivity) → Decided (choose-activations).
-With a plan, whose formats are allocated, they are Planned; its final numbers are TunedNumbers, and a lowered graph has
-both.
-A function that takes one of them says with its type which passes have to have run before.
+AnalysisInput → CalibrationStats (calibrate) → WeightCandidates (solve-weights) → Sensitivities (measure-sensitivity) →
+Analysis (choose-activations). With a plan, whose formats are allocated, it is an AnalyzedPlan; the parameters of the
+plan are QuantizedParameters, and a lowered graph has both. A function that takes one of them says with its type which
+passes have to have run before.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -16,8 +16,8 @@ from ptqc.calibration.samples import Samples
 from ptqc.formats import ActivationParams, Format, QuantParams
 from ptqc.ir.layers import Layer, Weight, find_layers, find_weights
 from ptqc.ir.plan import Plan
-from ptqc.ir.quantized_weight import Candidates, Solution, TunedNumbers
-from ptqc.ir.sites import Kernel, Site, find_kernels, find_sites, useful_sites
+from ptqc.ir.quantized_weight import Candidates, QuantizedParameters, QuantizedWeight
+from ptqc.ir.sites import QuantizableOp, ScaleGroup, find_kernels, find_sites, useful_sites
 from ptqc.losses import Kinds
 from ptqc.passes.quantize.moments import Moments
 from ptqc.solver.integer_program import Proof
@@ -26,7 +26,7 @@ from ptqc.utils.progress import SILENT, Progress
 
 
 @dataclass(frozen=True)
-class Setting:
+class AnalysisInput:
     """A normalized model by role, and the two splits of the calibration set.
 
     tuning, held_back: disjoint samples; decisions are fitted on the first and accepted on the second. powers: whether
@@ -36,8 +36,8 @@ class Setting:
     model: ir.Model
     layers: tuple[Layer, ...]
     weights: tuple[Weight, ...]
-    kernels: tuple[Kernel, ...]
-    sites: tuple[Site, ...]
+    kernels: tuple[QuantizableOp, ...]
+    sites: tuple[ScaleGroup, ...]
     tuning: Samples
     held_back: Samples
     seed: int = 0
@@ -55,7 +55,7 @@ class Setting:
         return cls(model, tuple(layers), tuple(weights), tuple(kernels), tuple(sites), tuning, held_back, **settings)
 
     @classmethod
-    def after(cls, earlier: "Setting", **found: Any) -> Self:
+    def after(cls, earlier: "AnalysisInput", **found: Any) -> Self:
         """What was known before, and what a pass found since."""
         return cls(**{each.name: getattr(earlier, each.name) for each in fields(earlier)} | found)
 
@@ -65,7 +65,7 @@ class Setting:
         return Plan(self.layers, self.weights, self.kernels, self.sites, {}, {})
 
     @property
-    def site_of(self) -> Mapping[str, Site]:
+    def site_of(self) -> Mapping[str, ScaleGroup]:
         """Tensor name -> its site."""
         return {tensor: site for site in self.sites for tensor in site.tensors}
 
@@ -87,12 +87,12 @@ class Later(Protocol):
     def blocks(self) -> Sequence[Sequence[str]]:
         """Names of weights, in the order in which they are observed."""
 
-    def observe(self, names: Iterable[str], observed: "Observed", deadline: Deadline) -> bool:
+    def observe(self, names: Iterable[str], observed: "CalibrationStats", deadline: Deadline) -> bool:
         """Add the moments of a block, if they are not there; whether there was time for all samples and columns."""
 
 
 @dataclass(frozen=True)
-class Observed(Setting):
+class CalibrationStats(AnalysisInput):
     """A setting, with what the calibration set showed of activations.
 
     ranges: by site name; other_ranges: others that may lose less. moments, held_moments: of what weights multiply, by
@@ -121,17 +121,17 @@ class Observed(Setting):
 
 
 @dataclass(frozen=True)
-class Solved(Observed):
+class WeightCandidates(CalibrationStats):
     """What was observed, with every weight in every format and the errors on held-back columns.
 
     errors: relative to the power of the layer's output.
     """
 
-    solutions: Mapping[tuple[str, Format], Solution] = field(default_factory=dict)
+    solutions: Mapping[tuple[str, Format], QuantizedWeight] = field(default_factory=dict)
     errors: Mapping[tuple[str, Format], float] = field(default_factory=dict)
 
     @classmethod
-    def with_candidates(cls, observed: Observed, several: Iterable[Candidates]) -> Self:
+    def with_candidates(cls, observed: CalibrationStats, several: Iterable[Candidates]) -> Self:
         """What was observed, and candidates of its weights."""
         found = [
             (name, *candidate) for candidates in several for name, each in candidates.items() for candidate in each
@@ -143,14 +143,14 @@ class Solved(Observed):
     @property
     def candidates(self) -> Candidates:
         """Solutions and errors by weight."""
-        found: dict[str, list[tuple[Solution, float]]] = {}
+        found: dict[str, list[tuple[QuantizedWeight, float]]] = {}
         for (name, form), solution in self.solutions.items():
             found.setdefault(name, []).append((solution, self.errors[name, form]))
         return found
 
 
 @dataclass(frozen=True)
-class Assessed(Solved):
+class Sensitivities(WeightCandidates):
     """What was solved, with what every candidate and every 8-bit activation loses at the outputs.
 
     kinds: by output, how it is compared with the float model's. site_losses: by site name. weight_losses: by weight
@@ -164,7 +164,7 @@ class Assessed(Solved):
 
 
 @dataclass(frozen=True)
-class Decided(Assessed):
+class Analysis(Sensitivities):
     """What was assessed, with the activations that are rounded.
 
     activations: by site name; the others stay float32. activation_loss: measured with all of them rounded and float
@@ -184,29 +184,29 @@ class Decided(Assessed):
 
 
 @dataclass(frozen=True)
-class Planned:
+class AnalyzedPlan:
     """Decisions, and the plan that follows from them and from the formats that were allocated."""
 
-    decided: Decided
+    analysis: Analysis
     plan: Plan
 
     @property
     def model(self) -> ir.Model:
         """The float model."""
-        return self.decided.model
+        return self.analysis.model
 
 
 @dataclass(frozen=True)
-class Tunable(Planned):
+class TunablePlan(AnalyzedPlan):
     """A plan with numbers that may become better."""
 
-    tuned: TunedNumbers
+    tuned: QuantizedParameters
 
 
 @dataclass(frozen=True)
-class Numbered:
+class PlanWithParameters:
     """A float model, a plan for it, and the plan's numbers: what a quantized graph is made of."""
 
     model: ir.Model
     plan: Plan
-    tuned: TunedNumbers
+    tuned: QuantizedParameters

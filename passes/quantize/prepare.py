@@ -52,7 +52,7 @@ PLAUSIBLE_SAMPLES = 16
 
 
 @dataclass(frozen=True)
-class Prepared:
+class CanonicalModel:
     """A model in normal form with its samples; `origin` describes the file it came from.
 
     is_even: whether the first sample in HELD_BACK is held back each time, as earlier compiles did; else another one
@@ -71,7 +71,7 @@ class Prepared:
     judging: Samples | None = None
     remedies: tuple[Remedy, ...] = ()
     whole: ir.Model | None = None
-    evened: str = ""
+    equalized: str = ""
     caches: Mapping[str, Any] | None = None
 
     @property
@@ -172,7 +172,7 @@ def prepare(
     progress: Progress,
     dump: Dump = NO_DUMP,
     added: Sequence[Rewrite] = (),
-) -> Prepared:
+) -> CanonicalModel:
     """Rewrite the model to normal form, checked on the first samples after every pass.
 
     added: rewrites of other packages, by `CompileOptions.rewrites`.
@@ -189,7 +189,7 @@ def prepare(
     unseen = [] if is_in_files(model) else leave_unseen_in_float(model, samples_)
     origin = Origin(source.path.name, source.size, source.digest, _float_elements(source.model), source.given)
     warnings = (*source.notes, *samples.notes, *_plausible(source.model, samples), *_outliers(source.model, samples))
-    return Prepared(model, samples_, origin, (*warnings, *notes, *unseen))
+    return CanonicalModel(model, samples_, origin, (*warnings, *notes, *unseen))
 
 
 def _float_elements(model: ir.Model) -> int:
@@ -264,7 +264,7 @@ FEWEST = 8
 ENOUGH = 16
 
 
-def affordable(prepared: Prepared, deadline: Deadline) -> Prepared:
+def affordable(prepared: CanonicalModel, deadline: Deadline) -> CanonicalModel:
     """As many samples as there is time for: all, or an evenly spread half, a quarter, and so on.
 
     Halves, so that a second compile with the same limit finds what the first one stored.

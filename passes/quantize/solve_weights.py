@@ -14,13 +14,13 @@ from ptqc.formats import Format, Scaled, TwoOfFour
 from ptqc.ir.external import is_in_files
 from ptqc.ir.layers import Layer, Weight
 from ptqc.ir.nodes import initial
-from ptqc.ir.quantized_weight import Candidates, Solution
+from ptqc.ir.quantized_weight import Candidates, QuantizedWeight
 from ptqc.notes import out_of_time
 from ptqc.options import Sparsity
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.quantize import gptq, moments
 from ptqc.passes.quantize.gptq import ColumnOrder
-from ptqc.passes.quantize.phases import Observed, Solved
+from ptqc.passes.quantize.phases import CalibrationStats, WeightCandidates
 from ptqc.utils.deadline import Pace
 from ptqc.utils.executors.base import Executor, Packed, UnitOfWork
 from ptqc.utils.executors.threads import Threads
@@ -31,7 +31,7 @@ from ptqc.utils.progress import IN_SHARES, in_shares
 
 ROUNDS = 1  # of coordinate descent; reconstruction does more for the plan that is chosen
 
-Found = list[tuple[Solution, float]]
+Found = list[tuple[QuantizedWeight, float]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,13 +60,15 @@ class WeightProblem(UnitOfWork[Found]):
         """Each format's solution with its error, relative to the power of the layer's output or of the weight."""
         return list(self._rounded() if self.layer is None else self._fitted(self.layer))
 
-    def _fitted(self, layer: Layer) -> Iterable[tuple[Solution, float]]:
+    def _fitted(self, layer: Layer) -> Iterable[tuple[QuantizedWeight, float]]:
         along = attrgetter("along_inputs")
         for _, forms in groupby(sorted(self.forms, key=along), along):
             some = list(forms)
             yield from self._fitted_in(ColumnOrder.of(some[0], layer), layer, some)
 
-    def _fitted_in(self, order: ColumnOrder, layer: Layer, forms: Sequence[Scaled]) -> Iterable[tuple[Solution, float]]:
+    def _fitted_in(
+        self, order: ColumnOrder, layer: Layer, forms: Sequence[Scaled]
+    ) -> Iterable[tuple[QuantizedWeight, float]]:
         assert self.second is not None
         assert self.held is not None
         second, held, matrix = (
@@ -91,12 +93,12 @@ class WeightProblem(UnitOfWork[Found]):
                 errors = {rounded: moments.total_error(matrix - rounded.weight, held) / power for rounded in several}
                 rounded, error = min(errors.items(), key=lambda item: item[1])
                 codes = np.ascontiguousarray(layer.tensor(order.restored(rounded.codes)))
-                yield Solution(form, codes, rounded.scale.reshape(-1), self.axis), error
+                yield QuantizedWeight(form, codes, rounded.scale.reshape(-1), self.axis), error
 
-    def _rounded(self) -> Iterable[tuple[Solution, float]]:
+    def _rounded(self) -> Iterable[tuple[QuantizedWeight, float]]:
         power = _power(self.values) or 1.0
         for form in self.forms:
-            solution = Solution(form, *form.rounded(self.values, self.axis, powers=self.powers), self.axis)
+            solution = QuantizedWeight(form, *form.rounded(self.values, self.axis, powers=self.powers), self.axis)
             yield solution, _power(self.values, solution.weight) / power
 
     def pack(self) -> Packed:
@@ -138,7 +140,7 @@ class WeightProblem(UnitOfWork[Found]):
     def unpack_result(cls, document: Any, arrays: Mapping[str, np.ndarray]) -> Found:
         """Inverse of `pack_result`."""
         return [
-            (Solution(Format.parse(form), arrays[f"codes {number}"], arrays[f"scale {number}"], axis), error)
+            (QuantizedWeight(Format.parse(form), arrays[f"codes {number}"], arrays[f"scale {number}"], axis), error)
             for number, (form, axis, error) in enumerate(document)
         ]
 
@@ -231,7 +233,7 @@ class SolveWeights:
     name: ClassVar[str] = "solve-weights"
     effect: ClassVar[Effect] = Effect.DECIDE
 
-    def apply(self, given: Observed) -> Result[Solved]:
+    def apply(self, given: CalibrationStats) -> Result[WeightCandidates]:
         """Solutions and errors of all weights; second moments are let go of, their means stay."""
         groups = list(_groups(given.weights))
         kept = [self.cache.find(group) for group in groups]
@@ -254,7 +256,7 @@ class SolveWeights:
                     self.executor.settle(own)
                 given.release(found)
                 candidates.append(found)
-        solution = Solved.with_candidates(given, candidates)
+        solution = WeightCandidates.with_candidates(given, candidates)
         if not hurried:
             return Result(solution, True)
         short = out_of_time(f"{len(missing) - len(hurried)} of {len(missing)} weights in all formats")
@@ -266,8 +268,8 @@ class SolveWeights:
         return EACH + NUMBER * weight.size * len(forms) + products(weight, forms) / SPEED
 
     def _solve(
-        self, given: Observed, weights: Sequence[Weight], hurried: set[str], thinned: set[str]
-    ) -> Iterator[list[tuple[Solution, float]]]:
+        self, given: CalibrationStats, weights: Sequence[Weight], hurried: set[str], thinned: set[str]
+    ) -> Iterator[list[tuple[QuantizedWeight, float]]]:
         """Candidates of each weight. hurried: gets the names of those that there is no time to solve.
 
         thinned: of those that there was no time to observe on all samples and columns.
@@ -275,7 +277,7 @@ class SolveWeights:
         forms = formats_of(self.bits, self.only)
         pace = Pace(given.deadline, sum(self._cost(weight) for weight in weights))
 
-        def solve(weight: Weight) -> list[tuple[Solution, float]]:
+        def solve(weight: Weight) -> list[tuple[QuantizedWeight, float]]:
             is_hurried = bool(weight.fitted_to) and pace.part() < 1
             if is_hurried:
                 hurried.add(weight.name)
@@ -376,15 +378,15 @@ def in_rows(weight: Weight, values: np.ndarray) -> np.ndarray:
     return np.moveaxis(values, weight.channel_axis, 0).reshape(values.shape[weight.channel_axis], -1)
 
 
-def direct(weight: Weight, values: np.ndarray) -> Iterator[Solution]:
+def direct(weight: Weight, values: np.ndarray) -> Iterator[QuantizedWeight]:
     """What a weight can be stored as without being fitted to anything."""
     for family in Format.families:
         for form, codes, scale in family.direct(values):
-            yield Solution(form, codes, scale, weight.channel_axis)
+            yield QuantizedWeight(form, codes, scale, weight.channel_axis)
 
 
 def _problem(
-    weight: Weight, values: np.ndarray, forms: list[Scaled], observed: Observed, hurried: bool
+    weight: Weight, values: np.ndarray, forms: list[Scaled], observed: CalibrationStats, hurried: bool
 ) -> WeightProblem:
     """What is asked of a solver. hurried: each number is rounded for itself."""
     if not weight.fitted_to:
@@ -409,7 +411,7 @@ def _problem(
     )
 
 
-def _moments(weight: Weight, layer: Layer, observed: Observed) -> tuple[np.ndarray, np.ndarray, int]:
+def _moments(weight: Weight, layer: Layer, observed: CalibrationStats) -> tuple[np.ndarray, np.ndarray, int]:
     """Second moments to fit to and to judge by, and of how many columns.
 
     Centred where a bias makes up for the mean error of every layer that uses the weight; none does in subgraphs. Where

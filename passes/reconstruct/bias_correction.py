@@ -16,7 +16,7 @@ import numpy as np
 from ptqc.execution.tensors import Compressed
 from ptqc.formats import Scaled, scales
 from ptqc.ir.layers import Layer
-from ptqc.ir.quantized_weight import Solution
+from ptqc.ir.quantized_weight import QuantizedWeight
 from ptqc.passes.quantize import gptq, moments
 from ptqc.passes.quantize.gptq import ColumnOrder
 from ptqc.passes.quantize.moments import ColumnSample, Joined, Moments
@@ -91,7 +91,7 @@ class LayerProblem:
         for x, y, kept in zip(self.seen.x[which], self.y[which], self.seen.finite[which], strict=True):
             yield np.asarray(x)[..., kept], np.asarray(y)[..., kept]
 
-    def rounded(self, form: Scaled, strength: float) -> Solution:
+    def rounded(self, form: Scaled, strength: float) -> QuantizedWeight:
         """GPTQ on the seen inputs of what the layer aims at; of W where the layer is too wide for W*."""
         order = ColumnOrder.of(form, self.layer)
         whole = order.moments(self.second)
@@ -106,7 +106,7 @@ class LayerProblem:
         (answer,) = gptq.round_best([target], second, self.numbers)
         codes = np.ascontiguousarray(self.layer.tensor(order.restored(answer.codes)))
         codes = codes if self.numbers is None else store.kept(codes)
-        return Solution(form, codes, answer.scale.reshape(-1), self.layer.channel_axis)
+        return QuantizedWeight(form, codes, answer.scale.reshape(-1), self.layer.channel_axis)
 
     def target(self, second: gptq.Factored, strength: float, order: ColumnOrder) -> np.ndarray:
         """W + strength · (W* − W), with W* the least-squares weight on the seen inputs, damped towards W.
@@ -134,7 +134,7 @@ class LayerProblem:
         found = order.restored(second.solve(order.rows(residual)))
         return np.asarray(weight + strength * found, np.float32)
 
-    def judged(self, solution: Solution) -> list[tuple[float, Solution, np.ndarray]]:
+    def judged(self, solution: QuantizedWeight) -> list[tuple[float, QuantizedWeight, np.ndarray]]:
         """Error on the held-back columns, solution and bias, for every bias: E‖y − Ŵx̂ − b̂‖²."""
         matrix, biases = self.layer.matrix(solution.weight), self._biases(solution)
         square, total, count = 0.0, np.zeros(matrix.shape[:2]), 0
@@ -147,7 +147,7 @@ class LayerProblem:
         errors = [float(square - 2 * (move * total).sum() + count * (move * move).sum()) for move in moves]
         return [(error, solution, bias) for error, bias in zip(errors, biases, strict=True)]
 
-    def _biases(self, solution: Solution) -> list[np.ndarray]:
+    def _biases(self, solution: QuantizedWeight) -> list[np.ndarray]:
         """The bias that makes the mean of every channel exact on the tuning columns, and the layer's own.
 
         Of no columns there is no mean.

@@ -5,10 +5,10 @@ from importlib.util import find_spec
 from typing import ClassVar
 
 from ptqc.errors import Unsupported
-from ptqc.ir.quantized_weight import TunedNumbers
+from ptqc.ir.quantized_weight import QuantizedParameters
 from ptqc.notes import Level, Note, out_of_time
 from ptqc.passes.base import Effect, Result
-from ptqc.passes.quantize.phases import Tunable
+from ptqc.passes.quantize.phases import TunablePlan
 from ptqc.passes.reconstruct.gradient_steps import STEP, GradientSteps
 
 
@@ -19,11 +19,11 @@ class TuneFeatures(GradientSteps):
     name: ClassVar[str] = STEP
     effect: ClassVar[Effect] = Effect.TUNE
 
-    def apply(self, given: Tunable) -> Result[TunedNumbers]:
+    def apply(self, given: TunablePlan) -> Result[QuantizedParameters]:
         """The plan's numbers after every gradient step that lowered the held-back loss; else as they were, and why."""
         if find_spec("torch") is None:
             return _declined(given, "torch is not installed: pip install 'ptqc[torch]'")
-        if not given.decided.deadline.leaves(0):
+        if not given.analysis.deadline.leaves(0):
             return Result(given.tuned, False, (out_of_time("no gradient steps"),))
         from ptqc.execution.torch.graph import one_torch_thread
         from ptqc.passes.reconstruct.gradients import tune_features
@@ -35,5 +35,5 @@ class TuneFeatures(GradientSteps):
             return _declined(given, str(reason))
 
 
-def _declined(given: Tunable, reason: str) -> Result[TunedNumbers]:
+def _declined(given: TunablePlan, reason: str) -> Result[QuantizedParameters]:
     return Result(given.tuned, False, (Note(STEP, "", f"no gradient steps: {reason}", Level.SKIPPED),))

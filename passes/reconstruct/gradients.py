@@ -27,11 +27,11 @@ from ptqc.formats.levels import indices
 from ptqc.formats.scales import storable
 from ptqc.ir.layers import bottlenecks
 from ptqc.ir.plan import Plan
-from ptqc.ir.quantized_weight import Solution, TunedNumbers
+from ptqc.ir.quantized_weight import QuantizedParameters, QuantizedWeight
 from ptqc.losses import Kinds, OutputLoss, Outputs
 from ptqc.notes import Level, Note, out_of_time
 from ptqc.passes.base import Result
-from ptqc.passes.quantize.phases import Decided, Tunable
+from ptqc.passes.quantize.phases import Analysis, TunablePlan
 from ptqc.passes.reconstruct.gradient_steps import STEP, GradientSteps
 from ptqc.passes.reconstruct.reconstruct import behind_choices
 from ptqc.utils.parallel import in_order
@@ -61,7 +61,7 @@ class Latent(Protocol):
         """The codes, float32, with the gradient of the position."""
 
 
-def latent(solution: Solution, weight: np.ndarray) -> Latent:
+def latent(solution: QuantizedWeight, weight: np.ndarray) -> Latent:
     """The latent codes of a solution for a float weight."""
     ratio = np.asarray(weight / spread(solution.scale, weight.ndim, solution.axis), np.float32)
     return LatentPairs.of(solution, ratio) if solution.form.group == 2 else LatentCodes.of(solution, ratio)
@@ -76,7 +76,7 @@ class LatentCodes:
     kept: Tensor | None = None
 
     @classmethod
-    def of(cls, solution: Solution, ratio: np.ndarray) -> "LatentCodes":
+    def of(cls, solution: QuantizedWeight, ratio: np.ndarray) -> "LatentCodes":
         """The latent codes of a solution; ratio: weight / scale."""
         assert isinstance(solution.form, Coded)
         levels = solution.form.levels(solution.codes)
@@ -115,7 +115,7 @@ class LatentPairs:
     index: Tensor
 
     @classmethod
-    def of(cls, solution: Solution, ratio: np.ndarray) -> "LatentPairs":
+    def of(cls, solution: QuantizedWeight, ratio: np.ndarray) -> "LatentPairs":
         """The latent codes of a solution; ratio: weight / scale."""
         index, levels = indices(solution.codes, 2)
         real = levels.astype(np.float32)
@@ -156,21 +156,21 @@ MOMENTA = (0.9, 0.99)
 CERTAIN = 2.0
 
 
-def tune_features(options: GradientSteps, given: Tunable) -> Result[TunedNumbers]:
+def tune_features(options: GradientSteps, given: TunablePlan) -> Result[QuantizedParameters]:
     """The tuned numbers with the lowest held-back loss on the way. Raises Unsupported where torch cannot run."""
-    decided, plan, tuned = given.decided, given.plan, given.tuned
+    analysis, plan, tuned = given.analysis, given.plan, given.tuned
     graph = QuantizedGraph(given.model, plan)
-    held = _Held.of(graph, decided.held_back, decided.kinds)
-    error = _Error.of(graph, _taps(given.model, plan, held.loss), decided.tuning)
+    held = _Held.of(graph, analysis.held_back, analysis.kinds)
+    error = _Error.of(graph, _taps(given.model, plan, held.loss), analysis.tuning)
     best, start, notes = tuned, held(tuned), list[Note]()
     lowest, began = float(start.mean()), time.monotonic()
-    with decided.progress.stage("tune features", options.looks) as stage:
-        for look, state in enumerate(_states(options, error, decided, tuned), 1):
+    with analysis.progress.stage("tune features", options.looks) as stage:
+        for look, state in enumerate(_states(options, error, analysis, tuned), 1):
             found = held(state)
             if found.mean() < lowest and _is_certain(start - found):
                 best, lowest = state, float(found.mean())
             stage.advance()
-            if look < options.looks and not decided.deadline.leaves((time.monotonic() - began) / look):
+            if look < options.looks and not analysis.deadline.leaves((time.monotonic() - began) / look):
                 notes = [out_of_time(f"{look * options.steps // options.looks} of {options.steps} gradient steps")]
                 break
     if best is tuned:
@@ -180,7 +180,9 @@ def tune_features(options: GradientSteps, given: Tunable) -> Result[TunedNumbers
     return Result(best, True, (Note(STEP, "", told), *notes))
 
 
-def _states(options: GradientSteps, error: "_Error", given: Decided, tuned: TunedNumbers) -> Iterator[TunedNumbers]:
+def _states(
+    options: GradientSteps, error: "_Error", given: Analysis, tuned: QuantizedParameters
+) -> Iterator[QuantizedParameters]:
     """The numbers after each part of the steps."""
     state = _State.of(error.graph, given, tuned)
     positions = {name: codes.position for name, codes in state.codes.items()}
@@ -228,7 +230,7 @@ class _Held:
         references = [_numpy(graph.real.run(_tensors(feeds))) for feeds in batches]
         return cls(graph, batches, references, OutputLoss.of(kinds, references))
 
-    def __call__(self, state: TunedNumbers) -> np.ndarray:
+    def __call__(self, state: QuantizedParameters) -> np.ndarray:
         weights, biases = tensors_of(state)
 
         def run(feeds: Feeds) -> dict[str, np.ndarray]:
@@ -315,7 +317,7 @@ class _State:
     units: by layer, what an offset of 1 is.
     """
 
-    start: TunedNumbers
+    start: QuantizedParameters
     weights: Mapping[str, Tensor]
     biases: Mapping[str, Tensor]
     codes: Mapping[str, Latent]
@@ -324,7 +326,7 @@ class _State:
     units: Mapping[str, float]
 
     @classmethod
-    def of(cls, graph: QuantizedGraph, given: Decided, tuned: TunedNumbers) -> "_State":
+    def of(cls, graph: QuantizedGraph, given: Analysis, tuned: QuantizedParameters) -> "_State":
         """Layers that keep their sign are left as they are: a step might take it from them. So are tied tables."""
         weights, biases = tensors_of(tuned)
         left = {name for layer in given.layers if layer.keeps_sign for name in (layer.name, layer.weight)}
@@ -350,18 +352,18 @@ class _State:
         stored = tensor_of(_stored(solution, scale))  # what is stored is computed with, and learned through
         return spread(scale + (stored - scale).detach(), solution.codes.ndim, solution.axis)
 
-    def tuned(self) -> TunedNumbers:
+    def tuned(self) -> QuantizedParameters:
         """The numbers as they are now, scales as they are stored."""
         weights = dict(self.start.weights)
         for name, codes in self.codes.items():
             old = weights[name]
             rounded = codes.rounded().numpy().astype(np.int8)
-            weights[name] = Solution(old.form, rounded, _stored(old, self._scale(name).reshape(-1)), old.axis)
+            weights[name] = QuantizedWeight(old.form, rounded, _stored(old, self._scale(name).reshape(-1)), old.axis)
         biases = {name: bias.detach().numpy().copy() for name, bias in self.tensors()[1].items()}
-        return TunedNumbers(weights, {**self.start.biases, **biases})
+        return QuantizedParameters(weights, {**self.start.biases, **biases})
 
 
-def _stored(before: Solution, scale: Tensor) -> np.ndarray:
+def _stored(before: QuantizedWeight, scale: Tensor) -> np.ndarray:
     """Scales as they are stored; those that no step has changed stay, as powers of two have to."""
     found = scale.detach().numpy()
     return before.scale if np.array_equal(found, before.scale) else storable(found, np.ones_like(found))

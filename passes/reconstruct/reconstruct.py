@@ -31,11 +31,11 @@ from ptqc.ir.layers import Layer, Reading, draws
 from ptqc.ir.nodes import constant
 from ptqc.ir.operators import Trait, named
 from ptqc.ir.plan import Plan
-from ptqc.ir.quantized_weight import Solution, TunedNumbers, with_tables
+from ptqc.ir.quantized_weight import QuantizedParameters, QuantizedWeight, with_tables
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.quantize import gptq, moments
 from ptqc.passes.quantize.moments import ColumnSample, Joined
-from ptqc.passes.quantize.phases import Decided, Planned
+from ptqc.passes.quantize.phases import Analysis, AnalyzedPlan
 from ptqc.passes.reconstruct.bias_correction import ROUNDS, LayerInputs, LayerProblem
 from ptqc.passes.reconstruct.quantized_walk import Holding, compact, fine_values, peak_bytes, uncompressed
 from ptqc.utils.deadline import Deadline
@@ -92,7 +92,7 @@ class Reconstruct:
     name: ClassVar[str] = "reconstruct"
     effect: ClassVar[Effect] = Effect.TUNE
 
-    def apply(self, given: Planned) -> Result[TunedNumbers]:
+    def apply(self, given: AnalyzedPlan) -> Result[QuantizedParameters]:
         """The tuned numbers of the plan."""
         return Result(reconstruct_all(given, [self.draw])[0], True)
 
@@ -108,17 +108,17 @@ class ColumnLimits:
 FULL = ColumnLimits()
 
 
-def reconstruct_all(planned: Planned, draws: Sequence[int]) -> list[TunedNumbers]:
+def reconstruct_all(planned: AnalyzedPlan, draws: Sequence[int]) -> list[QuantizedParameters]:
     """The tuned numbers of a plan from each draw.
 
     Raises NotFinite where a value is NaN or infinite that is not in the float model.
     """
-    return reconstruct_each(planned.decided, [(planned.plan, draw) for draw in draws])
+    return reconstruct_each(planned.analysis, [(planned.plan, draw) for draw in draws])
 
 
 def reconstruct_each(
-    given: Decided, runs: Sequence[tuple[Plan, int]], limits: ColumnLimits = FULL
-) -> list[TunedNumbers]:
+    given: Analysis, runs: Sequence[tuple[Plan, int]], limits: ColumnLimits = FULL
+) -> list[QuantizedParameters]:
     """The tuned numbers of each plan from its draw, all of one model with the same activations.
 
     Raises NotFinite where a value is NaN or infinite that is not in the float model.
@@ -130,8 +130,8 @@ def reconstruct_each(
 
 
 def _reconstructed(
-    given: Decided, runs: Sequence[tuple[Plan, int]], limits: ColumnLimits, holding: Holding
-) -> list[TunedNumbers]:
+    given: Analysis, runs: Sequence[tuple[Plan, int]], limits: ColumnLimits, holding: Holding
+) -> list[QuantizedParameters]:
     """One float walk serves all."""
     plan, _ = runs[0]
     slicer = Slicer(given.model)
@@ -156,7 +156,7 @@ def _reconstructed(
     return [state.tuned for state in states]
 
 
-def _cost(given: Decided, layer: Layer) -> float:
+def _cost(given: Analysis, layer: Layer) -> float:
     """How long settling a layer takes beside others, in seconds of one processor: its columns, and its moments."""
     columns = min(MOST_SAMPLES, len(given.tuning)) * given.macs.get(layer.name, 0) / COLUMNS_SPEED
     moments = layer.groups * layer.width**2 * (layer.width + layer.channels // layer.groups * ROUNDS) / MOMENTS_SPEED
@@ -253,7 +253,7 @@ def _nodes(walk: Walk) -> Iterator[str]:
 
 
 def _share_batches(
-    slicer: Slicer, given: Decided, draws: int, keeps: tuple[Keep, Keep], limits: ColumnLimits
+    slicer: Slicer, given: Analysis, draws: int, keeps: tuple[Keep, Keep], limits: ColumnLimits
 ) -> tuple[list[Feeds], int]:
     """Batches of as many samples as WALK_BYTES, WALK_COMPUTE and the deadline allow, and how many of them are fitted.
 
@@ -280,13 +280,13 @@ class _State:
     shared_weights: those that several layers multiply with.
     """
 
-    given: Decided
+    given: Analysis
     plan: Plan
     seen: Walk
     split: int
     draw: int
     columns: int
-    weights: dict[str, Solution]
+    weights: dict[str, QuantizedWeight]
     bounded: Bounded
     biases: dict[str, np.ndarray | None] = field(default_factory=dict)
     room: Room = field(default_factory=Room)
@@ -302,9 +302,9 @@ class _State:
         self.shared_weights = {weight.name for weight in self.plan.weights if len(weight.layers) > 1}
 
     @property
-    def tuned(self) -> TunedNumbers:
+    def tuned(self) -> QuantizedParameters:
         """The answers, and by how much they are closer on held-back columns than the table's."""
-        return TunedNumbers(self.weights, self.biases, self.kept, (self.before, self.after))
+        return QuantizedParameters(self.weights, self.biases, self.kept, (self.before, self.after))
 
     @property
     def strength(self) -> float:
@@ -383,7 +383,7 @@ class _State:
         self.biases[layer.name] = bias if bias.any() or layer.bias is not None else None
         return self._outputs(layer, solution, bias)
 
-    def _solutions(self, layer: Layer, form: Format, problem: LayerProblem) -> list[Solution]:
+    def _solutions(self, layer: Layer, form: Format, problem: LayerProblem) -> list[QuantizedWeight]:
         """Candidates in order of preference."""
         if (fixed := self.weights.get(layer.weight)) is not None:  # an earlier layer shares it
             return [fixed]
@@ -393,7 +393,7 @@ class _State:
             return [table]
         return [table, problem.rounded(form, self.strength)]
 
-    def _outputs(self, layer: Layer, solution: Solution, bias: np.ndarray) -> list[Held]:
+    def _outputs(self, layer: Layer, solution: QuantizedWeight, bias: np.ndarray) -> list[Held]:
         constants = {layer.weight: solution.weight}
         if layer.bias is not None:
             return self.seen.compute({**constants, layer.bias: bias})[layer.name]

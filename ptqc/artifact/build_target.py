@@ -13,7 +13,7 @@ from ptqc.calibration.samples import Samples
 from ptqc.codegen.targets import Chosen, TargetOutput
 from ptqc.errors import TargetError, UsageError
 from ptqc.passes.allocate.fit import VERIFIED_SAMPLES
-from ptqc.passes.allocate.state import Fitted
+from ptqc.passes.allocate.state import QuantizedModel
 from ptqc.utils.progress import Progress, Stage
 from ptqc.utils.store import Store
 
@@ -53,7 +53,7 @@ def needed() -> Iterator[None]:
 
 
 def build_target(
-    fitted: Fitted, samples: Samples, chosen: Chosen | None, store: Store, scratch: Path, progress: Progress
+    fitted: QuantizedModel, samples: Samples, chosen: Chosen | None, store: Store, scratch: Path, progress: Progress
 ) -> BuiltTargets:
     """The native library of the fitted plan, verified against the exported file on a few of the samples.
 
@@ -74,7 +74,7 @@ def build_target(
 
 
 def _built(
-    fitted: Fitted, samples: Samples, chosen: Chosen, store: Store, scratch: Path, progress: Progress
+    fitted: QuantizedModel, samples: Samples, chosen: Chosen, store: Store, scratch: Path, progress: Progress
 ) -> BuiltTargets:
     with progress.stage("native library") as stage:
         try:
@@ -86,7 +86,7 @@ def _built(
 
 
 def _native(
-    fitted: Fitted, samples: Samples, chosen: Chosen, store: Store, scratch: Path, stage: Stage
+    fitted: QuantizedModel, samples: Samples, chosen: Chosen, store: Store, scratch: Path, stage: Stage
 ) -> TargetOutput:
     main = samples.of_main_size()
     try:
@@ -100,7 +100,7 @@ def _native(
 
 
 def _of_sizes(
-    fitted: Fitted, samples: Samples, chosen: Chosen, store: Store, folder: Path, stage: Stage
+    fitted: QuantizedModel, samples: Samples, chosen: Chosen, store: Store, folder: Path, stage: Stage
 ) -> TargetOutput:
     folder.mkdir()
     probes = list(samples.few(VERIFIED_SAMPLES))

@@ -35,11 +35,11 @@ from ptqc.ir.layers import Weight
 from ptqc.ir.plan import Plan, write_json
 from ptqc.notes import Level, Note, is_cut_short, reasons_unfit
 from ptqc.passes.allocate.allocation import frontier, price, smallest_choice
-from ptqc.passes.allocate.choose_activations import Checked
+from ptqc.passes.allocate.choose_activations import ActivationLoss
 from ptqc.passes.allocate.constraints.size import SizeBudget
-from ptqc.passes.allocate.state import BudgetReport, Fitted, Job
+from ptqc.passes.allocate.state import BudgetReport, CompileState, QuantizedModel
 from ptqc.passes.equalize.split import used_remedies
-from ptqc.passes.quantize.phases import Decided
+from ptqc.passes.quantize.phases import Analysis
 from ptqc.passes.registry import used
 from ptqc.utils.version import __version__
 
@@ -68,25 +68,25 @@ def labels_of(weights: Sequence[Weight]) -> Mapping[str, str]:
 FACTOR, ALLOWANCE = 2.0, 1e-6
 
 
-def check_activations(decided: Decided, plan: Plan) -> float:
+def check_activations(analysis: Analysis, plan: Plan) -> float:
     """What the plan's activations lose with float weights: as was measured, where they are those that were chosen.
 
     Raises VerificationError where they, or fewer real numbers of few digits, now lose clearly more.
     """
     if not plan.activations:
         return 0.0
-    found = Checked(decided).loss_of(plan.rounded)
-    promised = decided.activation_loss
-    given, chosen = plan.activations, decided.activations
+    found = ActivationLoss(analysis).loss_of(plan.rounded)
+    promised = analysis.activation_loss
+    given, chosen = plan.activations, analysis.activations
     is_measured = coded(given) == coded(chosen) and given.items() <= chosen.items()
     if is_measured and not found <= FACTOR * promised + ALLOWANCE:  # NaN included
         raise VerificationError(
-            f"the plan's activations lose {found:.3g} {decided.loss_unit}; {promised:.3g} were measured"
+            f"the plan's activations lose {found:.3g} {analysis.loss_unit}; {promised:.3g} were measured"
         )
     return promised if given == chosen else found
 
 
-def check_documents(manifest: Mapping[str, Any], plan: Mapping[str, Any], fitted: Fitted) -> None:
+def check_documents(manifest: Mapping[str, Any], plan: Mapping[str, Any], fitted: QuantizedModel) -> None:
     """Read the plan back, and compare what the manifest says of the file. Raises VerificationError."""
     read = Plan.from_json(json.loads(write_json(plan)), fitted.plan)
     if read != fitted.plan:
@@ -110,7 +110,7 @@ class CompileOutcome:
     outputs from the float model's, relative, by name.
     """
 
-    fitted: Fitted
+    fitted: QuantizedModel
     verified: Verified
     activation_loss: float
     built: BuiltTargets
@@ -132,7 +132,7 @@ class Documents:
     costs: dict[str, Any]
 
 
-def documents_of(job: Job, outcome: CompileOutcome) -> Documents:
+def documents_of(job: CompileState, outcome: CompileOutcome) -> Documents:
     """What is told of an artifact. Raises VerificationError where it contradicts the file."""
     said = Documents(manifest(job, outcome), outcome.fitted.plan.to_json(), sensitivity(job, outcome.fitted))
     said.manifest["energy"] = Energy.of(said.plan, said.costs).to_json()
@@ -152,7 +152,7 @@ def files(outcome: CompileOutcome, said: Documents, folder: Path) -> dict[str, b
     }
 
 
-def manifest(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
+def manifest(job: CompileState, outcome: CompileOutcome) -> dict[str, Any]:
     """Everything reproducible about an artifact."""
     fitted, judged, size = outcome.fitted, outcome.judged, job.budgets.get(SizeBudget)
     origin, proto = job.prepared.origin, fitted.exported.proto
@@ -224,20 +224,20 @@ def _of_budgets(reports: Mapping[str, BudgetReport]) -> dict[str, Any]:
     return {section: dict(reports[kind].document) if kind in reports else None for kind, section in sections.items()}
 
 
-def _allocation(job: Job, fitted: Fitted) -> dict[str, Any]:
+def _allocation(job: CompileState, fitted: QuantizedModel) -> dict[str, Any]:
     allocation, problem = fitted.allocation, fitted.problem
     percent = max(1, job.prepared.origin.size // 100)
     given = allocation.status == "given"
     return {
         "status": allocation.status,
         "loss": allocation.loss,
-        "unit": job.decided.loss_unit,
+        "unit": job.analysis.loss_unit,
         "bound": allocation.bound,
         "gap": 0.0 if given else allocation.gap,
         "limit": job.limit or fitted.exported.size,
         "price_of_one_percent": 0.0 if given else price(problem, allocation, percent),
         "smallest_bytes": problem.size(smallest_choice(problem)),
-        "with_activations": None if job.decided.proof is None else job.decided.proof.to_json(),
+        "with_activations": None if job.analysis.proof is None else job.analysis.proof.to_json(),
     }
 
 
@@ -246,32 +246,32 @@ def _cpu(exported: Exported) -> dict[str, Any]:
     return {"saturates_without_vnni": bool(needed), "session_option_without_vnni": needed}
 
 
-def sensitivity(job: Job, fitted: Fitted) -> dict[str, Any]:
+def sensitivity(job: CompileState, fitted: QuantizedModel) -> dict[str, Any]:
     """Every candidate's bytes and predicted loss, and the least loss at other sizes."""
-    decided, problem = job.decided, fitted.problem
+    analysis, problem = job.analysis, fitted.problem
     largest = max(fitted.exported.size, 2 * problem.size(smallest_choice(problem)))
     weights = []
     for weight, group in problem.by_weight().items():
-        found = next(w for w in decided.weights if w.name == weight)
+        found = next(w for w in analysis.weights if w.name == weight)
         candidates = [
             {
                 "format": str(c.form),
                 "bytes": c.bytes,
                 "loss": c.loss,
-                "error": decided.errors[weight, c.form],
+                "error": analysis.errors[weight, c.form],
                 "needs": list(c.needs),
             }
             for c in group
         ]
-        layers = {layer.name: decided.macs.get(layer.name, 0) for layer in found.layers}
+        layers = {layer.name: analysis.macs.get(layer.name, 0) for layer in found.layers}
         weights.append({"weight": weight, "elements": found.size, "layers": layers, "candidates": candidates})
-    quantized = coded(decided.activations)
+    quantized = coded(analysis.activations)
     sites = [
-        {"site": s.name, "loss": decided.site_losses.get(s.name, 0.0), "quantized": s.name in quantized}
-        for s in decided.sites
+        {"site": s.name, "loss": analysis.site_losses.get(s.name, 0.0), "quantized": s.name in quantized}
+        for s in analysis.sites
     ]
     return {
-        "loss_unit": decided.loss_unit,
+        "loss_unit": analysis.loss_unit,
         "weights": weights,
         "activations": sites,
         "fixed_bytes": problem.fixed,
@@ -280,7 +280,7 @@ def sensitivity(job: Job, fitted: Fitted) -> dict[str, Any]:
     }
 
 
-def _warnings(job: Job, outcome: CompileOutcome) -> list[Note]:
+def _warnings(job: CompileState, outcome: CompileOutcome) -> list[Note]:
     """One for each output that is kept poorly."""
     found = []
     for output in outcome.judged.outputs:
@@ -291,25 +291,25 @@ def _warnings(job: Job, outcome: CompileOutcome) -> list[Note]:
     return found
 
 
-def _advice(job: Job, outcome: CompileOutcome) -> str:
+def _advice(job: CompileState, outcome: CompileOutcome) -> str:
     """What helps against the part that loses most: activations, or weights."""
     weights, activations = outcome.fitted.allocation.loss, outcome.activation_loss
     if activations <= weights:
         return "give it more bytes"
-    costs = f"8-bit activations lose most of it ({activations:.2g} {job.decided.loss_unit}, weights {weights:.2g})"
+    costs = f"8-bit activations lose most of it ({activations:.2g} {job.analysis.loss_unit}, weights {weights:.2g})"
     if job.options.activations == "integer":
         return f"{costs}, which more bytes do not change: let --activations be auto or float"
     return f"{costs}, which more bytes do not change: give a smaller --activation-limit, or --activations float"
 
 
-def apart(job: Job, outcome: CompileOutcome, said: Documents) -> dict[str, bytes]:
+def apart(job: CompileState, outcome: CompileOutcome, said: Documents) -> dict[str, bytes]:
     """The files of an artifact that differ from run to run."""
     taken = times(job, outcome)
     report = render(said.manifest, said.plan, said.costs, taken, outcome.changed)
     return {artifact.RUN: write_json(taken).encode(), artifact.REPORT: report.encode()}
 
 
-def times(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
+def times(job: CompileState, outcome: CompileOutcome) -> dict[str, Any]:
     """What differs from run to run: times, memory, host."""
     return {
         **outcome.speed.to_json(),

@@ -5,10 +5,10 @@ from os import PathLike
 from ptqc.artifact import folder as artifact
 from ptqc.errors import UsageError
 from ptqc.passes.allocate.constraints.latency import recorded_times
-from ptqc.passes.allocate.cost_model import Times
+from ptqc.passes.allocate.cost_model import OpLatencies
 
 
-def times_of(folder: str | PathLike[str]) -> Times:
+def times_of(folder: str | PathLike[str]) -> OpLatencies:
     """The times that the artifact in a folder recorded. Raises UsageError where it has none that were measured."""
     found = recorded_times(artifact.load(folder).manifest)
     if found is None:

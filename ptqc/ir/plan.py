@@ -13,7 +13,7 @@ from ptqc.errors import UsageError
 from ptqc.formats import ActivationParams, FloatActivation, Format, QuantParams, Reader, coded, mean_bits, rounded_to
 from ptqc.formats.activations import read
 from ptqc.ir.layers import Layer, Weight
-from ptqc.ir.sites import Kernel, Site, integer_kernels, source_params, useful_sites
+from ptqc.ir.sites import QuantizableOp, ScaleGroup, integer_kernels, source_params, useful_sites
 
 VERSION = 1
 
@@ -28,8 +28,8 @@ class Plan:
 
     layers: tuple[Layer, ...]
     weights: tuple[Weight, ...]
-    kernels: tuple[Kernel, ...]
-    sites: tuple[Site, ...]
+    kernels: tuple[QuantizableOp, ...]
+    sites: tuple[ScaleGroup, ...]
     activations: Mapping[str, ActivationParams]
     formats: Mapping[str, Format]
 
@@ -56,12 +56,12 @@ class Plan:
         return {site.name: found[site.name] for site in self.sites if site.name in found}
 
     @cached_property
-    def integer(self) -> Mapping[str, Kernel]:
+    def integer(self) -> Mapping[str, QuantizableOp]:
         """Node name -> kernel, for the nodes that run on codes."""
         return {kernel.node: kernel for kernel in integer_kernels(self._coded, self.params)}
 
     @cached_property
-    def _coded(self) -> Sequence[Kernel]:
+    def _coded(self) -> Sequence[QuantizableOp]:
         """The kernels but for those of layers whose weights are no codes."""
         layers = {layer.name: layer for layer in self.layers}
         return [one for one in self.kernels if one.node not in layers or self._has_codes(layers[one.node])]

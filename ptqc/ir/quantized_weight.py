@@ -11,7 +11,7 @@ from ptqc.ir.layers import Weight
 
 
 @dataclass(frozen=True, eq=False)
-class Solution:
+class QuantizedWeight:
     """A weight in one format.
 
     codes: of the weight's shape, as the format encodes it: int8 codes, uint8 indices, float16 values.
@@ -23,17 +23,17 @@ class Solution:
     scale: np.ndarray
     axis: int
 
-    def by_channel(self) -> "Solution":
+    def by_channel(self) -> "QuantizedWeight":
         """The same numbers of a matrix with a row for each channel."""
         if self.axis == 0 or self.codes.ndim != 2:
             return self
-        return Solution(self.form, np.ascontiguousarray(self.codes.T), self.scale, 0)
+        return QuantizedWeight(self.form, np.ascontiguousarray(self.codes.T), self.scale, 0)
 
-    def by_tap(self) -> "Solution":
+    def by_tap(self) -> "QuantizedWeight":
         """The same numbers of a convolution's weight with its inputs as the last axis, tap by tap."""
         if math.prod(self.codes.shape[2:]) == 1:
             return self
-        return Solution(self.form, np.ascontiguousarray(np.moveaxis(self.codes, 1, -1)), self.scale, self.axis)
+        return QuantizedWeight(self.form, np.ascontiguousarray(np.moveaxis(self.codes, 1, -1)), self.scale, self.axis)
 
     @property
     def weight(self) -> np.ndarray:
@@ -41,25 +41,25 @@ class Solution:
         return self.form.decode(self.codes, self.scale, self.axis)
 
 
-def with_tables(solutions: Mapping[str, Solution], weights: Iterable[Weight]) -> dict[str, Solution]:
+def with_tables(solutions: Mapping[str, QuantizedWeight], weights: Iterable[Weight]) -> dict[str, QuantizedWeight]:
     """Solutions by weight, and by name those of tables that have a weight's numbers."""
     tied = {w.table: solutions[w.name].by_channel() for w in weights if w.table is not None and w.name in solutions}
     return {**solutions, **tied}
 
 
 # Weight name -> its solutions, each with its error on held-back columns, relative to the output's power.
-Candidates = Mapping[str, Sequence[tuple[Solution, float]]]
+Candidates = Mapping[str, Sequence[tuple[QuantizedWeight, float]]]
 
 
 @dataclass(frozen=True, eq=False)
-class TunedNumbers:
+class QuantizedParameters:
     """The numbers of a whole model: name of weight or table -> solution, layer name -> bias (None: no bias).
 
     kept: layers with numbers as they were solved alone, as there was no time for more. losses: of the numbers that
     were given and of these, on held-back samples, as the pass that found them measures it.
     """
 
-    weights: Mapping[str, Solution]
+    weights: Mapping[str, QuantizedWeight]
     biases: Mapping[str, np.ndarray | None]
     kept: int = 0
     losses: tuple[float, float] = (0.0, 0.0)

@@ -21,7 +21,7 @@ UNSEEN = "ptqc.unseen"
 
 
 @dataclass(frozen=True)
-class Site:
+class ScaleGroup:
     """Activation tensors that share one scale: tied by operators that only move codes.
 
     name: the first tensor, the stable key. sources: those made by an operator that rounds to the scale.
@@ -33,7 +33,7 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class QuantizableOp:
     """One node that could run on codes: its quantized inputs, its settled output, and whether that may stay float."""
 
     node: str
@@ -43,7 +43,7 @@ class Kernel:
     float_output: bool
 
 
-def find_kernels(model: ir.Model, layers: Sequence[Layer]) -> list[Kernel]:
+def find_kernels(model: ir.Model, layers: Sequence[Layer]) -> list[QuantizableOp]:
     """The nodes of the main graph that have an integer kernel when their tensors are quantized."""
     by_name = {layer.name: layer for layer in layers}
     kernels = []
@@ -62,7 +62,7 @@ def find_kernels(model: ir.Model, layers: Sequence[Layer]) -> list[Kernel]:
             inputs, free = tuple(str(v.name) for v in data_inputs(node)), False
         else:
             continue
-        kernels.append(Kernel(name, node.op_type, inputs, settled, free))
+        kernels.append(QuantizableOp(name, node.op_type, inputs, settled, free))
     return kernels
 
 
@@ -75,7 +75,7 @@ def _fuses_with_sum(node: ir.Node) -> bool:
     return is_fused and rank(value) == GEMM_AXES and is_alone and readers[0].op_type == "Add"
 
 
-def find_sites(model: ir.Model, kernels: Sequence[Kernel]) -> list[Site]:
+def find_sites(model: ir.Model, kernels: Sequence[QuantizableOp]) -> list[ScaleGroup]:
     """All tensors that an integer kernel reads or writes, grouped by the operators that keep codes.
 
     Caches are none: what goes from run to run keeps its digits, unless the form of a cache says otherwise.
@@ -104,7 +104,7 @@ def find_sites(model: ir.Model, kernels: Sequence[Kernel]) -> list[Site]:
         tensors = tuple(name for name in members if name not in pre_activation)
         sources = tuple(name for name in tensors if name not in moved)
         if tensors:
-            sites.append(Site(tensors[0], tensors, sources))
+            sites.append(ScaleGroup(tensors[0], tensors, sources))
     return sites
 
 
@@ -115,7 +115,7 @@ def _in_float(model: ir.Model) -> set[str]:
     return found | {str(value.name) for node in marked for value in node.outputs}
 
 
-def _absorbed_by_kernel(node: ir.Node, kernels: Sequence[Kernel]) -> ir.Node | None:
+def _absorbed_by_kernel(node: ir.Node, kernels: Sequence[QuantizableOp]) -> ir.Node | None:
     name = str(node.outputs[0].name)
     return absorbs(node) if any(k.node == name for k in kernels) else None
 
@@ -134,12 +134,12 @@ def _float_tensors(model: ir.Model) -> list[str]:
     return names
 
 
-def source_params(sites: Sequence[Site], params: Mapping[str, P]) -> dict[str, P]:
+def source_params(sites: Sequence[ScaleGroup], params: Mapping[str, P]) -> dict[str, P]:
     """Source tensor -> parameters, for the tensors at which values are rounded. params: by site, of those rounded."""
     return {source: params[site.name] for site in sites if site.name in params for source in site.sources}
 
 
-def integer_kernels(kernels: Sequence[Kernel], quantized: Collection[str]) -> list[Kernel]:
+def integer_kernels(kernels: Sequence[QuantizableOp], quantized: Collection[str]) -> list[QuantizableOp]:
     """The kernels that run on codes when the tensors `quantized` are."""
     return [
         kernel
@@ -148,7 +148,9 @@ def integer_kernels(kernels: Sequence[Kernel], quantized: Collection[str]) -> li
     ]
 
 
-def useful_sites(sites: Sequence[Site], kernels: Sequence[Kernel], layers: Collection[str]) -> list[Site]:
+def useful_sites(
+    sites: Sequence[ScaleGroup], kernels: Sequence[QuantizableOp], layers: Collection[str]
+) -> list[ScaleGroup]:
     """The largest subset whose every site serves a kernel that runs on codes, in an island with at least one layer.
 
     layers: names of the nodes that are layers.
@@ -167,7 +169,7 @@ def useful_sites(sites: Sequence[Site], kernels: Sequence[Kernel], layers: Colle
         kept = remaining
 
 
-def _islands(active: Sequence[Kernel], of: Mapping[str, str]) -> dict[str, str]:
+def _islands(active: Sequence[QuantizableOp], of: Mapping[str, str]) -> dict[str, str]:
     parent: dict[str, str] = {}
     for kernel in active:
         names = [of[name] for name in (*kernel.inputs, kernel.output) if name in of]

@@ -34,7 +34,7 @@ from ptqc.passes.allocate.fit import PlanSearch
 from ptqc.passes.allocate.problem import packed, problem_of
 from ptqc.passes.effects import applied, check_tuned
 from ptqc.passes.quantize.measure import recall
-from ptqc.passes.quantize.phases import Decided
+from ptqc.passes.quantize.phases import Analysis
 from ptqc.passes.quantize.prepare import Origin
 from ptqc.passes.reconstruct.reconstruct import ColumnLimits, Reconstruct, reconstruct_each
 from ptqc.utils.deadline import Deadline
@@ -100,22 +100,22 @@ def sweep(
     found = artifact.load(folder)
     store = store_at(cache)
     with one_blas_thread():
-        prepared, decided, measured, _ = recall(store, found.manifest["measurements"], progress)
+        prepared, analysis, measured, _ = recall(store, found.manifest["measurements"], progress)
         written = {
             name: found.manifest["options"].get(name, getattr(measured, name)) for name in ("inline", "operators")
         }
         options = replace(measured, **written)
         if found.manifest.get("rounded_activations"):  # as in the artifact, so that points are of files like it
-            decided = applied(rounding_of(options), decided).made
-        targets = _targets(decided, options, prepared.origin, asked, points)
+            analysis = applied(rounding_of(options), analysis).made
+        targets = _targets(analysis, options, prepared.origin, asked, points)
         with progress.stage("measure the frontier", len(targets)) as stage:
-            rows, files = _measured(decided, options, targets, deadline, stage)
+            rows, files = _measured(analysis, options, targets, deadline, stage)
         with progress.stage("compare speeds"):
-            times = _times(decided, [file.proto for file in files])
+            times = _times(analysis, [file.proto for file in files])
     for row, nanoseconds in zip(rows, times[1:], strict=True):
         row["ms"] = nanoseconds / MILLISECOND
     document = {
-        "unit": decided.loss_unit,
+        "unit": analysis.loss_unit,
         "original_bytes": prepared.origin.size,
         "float_ms": times[0] / MILLISECOND,
         "runtime": "ONNX Runtime, one sample, one thread",
@@ -134,10 +134,10 @@ def _size(given: GivenBudget) -> SizeBudget:
 
 
 def _targets(
-    decided: Decided, options: CompileOptions, origin: Origin, asked: Sequence[SizeBudget] | None, points: int
+    analysis: Analysis, options: CompileOptions, origin: Origin, asked: Sequence[SizeBudget] | None, points: int
 ) -> list[_Target]:
     """Plans of the sizes that are asked for, or of sizes from the smallest to the best; each plan once."""
-    problem = problem_of(decided, decided.undecided, options)
+    problem = problem_of(analysis, analysis.undecided, options)
     limits: list[tuple[int, str | None]]
     if asked is not None:
         limits = [(budget.limit(origin.size, origin.weights), str(budget)) for budget in asked]
@@ -146,14 +146,14 @@ def _targets(
         limits = [(int(np.ceil(size)), None) for size in np.geomspace(*ends, points)]
     found = list[_Target]()
     for limit, budget in limits:
-        best = PlanSearch(decided, options, limit, problem=problem).allocate()
+        best = PlanSearch(analysis, options, limit, problem=problem).allocate()
         if all(best.plan != other.plan for other in found):
             found.append(_Target(limit, budget, best.plan, best.allocation.loss))
     return found
 
 
 def _measured(
-    decided: Decided, options: CompileOptions, targets: Sequence[_Target], deadline: Deadline, stage: Stage
+    analysis: Analysis, options: CompileOptions, targets: Sequence[_Target], deadline: Deadline, stage: Stage
 ) -> tuple[list[dict[str, Any]], list[Exported]]:
     """What each target's file has and loses, and the files; every second one first, so that a part spans all sizes."""
     rows, files, began = list[dict[str, Any]](), list[Exported](), time.monotonic()
@@ -162,23 +162,23 @@ def _measured(
         if done and not deadline.leaves((time.monotonic() - began) / done * TOGETHER):
             break
         now = order[done : done + TOGETHER]
-        silent = replace(decided, progress=SILENT)
+        silent = replace(analysis, progress=SILENT)
         for target, tuned in zip(now, reconstruct_each(silent, [(t.plan, 0) for t in now], LIMITS), strict=True):
             check_tuned(Reconstruct.name, tuned)
-            _, exported = packed(decided, target.plan, tuned, options)
-            rows.append(_row(decided, target, exported))
+            _, exported = packed(analysis, target.plan, tuned, options)
+            rows.append(_row(analysis, target, exported))
             files.append(exported)
             stage.advance(f"{exported.size:,} bytes")
     return rows, files
 
 
-def _row(decided: Decided, target: _Target, exported: Exported) -> dict[str, Any]:
-    judged = judge(decided.model, exported.proto, decided.held_back, decided.kinds, None, SILENT)
+def _row(analysis: Analysis, target: _Target, exported: Exported) -> dict[str, Any]:
+    judged = judge(analysis.model, exported.proto, analysis.held_back, analysis.kinds, None, SILENT)
     return {
         "budget": target.budget,
         "limit": target.limit,
         "bytes": exported.size,
-        "predicted": target.predicted + decided.activation_loss,
+        "predicted": target.predicted + analysis.activation_loss,
         "loss": judged.loss,
         "top1_agreement": judged.agreement,
         "sqnr_db": judged.sqnr,
@@ -186,15 +186,15 @@ def _row(decided: Decided, target: _Target, exported: Exported) -> dict[str, Any
     }
 
 
-def _times(decided: Decided, files: Sequence[onnx.ModelProto]) -> list[float]:
+def _times(analysis: Analysis, files: Sequence[onnx.ModelProto]) -> list[float]:
     """Nanoseconds of one sample: of the float model, then of each file.
 
     Files take turns with the float model, a few at a time since each session holds its weights unpacked; a machine that
     slows down between such groups changes no ratio to the float model.
     """
-    feeds: Feeds = one_sample(decided.model, decided.held_back)[0]
+    feeds: Feeds = one_sample(analysis.model, analysis.held_back)[0]
     groups = [files[start : start + TIMED_TOGETHER] for start in range(0, len(files), TIMED_TOGETHER)]
-    first = Subject(decided.model, feeds)
+    first = Subject(analysis.model, feeds)
     subjects = ([first, *(Subject(file, feeds) for file in group)] for group in groups)
     times = [latencies(each, SECONDS / len(groups)) for each in subjects]
     original = float(np.median([found[0] for found in times]))

@@ -13,8 +13,8 @@ from ptqc.notes import out_of_time, unfit
 
 def parts(weights: float, activations: float, loss: float = 0.0, chosen: str = "auto") -> tuple[Any, Any]:
     """A compile and its outcome: losses that were predicted of weights and activations, and the one measured."""
-    decided = SimpleNamespace(activation_loss=activations, loss_unit="nat")
-    job = SimpleNamespace(decided=decided, options=SimpleNamespace(activation_limit=0.0, activations=chosen))
+    analysis = SimpleNamespace(activation_loss=activations, loss_unit="nat")
+    job = SimpleNamespace(analysis=analysis, options=SimpleNamespace(activation_limit=0.0, activations=chosen))
     fitted = SimpleNamespace(allocation=SimpleNamespace(loss=weights))
     judged = SimpleNamespace(loss=loss, loss_unit="nat")
     return job, SimpleNamespace(fitted=fitted, judged=judged, activation_loss=activations)

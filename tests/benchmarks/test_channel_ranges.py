@@ -10,18 +10,18 @@ from channel_plot import ABOVE, HEIGHT, LEFT, NARROW, WIDE, WIDTH, Axis, Bars, d
 from channel_ranges import Version, change, pictures, tensors, uneven, versions
 from even_channels import decoder
 
-from ptqc.passes.quantize.prepare import Prepared
+from ptqc.passes.quantize.prepare import CanonicalModel
 
 TITLES = ["as they are", "reordered", "split", "scaled", "rotated"]
 
 
 @pytest.fixture(scope="module")
-def network(tmp_path_factory: pytest.TempPathFactory) -> tuple[Prepared, dict[str, Version]]:
+def network(tmp_path_factory: pytest.TempPathFactory) -> tuple[CanonicalModel, dict[str, Version]]:
     given = decoder(True, tmp_path_factory.mktemp("decoder"), count=8, length=16)
     return given, {version.title: version for version in versions(given)}
 
 
-def test_every_rewrite_keeps_the_function_and_does_its_part(network: tuple[Prepared, dict[str, Version]]) -> None:
+def test_every_rewrite_keeps_the_function_and_does_its_part(network: tuple[CanonicalModel, dict[str, Version]]) -> None:
     given, found = network
     assert list(found) == TITLES
     assert [title for title in TITLES[1:] if not 0 < change(found[title], given, given.held_back) < 1e-5] == []
@@ -40,7 +40,7 @@ def test_every_rewrite_keeps_the_function_and_does_its_part(network: tuple[Prepa
     assert uneven(bars["rotated"]["hidden"]) > 15  # no rotation passes the product with a gate
 
 
-def test_there_is_a_picture_of_each_tensor(network: tuple[Prepared, dict[str, Version]], tmp_path: Path) -> None:
+def test_there_is_a_picture_of_each_tensor(network: tuple[CanonicalModel, dict[str, Version]], tmp_path: Path) -> None:
     given, found = network
     shown = ["as they are", "split"]
     pictures(given, [found[title] for title in shown], tmp_path / "pictures")

@@ -9,8 +9,8 @@ from ptqc.execution.walk import Slicer
 from ptqc.formats import UINT8, Integer, QuantParams
 from ptqc.ir.integer_arithmetic import fake_quantize
 from ptqc.ir.plan import Plan
-from ptqc.ir.quantized_weight import Solution, TunedNumbers
-from ptqc.ir.sites import Site
+from ptqc.ir.quantized_weight import QuantizedParameters, QuantizedWeight
+from ptqc.ir.sites import ScaleGroup
 from ptqc.passes.reconstruct.quantized_walk import run_quantized
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -32,18 +32,18 @@ def model() -> ir.Model:
     return parse(NETWORK, **{name: noise(*size, seed=len(name)) for name, size in sizes.items()})
 
 
-def planned(model: ir.Model) -> tuple[Plan, TunedNumbers]:
+def planned(model: ir.Model) -> tuple[Plan, QuantizedParameters]:
     """Three tensors rounded; biases also where the model has none, and two for the one that it shares."""
     layers = find_layers(model)
     weights = find_weights(model, layers)
-    sites = tuple(Site(name, (name,), (name,)) for name in "xrd")
+    sites = tuple(ScaleGroup(name, (name,), (name,)) for name in "xrd")
     forms = {weight.name: Integer(8) for weight in weights}
     plan = Plan(tuple(layers), tuple(weights), (), sites, dict.fromkeys("xrd", FINE), forms)
     codes = {w.name: np.random.default_rng(0).integers(-90, 90, w.shape).astype(np.int8) for w in weights}
     scales = {w.name: np.linspace(0.005, 0.01, w.shape[w.channel_axis], dtype=np.float32) for w in weights}
-    solutions = {w.name: Solution(Integer(8), codes[w.name], scales[w.name], w.channel_axis) for w in weights}
+    solutions = {w.name: QuantizedWeight(Integer(8), codes[w.name], scales[w.name], w.channel_axis) for w in weights}
     biases = {name: noise(size, seed=size) for name, size in (("c", 4), ("d", 5), ("e", 4))}
-    return plan, TunedNumbers(solutions, {**biases, "m": None})
+    return plan, QuantizedParameters(solutions, {**biases, "m": None})
 
 
 def test_outputs_are_those_of_the_quantized_walk(model: ir.Model) -> None:

@@ -10,23 +10,23 @@ from planting import ASKED, TUNED, Changed, Fault, given
 from ptqc.artifact import documents
 from ptqc.formats import coded
 from ptqc.ir.plan import Plan
-from ptqc.ir.quantized_weight import Solution, TunedNumbers
+from ptqc.ir.quantized_weight import QuantizedParameters, QuantizedWeight
 from ptqc.passes.allocate import fit, meet_budgets
-from ptqc.passes.allocate.state import Fitted
+from ptqc.passes.allocate.state import QuantizedModel
 from ptqc.passes.quantize import measurements
-from ptqc.passes.quantize.phases import Decided, Setting
+from ptqc.passes.quantize.phases import Analysis, AnalysisInput
 
 
 def ranges_swapped(right: Any) -> Any:
     """The narrowest range and the widest exchanged, behind the measurements that chose them."""
 
-    def unpack(setting: Setting, document: Any, candidates: Any) -> Decided:
-        decided: Decided = right(setting, document, candidates)
-        scales = {name: params.scale for name, params in coded(decided.activations).items()}
+    def unpack(setting: AnalysisInput, document: Any, candidates: Any) -> Analysis:
+        analysis: Analysis = right(setting, document, candidates)
+        scales = {name: params.scale for name, params in coded(analysis.activations).items()}
         narrow, *_, wide = sorted(scales, key=scales.__getitem__)
-        exchanged = {narrow: decided.ranges[wide], wide: decided.ranges[narrow]}
+        exchanged = {narrow: analysis.ranges[wide], wide: analysis.ranges[narrow]}
         return dataclasses.replace(
-            decided, ranges={**decided.ranges, **exchanged}, activations={**decided.activations, **exchanged}
+            analysis, ranges={**analysis.ranges, **exchanged}, activations={**analysis.activations, **exchanged}
         )
 
     return unpack
@@ -35,14 +35,14 @@ def ranges_swapped(right: Any) -> Any:
 def solutions_swapped(right: Any) -> Any:
     """Numbers of one width under the name of another."""
 
-    def unpack(setting: Setting, document: Any, candidates: Any) -> Decided:
-        decided: Decided = right(setting, document, candidates)
-        solutions = dict(decided.solutions)
-        for weight, form in decided.solutions:
+    def unpack(setting: AnalysisInput, document: Any, candidates: Any) -> Analysis:
+        analysis: Analysis = right(setting, document, candidates)
+        solutions = dict(analysis.solutions)
+        for weight, form in analysis.solutions:
             wide = solutions[weight, max(f for w, f in solutions if w == weight and f.has_codes)]
             if form.has_codes:
                 solutions[weight, form] = dataclasses.replace(wide, form=form)
-        return dataclasses.replace(decided, solutions=solutions)
+        return dataclasses.replace(analysis, solutions=solutions)
 
     return unpack
 
@@ -52,10 +52,10 @@ def ten_times_the_limit(right: Any) -> Any:
 
 
 def without_limit(right: Any) -> Any:
-    return lambda decided, options, _limit, *more: right(decided, options, None, *more)
+    return lambda analysis, options, _limit, *more: right(analysis, options, None, *more)
 
 
-def formats_swapped(fitted: Fitted) -> Fitted:
+def formats_swapped(fitted: QuantizedModel) -> QuantizedModel:
     formats = dict(fitted.plan.formats)
     first, *_, second = sorted(formats, key=lambda name: str(formats[name]))
     formats[first], formats[second] = formats[second], formats[first]
@@ -71,43 +71,45 @@ def told_other_weights(document: dict[str, Any]) -> dict[str, Any]:
     return {**document, "weights_by_format": {"int8": sum(document["weights_by_format"].values())}}
 
 
-def with_numbers(change: Callable[[TunedNumbers], TunedNumbers]) -> Changed:
+def with_numbers(change: Callable[[QuantizedParameters], QuantizedParameters]) -> Changed:
     """Other numbers are lowered and packed than the compile goes on with."""
-    return lambda right: lambda decided, plan, tuned: right(decided, plan, change(tuned))
+    return lambda right: lambda analysis, plan, tuned: right(analysis, plan, change(tuned))
 
 
-def weights_exchanged(tuned: TunedNumbers) -> TunedNumbers:
+def weights_exchanged(tuned: QuantizedParameters) -> QuantizedParameters:
     """Two weights of one shape."""
     first, second = next(
         (a, b) for a in tuned.weights for b in tuned.weights if a < b and _alike(tuned.weights[a], tuned.weights[b])
     )
     changed = {first: tuned.weights[second], second: tuned.weights[first]}
-    return TunedNumbers({**tuned.weights, **changed}, tuned.biases)
+    return QuantizedParameters({**tuned.weights, **changed}, tuned.biases)
 
 
-def _alike(a: Solution, b: Solution) -> bool:
+def _alike(a: QuantizedWeight, b: QuantizedWeight) -> bool:
     return a.form == b.form and a.codes.shape == b.codes.shape
 
 
-def biases_dropped(tuned: TunedNumbers) -> TunedNumbers:
-    return TunedNumbers(tuned.weights, {n: None if b is None else np.zeros_like(b) for n, b in tuned.biases.items()})
+def biases_dropped(tuned: QuantizedParameters) -> QuantizedParameters:
+    return QuantizedParameters(
+        tuned.weights, {n: None if b is None else np.zeros_like(b) for n, b in tuned.biases.items()}
+    )
 
 
-def rotated_palette(tuned: TunedNumbers) -> TunedNumbers:
+def rotated_palette(tuned: QuantizedParameters) -> QuantizedParameters:
     turned = {
         n: dataclasses.replace(s, scale=s.scale[::-1]) for n, s in tuned.weights.items() if s.form.family == "palette"
     }
-    return TunedNumbers({**tuned.weights, **turned}, tuned.biases)
+    return QuantizedParameters({**tuned.weights, **turned}, tuned.biases)
 
 
-def other_axis(tuned: TunedNumbers) -> TunedNumbers:
+def other_axis(tuned: QuantizedParameters) -> QuantizedParameters:
     """The scales of square weights along the other axis."""
     turned = {
         n: dataclasses.replace(s, axis=1 - s.axis)
         for n, s in tuned.weights.items()
         if s.form.has_codes and len(set(s.codes.shape)) == 1
     }
-    return TunedNumbers({**tuned.weights, **turned}, tuned.biases)
+    return QuantizedParameters({**tuned.weights, **turned}, tuned.biases)
 
 
 DECISIONS: dict[str, Fault] = {

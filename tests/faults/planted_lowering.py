@@ -13,7 +13,7 @@ from ptqc.formats.float8 import Float8Rounding
 from ptqc.ir.lowered import Lowered
 from ptqc.passes.allocate import lower
 from ptqc.passes.base import Result
-from ptqc.passes.quantize.phases import Numbered
+from ptqc.passes.quantize.phases import PlanWithParameters
 
 
 def zero_point_moved(right: Any) -> Any:
@@ -36,7 +36,7 @@ def params_of_another(right: Any) -> Any:
 def one_more_quantized(right: Any) -> Any:
     """An activation that the plan leaves in float."""
 
-    def apply(self: Any, given: Numbered) -> Result[Lowered]:
+    def apply(self: Any, given: PlanWithParameters) -> Result[Lowered]:
         more = {given.plan.sites[0].name: QuantParams(UINT8, 0.05, 128)}
         plan = dataclasses.replace(given.plan, activations=more)
         found: Result[Lowered] = right(self, dataclasses.replace(given, plan=plan))

@@ -13,7 +13,7 @@ from ptqc.execution.onnxruntime import Runner
 from ptqc.ir import reference
 from ptqc.ir.lowered import Lowered
 from ptqc.ir.operators.base import has_float_output
-from ptqc.passes.allocate.state import Fitted
+from ptqc.passes.allocate.state import QuantizedModel
 
 pytestmark = pytest.mark.processor
 
@@ -24,7 +24,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
 
 
 @pytest.fixture(scope="module")
-def fitted(measured: Measured) -> Fitted:
+def fitted(measured: Measured) -> QuantizedModel:
     return measured.fit()
 
 
@@ -34,7 +34,7 @@ def codes(lowered: Lowered, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarra
     return Runner(lowered.model, names).run(feeds, names)
 
 
-def test_steps_are_the_kernels_on_codes(fitted: Fitted) -> None:
+def test_steps_are_the_kernels_on_codes(fitted: QuantizedModel) -> None:
     """The last layer has a float output."""
     steps = list(reference.steps(fitted.lowered))
     assert [step.name for step in steps] == ["Conv ar", "Conv br", "Conv c", "Add cr", "GlobalAveragePool p", "Gemm y"]
@@ -42,7 +42,7 @@ def test_steps_are_the_kernels_on_codes(fitted: Fitted) -> None:
     assert [has_float_output(step) for step in steps] == [False] * 5 + [True]
 
 
-def test_every_kernel_gives_the_references_integers(measured: Measured, fitted: Fitted) -> None:
+def test_every_kernel_gives_the_references_integers(measured: Measured, fitted: QuantizedModel) -> None:
     for feeds in measured.feeds:
         values = codes(fitted.lowered, feeds)
         for step in reference.steps(fitted.lowered):
@@ -53,7 +53,7 @@ def test_every_kernel_gives_the_references_integers(measured: Measured, fitted: 
             assert len(np.unique(low)) >= 10
 
 
-def test_a_changed_weight_code_changes_the_references_integers(measured: Measured, fitted: Fitted) -> None:
+def test_a_changed_weight_code_changes_the_references_integers(measured: Measured, fitted: QuantizedModel) -> None:
     lowered = replace(fitted.lowered, model=fitted.lowered.model.clone())
     value = lowered.model.graph.initializers["w1/codes"]
     assert value.const_value is not None

@@ -6,7 +6,7 @@ import pytest
 from graphs import noise, parse
 
 from ptqc.ir.layers import find_layers
-from ptqc.ir.sites import Kernel, Site, find_kernels, find_sites, integer_kernels, useful_sites
+from ptqc.ir.sites import QuantizableOp, ScaleGroup, find_kernels, find_sites, integer_kernels, useful_sites
 
 CONSTANTS = {
     "w": noise(6, 6, 1, 1),
@@ -30,7 +30,9 @@ def network(nodes: str, outputs: str = "float[N, A, B, C] y") -> ir.Model:
     return parse(f"g (float[N, 6, 8, 8] x) => ({outputs}) {{ {nodes} }}", **used)
 
 
-def roles(nodes: str, outputs: str = "float[N, A, B, C] y") -> tuple[list[Kernel], list[Site], list[Site]]:
+def roles(
+    nodes: str, outputs: str = "float[N, A, B, C] y"
+) -> tuple[list[QuantizableOp], list[ScaleGroup], list[ScaleGroup]]:
     """Kernels, all sites, and the useful ones."""
     model = network(nodes, outputs)
     layers = find_layers(model)
@@ -39,7 +41,7 @@ def roles(nodes: str, outputs: str = "float[N, A, B, C] y") -> tuple[list[Kernel
     return kernels, sites, useful_sites(sites, kernels, {layer.name for layer in layers})
 
 
-def ties(sites: list[Site]) -> list[tuple[str, ...]]:
+def ties(sites: list[ScaleGroup]) -> list[tuple[str, ...]]:
     return sorted(tuple(sorted(site.tensors)) for site in sites)
 
 
@@ -48,7 +50,7 @@ def ties(sites: list[Site]) -> list[tuple[str, ...]]:
 
 def test_a_layer_writes_what_it_settles_to() -> None:
     kernels, _, _ = roles("c = Conv(x, w) r = Relu(c) y = Conv(r, v)")
-    assert kernels == [Kernel("c", "Conv", ("x",), "r", False), Kernel("y", "Conv", ("r",), "y", False)]
+    assert kernels == [QuantizableOp("c", "Conv", ("x",), "r", False), QuantizableOp("y", "Conv", ("r",), "y", False)]
 
 
 def test_sums_products_and_means() -> None:
@@ -56,10 +58,10 @@ def test_sums_products_and_means() -> None:
         "c = Conv(x, w) s = Add(c, x) a = Relu(s) p = Mul(a, x) g = GlobalAveragePool(p) y = Sigmoid(g)"
     )
     assert kernels[1:] == [
-        Kernel("s", "Add", ("c", "x"), "a", False),
-        Kernel("p", "Mul", ("a", "x"), "p", False),
-        Kernel("g", "GlobalAveragePool", ("p",), "g", False),
-        Kernel("y", "Sigmoid", ("g",), "y", False),
+        QuantizableOp("s", "Add", ("c", "x"), "a", False),
+        QuantizableOp("p", "Mul", ("a", "x"), "p", False),
+        QuantizableOp("g", "GlobalAveragePool", ("p",), "g", False),
+        QuantizableOp("y", "Sigmoid", ("g",), "y", False),
     ]
 
 
@@ -160,7 +162,7 @@ def test_a_pre_activation_is_no_tensor_of_a_site() -> None:
 # Use
 
 
-def names(sites: list[Site]) -> set[str]:
+def names(sites: list[ScaleGroup]) -> set[str]:
     return {site.name for site in sites}
 
 

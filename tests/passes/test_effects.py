@@ -7,10 +7,10 @@ from graphs import noise, parse
 
 from ptqc.errors import PassError
 from ptqc.ir.plan import Plan
-from ptqc.ir.quantized_weight import TunedNumbers
+from ptqc.ir.quantized_weight import QuantizedParameters
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.effects import applied, check_tuned
-from ptqc.passes.quantize.phases import Numbered
+from ptqc.passes.quantize.phases import PlanWithParameters
 
 LINEAR = "g (float[N, 4] x) => (float[N, 3] y) { y = MatMul(x, w) }"
 
@@ -24,7 +24,7 @@ class Deciding:
     name: ClassVar[str] = "deciding"
     effect: ClassVar[Effect] = Effect.DECIDE
 
-    def apply(self, given: Numbered) -> Result[TunedNumbers]:
+    def apply(self, given: PlanWithParameters) -> Result[QuantizedParameters]:
         node = given.model.graph[0]
         if self.touches == "attribute":
             node.attributes["mine"] = ir.AttrInt64("mine", 1)
@@ -32,11 +32,11 @@ class Deciding:
             given.model.graph.initializers["w"].const_value = ir.tensor(noise(4, 3, seed=1), name="w")
         elif self.touches == "node":
             node.op_type = "Gemm"
-        return Result(TunedNumbers({}, {}, losses=self.losses), True)
+        return Result(QuantizedParameters({}, {}, losses=self.losses), True)
 
 
-def numbered() -> Numbered:
-    return Numbered(parse(LINEAR, w=noise(4, 3)), Plan((), (), (), (), {}, {}), TunedNumbers({}, {}))
+def numbered() -> PlanWithParameters:
+    return PlanWithParameters(parse(LINEAR, w=noise(4, 3)), Plan((), (), (), (), {}, {}), QuantizedParameters({}, {}))
 
 
 @pytest.mark.parametrize("touches", ["attribute", "weight", "node"])
@@ -55,4 +55,4 @@ def test_numbers_that_are_worse_by_their_own_measure_are_refused(before: float, 
         with pytest.raises(PassError, match=r"raised its own held-back loss from 1 to 1\.1"):
             applied(Deciding((before, after)), numbered())
     else:
-        check_tuned("deciding", TunedNumbers({}, {}, losses=(before, after)))
+        check_tuned("deciding", QuantizedParameters({}, {}, losses=(before, after)))

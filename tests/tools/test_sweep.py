@@ -121,6 +121,6 @@ def test_files_that_are_timed_in_groups_keep_their_ratios_to_the_float_model(mon
     monkeypatch.setattr(sweeping, "TIMED_TOGETHER", 2)
     monkeypatch.setattr(sweeping, "latencies", lambda *_given: next(speeds))
     monkeypatch.setattr(sweeping, "one_sample", lambda *_given: [{}])
-    decided = SimpleNamespace(model=None, held_back=None)
-    found = sweeping._times(decided, [onnx.ModelProto()] * 3)  # type: ignore[arg-type]
+    analysis = SimpleNamespace(model=None, held_back=None)
+    found = sweeping._times(analysis, [onnx.ModelProto()] * 3)  # type: ignore[arg-type]
     assert found == [15.0, 3.0, 6.0, 9.0]

@@ -24,12 +24,12 @@ from ptqc.formats import ActivationParams, coded
 from ptqc.formats.base import LOWEST_OPSET
 from ptqc.ir.lowered import Lowered
 from ptqc.ir.plan import Plan
-from ptqc.ir.sites import Site
+from ptqc.ir.sites import ScaleGroup
 from ptqc.options import CompileOptions
-from ptqc.passes.allocate.cost_model import Network, Times, owners
-from ptqc.passes.allocate.problem import forms, packed, table_numbers
-from ptqc.passes.allocate.state import Fitted
-from ptqc.passes.quantize.phases import Decided
+from ptqc.passes.allocate.cost_model import Network, OpLatencies, owners
+from ptqc.passes.allocate.problem import forms, packed, table_parameters
+from ptqc.passes.allocate.state import QuantizedModel
+from ptqc.passes.quantize.phases import Analysis
 from ptqc.utils.progress import Progress
 
 RUNTIME = f"ONNX Runtime {ort.__version__}, one thread"
@@ -41,39 +41,39 @@ TO_LAST, FROM_LAST = (0, 2, 3, 1), (0, 3, 1, 2)
 Conversion = tuple[str, str]  # "quantize" or "dequantize", and the tensor
 
 
-class OnnxRuntimeClock:
-    """Times files in ONNX Runtime; see `ptqc.passes.allocate.constraints.latency.Clock`."""
+class OnnxRuntimeMeter:
+    """Times files in ONNX Runtime; see `ptqc.passes.allocate.constraints.latency.LatencyMeter`."""
 
-    def measure(self, decided: Decided, options: CompileOptions, progress: Progress) -> Times:
+    def measure(self, analysis: Analysis, options: CompileOptions, progress: Progress) -> OpLatencies:
         """See `measure_times`."""
-        return measure_times(decided, options, progress)
+        return measure_times(analysis, options, progress)
 
-    def latencies(self, decided: Decided, options: CompileOptions, plan: Plan) -> tuple[float, float]:
+    def latencies(self, analysis: Analysis, options: CompileOptions, plan: Plan) -> tuple[float, float]:
         """Of what has nothing on codes, and of a plan's file."""
-        _, exported = packed(decided, plan, table_numbers(decided, plan.formats), options)
-        subjects = [in_float(decided, options), Subject(exported.proto, decided.held_back[0])]
+        _, exported = packed(analysis, plan, table_parameters(analysis, plan.formats), options)
+        subjects = [in_float(analysis, options), Subject(exported.proto, analysis.held_back[0])]
         real, found = latencies(subjects, FEW_SECONDS)
         return real, found
 
-    def profiles(self, decided: Decided, _options: CompileOptions, fitted: Fitted) -> tuple[Profile, Profile]:
+    def profiles(self, analysis: Analysis, _options: CompileOptions, fitted: QuantizedModel) -> tuple[Profile, Profile]:
         """Of the float model, and of the delivered file."""
-        plan, feeds = fitted.plan, decided.held_back[0]
+        plan, feeds = fitted.plan, analysis.held_back[0]
         subjects = [
-            float_subject(decided.model, plan, feeds),
+            float_subject(analysis.model, plan, feeds),
             quantized_subject(fitted.lowered, fitted.exported, plan, feeds),
         ]
         real, found = profile(subjects, FEW_SECONDS)
         return real, found
 
 
-def measure_times(decided: Decided, options: CompileOptions, progress: Progress) -> Times:
+def measure_times(analysis: Analysis, options: CompileOptions, progress: Progress) -> OpLatencies:
     """Profile a float model in normal form and what quantization makes of it."""
-    network, everything = network_of(decided), any_plan(decided, options, decided.ranges)
+    network, everything = network_of(analysis), any_plan(analysis, options, analysis.ranges)
     with progress.stage("time operators"):
-        lowered, exported = packed(decided, everything, table_numbers(decided, everything.formats), options)
-        feeds = decided.held_back[0]
-        subjects = [in_float(decided, options), quantized_subject(lowered, exported, everything, feeds)]
-        without = export(lowered, decided.model, is_fast=False)
+        lowered, exported = packed(analysis, everything, table_parameters(analysis, everything.formats), options)
+        feeds = analysis.held_back[0]
+        subjects = [in_float(analysis, options), quantized_subject(lowered, exported, everything, feeds)]
+        without = export(lowered, analysis.model, is_fast=False)
         subjects.append(replace(quantized_subject(lowered, without, everything, feeds), settings=NO_INTEGER_KERNELS))
         real, codes, rounded = profile(subjects, SECONDS)
         moves = _moves(rounded) if codes.transposes else {}
@@ -84,43 +84,43 @@ def measure_times(decided: Decided, options: CompileOptions, progress: Progress)
     return replace(times, quantize=written, in_blocks=options.in_blocks)
 
 
-def network_of(decided: Decided) -> Network:
+def network_of(analysis: Analysis) -> Network:
     """Operators and conversions whose times add up to the latency of a choice of sites."""
-    return Network.of(decided.model, everything_of(decided))
+    return Network.of(analysis.model, everything_of(analysis))
 
 
-def everything_of(decided: Decided) -> Plan:
+def everything_of(analysis: Analysis) -> Plan:
     """A plan that quantizes every site, in which no weight has a format yet."""
-    return replace(decided.roles, activations=decided.ranges)
+    return replace(analysis.roles, activations=analysis.ranges)
 
 
-def any_plan(decided: Decided, options: CompileOptions, activations: Mapping[str, ActivationParams]) -> Plan:
+def any_plan(analysis: Analysis, options: CompileOptions, activations: Mapping[str, ActivationParams]) -> Plan:
     """A plan that quantizes these sites, with some format for each weight: none is faster than another.
 
     Codes that serve no kernel stay, as their conversions are timed.
     """
-    plan = replace(decided.roles, activations=activations)
-    losses = decided.weight_losses
+    plan = replace(analysis.roles, activations=activations)
+    losses = analysis.weight_losses
     formats = {
-        w.name: min(forms(w, decided, plan, options), key=lambda form, w=w: losses[w.name, form])  # type: ignore[misc]
-        for w in decided.weights
+        w.name: min(forms(w, analysis, plan, options), key=lambda form, w=w: losses[w.name, form])  # type: ignore[misc]
+        for w in analysis.weights
     }
     plan = plan.with_formats(formats)
     return replace(plan, activations={**plan.activations, **coded(activations)})
 
 
-def in_float(decided: Decided, options: CompileOptions) -> Subject:
+def in_float(analysis: Analysis, options: CompileOptions) -> Subject:
     """What computes with nothing on codes: the float model, as any file of standard operators is one once it is loaded.
 
     Where operators may keep weights packed, it is a file of the formats that lose least: those of more bytes, and of no
     less time.
     """
-    feeds = decided.held_back[0]
+    feeds = analysis.held_back[0]
     if not options.in_blocks:
-        return float_subject(decided.model, everything_of(decided), feeds)
-    plan = any_plan(decided, options, {})
-    lowered, exported = packed(decided, plan, table_numbers(decided, plan.formats), options)
-    return quantized_subject(lowered, exported, everything_of(decided), feeds)
+        return float_subject(analysis.model, everything_of(analysis), feeds)
+    plan = any_plan(analysis, options, {})
+    lowered, exported = packed(analysis, plan, table_parameters(analysis, plan.formats), options)
+    return quantized_subject(lowered, exported, everything_of(analysis), feeds)
 
 
 def float_subject(model: ir.Model, plan: Plan, feeds: Feeds) -> Subject:
@@ -196,14 +196,16 @@ def _transposes(shapes: Sequence[tuple[int, ...]]) -> Subject:
     return Subject(helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION), feeds, keys)
 
 
-def _times(network: Network, real: Profile, codes: Profile, rounded: Profile, moves: Mapping[Hashable, float]) -> Times:
+def _times(
+    network: Network, real: Profile, codes: Profile, rounded: Profile, moves: Mapping[Hashable, float]
+) -> OpLatencies:
     floats = {o.node: real.charges.get(o.node, 0.0) for o in network.operators}
     integers = {o.node: codes.charges.get(o.node, 0.0) for o in network.operators if o.tensors}
     quantize, dequantize = (
         {edge.tensor: _conversion((what, edge.tensor), codes, rounded, moves) for edge in network.edges}
         for what in ("quantize", "dequantize")
     )
-    return Times(RUNTIME, known(floats), known(integers), known(quantize), known(dequantize))
+    return OpLatencies(RUNTIME, known(floats), known(integers), known(quantize), known(dequantize))
 
 
 def known(column: Mapping[str, float]) -> dict[str, float]:
@@ -231,7 +233,7 @@ SAMPLES = 4
 
 
 @dataclass(frozen=True)
-class LibraryClock:
+class LibraryMeter:
     """Times libraries of a target; see `Clock`. store: a folder of what was built before."""
 
     target: str
@@ -239,41 +241,41 @@ class LibraryClock:
     store: Path
 
     @classmethod
-    def of(cls, chosen: Chosen, store: Path) -> "LibraryClock":
+    def of(cls, chosen: Chosen, store: Path) -> "LibraryMeter":
         """Raises TargetError where what the target builds cannot be timed here."""
         return cls(chosen.name, chosen.timer(), store)
 
-    def measure(self, decided: Decided, options: CompileOptions, progress: Progress) -> Times:
+    def measure(self, analysis: Analysis, options: CompileOptions, progress: Progress) -> OpLatencies:
         """Times of the libraries of a few plans."""
-        network = network_of(decided)
-        quantized = [[], [site.name for site in decided.sites], *turns(decided.sites, network)]
-        plans = [any_plan(decided, options, {name: decided.ranges[name] for name in names}) for names in quantized]
+        network = network_of(analysis)
+        quantized = [[], [site.name for site in analysis.sites], *turns(analysis.sites, network)]
+        plans = [any_plan(analysis, options, {name: analysis.ranges[name] for name in names}) for names in quantized]
         with progress.stage(f"{'time' if self.timer.is_measured else 'predict'} the library's operators"):
-            found = self._profiles(decided, [_built(decided, plan) for plan in plans], LIBRARY_SECONDS)
+            found = self._profiles(analysis, [_built(analysis, plan) for plan in plans], LIBRARY_SECONDS)
         times = times_of(network, found, self.timer.runtime, self.target)
         return replace(times, is_measured=self.timer.is_measured)
 
-    def latencies(self, decided: Decided, options: CompileOptions, plan: Plan) -> tuple[float, float]:
+    def latencies(self, analysis: Analysis, options: CompileOptions, plan: Plan) -> tuple[float, float]:
         """Of the library in float, and of that of a plan."""
-        graphs = [_built(decided, one) for one in (any_plan(decided, options, {}), plan)]
-        real, found = self._profiles(decided, graphs, FEW_LIBRARY_SECONDS)
+        graphs = [_built(analysis, one) for one in (any_plan(analysis, options, {}), plan)]
+        real, found = self._profiles(analysis, graphs, FEW_LIBRARY_SECONDS)
         return real.nanoseconds, found.nanoseconds
 
-    def profiles(self, decided: Decided, options: CompileOptions, fitted: Fitted) -> tuple[Profile, Profile]:
+    def profiles(self, analysis: Analysis, options: CompileOptions, fitted: QuantizedModel) -> tuple[Profile, Profile]:
         """Of the library in float, and of the delivered one."""
         delivered = LoweredPlan(fitted.plan, fitted.lowered, fitted.exported)
         real, found = self._profiles(
-            decided, [_built(decided, any_plan(decided, options, {})), delivered], FEW_LIBRARY_SECONDS
+            analysis, [_built(analysis, any_plan(analysis, options, {})), delivered], FEW_LIBRARY_SECONDS
         )
         return real, found
 
-    def _profiles(self, decided: Decided, graphs: "Sequence[LoweredPlan]", seconds: float) -> list[Profile]:
-        samples = list(decided.held_back.of_main_size().few(SAMPLES))
+    def _profiles(self, analysis: Analysis, graphs: "Sequence[LoweredPlan]", seconds: float) -> list[Profile]:
+        samples = list(analysis.held_back.of_main_size().few(SAMPLES))
         pairs = [(graph.lowered, graph.exported) for graph in graphs]
         timed = self.timer(pairs, samples, self.store, seconds)
-        operators = {operator.node for operator in network_of(decided).operators}
+        operators = {operator.node for operator in network_of(analysis).operators}
         return [
-            Profile(program.nanoseconds, charges(program, graph, operators, decided.macs), {}, False)
+            Profile(program.nanoseconds, charges(program, graph, operators, analysis.macs), {}, False)
             for program, graph in zip(timed, graphs, strict=True)
         ]
 
@@ -287,11 +289,11 @@ class LoweredPlan:
     exported: Exported
 
 
-def _built(decided: Decided, plan: Plan) -> LoweredPlan:
-    return LoweredPlan(plan, *packed(decided, plan, table_numbers(decided, plan.formats)))
+def _built(analysis: Analysis, plan: Plan) -> LoweredPlan:
+    return LoweredPlan(plan, *packed(analysis, plan, table_parameters(analysis, plan.formats)))
 
 
-def turns(sites: Sequence[Site], network: Network) -> list[list[str]]:
+def turns(sites: Sequence[ScaleGroup], network: Network) -> list[list[str]]:
     """Sites in groups, by name: no operator that needs several of them has all in one."""
     of = {tensor: site.name for site in sites for tensor in site.tensors}
     needs = [frozenset(of[tensor] for tensor in operator.tensors) for operator in network.operators]
@@ -307,7 +309,7 @@ def turns(sites: Sequence[Site], network: Network) -> list[list[str]]:
     return groups
 
 
-def times_of(network: Network, found: Sequence[Profile], runtime: str, target: str) -> Times:
+def times_of(network: Network, found: Sequence[Profile], runtime: str, target: str) -> OpLatencies:
     """Times from profiles of the float network, of all on codes, and of others with conversions."""
     real, codes, *others = (profile.charges for profile in found)
     floats = {o.node: real.get(o.node, 0.0) for o in network.operators}
@@ -316,7 +318,7 @@ def times_of(network: Network, found: Sequence[Profile], runtime: str, target: s
         {edge.tensor: _first((what, edge.tensor), [codes, *others]) for edge in network.edges}
         for what in ("quantize", "dequantize")
     )
-    return Times(runtime, known(floats), known(integers), known(quantize), known(dequantize), target=target)
+    return OpLatencies(runtime, known(floats), known(integers), known(quantize), known(dequantize), target=target)
 
 
 def _first(key: Hashable, columns: Sequence[Mapping[Hashable, float]]) -> float:

@@ -8,20 +8,20 @@ from ptqc.codegen.targets import Chosen
 from ptqc.errors import Infeasible, UsageError
 from ptqc.execution.speed import Profile
 from ptqc.ir.plan import Plan
-from ptqc.ir.sites import Site, source_params
+from ptqc.ir.sites import ScaleGroup, source_params
 from ptqc.notes import Level, Note
 from ptqc.options import Activations, CompileOptions
 from ptqc.passes.allocate.allocation import BYTES
-from ptqc.passes.allocate.choose_activations import Checked
+from ptqc.passes.allocate.choose_activations import ActivationLoss
 from ptqc.passes.allocate.constraints import clocks
-from ptqc.passes.allocate.constraints.clocks import LibraryClock
-from ptqc.passes.allocate.cost_model import Network, Timed, Times
-from ptqc.passes.allocate.joint import NANOSECONDS, Weighed
+from ptqc.passes.allocate.constraints.clocks import LibraryMeter
+from ptqc.passes.allocate.cost_model import Network, OpLatencies, Timed
+from ptqc.passes.allocate.joint import NANOSECONDS, WeightCosts
 from ptqc.passes.allocate.joint_budgets import weighed_of, within_size
 from ptqc.passes.allocate.joint_sites import least_loss, note_on_loss, program_of, sites_of, smallest
-from ptqc.passes.allocate.state import BudgetReport, Constraint, Context, Fitted, Job, Quantity
+from ptqc.passes.allocate.state import BudgetReport, CompileState, Constraint, Context, Quantity, QuantizedModel
 from ptqc.passes.base import Effect, Result
-from ptqc.passes.quantize.phases import Assessed, Decided
+from ptqc.passes.quantize.phases import Analysis, Sensitivities
 from ptqc.solver.integer_program import Goal, JointChoice, NoSelection, Proof, contradiction, solve
 from ptqc.utils.progress import Progress
 from ptqc.utils.store import Store
@@ -59,18 +59,18 @@ class LatencyBudget(Constraint):
 
     def check_request(self, target: Chosen | None, store: Store, *, is_scored: bool) -> None:  # noqa: ARG002
         """See `clock_of`."""
-        clock_of(self, target, store)
+        meter_of(self, target, store)
 
-    def decide(self, job: Job, context: Context) -> Job:
+    def decide(self, job: CompileState, context: Context) -> CompileState:
         """Choose activations whose predicted latency is within the budget.
 
         Times of operators that are given are taken as they are; a fixed plan is only checked. Raises Infeasible, and
         UsageError where a fixed plan or given times do not fit.
         """
-        clock = clock_of(self, context.target, context.store)
-        network, times = clocks.network_of(job.decided), context.times
+        clock = meter_of(self, context.target, context.store)
+        network, times = clocks.network_of(job.analysis), context.times
         if times is None:
-            times = clock.measure(job.decided, job.options, context.progress)
+            times = clock.measure(job.analysis, job.options, context.progress)
         else:
             _check_of_this(times, network)
             _check_where(times, self, job.options)
@@ -80,22 +80,22 @@ class LatencyBudget(Constraint):
             return replace(job, timed=timed)
         weighed = weighed_of(job)
         if context.times is not None:
-            decided, notes = _choose(job, self, timed, weighed)
+            analysis, notes = _choose(job, self, timed, weighed)
         else:
             with context.progress.stage("choose for the latency"):
-                decided, timed, notes = _choose_and_correct(job, self, clock, timed, weighed)
-        return replace(job, decided=decided, timed=timed, notes=(*job.notes, *notes))
+                analysis, timed, notes = _choose_and_correct(job, self, clock, timed, weighed)
+        return replace(job, analysis=analysis, timed=timed, notes=(*job.notes, *notes))
 
-    def report(self, job: Job, fitted: Fitted, context: Context) -> BudgetReport:
+    def report(self, job: CompileState, fitted: QuantizedModel, context: Context) -> BudgetReport:
         """Time what is delivered, or predict it where it runs on another machine."""
         assert job.timed is not None
-        clock, what = clock_of(self, context.target, context.store), "library" if self.target else "file"
+        clock, what = meter_of(self, context.target, context.store), "library" if self.target else "file"
         measured = job.timed.times.is_measured
         with context.progress.stage(f"{'time' if measured else 'predict the time of'} the {what}"):
-            profiles = clock.profiles(job.decided, job.options, fitted)
+            profiles = clock.profiles(job.analysis, job.options, fitted)
         return latency_report(self, job.timed, fitted.plan, *profiles)
 
-    def revise(self, job: Job, report: BudgetReport, context: Context) -> Job | None:
+    def revise(self, job: CompileState, report: BudgetReport, context: Context) -> CompileState | None:
         """Choose activations for longer times where the file took longer than its budget and others may keep it."""
         timed = job.timed
         if timed is None or not report.notes or context.times is not None or context.plan is not None:
@@ -105,13 +105,13 @@ class LatencyBudget(Constraint):
             return None
         longer = replace(timed, times=timed.times.scaled(measured / predicted))
         try:
-            decided, notes = _choose(job, self, longer, weighed_of(job))
+            analysis, notes = _choose(job, self, longer, weighed_of(job))
         except Infeasible:
             return None
-        if decided.activations.keys() == job.decided.activations.keys():
+        if analysis.activations.keys() == job.analysis.activations.keys():
             return None
         told = f"a file predicted to take {predicted:.3g} ms took {measured:.3g} ms: activations were chosen again"
-        return replace(job, decided=decided, timed=longer, notes=(*job.notes, *notes, Note("latency", "", told)))
+        return replace(job, analysis=analysis, timed=longer, notes=(*job.notes, *notes, Note("latency", "", told)))
 
     def __str__(self) -> str:
         return f"{self.nanoseconds / 1e6:g} ms{f'@{self.target}' if self.target else ''}"
@@ -120,27 +120,27 @@ class LatencyBudget(Constraint):
 # Where a latency counts: what measures operators and files there.
 
 
-class Clock(Protocol):
+class LatencyMeter(Protocol):
     """Measures on this machine: one sample on one thread, in turns with the float network. Or predicts for another."""
 
-    def measure(self, decided: Decided, options: CompileOptions, progress: Progress) -> Times:
+    def measure(self, analysis: Analysis, options: CompileOptions, progress: Progress) -> OpLatencies:
         """Times of operators in float and on codes, and of the conversions between."""
 
-    def latencies(self, decided: Decided, options: CompileOptions, plan: Plan) -> tuple[float, float]:
+    def latencies(self, analysis: Analysis, options: CompileOptions, plan: Plan) -> tuple[float, float]:
         """Nanoseconds of a run with nothing on codes, and of one like the plan with the table's numbers."""
 
-    def profiles(self, decided: Decided, options: CompileOptions, fitted: Fitted) -> tuple[Profile, Profile]:
+    def profiles(self, analysis: Analysis, options: CompileOptions, fitted: QuantizedModel) -> tuple[Profile, Profile]:
         """Nanoseconds of the float network and of what is delivered, with those of operators and conversions."""
 
 
-def clock_of(budget: LatencyBudget, chosen: Chosen | None, store: Store) -> Clock:
+def meter_of(budget: LatencyBudget, chosen: Chosen | None, store: Store) -> LatencyMeter:
     """What tells a latency: in ONNX Runtime, or in the library of the target that is built.
 
     Raises UsageError where the budget names a target that is not built for certain, TargetError where its library
     cannot be timed here.
     """
     if not budget.target:
-        return clocks.OnnxRuntimeClock()
+        return clocks.OnnxRuntimeMeter()
     name = budget.target
     if chosen is None or chosen.name != name:
         raise UsageError(
@@ -152,7 +152,7 @@ def clock_of(budget: LatencyBudget, chosen: Chosen | None, store: Store) -> Cloc
             f"the budget {budget} needs the library of the target {name}, which --allow-missing-target allows to be "
             f"missing: leave that out, or give the latency without @{name}, for ONNX Runtime"
         )
-    return LibraryClock.of(chosen, store.folder)
+    return LibraryMeter.of(chosen, store.folder)
 
 
 # What a compile with a latency budget tells: predicted and measured times, whole and of each operator.
@@ -210,7 +210,7 @@ def _conversions(timed: Timed, plan: Plan, charges: Mapping[Hashable, float]) ->
     }
 
 
-def _over_budget(budget: LatencyBudget, times: Times, found: Profile) -> tuple[Note, ...]:
+def _over_budget(budget: LatencyBudget, times: OpLatencies, found: Profile) -> tuple[Note, ...]:
     if found.nanoseconds <= budget.nanoseconds:
         return ()
     what = "one run of the library" if budget.target else "one run"
@@ -225,13 +225,15 @@ def _over_budget(budget: LatencyBudget, times: Times, found: Profile) -> tuple[N
 CORRECTIONS = 2
 
 
-def recorded_times(manifest: Mapping[str, Any]) -> Times | None:
+def recorded_times(manifest: Mapping[str, Any]) -> OpLatencies | None:
     """The times of operators that an artifact was compiled with, if a latency was asked for."""
     latency = manifest.get("latency")
-    return None if latency is None else Times.from_json(latency["times"])
+    return None if latency is None else OpLatencies.from_json(latency["times"])
 
 
-def fitting_times(manifest: Mapping[str, Any], budget: LatencyBudget | None, options: CompileOptions) -> Times | None:
+def fitting_times(
+    manifest: Mapping[str, Any], budget: LatencyBudget | None, options: CompileOptions
+) -> OpLatencies | None:
     """The same where they were measured of what this budget is of; what was predicted is predicted again."""
     found = recorded_times(manifest)
     if found is None or budget is None or not found.is_measured or found.target != budget.target:
@@ -244,13 +246,13 @@ def _times_blocks(budget: LatencyBudget, options: CompileOptions) -> bool:
     return options.in_blocks and not budget.target
 
 
-def _check_of_this(times: Times, network: Network) -> None:
+def _check_of_this(times: OpLatencies, network: Network) -> None:
     known = {operator.node for operator in network.operators}
     if unknown := sorted((times.floats.keys() | times.integers.keys()) - known):
         raise UsageError(f"the times given are of another model: it has no operator that makes {unknown[0]!r}")
 
 
-def _check_where(times: Times, budget: LatencyBudget, options: CompileOptions) -> None:
+def _check_where(times: OpLatencies, budget: LatencyBudget, options: CompileOptions) -> None:
     if times.target != budget.target:
         where = f"--budget {budget.nanoseconds / 1e6:g}ms{f'@{times.target}' if times.target else ''}"
         raise UsageError(
@@ -271,7 +273,9 @@ def _check(budget: LatencyBudget, timed: Timed, plan: Plan) -> None:
         raise UsageError(f"the given plan is predicted to take {predicted / 1e6:.3g} ms, over the budget of {budget}")
 
 
-def _choose(job: Job, budget: LatencyBudget, timed: Timed, weighed: Weighed) -> tuple[Decided, list[Note]]:
+def _choose(
+    job: CompileState, budget: LatencyBudget, timed: Timed, weighed: WeightCosts
+) -> tuple[Analysis, list[Note]]:
     """The activations of least loss within the predicted time, with formats of weights that keep the size."""
     options = job.options
     step = MeetLatency(timed.network, timed.times, budget, options.activations, options.activation_limit, weighed)
@@ -279,34 +283,34 @@ def _choose(job: Job, budget: LatencyBudget, timed: Timed, weighed: Weighed) -> 
 
 
 def _choose_and_correct(
-    job: Job, budget: LatencyBudget, clock: Clock, measured: Timed, weighed: Weighed
-) -> tuple[Decided, Timed, list[Note]]:
+    job: CompileState, budget: LatencyBudget, clock: LatencyMeter, measured: Timed, weighed: WeightCosts
+) -> tuple[Analysis, Timed, list[Note]]:
     """Choose; where a file of the choice takes longer than the budget, correct all times by its ratio and choose again.
 
     Raises Infeasible where even the measured times allow no choice; corrected ones only end the search.
     """
     timed = measured
-    decided, notes = _choose(job, budget, timed, weighed)
+    analysis, notes = _choose(job, budget, timed, weighed)
     for _ in range(CORRECTIONS):
-        predicted, actual = _trial(job, clock, decided, measured)
+        predicted, actual = _trial(job, clock, analysis, measured)
         if actual <= budget.nanoseconds:
             break
         corrected = replace(timed, times=measured.times.scaled(actual / predicted))
         try:
-            decided, notes = _choose(job, budget, corrected, weighed)
+            analysis, notes = _choose(job, budget, corrected, weighed)
         except Infeasible:
             break
         timed = corrected
-    return decided, timed, notes
+    return analysis, timed, notes
 
 
-def _trial(job: Job, clock: Clock, decided: Decided, timed: Timed) -> tuple[float, float]:
+def _trial(job: CompileState, clock: LatencyMeter, analysis: Analysis, timed: Timed) -> tuple[float, float]:
     """Predicted and actual nanoseconds of a file with the activations that were chosen.
 
     The actual time is relative to that of nothing on codes at the same moment, as the machine may have slowed down.
     """
-    plan = clocks.any_plan(decided, job.options, decided.activations)
-    real, found = clock.latencies(decided, job.options, plan)
+    plan = clocks.any_plan(analysis, job.options, analysis.activations)
+    real, found = clock.latencies(analysis, job.options, plan)
     network, times = timed.network, timed.times
     return network.predict(times, plan.params), found / real * network.predict(times, ())
 
@@ -328,15 +332,15 @@ class MeetLatency:
     """
 
     network: Network
-    times: Times
+    times: OpLatencies
     budget: LatencyBudget
     activations: Activations = "auto"
     limit: float = 0.0
-    weighed: Weighed = field(default_factory=Weighed)
+    weighed: WeightCosts = field(default_factory=WeightCosts)
     name: ClassVar[str] = "meet-latency"
     effect: ClassVar[Effect] = Effect.DECIDE
 
-    def apply(self, given: Decided) -> Result[Decided]:
+    def apply(self, given: Analysis) -> Result[Analysis]:
         """The decision with the activations that keep the budgets, and what they lose together.
 
         Raises Infeasible with the shortest predicted latency, or with what budgets that contradict each other need.
@@ -349,11 +353,11 @@ class MeetLatency:
             raise self._infeasible(quantized, f" with {self.activations} activations")
         sites, proof = self._least_loss(given, self.program(given))
         chosen = {site.name: given.ranges[site.name] for site in sites}
-        found = Checked(given).loss_of(source_params(sites, given.ranges))
-        decided = replace(given, activations=chosen, activation_loss=found, proof=proof)
-        return Result(decided, True, (note_on_loss(self.name, given, found, self.limit, self.budget),))
+        found = ActivationLoss(given).loss_of(source_params(sites, given.ranges))
+        analysis = replace(given, activations=chosen, activation_loss=found, proof=proof)
+        return Result(analysis, True, (note_on_loss(self.name, given, found, self.limit, self.budget),))
 
-    def program(self, given: Assessed) -> JointChoice:
+    def program(self, given: Sensitivities) -> JointChoice:
         """Weights and sites with their losses, times and bytes."""
         return program_of(given, self.weighed, self.network, self.times)
 
@@ -372,14 +376,14 @@ class MeetLatency:
         """The same with another limit for the size."""
         return replace(self, weighed=replace(self.weighed, limit=limit))
 
-    def smallest(self, given: Decided) -> float:
+    def smallest(self, given: Analysis) -> float:
         """About the bytes of the smallest file with the activations that were chosen: as the program has them."""
         return smallest(given, self.program(given))
 
-    def _fits(self, given: Decided) -> bool:
+    def _fits(self, given: Analysis) -> bool:
         return self.weighed.limit is None or self.smallest(given) <= self.weighed.limit
 
-    def _least_loss(self, given: Assessed, program: JointChoice) -> tuple[list[Site], Proof | None]:
+    def _least_loss(self, given: Sensitivities, program: JointChoice) -> tuple[list[ScaleGroup], Proof | None]:
         """The sites, and what is proven of the choice."""
         limits = self._limits
         try:
@@ -398,10 +402,10 @@ class MeetLatency:
             raise self._refusal(given, program) from None
         return fastest, None
 
-    def _time(self, given: Assessed, sites: list[Site]) -> float:
+    def _time(self, given: Sensitivities, sites: list[ScaleGroup]) -> float:
         return self._predict(given.tensors_of({site.name for site in sites}))
 
-    def _refusal(self, given: Assessed, program: JointChoice) -> Infeasible:
+    def _refusal(self, given: Sensitivities, program: JointChoice) -> Infeasible:
         found = contradiction(program, self._limits)
         if found.resources != (NANOSECONDS, BYTES):
             fastest = sites_of(given, solve(program, Goal(NANOSECONDS)).selection)

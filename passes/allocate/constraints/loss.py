@@ -59,12 +59,20 @@ from ptqc.passes.allocate.fit import (
     Search,
     fit_search,
     smallest_plan,
-    stored_numbers,
+    stored_parameters,
 )
-from ptqc.passes.allocate.state import BudgetReport, Constraint, Context, Delivery, Fitted, Job, Quantity
+from ptqc.passes.allocate.state import (
+    BudgetedModel,
+    BudgetReport,
+    CompileState,
+    Constraint,
+    Context,
+    Quantity,
+    QuantizedModel,
+)
 from ptqc.passes.effects import applied
-from ptqc.passes.quantize.phases import Decided
-from ptqc.passes.quantize.prepare import SYNTHETIC, Prepared, gather
+from ptqc.passes.quantize.phases import Analysis
+from ptqc.passes.quantize.prepare import SYNTHETIC, CanonicalModel, gather
 from ptqc.utils.deadline import Deadline
 from ptqc.utils.progress import Progress, Stage
 from ptqc.utils.store import Store
@@ -125,7 +133,7 @@ class LossBudget(Constraint):
         if self.unit == DROP and not is_scored:
             raise UsageError(f"the budget {self} counts points of a score: give --labels DATA, or evaluate in Python")
 
-    def check(self, prepared: Prepared, options: CompileOptions) -> None:
+    def check(self, prepared: CanonicalModel, options: CompileOptions) -> None:
         """Raises UsageError where the outputs are not judged in what the budget counts."""
         samples, runner = prepared.tuning[:SAMPLES_RECOGNIZED], Runner(prepared.model)
         outputs = [runner.run(feeds) for feeds in samples]
@@ -150,7 +158,7 @@ class LossBudget(Constraint):
                 f"give a loss such as {example}"
             )
 
-    def search(self, job: Job, context: Context) -> Delivery:
+    def search(self, job: CompileState, context: Context) -> BudgetedModel:
         """See `fit_within_loss`."""
         return fit_within_loss(job, self, context)
 
@@ -163,8 +171,8 @@ class Round:
     """One plan that was built. limit: of its predicted loss; room: by how much that may grow."""
 
     limit: float
-    job: Job
-    fitted: Fitted
+    job: CompileState
+    fitted: QuantizedModel
     held: Lost
     room: float
 
@@ -176,7 +184,7 @@ class Round:
     @property
     def predicted(self) -> float:
         """What activations and weights were predicted to lose together."""
-        return self.job.decided.activation_loss + self.fitted.allocation.loss
+        return self.job.analysis.activation_loss + self.fitted.allocation.loss
 
 
 @dataclass(frozen=True)
@@ -197,10 +205,10 @@ class Verdict:
         return self.judged[self.delivered].bound <= self.criterion.limit
 
 
-def criterion_of(job: Job, budget: LossBudget, scoring: Scoring | None) -> Criterion:
+def criterion_of(job: CompileState, budget: LossBudget, scoring: Scoring | None) -> Criterion:
     """What a budget counts. Raises UsageError where it does not fit the model."""
-    decided, judging = job.decided, job.prepared.judging
-    budget.check_unit(decided.kinds)
+    analysis, judging = job.analysis, job.prepared.judging
+    budget.check_unit(analysis.kinds)
     if budget.unit == DROP:
         assert scoring is not None  # see `LossBudget.check_request`
         if scoring.labelled is None:
@@ -212,17 +220,17 @@ def criterion_of(job: Job, budget: LossBudget, scoring: Scoring | None) -> Crite
             "give more samples with --calibration DATA (those that were measured on are left out), or compile again "
             "with a loss budget"
         )
-    splits = Splits(job.model, decided.kinds, decided.held_back, judging)
+    splits = Splits(job.model, analysis.kinds, analysis.held_back, judging)
     of_classes = budget.unit.startswith("%")
     return (SameClass if of_classes else MeanLoss)(budget.limit, budget.unit, splits)
 
 
-def fit_within_loss(job: Job, budget: LossBudget, context: Context) -> Delivery:
+def fit_within_loss(job: CompileState, budget: LossBudget, context: Context) -> BudgetedModel:
     """Find the smallest file that keeps a budget of loss, or the best of a size.
 
     Raises Infeasible where budgets contradict each other.
     """
-    progress, deadline = job.decided.progress, context.deadline
+    progress, deadline = job.analysis.progress, context.deadline
     criterion = criterion_of(job, budget, context.scoring)
     with progress.stage("meet the loss", ROUNDS) as stage:
         build = _Building(job, criterion, context)
@@ -235,14 +243,14 @@ def fit_within_loss(job: Job, budget: LossBudget, context: Context) -> Delivery:
         hopeful = [min(range(len(rounds)), key=lambda number: rounds[number].held.value)]
     verdict = _judge(criterion, rounds, hopeful, progress)
     chosen = rounds[verdict.delivered]
-    return Delivery(chosen.job, chosen.fitted, {budget.kind: loss_report(budget, verdict, job.decided.loss_unit)})
+    return BudgetedModel(chosen.job, chosen.fitted, {budget.kind: loss_report(budget, verdict, job.analysis.loss_unit)})
 
 
 @dataclass(frozen=True)
 class _Building:
     """Builds and measures the plan of a limit on the predicted loss."""
 
-    job: Job
+    job: CompileState
     criterion: Criterion
     context: Context
 
@@ -253,30 +261,30 @@ class _Building:
         job = with_float_layers(job, self.context.target, plan)
         # Of a given size, and of a given plan, only the activations follow from the limit.
         fixed = job.limit is not None or plan is not None
-        if fixed and any(one.job.decided.activations == job.decided.activations for one in earlier):
+        if fixed and any(one.job.analysis.activations == job.analysis.activations for one in earlier):
             return None
         tried = [one.fitted.plan for one in earlier]
-        decided = replace(job.decided, deadline=deadline.share(FITTING_SHARE))
-        job, fitted = fit_finite(job, decided, plan, lambda known: self._search(known, limit, tried))
+        analysis = replace(job.analysis, deadline=deadline.share(FITTING_SHARE))
+        job, fitted = fit_finite(job, analysis, plan, lambda known: self._search(known, limit, tried))
         if fitted is None:
             return None
         held = self.criterion.held(fitted.exported.proto)
         return Round(limit, job, fitted, held, self.criterion.room(held))
 
-    def _search(self, decided: Decided, limit: float, tried: Sequence[Plan]) -> Fitted | None:
+    def _search(self, analysis: Analysis, limit: float, tried: Sequence[Plan]) -> QuantizedModel | None:
         options, size = self.job.options, self.job.limit
         if size is not None or self.context.plan is not None:
-            return self._fit(decided, PlanSearch(decided, options, size, self.context.plan))
-        smallest = smallest_plan(decided, options, limit - decided.activation_loss)
-        return None if smallest.plan in tried else self._fit(decided, OnePlan(smallest))
+            return self._fit(analysis, PlanSearch(analysis, options, size, self.context.plan))
+        smallest = smallest_plan(analysis, options, limit - analysis.activation_loss)
+        return None if smallest.plan in tried else self._fit(analysis, OnePlan(smallest))
 
-    def _fit(self, decided: Decided, search: Search) -> Fitted:
-        return fit_search(decided, search, self.job.options, stored_numbers(self.job, self.context.store))
+    def _fit(self, analysis: Analysis, search: Search) -> QuantizedModel:
+        return fit_search(analysis, search, self.job.options, stored_parameters(self.job, self.context.store))
 
 
 def _rounds(build: _Building, criterion: Criterion, deadline: Deadline, progress: Stage) -> list[Round]:
     """Plans whose limits close in on the largest one that is good enough."""
-    limit = criterion.start(UNITS[build.job.decided.loss_unit].tolerance)
+    limit = criterion.start(UNITS[build.job.analysis.loss_unit].tolerance)
     rounds, began = list[Round](), time.monotonic()
     good, bad = 0.0, math.inf
     while len(rounds) < ROUNDS:
@@ -316,16 +324,16 @@ def _next(wanted: float, good: float, bad: float) -> float:
     return math.sqrt(good * bad)
 
 
-def _with_activations(job: Job, limit: float) -> Job:
+def _with_activations(job: CompileState, limit: float) -> CompileState:
     """The compile with fewer 8-bit activations where those that were chosen lose more than they may.
 
     Where a latency or memory chose them, or the user, they stay.
     """
-    decided = job.decided
+    analysis = job.analysis
     is_chosen = job.timed is not None or job.budgets.choose_activations or job.options.activations != "auto"
-    if is_chosen or decided.activation_loss <= limit:
+    if is_chosen or analysis.activation_loss <= limit:
         return job
-    return replace(job, decided=applied(ChooseActivations("auto", limit), decided).made)
+    return replace(job, analysis=applied(ChooseActivations("auto", limit), analysis).made)
 
 
 def _judge(criterion: Criterion, rounds: Sequence[Round], hopeful: Sequence[int], progress: Progress) -> Verdict:
@@ -342,12 +350,12 @@ def _judge(criterion: Criterion, rounds: Sequence[Round], hopeful: Sequence[int]
     return Verdict(criterion, tuple(rounds), delivered, judged)
 
 
-def _check_agreeing(job: Job, budget: LossBudget, criterion: Criterion, rounds: Sequence[Round]) -> None:
+def _check_agreeing(job: CompileState, budget: LossBudget, criterion: Criterion, rounds: Sequence[Round]) -> None:
     """Raises Infeasible where the file loses too much because of its size or its latency, with what each needs."""
     best = min(rounds, key=lambda one: one.held.value)
     loses = f"loses about {criterion.shown(best.held.value)} on held-back samples"
-    decided, problem = best.job.decided, best.fitted.problem
-    room = best.predicted * best.room - decided.activation_loss
+    analysis, problem = best.job.analysis, best.fitted.problem
+    room = best.predicted * best.room - analysis.activation_loss
     if job.timed is not None and room <= 0:
         latency = job.budgets.get(LatencyBudget)
         raise Infeasible(
@@ -452,12 +460,12 @@ def gather_apart(
 
 
 def with_judges(
-    prepared: Prepared,
+    prepared: CanonicalModel,
     calibration: object,
     folder: Path,
     preprocessing: Preprocessing | None,
     budget: LossBudget | None,
-) -> Prepared:
+) -> CanonicalModel:
     """What an earlier compile prepared, with other samples that judge. Raises CalibrationError."""
     limit = (0 if budget is None else budget.samples_wanted) + len(prepared.samples)
     batches = OpenBatches(prepared.model)

@@ -22,18 +22,26 @@ from ptqc.ir.sites import source_params
 from ptqc.notes import Level, Note
 from ptqc.options import Activations
 from ptqc.passes.allocate.allocation import BYTES, Candidate, smallest_choice
-from ptqc.passes.allocate.choose_activations import Checked, limit_of
+from ptqc.passes.allocate.choose_activations import ActivationLoss, limit_of
 from ptqc.passes.allocate.constraints.clocks import everything_of
-from ptqc.passes.allocate.cost_model import Timed, Times
+from ptqc.passes.allocate.cost_model import OpLatencies, Timed
 from ptqc.passes.allocate.fit import best_within
-from ptqc.passes.allocate.joint import NANOSECONDS, Stored, Weighed, weight_choice, with_memory
+from ptqc.passes.allocate.joint import NANOSECONDS, Stored, WeightCosts, weight_choice, with_memory
 from ptqc.passes.allocate.joint_budgets import weighed_of, within_size
 from ptqc.passes.allocate.joint_sites import least_loss, note_on_loss, pinned, program_of, sites_of, smallest
 from ptqc.passes.allocate.memory_model import MemoryModel
-from ptqc.passes.allocate.problem import packed, problem_of, table_numbers
-from ptqc.passes.allocate.state import BYTES_PER_UNIT, BudgetReport, Constraint, Context, Fitted, Job, Quantity
+from ptqc.passes.allocate.problem import packed, problem_of, table_parameters
+from ptqc.passes.allocate.state import (
+    BYTES_PER_UNIT,
+    BudgetReport,
+    CompileState,
+    Constraint,
+    Context,
+    Quantity,
+    QuantizedModel,
+)
 from ptqc.passes.base import Effect, Result
-from ptqc.passes.quantize.phases import Assessed, Decided
+from ptqc.passes.quantize.phases import Analysis, Sensitivities
 from ptqc.solver.integer_program import Answer, Goal, JointChoice, NoSelection, Proof, Selection, solve
 
 # Behind a unit of bytes: of memory, not of the file.
@@ -67,7 +75,7 @@ class MemoryBudget(Constraint):
     def chooses_activations(self) -> bool:
         return self.bytes < UNLIMITED
 
-    def decide(self, job: Job, context: Context) -> Job:
+    def decide(self, job: CompileState, context: Context) -> CompileState:
         """Choose activations, and a limit for weights, whose file keeps the budget; a fixed plan is only checked.
 
         Raises Infeasible, and UsageError where a fixed plan does not fit.
@@ -75,22 +83,22 @@ class MemoryBudget(Constraint):
         if not self.chooses_activations:
             return job
         with context.progress.stage("meet the memory"):
-            model = memory_model(job.decided)
+            model = memory_model(job.analysis)
             if context.plan is not None:
                 if (needed := _measure(job, model, context.plan)) > self.bytes:
                     raise UsageError(f"the file of the given plan needs {needed:,} bytes, over the budget of {self}")
                 return job
             return _chosen(job, self, model)
 
-    def report(self, job: Job, fitted: Fitted, context: Context) -> BudgetReport:  # noqa: ARG002
+    def report(self, job: CompileState, fitted: QuantizedModel, context: Context) -> BudgetReport:  # noqa: ARG002
         """The bytes of a delivered file, with what was predicted of a run."""
-        decided, predicted = job.decided, memory_model(job.decided)
+        analysis, predicted = job.analysis, memory_model(job.analysis)
         proto, quantized = fitted.exported.proto, fitted.plan.params
-        if is_lean(proto, decided.model):  # it is not loaded as a whole, all of its weights in float
+        if is_lean(proto, analysis.model):  # it is not loaded as a whole, all of its weights in float
             formats = sum(candidate.memory for candidate in fitted.problem.chosen(fitted.plan.formats))
             weights, measured = predicted.loaded(quantized) + formats, None
         else:
-            weights, measured = loaded_bytes(proto), run_bytes(Subject(proto, sample_of(decided)))
+            weights, measured = loaded_bytes(proto), run_bytes(Subject(proto, sample_of(analysis)))
         expected = predicted.peak(quantized) - predicted.loaded(quantized)
         needed = weights + (expected if measured is None else measured)
         document = {
@@ -114,13 +122,13 @@ STEP = "memory"
 RUNTIME = f"ONNX Runtime {ort.__version__}"
 
 
-def memory_model(decided: Decided) -> MemoryModel:
+def memory_model(analysis: Analysis) -> MemoryModel:
     """What the memory of a choice of activations is predicted from, with the shapes of one sample."""
-    model, feeds = decided.model, sample_of(decided)
+    model, feeds = analysis.model, sample_of(analysis)
     values = [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]
     names = [str(value.name) for value in values if value.is_graph_output() or value.consumers()]
     shapes = _shapes(model, feeds, [name for name in names if name not in feeds])
-    return MemoryModel.of(model, everything_of(decided), {name: shapes[name] for name in names if name in shapes})
+    return MemoryModel.of(model, everything_of(analysis), {name: shapes[name] for name in names if name in shapes})
 
 
 def _shapes(model: ir.Model, feeds: Feeds, inner: Sequence[str]) -> Mapping[str, tuple[int, ...]]:
@@ -131,9 +139,9 @@ def _shapes(model: ir.Model, feeds: Feeds, inner: Sequence[str]) -> Mapping[str,
     return {name: array.shape for name, array in found.items()}
 
 
-def sample_of(decided: Decided) -> Feeds:
+def sample_of(analysis: Analysis) -> Feeds:
     """The feeds of one sample, or of as many as the model takes at once."""
-    return one_sample(decided.model, decided.held_back)[0]
+    return one_sample(analysis.model, analysis.held_back)[0]
 
 
 def _over(needed: int, budget: MemoryBudget) -> tuple[Note, ...]:
@@ -150,7 +158,7 @@ def _over(needed: int, budget: MemoryBudget) -> tuple[Note, ...]:
 ATTEMPTS = 8
 # Share of the bytes by which the least memory that is told may be too large.
 PRECISION = 2e-3
-NO_TIMES = Times("", {}, {}, {}, {})
+NO_TIMES = OpLatencies("", {}, {}, {}, {})
 NAMES = {NANOSECONDS: "time", BYTES: "size"}
 
 
@@ -167,12 +175,12 @@ class MeetMemory:
     more: int = 0
     activations: Activations = "auto"
     limit: float = 0.0
-    weighed: Weighed = field(default_factory=Weighed)
+    weighed: WeightCosts = field(default_factory=WeightCosts)
     timed: Timed | None = None
     name: ClassVar[str] = "meet-memory"
     effect: ClassVar[Effect] = Effect.DECIDE
 
-    def apply(self, given: Decided) -> Result[Decided]:
+    def apply(self, given: Analysis) -> Result[Analysis]:
         """The decision with the activations that keep the budgets, what they lose together, and how much of the memory
         is left for the weights.
 
@@ -196,7 +204,7 @@ class MeetMemory:
             over = self._over(given, {site.name: None for site in sites}, self._chosen(given, answer.selection))
             if over <= 0:
                 chosen = {site.name: given.ranges[site.name] for site in sites}
-                lost = Checked(given).loss_of(source_params(sites, given.ranges))
+                lost = ActivationLoss(given).loss_of(source_params(sites, given.ranges))
                 told = Proof(program, goal, answer, {resource: NAMES[resource] for resource in self._others})
                 made = replace(given, activations=chosen, activation_loss=lost, proof=told)
                 note = note_on_loss(self.name, given, lost, self.limit, self.budget)
@@ -205,7 +213,7 @@ class MeetMemory:
             slack += over
         raise self._refusal(given, program, most)
 
-    def program(self, given: Assessed) -> tuple[JointChoice, dict[str, int]]:
+    def program(self, given: Sensitivities) -> tuple[JointChoice, dict[str, int]]:
         """Weights and sites with their losses, times, bytes in the file and bytes at each step; of these the most."""
         times = NO_TIMES if self.timed is None else self.timed.times
         program = program_of(given, self.weighed, self.memory.network, times)
@@ -215,7 +223,7 @@ class MeetMemory:
         """The same with another limit for the size."""
         return replace(self, weighed=replace(self.weighed, limit=limit))
 
-    def smallest(self, given: Decided) -> float:
+    def smallest(self, given: Analysis) -> float:
         """About the bytes of the smallest file with the activations that were chosen: as the program has them."""
         return smallest(given, self.program(given)[0])
 
@@ -224,7 +232,7 @@ class MeetMemory:
         found = {} if self.timed is None else {NANOSECONDS: self.timed.limit}
         return found if self.weighed.limit is None else {**found, BYTES: float(self.weighed.limit)}
 
-    def _may_stay(self, given: Decided, program: JointChoice, most: Mapping[str, int]) -> bool:
+    def _may_stay(self, given: Analysis, program: JointChoice, most: Mapping[str, int]) -> bool:
         """Whether formats keep the budgets beside the activations, and other activations would lose little less.
 
         These compute on integers for what they may lose, and other ones have to be better by as much.
@@ -244,11 +252,11 @@ class MeetMemory:
         except NoSelection:
             return None
 
-    def _with_weights(self, given: Decided) -> Decided:
+    def _with_weights(self, given: Analysis) -> Analysis:
         """The decision with what its activations leave of the memory."""
         return replace(given, weight_memory=-self._over(given, given.activations, 0))
 
-    def _weights(self, given: Decided) -> tuple[int, int]:
+    def _weights(self, given: Analysis) -> tuple[int, int]:
         """The least and the most that formats of weights add to the memory, with the activations that were chosen."""
         least = most = 0
         for group in self._candidates(given.tensors_of(given.activations)).values():
@@ -265,7 +273,7 @@ class MeetMemory:
             for name, group in weighed.in_float.by_weight().items()
         }
 
-    def _chosen(self, given: Assessed, selection: Selection) -> int:
+    def _chosen(self, given: Sensitivities, selection: Selection) -> int:
         """What the formats of a selection add to the memory, or more where sites that serve no layer are dropped."""
         quantized = given.tensors_of({site.name: None for site in sites_of(given, selection)})
         chosen = {choice: state.form for choice, state in selection.items() if isinstance(state, Stored)}
@@ -274,11 +282,13 @@ class MeetMemory:
             for name, group in self._candidates(quantized).items()
         )
 
-    def _over(self, given: Assessed, sites: Mapping[str, object], weights: int) -> int:
+    def _over(self, given: Sensitivities, sites: Mapping[str, object], weights: int) -> int:
         """Bytes beyond the budget. weights: what their formats add."""
         return self.memory.peak(given.tensors_of(sites)) + self.more + weights - self.budget.bytes
 
-    def _refusal(self, given: Assessed, program: JointChoice, most: Mapping[str, int], how: str = "") -> Infeasible:
+    def _refusal(
+        self, given: Sensitivities, program: JointChoice, most: Mapping[str, int], how: str = ""
+    ) -> Infeasible:
         alone = self._least(given, program, most, {})
         if alone is None or alone > self.budget.bytes or not self._others:
             return self._infeasible(alone or self.budget.bytes, how)
@@ -292,7 +302,7 @@ class MeetMemory:
         )
 
     def _least(
-        self, given: Assessed, program: JointChoice, most: Mapping[str, int], others: Mapping[str, float]
+        self, given: Sensitivities, program: JointChoice, most: Mapping[str, int], others: Mapping[str, float]
     ) -> int | None:
         """About the least memory within other limits, by halving; None where these cannot be kept."""
         largest = max(most, key=lambda step: most[step])
@@ -310,7 +320,7 @@ class MeetMemory:
                 low = middle
         return best
 
-    def _reached(self, given: Assessed, selection: Selection) -> int:
+    def _reached(self, given: Sensitivities, selection: Selection) -> int:
         sites = {site.name: None for site in sites_of(given, selection)}
         return self.budget.bytes + self._over(given, sites, self._chosen(given, selection))
 
@@ -341,7 +351,7 @@ def _limits(most: Mapping[str, int], allowed: int) -> dict[str, float]:
 CORRECTIONS = 3
 
 
-def _chosen(job: Job, budget: MemoryBudget, model: MemoryModel) -> Job:
+def _chosen(job: CompileState, budget: MemoryBudget, model: MemoryModel) -> CompileState:
     """The compile with a choice whose file keeps the budget; the one that it has where that does."""
     options = job.options
     found, (least, more) = job, _needed(job, model)
@@ -364,12 +374,12 @@ def _chosen(job: Job, budget: MemoryBudget, model: MemoryModel) -> Job:
     )
 
 
-def _with(job: Job, step: MeetMemory) -> Job:
-    decided, notes = within_size(job, step)
-    return replace(job, decided=decided, notes=(*job.notes, *notes))
+def _with(job: CompileState, step: MeetMemory) -> CompileState:
+    analysis, notes = within_size(job, step)
+    return replace(job, analysis=analysis, notes=(*job.notes, *notes))
 
 
-def _measured(job: Job, step: MeetMemory, refusal: Infeasible) -> Infeasible:
+def _measured(job: CompileState, step: MeetMemory, refusal: Infeasible) -> Infeasible:
     """A refusal that tells what a file of the least choice really needs."""
     wider = replace(step, budget=MemoryBudget(math.ceil(refusal.smallest * (1 + PRECISION))))
     try:
@@ -379,24 +389,24 @@ def _measured(job: Job, step: MeetMemory, refusal: Infeasible) -> Infeasible:
     return Infeasible(f"{refusal}; a file of about that was built, and needs {needed:,}", needed)
 
 
-def _needed(job: Job, model: MemoryModel) -> tuple[int, int]:
+def _needed(job: CompileState, model: MemoryModel) -> tuple[int, int]:
     """Bytes of a file of the compile's activations and of the best formats, and how many were not predicted."""
-    decided = job.decided
-    problem = problem_of(decided, decided.undecided, job.options)
+    analysis = job.analysis
+    problem = problem_of(analysis, analysis.undecided, job.options)
     try:
         formats = best_within(problem, job.limit).choice
     except Infeasible:  # which is told when the file is fitted to its size, if this choice stays
         formats = smallest_choice(problem)
-    found = _measure(job, model, decided.undecided.with_formats(formats))
-    predicted = model.peak(decided.tensors_of(decided.activations)) + sum(c.memory for c in problem.chosen(formats))
+    found = _measure(job, model, analysis.undecided.with_formats(formats))
+    predicted = model.peak(analysis.tensors_of(analysis.activations)) + sum(c.memory for c in problem.chosen(formats))
     return found, found - predicted
 
 
-def _measure(job: Job, model: MemoryModel, plan: Plan) -> int:
+def _measure(job: CompileState, model: MemoryModel, plan: Plan) -> int:
     """Bytes of a file of a plan."""
-    decided = job.decided
-    _, exported = packed(decided, plan, table_numbers(decided, plan.formats), job.options)
+    analysis = job.analysis
+    _, exported = packed(analysis, plan, table_parameters(analysis, plan.formats), job.options)
     quantized = plan.params
-    measured = run_bytes(Subject(exported.proto, sample_of(decided)))
+    measured = run_bytes(Subject(exported.proto, sample_of(analysis)))
     predicted = model.peak(quantized) - model.loaded(quantized)
     return loaded_bytes(exported.proto) + (predicted if measured is None else measured)

@@ -7,7 +7,7 @@ from ptqc.errors import Infeasible
 from ptqc.options import CompileOptions
 from ptqc.passes.allocate.smallest import estimated_size, lower_bound
 from ptqc.passes.allocate.state import BYTES_PER_UNIT, Constraint, Quantity
-from ptqc.passes.quantize.prepare import Origin, Prepared
+from ptqc.passes.quantize.prepare import CanonicalModel, Origin
 
 LARGEST_PARTS = 5
 
@@ -50,7 +50,7 @@ class SizeBudget(Constraint):
     def max_bytes(self, origin: Origin) -> int:
         return self.limit(origin.size, origin.weights)
 
-    def check(self, prepared: Prepared, options: CompileOptions) -> None:
+    def check(self, prepared: CanonicalModel, options: CompileOptions) -> None:
         """Raises Infeasible for a size that no file of the model has."""
         limit, bound = self.max_bytes(prepared.origin), lower_bound(prepared.model, options.bits)
         if limit >= bound.bytes:

@@ -116,8 +116,8 @@ class ReportFacts:
     @cached_property
     def rows(self) -> tuple[Row, ...]:
         """Weights in execution order."""
-        decided = {entry["weight"]: entry for entry in self.plan["weights"]}
-        return tuple(_row(entry, decided[entry["weight"]], self.labels) for entry in self.sensitivity["weights"])
+        analysis = {entry["weight"]: entry for entry in self.plan["weights"]}
+        return tuple(_row(entry, analysis[entry["weight"]], self.labels) for entry in self.sensitivity["weights"])
 
     @property
     def labels(self) -> Document:
@@ -197,10 +197,10 @@ def labelled_notes(manifest: Document) -> list[Document]:
     return [{**note, "subject": labels.get(note["subject"], note["subject"])} for note in manifest["notes"]]
 
 
-def _row(measured: Document, decided: Document, labels: Document) -> Row:
+def _row(measured: Document, analysis: Document, labels: Document) -> Row:
     candidates = tuple(
         Choice(Format.parse(c["format"]), c["bytes"], c["loss"], c["error"]) for c in measured["candidates"]
     )
-    chosen = next(c for c in candidates if str(c.form) == decided["format"])
+    chosen = next(c for c in candidates if str(c.form) == analysis["format"])
     macs = sum(measured["layers"].values())
-    return Row(measured["weight"], measured["elements"], decided["layers"], macs, chosen, candidates, labels)
+    return Row(measured["weight"], measured["elements"], analysis["layers"], macs, chosen, candidates, labels)

@@ -123,8 +123,8 @@ def activation_table(facts: ReportFacts) -> str:
         return "<p>The model has no activation that an integer kernel could read.</p>"
     scales = {entry["site"]: entry for entry in facts.plan["activations"]}
     quantized = sum(site["quantized"] for site in sites)
-    decided = Counter(entry["format"] for entry in facts.plan["activations"] if "zero_point" not in entry)
-    rounded = "".join(f" and {count:,} rounded to {form}" for form, count in decided.items())
+    analysis = Counter(entry["format"] for entry in facts.plan["activations"] if "zero_point" not in entry)
+    rounded = "".join(f" and {count:,} rounded to {form}" for form, count in analysis.items())
     told = (
         f"<p>{quantized:,} of {len(sites):,} activations are quantized to 8 bits{rounded}; together they cost "
         f"a loss of {number(loss)} {safe(facts.unit)}.</p>"
@@ -135,10 +135,10 @@ def activation_table(facts: ReportFacts) -> str:
     return told + (found if len(rows) <= OPEN_SITES else details(f"{len(rows):,} activations", found))
 
 
-def _site(place: int, site: Document, decided: Document | None, largest: float, labels: Document) -> str:
+def _site(place: int, site: Document, analysis: Document | None, largest: float, labels: Document) -> str:
     shown = labels.get(site["site"], site["site"])
-    stored = safe(decided["format"]) if decided else '<span class="tag">float</span>'
-    entry, empty = decided or {}, cell("", "")
+    stored = safe(analysis["format"]) if analysis else '<span class="tag">float</span>'
+    entry, empty = analysis or {}, cell("", "")
     scale = cell(number(entry["scale"]), entry["scale"]) if "scale" in entry else empty
     zero = cell(str(entry["zero_point"]), entry["zero_point"]) if "zero_point" in entry else empty
     loss = cell(number(site["loss"]), site["loss"], site["loss"] / largest if largest else None)

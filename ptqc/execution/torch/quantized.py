@@ -15,7 +15,7 @@ from ptqc.execution.torch.graph import TorchGraph
 from ptqc.execution.torch.types import tensor_of
 from ptqc.formats import QuantParams, coded
 from ptqc.ir.plan import Plan
-from ptqc.ir.quantized_weight import TunedNumbers
+from ptqc.ir.quantized_weight import QuantizedParameters
 
 
 class _Rounding(torch.autograd.Function):  # type: ignore[misc]  # torch is not followed
@@ -66,7 +66,7 @@ class QuantizedGraph:
         return value if params is None else fake_quantize(value, params)
 
 
-def tensors_of(tuned: TunedNumbers) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def tensors_of(tuned: QuantizedParameters) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Weights and biases as `QuantizedGraph.run` takes them."""
     weights = {name: tensor_of(solution.weight) for name, solution in tuned.weights.items()}
     return weights, {name: tensor_of(bias) for name, bias in tuned.biases.items() if bias is not None}

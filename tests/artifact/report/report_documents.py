@@ -101,18 +101,18 @@ def documents(count: int = 5, name: str = "/features/conv{}") -> Documents:
     """A compile of `count` layers that take int2 … int7 in turn."""
     names = [name.replace("{}", str(i)) for i in range(count)]
     weights = [weight(i, names[i]) for i in range(count)]
-    decided = [
+    analysis = [
         {"weight": f"w{i}", "format": f"int{2 + i % 6}", "layers": {names[i]: "float" if i % 10 == 3 else "integer"}}
         for i in range(count)
     ]
     chosen = [
-        next(c for c in w["candidates"] if c["format"] == d["format"]) for w, d in zip(weights, decided, strict=True)
+        next(c for c in w["candidates"] if c["format"] == d["format"]) for w, d in zip(weights, analysis, strict=True)
     ]
     told = sum(c["bytes"] for c in chosen) + 900 + 300
     original = 4 * sum(w["elements"] for w in weights) + 2000
     return Documents(
         manifest(told, original, sum(c["loss"] for c in chosen), names),
-        {"version": 1, "weights": decided, "activations": [site(name) for name in names]},
+        {"version": 1, "weights": analysis, "activations": [site(name) for name in names]},
         {
             "loss_unit": "nat",
             "weights": weights,

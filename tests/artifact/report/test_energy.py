@@ -41,9 +41,11 @@ def test_a_simulated_data_path(weight: int, activation: int, *, signed: bool) ->
 
 def documents(*layers: tuple[str, str, int]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Plan and sensitivities of layers given as format, compute and multiply-accumulates."""
-    decided = [{"weight": f"w{i}", "format": form, "layers": {f"l{i}": how}} for i, (form, how, _) in enumerate(layers)]
+    analysis = [
+        {"weight": f"w{i}", "format": form, "layers": {f"l{i}": how}} for i, (form, how, _) in enumerate(layers)
+    ]
     measured = [{"weight": f"w{i}", "layers": {f"l{i}": macs}} for i, (*_, macs) in enumerate(layers)]
-    return {"weights": decided}, {"weights": measured}
+    return {"weights": analysis}, {"weights": measured}
 
 
 def test_totals() -> None:

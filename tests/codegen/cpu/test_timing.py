@@ -31,9 +31,9 @@ from ptqc.codegen.targets import TargetOutput
 from ptqc.errors import Infeasible, Missed, TargetError, UsageError
 from ptqc.execution.speed import Profile
 from ptqc.ir.sites import useful_sites
-from ptqc.passes.allocate.constraints.clocks import LibraryClock, LoweredPlan, any_plan, charges, network_of
-from ptqc.passes.allocate.cost_model import Times
-from ptqc.passes.allocate.problem import packed, table_numbers
+from ptqc.passes.allocate.constraints.clocks import LibraryMeter, LoweredPlan, any_plan, charges, network_of
+from ptqc.passes.allocate.cost_model import OpLatencies
+from ptqc.passes.allocate.problem import packed, table_parameters
 
 LAYERS = "g (float[N,4,8,8] x) => (float[N,4,8,8] y) { a = Conv(x, w, b) r = Relu(a) y = Conv(r, w, b) }"
 FOREIGN = "aarch64" if isa.machine() == "x86_64" else "avx2"
@@ -55,7 +55,7 @@ def test_conversions_of_a_library_are_the_predicted_ones(measured: Measured, see
     some = [site for site in context.sites if rng.random() < 0.7]
     kept = useful_sites(some, context.kernels, {layer.name for layer in context.layers})
     plan = any_plan(context, measured.options, {site.name: context.ranges[site.name] for site in kept})
-    graph = LoweredPlan(plan, *packed(context, plan, table_numbers(context, plan.formats)))
+    graph = LoweredPlan(plan, *packed(context, plan, table_parameters(context, plan.formats)))
     network, feeds = network_of(context), measured.feeds[0]
     batching = along_the_batch(graph.lowered.model, feeds)
     assert batching is not None
@@ -66,7 +66,7 @@ def test_conversions_of_a_library_are_the_predicted_ones(measured: Measured, see
     found = charges(TimedProgram(len(calls), calls), graph, operators, context.macs)
     assert sum(found.values()) == len(calls)
     ones = {edge.tensor: 1.0 for edge in network.edges}
-    counting = {"quantize": Times("", {}, {}, ones, {}), "dequantize": Times("", {}, {}, {}, ones)}
+    counting = {"quantize": OpLatencies("", {}, {}, ones, {}), "dequantize": OpLatencies("", {}, {}, {}, ones)}
     assert set(found) - operators == {
         (what, tensor)
         for what, times in counting.items()
@@ -83,7 +83,7 @@ def test_libraries_are_timed_as_they_are_tuned(
     """By what is measured, or by a table, which may name kernels of other plans alone."""
     context, chosen = measured.context, isa.named("portable")
     plan = any_plan(context, measured.options, context.ranges)
-    lowered, _ = packed(context, plan, table_numbers(context, plan.formats))
+    lowered, _ = packed(context, plan, table_parameters(context, plan.formats))
     batching = along_the_batch(lowered.model, measured.feeds[0])
     assert batching is not None
     program = lowering.program(lowered, Seen.of(lowered.model, measured.feeds[0], {}), CpuBackend(chosen), batching)
@@ -127,7 +127,7 @@ def test_the_library_is_timed_and_told(loose: Artifact) -> None:
     assert 0 < told["float_ms"] < 50
     measured = sum(o["measured_us"] for o in told["operators"]) + told["conversions"]["measured_us"]
     assert measured == pytest.approx(1000 * told["measured_ms"])
-    times = Times.from_json(told["times"])
+    times = OpLatencies.from_json(told["times"])
     assert times.target == "cpu"
     assert times.floats.keys() == times.integers.keys() == {"a", "y"}
     assert times.quantize.keys() == times.dequantize.keys() == {"x", "r", "y"}
@@ -144,12 +144,12 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
     def take(nanoseconds: float) -> None:
         found = Profile(nanoseconds, {}, {}, False)
-        monkeypatch.setattr(LibraryClock, "profiles", lambda *_given: (found, found))
+        monkeypatch.setattr(LibraryMeter, "profiles", lambda *_given: (found, found))
 
     built = TargetOutput({}, {"missing": "left out"})
     monkeypatch.setattr(CpuTarget, "build", lambda *_given: built)
-    monkeypatch.setattr(LibraryClock, "measure", never)
-    monkeypatch.setattr(LibraryClock, "latencies", never)
+    monkeypatch.setattr(LibraryMeter, "measure", never)
+    monkeypatch.setattr(LibraryMeter, "latencies", never)
     return take
 
 
@@ -170,9 +170,9 @@ def test_recorded_times_serve_a_tighter_latency(
     loose: Artifact, tmp_path: Path, given: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The choice is that of the recorded times, whatever the machine does now; a miss is told, and counts if strict."""
-    times = Times.from_json(loose.manifest["latency"]["times"])
+    times = OpLatencies.from_json(loose.manifest["latency"]["times"])
     floats, codes = dict.fromkeys(times.floats, 4e6), dict.fromkeys(times.integers, 1e6)
-    fast = Times("a library", floats, codes, {}, {}, target="cpu")
+    fast = OpLatencies("a library", floats, codes, {}, {}, target="cpu")
     monkeypatch.setattr("ptqc.api.fitting_times", lambda *_given: fast)
     given(5e6)
     found = resolve(loose, tmp_path / "out", "6ms@cpu", target="cpu")

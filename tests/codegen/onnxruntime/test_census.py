@@ -5,7 +5,7 @@ import pytest
 from compiling import measure_residual
 
 from ptqc.codegen.onnxruntime.verify import take
-from ptqc.passes.allocate.state import Fitted
+from ptqc.passes.allocate.state import QuantizedModel
 
 KERNELS = {
     "a": "QLinearConv",
@@ -18,18 +18,18 @@ KERNELS = {
 
 
 @pytest.fixture(scope="module")
-def fitted(tmp_path_factory: pytest.TempPathFactory) -> Fitted:
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> QuantizedModel:
     return measure_residual(tmp_path_factory.mktemp("residual"), bits=(4,)).fit()
 
 
-def expected(fitted: Fitted) -> dict[str, tuple[str, str]]:
+def expected(fitted: QuantizedModel) -> dict[str, tuple[str, str]]:
     return {
         name: (kernel.op_type, fitted.exported.renamed[fitted.lowered.codes.get(kernel.output, kernel.output)])
         for name, kernel in fitted.plan.integer.items()
     }
 
 
-def test_all_planned_nodes_are_integer_kernels(fitted: Fitted) -> None:
+def test_all_planned_nodes_are_integer_kernels(fitted: QuantizedModel) -> None:
     census = take(fitted.exported.proto, expected(fitted))
     assert sorted(expected(fitted)) == sorted(KERNELS)
     assert census.missed == {}
@@ -38,14 +38,16 @@ def test_all_planned_nodes_are_integer_kernels(fitted: Fitted) -> None:
     )
 
 
-def test_the_file_is_not_changed(fitted: Fitted) -> None:
+def test_the_file_is_not_changed(fitted: QuantizedModel) -> None:
     before = fitted.exported.data
     take(fitted.exported.proto, expected(fitted))
     assert fitted.exported.data == before
 
 
 @pytest.mark.parametrize(("op_type", "number", "missed"), [("Conv", 1, "b"), ("GlobalAveragePool", 0, "p")])
-def test_a_node_that_computes_in_float_is_missed(fitted: Fitted, op_type: str, number: int, missed: str) -> None:
+def test_a_node_that_computes_in_float_is_missed(
+    fitted: QuantizedModel, op_type: str, number: int, missed: str
+) -> None:
     """An operator without an integer kernel between the codes and the node breaks the pattern."""
     proto = onnx.ModelProto.FromString(fitted.exported.data)
     node = [node for node in proto.graph.node if node.op_type == op_type][number]
@@ -55,7 +57,7 @@ def test_a_node_that_computes_in_float_is_missed(fitted: Fitted, op_type: str, n
     assert take(proto, expected(fitted)).missed == {missed: op_type}
 
 
-def test_a_node_is_held_to_its_own_operator(fitted: Fitted) -> None:
+def test_a_node_is_held_to_its_own_operator(fitted: QuantizedModel) -> None:
     """QLinearConv is an integer kernel, but not of an Add."""
     wrong = {**expected(fitted), "a": ("Add", expected(fitted)["a"][1])}
     assert take(fitted.exported.proto, wrong).missed == {"a": "QLinearConv"}

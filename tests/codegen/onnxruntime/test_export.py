@@ -26,9 +26,9 @@ from ptqc.codegen.onnxruntime.unpack_functions import DOMAIN
 from ptqc.execution.onnxruntime import Feeds, Runner
 from ptqc.formats import FLOAT16, FLOAT32, Format, Integer
 from ptqc.ir import reference
-from ptqc.ir.quantized_weight import TunedNumbers
+from ptqc.ir.quantized_weight import QuantizedParameters
 from ptqc.passes.allocate.lower import Lower
-from ptqc.passes.quantize.phases import Numbered
+from ptqc.passes.quantize.phases import PlanWithParameters
 
 pytestmark = pytest.mark.processor
 
@@ -299,6 +299,6 @@ def test_what_values_are_called_in_the_file() -> None:
 def test_biases_of_new_layers_are_packed() -> None:
     model = parse(RESIDUAL, **CONSTANTS)
     made = quantized(model, samples(2, 3, 8, 8), forms=Integer(4))
-    tuned = TunedNumbers(made.tuned.weights, {**made.tuned.biases, "e": noise(4, seed=8)})
-    changed = Quantized(model, made.plan, tuned, Lower().apply(Numbered(model, made.plan, tuned)).made)
+    tuned = QuantizedParameters(made.tuned.weights, {**made.tuned.biases, "e": noise(4, seed=8)})
+    changed = Quantized(model, made.plan, tuned, Lower().apply(PlanWithParameters(model, made.plan, tuned)).made)
     check(changed, samples(2, 3, 8, 8), 0.03)

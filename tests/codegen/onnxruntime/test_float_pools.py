@@ -16,7 +16,7 @@ from ptqc.codegen.onnxruntime.verify_semantics import Intent
 from ptqc.errors import VerificationError
 from ptqc.execution.onnxruntime import Runner
 from ptqc.ir.lowered import Lowered
-from ptqc.passes.allocate.state import Fitted
+from ptqc.passes.allocate.state import QuantizedModel
 
 # Pools behind a float operator, one after the other; one behind a convolution; and one of an input.
 NETWORK = """g (float[N,8,9,9] x) => (float[N,4] y) {
@@ -49,22 +49,22 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
 
 
 @pytest.fixture(scope="module")
-def fitted(measured: Measured) -> Fitted:
+def fitted(measured: Measured) -> QuantizedModel:
     return measured.fit()
 
 
-def checked(measured: Measured, fitted: Fitted, exported: Exported) -> Verified:
+def checked(measured: Measured, fitted: QuantizedModel, exported: Exported) -> Verified:
     return verify(exported, fitted.lowered, Intent(measured.model, fitted.plan, fitted.tuned), measured.feeds, None)
 
 
-def test_only_the_one_behind_integer_convolutions_is_on_codes(measured: Measured, fitted: Fitted) -> None:
+def test_only_the_one_behind_integer_convolutions_is_on_codes(measured: Measured, fitted: QuantizedModel) -> None:
     assert {"s", "m", "k", "i", "x"} <= fitted.plan.params.keys()
     found = checked(measured, fitted, fitted.exported)
     assert (found.operators["NhwcMaxPool"], found.operators["MaxPool"]) == (1, 3)
     assert found.operators["Max"] == 3
 
 
-def test_codes_that_nothing_reads_are_not_made(fitted: Fitted) -> None:
+def test_codes_that_nothing_reads_are_not_made(fitted: QuantizedModel) -> None:
     graph = fitted.exported.proto.graph
     made = {name for node in graph.node if node.op_type == "QuantizeLinear" for name in node.output}
     read = {name for node in graph.node for name in node.input}
@@ -72,7 +72,7 @@ def test_codes_that_nothing_reads_are_not_made(fitted: Fitted) -> None:
     assert fitted.lowered.codes["s"] not in fitted.exported.renamed
 
 
-def test_the_same_integers(measured: Measured, fitted: Fitted) -> None:
+def test_the_same_integers(measured: Measured, fitted: QuantizedModel) -> None:
     plain = export(fitted.lowered, measured.model, is_fast=False)
     assert {node.op_type for node in plain.proto.graph.node} & {"Max"} == set()
     for feeds in measured.feeds:
@@ -82,13 +82,13 @@ def test_the_same_integers(measured: Measured, fitted: Fitted) -> None:
             np.testing.assert_array_equal(one, other)
 
 
-def codes_of(fitted: Fitted, plain: Exported) -> list[tuple[Exported, list[str]]]:
+def codes_of(fitted: QuantizedModel, plain: Exported) -> list[tuple[Exported, list[str]]]:
     """Both files, each with the names of the codes of the same tensors."""
     tensors = ("m", "k", "i", "a", "q", "d")
     return [(file, [file.renamed[fitted.lowered.codes[t]] for t in tensors]) for file in (plain, fitted.exported)]
 
 
-def test_a_wrong_pool_is_found(measured: Measured, fitted: Fitted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_pool_is_found(measured: Measured, fitted: QuantizedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     right = float_pools._found
 
     def wrong(lowered: Lowered) -> float_pools._Found:

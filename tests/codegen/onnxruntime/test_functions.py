@@ -27,7 +27,7 @@ from ptqc.formats import (
 )
 from ptqc.formats.sparse import PATTERNS
 from ptqc.ir import integer_arithmetic as integer
-from ptqc.ir.quantized_weight import Solution
+from ptqc.ir.quantized_weight import QuantizedWeight
 
 FORMS = [Integer(bits) for bits in range(2, 9)] + [Codebook(bits) for bits in range(2, 5)]
 PAIRS = [VectorCodebook(bits) for bits in range(3, 9)]
@@ -132,7 +132,7 @@ def test_weights(form: Format, shape: tuple[int, ...], axis: int) -> None:
     expected = codes.astype(np.float32) * along(scale, len(shape), axis)
     for as_float in (False, True):
         graph = Graph()
-        made = constants.weight(Solution(form, codes, scale, axis), "w", graph.constant, as_float=as_float)
+        made = constants.weight(QuantizedWeight(form, codes, scale, axis), "w", graph.constant, as_float=as_float)
         call(graph, made)
         (found,) = evaluated(graph, {"w": len(shape)}, made.function)
         np.testing.assert_array_equal(found, expected)
@@ -147,7 +147,7 @@ def test_close_planes_give_the_same(
     if not fits(form, shape, axis):
         return
     monkeypatch.setattr(constants, "LARGE", 8)
-    solution = Solution(form, codes_along(form, shape, axis), np.abs(noise(shape[axis])) + np.float32(0.1), axis)
+    solution = QuantizedWeight(form, codes_along(form, shape, axis), np.abs(noise(shape[axis])) + np.float32(0.1), axis)
     is_full = solution.codes.size % (8 * form.group) == 0
     for as_float in (False, True):
         graph = Graph()
@@ -170,7 +170,7 @@ def test_layers(form: Format, shape: tuple[int, ...], axis: int) -> None:
     scale = scale.astype(np.float32)
     name = graph.constant(step)
     given = constants.Bias(bias, step * scale)
-    made = constants.layer(Solution(form, codes, scale, axis), given, name, ["w", "b"], graph.constant)
+    made = constants.layer(QuantizedWeight(form, codes, scale, axis), given, name, ["w", "b"], graph.constant)
     call(graph, made)
     weight, biases = evaluated(graph, {"w": len(shape), "b": 1}, made.function)
     np.testing.assert_array_equal(weight, codes.astype(np.float32) * along(scale, len(shape), axis))
@@ -183,7 +183,7 @@ def test_palettes(bits: int, shape: tuple[int, ...]) -> None:
     values = noise(2**bits)
     codes = np.resize(np.arange(2**bits)[::-1], shape).astype(np.uint8)
     graph = Graph()
-    made = constants.weight(Solution(Palette(bits), codes, values, 0), "w", graph.constant, as_float=True)
+    made = constants.weight(QuantizedWeight(Palette(bits), codes, values, 0), "w", graph.constant, as_float=True)
     call(graph, made)
     (found,) = evaluated(graph, {"w": len(shape)}, made.function)
     np.testing.assert_array_equal(found, values[codes])
@@ -193,7 +193,7 @@ def test_palettes(bits: int, shape: tuple[int, ...]) -> None:
 def test_every_accepted_opset(opset: int) -> None:
     graph = Graph()
     form, codes = Integer(7), codes_of(Integer(7), (3, 5))
-    made = constants.weight(Solution(form, codes, np.ones(3, np.float32), 0), "w", graph.constant, as_float=True)
+    made = constants.weight(QuantizedWeight(form, codes, np.ones(3, np.float32), 0), "w", graph.constant, as_float=True)
     call(graph, made)
     (found,) = evaluated(graph, {"w": 2}, made.function, opset)
     np.testing.assert_array_equal(found, codes.astype(np.float32))
@@ -212,7 +212,7 @@ def test_a_convolution_becomes_one_integer_kernel(form: Format, groups: int) -> 
     real = graph.real(graph.input(data), X)
     step = graph.nodes[-1].input[1]
     given = constants.Bias(bias, np.float32(X.scale) * scale)
-    made = constants.layer(Solution(form, codes, scale, 0), given, step, ["w", "b"], graph.constant)
+    made = constants.layer(QuantizedWeight(form, codes, scale, 0), given, step, ["w", "b"], graph.constant)
     output = graph.codes(graph.add("Conv", [real, *call(graph, made)], group=groups, pads=[1, 1, 1, 1]), Y)
     found, operators = optimized(graph, output, made.function)
     assert operators - {"Transpose"} == {"QLinearConv"}
@@ -235,9 +235,9 @@ def test_a_product_becomes_one_integer_kernel(op_type: str, quantized: bool, for
     step = graph.nodes[-1].input[1]
     if op_type == "Gemm":
         given = constants.Bias(bias, np.float32(X.scale) * scale)
-        made = constants.layer(Solution(form, codes, scale, 1), given, step, ["w", "b"], graph.constant)
+        made = constants.layer(QuantizedWeight(form, codes, scale, 1), given, step, ["w", "b"], graph.constant)
     else:
-        made = constants.weight(Solution(form, codes, scale, 1), "w", graph.constant, as_float=False)
+        made = constants.weight(QuantizedWeight(form, codes, scale, 1), "w", graph.constant, as_float=False)
     output = graph.add(op_type, [real, *call(graph, made)])
     if quantized:
         output = graph.codes(output, Y)
@@ -256,7 +256,7 @@ def test_a_product_becomes_one_integer_kernel(op_type: str, quantized: bool, for
 def test_a_float_layer_reads_a_folded_constant(form: Format) -> None:
     codes, scale = codes_of(form, (4, 4, 3, 3)), np.full(4, 0.5, np.float32)
     graph = Graph()
-    made = constants.weight(Solution(form, codes, scale, 0), "w", graph.constant, as_float=True)
+    made = constants.weight(QuantizedWeight(form, codes, scale, 0), "w", graph.constant, as_float=True)
     output = graph.add("Conv", [graph.input(noise(1, 4, 7, 7)), *call(graph, made)])
     _, operators = optimized(graph, output, made.function)
     assert operators <= {"Conv", "ReorderOutput", "ReorderInput"}

@@ -21,7 +21,7 @@ from ptqc.execution.onnxruntime import Runner
 from ptqc.ir import integer_arithmetic as integer
 from ptqc.ir.operators import EVERY, OPERATORS, registry
 from ptqc.ir.operators.base import LoweredStep
-from ptqc.passes.allocate.state import Fitted
+from ptqc.passes.allocate.state import QuantizedModel
 
 # A table behind a convolution, one that a Relu follows, and one of which a float operator reads the input, too.
 NETWORK = """g (float[N,3,6,6] x) => (float[N,8] y, float[N,8,6,6] z) {
@@ -53,16 +53,16 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
 
 
 @pytest.fixture(scope="module")
-def fitted(measured: Measured) -> Fitted:
+def fitted(measured: Measured) -> QuantizedModel:
     return measured.fit()
 
 
-def checked(measured: Measured, fitted: Fitted, exported: Exported) -> Verified:
+def checked(measured: Measured, fitted: QuantizedModel, exported: Exported) -> Verified:
     intent = Intent(measured.model, fitted.plan, fitted.tuned)
     return verify(exported, fitted.lowered, intent, measured.feeds, None)
 
 
-def test_they_are_planned_packed_and_verified(measured: Measured, fitted: Fitted) -> None:
+def test_they_are_planned_packed_and_verified(measured: Measured, fitted: QuantizedModel) -> None:
     found = checked(measured, fitted, fitted.exported)
     assert {"b", "d", "f"} <= fitted.plan.integer.keys()
     assert found.operators["GatherElements"] == 3
@@ -71,7 +71,7 @@ def test_they_are_planned_packed_and_verified(measured: Measured, fitted: Fitted
     assert found.operators["DequantizeLinear"] == 1
 
 
-def test_another_batch_and_an_empty_one(fitted: Fitted) -> None:
+def test_another_batch_and_an_empty_one(fitted: QuantizedModel) -> None:
     runner = Runner(fitted.exported.proto)
     for rows in (0, 1, 5):
         assert runner.run({"x": samples(3, 6, 6, count=rows)})["y"].shape == (rows, 8)
@@ -84,7 +84,9 @@ def test_the_tables_of_a_delivered_file_are_found_and_compared(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("far", [2, 40])
-def test_a_wrong_table_is_found(far: int, measured: Measured, fitted: Fitted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_table_is_found(
+    far: int, measured: Measured, fitted: QuantizedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Parity holds, since the file has the same table; what the float operator gives does not agree."""
     right = OPERATORS["Mish"].reference
     assert right is not None
@@ -99,7 +101,7 @@ def test_a_wrong_table_is_found(far: int, measured: Measured, fitted: Fitted, mo
         checked(measured, fitted, exported)
 
 
-def test_without_tables_they_compute_in_float(measured: Measured, fitted: Fitted) -> None:
+def test_without_tables_they_compute_in_float(measured: Measured, fitted: QuantizedModel) -> None:
     operators = {node.op_type for node in export(fitted.lowered, measured.model, is_fast=False).proto.graph.node}
     assert {"Mish", "Softplus"} <= operators
     assert "GatherElements" not in operators

@@ -20,9 +20,9 @@ from ptqc.ir.external import field_bytes, tensor
 from ptqc.ir.integer_arithmetic import accumulator_scale, bias_codes, bits_for
 from ptqc.ir.nodes import constant
 from ptqc.ir.plan import Plan
-from ptqc.ir.quantized_weight import TunedNumbers
+from ptqc.ir.quantized_weight import QuantizedParameters
 from ptqc.passes.allocate.lower import Lower
-from ptqc.passes.quantize.phases import Numbered
+from ptqc.passes.quantize.phases import PlanWithParameters
 
 NAME_LENGTH = 2
 
@@ -66,7 +66,11 @@ def written(measured: Measured, forms: Mapping[str, Format]) -> int:
     """Bytes of the file with these formats."""
     weights = {name: measured.context.solutions[name, form] for name, form in forms.items()}
     biases = {layer.name: bias_of(measured, layer.name) for layer in measured.context.layers}
-    lowered = Lower().apply(Numbered(measured.model, plan_of(measured, forms), TunedNumbers(weights, biases))).made
+    lowered = (
+        Lower()
+        .apply(PlanWithParameters(measured.model, plan_of(measured, forms), QuantizedParameters(weights, biases)))
+        .made
+    )
     return len(export(lowered, measured.model, NAME_LENGTH).data)
 
 

@@ -17,7 +17,7 @@ from ptqc.codegen.onnxruntime.verify import Verified, verify
 from ptqc.codegen.onnxruntime.verify_semantics import Intent
 from ptqc.errors import VerificationError
 from ptqc.ir.lowered import Lowered
-from ptqc.passes.allocate.state import Fitted
+from ptqc.passes.allocate.state import QuantizedModel
 
 pytestmark = pytest.mark.processor
 
@@ -28,13 +28,13 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
 
 
 @pytest.fixture(scope="module")
-def good(measured: Measured) -> Fitted:
+def good(measured: Measured) -> QuantizedModel:
     return measured.fit(14_000)
 
 
 def check(
     measured: Measured,
-    good: Fitted,
+    good: QuantizedModel,
     exported: Exported | None = None,
     lowered: Lowered | None = None,
     limit: int | None = 14_000,
@@ -43,7 +43,7 @@ def check(
     return verify(exported or good.exported, lowered or good.lowered, intent, measured.feeds, limit)
 
 
-def test_a_good_file_passes(measured: Measured, good: Fitted) -> None:
+def test_a_good_file_passes(measured: Measured, good: QuantizedModel) -> None:
     found = check(measured, good)
     assert found.integer_nodes == found.kernels_as_planned == 6
     assert found.kernels_compared == 6
@@ -54,7 +54,7 @@ def test_a_good_file_passes(measured: Measured, good: Fitted) -> None:
     assert "load_seconds" not in found.to_json()
 
 
-def test_a_file_over_the_budget_is_refused(measured: Measured, good: Fitted) -> None:
+def test_a_file_over_the_budget_is_refused(measured: Measured, good: QuantizedModel) -> None:
     with pytest.raises(VerificationError, match="over the budget of 5,000"):
         check(measured, good, limit=5_000)
 
@@ -106,7 +106,7 @@ EXPORT_FAULTS = {
 
 @pytest.mark.parametrize("fault", EXPORT_FAULTS.values(), ids=[name.replace(" ", "-") for name in EXPORT_FAULTS])
 def test_faults_of_the_exporter_are_found(
-    measured: Measured, good: Fitted, fault: Callable[[onnx.GraphProto], None]
+    measured: Measured, good: QuantizedModel, fault: Callable[[onnx.GraphProto], None]
 ) -> None:
     proto = onnx.ModelProto.FromString(good.exported.data)
     fault(proto.graph)
@@ -178,14 +178,16 @@ LOWERING_FAULTS = {
 
 
 @pytest.mark.parametrize("fault", LOWERING_FAULTS.values(), ids=[name.replace(" ", "-") for name in LOWERING_FAULTS])
-def test_faults_of_lowering_are_found(measured: Measured, good: Fitted, fault: Callable[[Lowered], None]) -> None:
+def test_faults_of_lowering_are_found(
+    measured: Measured, good: QuantizedModel, fault: Callable[[Lowered], None]
+) -> None:
     lowered = replace(good.lowered, model=good.lowered.model.clone())
     fault(lowered)
     with pytest.raises(VerificationError, match=r"not what was tuned|what the plan asks"):
         check(measured, good, export(lowered, measured.model), lowered, None)
 
 
-def test_a_copied_graph_without_a_fault_passes(measured: Measured, good: Fitted) -> None:
+def test_a_copied_graph_without_a_fault_passes(measured: Measured, good: QuantizedModel) -> None:
     lowered = replace(good.lowered, model=good.lowered.model.clone())
     assert check(measured, good, export(lowered, measured.model), lowered, None).kernels_as_planned == 6
 
@@ -224,7 +226,7 @@ def test_a_quantized_output_is_compared_with_what_was_rounded(namesake: Measured
 # Files that are not what they should be at all
 
 
-def test_a_layer_that_runs_in_float_is_refused(measured: Measured, good: Fitted) -> None:
+def test_a_layer_that_runs_in_float_is_refused(measured: Measured, good: QuantizedModel) -> None:
     """The plan says integer, the file computes the second convolution from float values."""
     proto = onnx.ModelProto.FromString(good.exported.data)
     conv = _node(proto.graph, "Conv", 1)
@@ -236,21 +238,21 @@ def test_a_layer_that_runs_in_float_is_refused(measured: Measured, good: Fitted)
         check(measured, good, replace(good.exported, proto=proto))
 
 
-def test_a_file_that_breaks_the_rules_is_refused(measured: Measured, good: Fitted) -> None:
+def test_a_file_that_breaks_the_rules_is_refused(measured: Measured, good: QuantizedModel) -> None:
     proto = onnx.ModelProto.FromString(good.exported.data)
     del proto.graph.node[3]
     with pytest.raises(VerificationError, match="does not pass the ONNX checker"):
         check(measured, good, replace(good.exported, proto=proto))
 
 
-def test_a_file_that_does_not_load_is_refused(measured: Measured, good: Fitted) -> None:
+def test_a_file_that_does_not_load_is_refused(measured: Measured, good: QuantizedModel) -> None:
     proto = onnx.ModelProto.FromString(good.exported.data)
     _node(proto.graph, "GlobalAveragePool").op_type = "LpPool"  # lacks its required kernel_shape
     with pytest.raises(VerificationError, match="ONNX"):
         check(measured, good, replace(good.exported, proto=proto))
 
 
-def test_another_output_shape_is_refused(measured: Measured, good: Fitted) -> None:
+def test_another_output_shape_is_refused(measured: Measured, good: QuantizedModel) -> None:
     proto = onnx.ModelProto.FromString(good.exported.data)
     last = next(node for node in proto.graph.node if "y" in node.output)
     last.output[0] = "inner"
@@ -263,7 +265,7 @@ def test_another_output_shape_is_refused(measured: Measured, good: Fitted) -> No
         check(measured, good, replace(good.exported, proto=proto, renamed=renamed))
 
 
-def test_nan_outputs_are_refused(measured: Measured, good: Fitted) -> None:
+def test_nan_outputs_are_refused(measured: Measured, good: QuantizedModel) -> None:
     proto = onnx.ModelProto.FromString(good.exported.data)
     last = next(node for node in proto.graph.node if "y" in node.output)
     last.output[0] = "inner"

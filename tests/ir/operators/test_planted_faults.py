@@ -13,7 +13,7 @@ from ptqc.errors import VerificationError
 from ptqc.ir import reference
 from ptqc.ir.operators import OPERATORS, Trait, registry
 from ptqc.ir.operators.base import LoweredStep, has_float_output
-from ptqc.passes.allocate.state import Fitted
+from ptqc.passes.allocate.state import QuantizedModel
 
 pytestmark = pytest.mark.processor
 
@@ -51,23 +51,23 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
 
 
 @pytest.fixture(scope="module")
-def fitted(measured: Measured) -> Fitted:
+def fitted(measured: Measured) -> QuantizedModel:
     return measured.fit()
 
 
-def test_the_network_has_every_operator_that_has_a_reference(fitted: Fitted) -> None:
+def test_the_network_has_every_operator_that_has_a_reference(fitted: QuantizedModel) -> None:
     found = {(step.node.op_type, has_float_output(step)) for step in reference.steps(fitted.lowered)}
     assert sorted(found) == sorted(COMPUTED)
 
 
-def test_the_network_runs_every_kernel_that_is_named(fitted: Fitted) -> None:
+def test_the_network_runs_every_kernel_that_is_named(fitted: QuantizedModel) -> None:
     kernels = set[str]().union(*(OPERATORS[name].kernels for name in WITH_REFERENCE))
     assert kernels <= set(take(fitted.exported.proto, {}).operators)
 
 
 @pytest.mark.parametrize(("name", "is_float"), COMPUTED)
 def test_a_fault_in_its_reference_is_found(
-    name: str, is_float: bool, measured: Measured, fitted: Fitted, monkeypatch: pytest.MonkeyPatch
+    name: str, is_float: bool, measured: Measured, fitted: QuantizedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Next to the right answer: a code further, or a thousandth of a real value."""
     right = OPERATORS[name].reference

@@ -10,7 +10,7 @@ from ptqc.execution.onnxruntime import Feeds, Runner
 from ptqc.formats import BFLOAT16, rounded_to, to_bfloat16
 from ptqc.losses import OutputLoss
 from ptqc.passes.allocate.choose_activations import ChooseFloatRoundings, _cheapest
-from ptqc.passes.quantize.phases import Assessed, Decided
+from ptqc.passes.quantize.phases import Analysis, Sensitivities
 
 SHARE = 0.25
 # A layer of 3 channels, a depthwise one, and two whose inputs are pairs of channels, the last one behind a pool.
@@ -36,18 +36,18 @@ def model() -> ir.Model:
 
 
 @pytest.fixture(scope="module")
-def measured(model: ir.Model, tmp_path_factory: pytest.TempPathFactory) -> Assessed:
+def measured(model: ir.Model, tmp_path_factory: pytest.TempPathFactory) -> Sensitivities:
     feeds: list[Feeds] = [{"x": noise(1, 3, 8, 8, seed=seed)} for seed in range(28)]
     return measure(model, feeds, tmp_path_factory.mktemp("samples"), (2, 4))
 
 
 @pytest.fixture
-def context(measured: Assessed) -> Decided:
+def context(measured: Sensitivities) -> Analysis:
     """A copy to write on, with nothing quantized."""
-    return Decided.after(measured)
+    return Analysis.after(measured)
 
 
-def loss_by_hand(model: ir.Model, context: Decided) -> float:
+def loss_by_hand(model: ir.Model, context: Analysis) -> float:
     """With d and e rounded in NumPy, each layer computed by ONNX Runtime on its own."""
     batches = list(context.held_back.batches(8))
     real = list(map(Runner(model).run, batches))
@@ -63,7 +63,7 @@ def loss_by_hand(model: ir.Model, context: Decided) -> float:
     return float(np.average(losses, weights=[len(outputs["y"]) for outputs in real]))
 
 
-def test_inputs_of_layers_in_float_are_rounded(model: ir.Model, context: Decided) -> None:
+def test_inputs_of_layers_in_float_are_rounded(model: ir.Model, context: Analysis) -> None:
     """Not that of three channels, whose pairs would be cut, and not that of a depthwise layer."""
     result = ChooseFloatRoundings(BFLOAT16, share=SHARE).apply(context)
     context, notes = result.made, result.notes
@@ -73,7 +73,7 @@ def test_inputs_of_layers_in_float_are_rounded(model: ir.Model, context: Decided
     assert 0 < context.activation_loss < 1e-4
 
 
-def test_what_layers_on_codes_read_is_not(context: Decided) -> None:
+def test_what_layers_on_codes_read_is_not(context: Analysis) -> None:
     context = replace(context, activations=dict(context.ranges))
     result = ChooseFloatRoundings(BFLOAT16, share=SHARE).apply(context)
     context, notes = result.made, result.notes
@@ -84,7 +84,7 @@ def test_what_layers_on_codes_read_is_not(context: Decided) -> None:
     assert set(rounded_to(context.activations)) == {"e"}
 
 
-def test_the_loss_keeps_its_share_of_the_limit(context: Decided) -> None:
+def test_the_loss_keeps_its_share_of_the_limit(context: Analysis) -> None:
     context = ChooseFloatRoundings(BFLOAT16, share=SHARE).apply(context).made
     both = context.activation_loss
     for room, few in ((1.1, 2), (0.9, 1), (1e-6, 0)):
@@ -94,7 +94,7 @@ def test_the_loss_keeps_its_share_of_the_limit(context: Decided) -> None:
         assert context.activation_loss <= room * both
 
 
-def test_of_two_the_one_that_loses_less_for_its_products_is_taken(context: Decided) -> None:
+def test_of_two_the_one_that_loses_less_for_its_products_is_taken(context: Analysis) -> None:
     context = ChooseFloatRoundings(BFLOAT16, share=SHARE).apply(context).made
     limit = 0.9 * context.activation_loss / SHARE
     taken = set()

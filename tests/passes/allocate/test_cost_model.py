@@ -12,7 +12,7 @@ from ptqc.formats import UINT8, QuantParams
 from ptqc.ir.layers import find_layers, find_weights
 from ptqc.ir.plan import Plan
 from ptqc.ir.sites import find_kernels, find_sites
-from ptqc.passes.allocate.cost_model import Network, Times
+from ptqc.passes.allocate.cost_model import Network, OpLatencies
 
 MIXED = """g (float[1,4,8,8] x) => (float[1,4,4,4] y, float[1,4,4,4] z) {
     a = Conv<pads=[1,1,1,1]>(x, w1, b1)
@@ -38,7 +38,7 @@ def mixed() -> Network:
     return Network.of(model, plan_of(model))
 
 
-TIMES = Times(
+TIMES = OpLatencies(
     "a runtime",
     {"a": 100, "p": 10, "y": 100, "z": 1},
     {"a": 30, "p": 5, "y": 40},
@@ -82,13 +82,13 @@ def test_times_scale() -> None:
 
 
 def test_times_are_read_back() -> None:
-    assert Times.from_json(TIMES.to_json()) == TIMES
+    assert OpLatencies.from_json(TIMES.to_json()) == TIMES
 
 
 @pytest.mark.parametrize("document", [{}, {"runtime": "r", "floats": 3}, TIMES.to_json() | {"integers": {"a": "fast"}}])
 def test_what_are_no_times_is_refused(document: dict[str, object]) -> None:
     with pytest.raises(UsageError, match="times of operators cannot be read"):
-        Times.from_json(document)
+        OpLatencies.from_json(document)
 
 
 def test_kernels_that_the_plan_does_not_put_on_integers_are_none() -> None:

@@ -15,7 +15,7 @@ from ptqc.artifact.folder import Artifact
 from ptqc.codegen.targets import choose
 from ptqc.options import CompileOptions
 from ptqc.passes.allocate.activations_in_float import _in_bfloat16
-from ptqc.passes.allocate.state import Job
+from ptqc.passes.allocate.state import CompileState
 from ptqc.tools import sweep
 
 
@@ -93,7 +93,7 @@ def test_auto_is_bfloat16_where_a_library_gains(
     def found(asked: str) -> bool:
         options = CompileOptions.of({"float_layers": asked})
         job = SimpleNamespace(options=options, timed=latency)
-        return _in_bfloat16(cast(Job, job), choose(target, {"cpu": cpu} if target else {}))
+        return _in_bfloat16(cast(CompileState, job), choose(target, {"cpu": cpu} if target else {}))
 
     gains = target == "cpu" and latency is None and present and "bf16" in cpu
     assert (found("auto"), found("bfloat16"), found("float32")) == (gains, True, False)

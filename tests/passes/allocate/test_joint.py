@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from test_latency import TIMES, mixed
+from test_cost_model import TIMES, mixed
 
 from ptqc.formats import FLOAT16, Integer
 from ptqc.passes.allocate.allocation import BYTES, LOSS, Candidate, Problem
@@ -16,7 +16,7 @@ from ptqc.passes.allocate.joint import (
     NANOSECONDS,
     SiteCosts,
     Stored,
-    Weighed,
+    WeightCosts,
     joint_choice,
     weight_choice,
 )
@@ -28,7 +28,7 @@ SITES = {"x": ("x",), "ar": ("ar", "p"), "y": ("y",)}
 NEEDED = {"a": {"x", "ar"}, "y": {"ar", "y"}}
 
 
-def weighed(seed: int) -> Weighed:
+def weighed(seed: int) -> WeightCosts:
     """Codes on integer kernels need other functions and bytes, and two bits of the first weight are refused there."""
     rng = np.random.default_rng(seed)
     real, codes = [], []
@@ -42,7 +42,7 @@ def weighed(seed: int) -> Weighed:
                 needs = (f"L{form.bits}", "domain") if LAYERS[weight] else (f"F{form.bits}", "domain")
                 codes.append(Candidate(weight, form, size * form.bits // 8 + extra, loss, needs))
     once = {name: int(rng.integers(20, 90)) for name in ("F2", "F4", "F16", "L2", "L4", "domain")}
-    return Weighed(Problem(tuple(real), 400, once), Problem(tuple(codes), 430, once), LAYERS)
+    return WeightCosts(Problem(tuple(real), 400, once), Problem(tuple(codes), 430, once), LAYERS)
 
 
 def site_costs(seed: int) -> list[SiteCosts]:

@@ -39,9 +39,9 @@ from ptqc.formats import (
     to_bfloat16,
 )
 from ptqc.ir import reference
-from ptqc.ir.quantized_weight import TunedNumbers
+from ptqc.ir.quantized_weight import QuantizedParameters
 from ptqc.passes.allocate.lower import Lower
-from ptqc.passes.quantize.phases import Numbered
+from ptqc.passes.quantize.phases import PlanWithParameters
 
 pytestmark = pytest.mark.processor
 
@@ -295,8 +295,8 @@ def test_new_biases_are_used() -> None:
     model = parse(RESIDUAL, **CONSTANTS)
     made = quantized(model, samples(2, 3, 8, 8), forms=SEVEN)
     biases: dict[str, np.ndarray] = {"e": noise(4, seed=20), "y": noise(5, seed=21)}
-    tuned = TunedNumbers(made.tuned.weights, {**made.tuned.biases, **biases})
-    changed = Lower().apply(Numbered(model, made.plan, tuned)).made
+    tuned = QuantizedParameters(made.tuned.weights, {**made.tuned.biases, **biases})
+    changed = Lower().apply(PlanWithParameters(model, made.plan, tuned)).made
     found = Runner(changed.model).run(samples(2, 3, 8, 8)[0])["y"]
     expected = parse(
         RESIDUAL.replace("Conv(q, point)", "Conv(q, point, eb)"), **{**CONSTANTS, "hb": biases["y"]}, eb=biases["e"]
@@ -325,8 +325,10 @@ def test_names_of_the_model_are_not_taken() -> None:
         node.output[:] = [text.get(name, name) for name in node.output]
     for kept in ("none", "c/codes", "x"):
         made = quantized(ir.from_proto(proto), samples(2, 6, 8, 8), forms=SEVEN, keep_float=kept.__eq__)
-        made = replace(made, tuned=TunedNumbers(made.tuned.weights, {**made.tuned.biases, "c": noise(6, seed=4)}))
-        made = replace(made, lowered=Lower().apply(Numbered(made.model, made.plan, made.tuned)).made)
+        made = replace(
+            made, tuned=QuantizedParameters(made.tuned.weights, {**made.tuned.biases, "c": noise(6, seed=4)})
+        )
+        made = replace(made, lowered=Lower().apply(PlanWithParameters(made.model, made.plan, made.tuned)).made)
         found = made.run(samples(2, 6, 8, 8)[0])["y"]
         other = parse(graph, w=SMALL["w"], v=SMALL["v"], cb=noise(6, seed=4))
         np.testing.assert_allclose(found, run(other, samples(2, 6, 8, 8)[0])["y"], atol=0.1)

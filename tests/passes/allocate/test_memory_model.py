@@ -3,7 +3,7 @@
 import onnx_ir as ir
 import pytest
 from graphs import noise, parse
-from test_latency import MIXED, plan_of
+from test_cost_model import MIXED, plan_of
 
 from ptqc.passes.allocate.memory_model import END, MemoryModel
 

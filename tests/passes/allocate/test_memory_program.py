@@ -5,11 +5,20 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from test_latency import TIMES, plan_of
+from test_cost_model import TIMES, plan_of
 from test_memory_model import SHAPES, mixed_model
 
 from ptqc.passes.allocate.allocation import LOSS
-from ptqc.passes.allocate.joint import CODES, FLOAT, SiteCosts, StepCosts, Weighed, _largest, joint_choice, with_memory
+from ptqc.passes.allocate.joint import (
+    CODES,
+    FLOAT,
+    SiteCosts,
+    StepCosts,
+    WeightCosts,
+    _largest,
+    joint_choice,
+    with_memory,
+)
 from ptqc.passes.allocate.memory_model import MemoryModel
 from ptqc.solver.integer_program import Goal, JointChoice, NoSelection, solve
 
@@ -25,7 +34,7 @@ def model() -> MemoryModel:
 
 def program_of(model: MemoryModel, losses: dict[str, float]) -> tuple[JointChoice, dict[str, int]]:
     sites = [SiteCosts(name, tensors, losses[name]) for name, tensors in SITES.items()]
-    return with_memory(joint_choice(sites, Weighed(), model.network, TIMES), model, SITE_OF)
+    return with_memory(joint_choice(sites, WeightCosts(), model.network, TIMES), model, SITE_OF)
 
 
 def choices() -> Iterator[dict[str, str]]:

@@ -15,7 +15,7 @@ from ptqc.ir.plan import Plan
 from ptqc.passes.allocate.activations_in_float import in_float
 from ptqc.passes.allocate.fit import HeldBackLoss
 from ptqc.passes.allocate.simplest import Fit, or_simpler, rounded_to_nearest
-from ptqc.passes.allocate.state import Fitted, Job
+from ptqc.passes.allocate.state import CompileState, QuantizedModel
 
 LIMIT = 20_000
 
@@ -25,15 +25,15 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
     return measure_residual(tmp_path_factory.mktemp("simplest"), activations="auto")
 
 
-def job_of(measured: Measured) -> Job:
+def job_of(measured: Measured) -> CompileState:
     budgets = parse_budgets(LIMIT)
-    return Job(measured.prepared, measured.context, measured.options, (), "", budgets, 0.0)
+    return CompileState(measured.prepared, measured.context, measured.options, (), "", budgets, 0.0)
 
 
-def taken(measured: Measured, plan: Plan) -> tuple[Fitted, Fitted, Job]:
+def taken(measured: Measured, plan: Plan) -> tuple[QuantizedModel, QuantizedModel, CompileState]:
     """A plan's file, what is delivered in place of it, and the compile with its activations."""
     job, fitted = job_of(measured), measured.fit(None, plan)
-    fitting = Fit(job.decided, lambda decided: replace(measured, context=decided).fit(LIMIT), in_library=False)
+    fitting = Fit(job.analysis, lambda analysis: replace(measured, context=analysis).fit(LIMIT), in_library=False)
     after, found = or_simpler(job, fitted, fitting)
     return fitted, found, after
 
@@ -56,7 +56,7 @@ def test_a_worse_file_is_not_delivered(measured: Measured) -> None:
     plan = measured.context.undecided.with_formats({w.name: Integer(2) for w in measured.context.weights})
     fitted, found, job = taken(measured, plan)
     assert found is not fitted
-    assert not job.decided.activations
+    assert not job.analysis.activations
     assert [note.step for note in job.notes] == ["never-worse"]
     loss = HeldBackLoss(measured.model, measured.context.held_back, measured.context.kinds)
     simple = rounded_to_nearest(in_float(measured.context), measured.options, LIMIT)

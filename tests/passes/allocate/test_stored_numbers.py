@@ -12,7 +12,7 @@ from ptqc.artifact.folder import Artifact
 from ptqc.formats import Integer
 from ptqc.options import CompileOptions
 from ptqc.passes.allocate import fit as fitting
-from ptqc.passes.allocate.fit import StoredNumbers, fit, reconstruct
+from ptqc.passes.allocate.fit import StoredParameters, fit, reconstruct
 from ptqc.utils.deadline import Deadline
 from ptqc.utils.store import Store
 
@@ -23,7 +23,7 @@ def no_more(*_given: object) -> None:
 
 def test_numbers_come_back_as_they_were(tmp_path: Path) -> None:
     measured = measure_residual(tmp_path, bits=(3, 4, 8))
-    stored = StoredNumbers(Store(tmp_path / "numbers"), "one")
+    stored = StoredParameters(Store(tmp_path / "numbers"), "one")
     fitted = fit(measured.context, measured.options, 9_000, stored=stored)
     found = stored.find(fitted.plan, 2)
     assert found is not None
@@ -43,7 +43,7 @@ def test_numbers_come_back_as_they_were(tmp_path: Path) -> None:
 
 def test_another_plan_run_or_number_of_draws_is_not_found(tmp_path: Path) -> None:
     measured = measure_residual(tmp_path, bits=(3, 4))
-    stored = StoredNumbers(Store(tmp_path / "numbers"), "one")
+    stored = StoredParameters(Store(tmp_path / "numbers"), "one")
     plan = fit(measured.context, measured.options, None, stored=stored).plan
     assert stored.find(plan, 2) is not None
     assert stored.find(plan, 6) is None
@@ -65,7 +65,7 @@ def test_the_same_budget_again_reconstructs_nothing(
 
 def test_what_a_time_limit_may_have_shortened_is_not_kept(tmp_path: Path) -> None:
     measured = measure_residual(tmp_path, bits=(3, 4))
-    stored = StoredNumbers(Store(tmp_path / "numbers"), "one")
+    stored = StoredParameters(Store(tmp_path / "numbers"), "one")
     hurried = replace(measured.context, deadline=Deadline.after(1000, 0))
     plan = fit(hurried, CompileOptions.of({"bits": (3, 4)}), None, stored=stored).plan
     assert stored.find(plan, 2) is None
@@ -73,7 +73,7 @@ def test_what_a_time_limit_may_have_shortened_is_not_kept(tmp_path: Path) -> Non
 
 def test_a_damaged_entry_is_made_anew(tmp_path: Path) -> None:
     measured = measure_residual(tmp_path, bits=(3, 4))
-    stored = StoredNumbers(Store(tmp_path / "numbers"), "one")
+    stored = StoredParameters(Store(tmp_path / "numbers"), "one")
     made = fit(measured.context, measured.options, None, stored=stored)
     (entry,) = (tmp_path / "numbers").glob("*/arrays.safetensors")
     damaged = bytearray(entry.read_bytes())

@@ -17,9 +17,9 @@ from ptqc.ir.channels import ChannelTies, Rule, Shapes
 from ptqc.ir.nodes import initial
 from ptqc.options import CompileOptions
 from ptqc.passes.equalize import equalize_channels
-from ptqc.passes.equalize.equalize_channels import FEWEST, Comparison, Offers, RoundedLosses, SampleLosses, evened
+from ptqc.passes.equalize.equalize_channels import FEWEST, Comparison, Offers, RoundedLosses, SampleLosses, equalized
 from ptqc.passes.equalize.standardize import Standard
-from ptqc.passes.quantize.prepare import HELD_BACK, Prepared, gather, prepare
+from ptqc.passes.quantize.prepare import HELD_BACK, CanonicalModel, gather, prepare
 from ptqc.utils.deadline import NEVER
 from ptqc.utils.progress import SILENT
 from ptqc.utils.store import Store
@@ -35,19 +35,19 @@ def two_layers(factor: float = 40.0) -> onnx.ModelProto:
     return proto(TWO, w=noise(8, 32) * carried, b=noise(32) * carried, v=noise(32, 6, seed=2) / carried[:, None])
 
 
-def prepared(model: onnx.ModelProto, data: object, folder: Path) -> Prepared:
+def prepared(model: onnx.ModelProto, data: object, folder: Path) -> CanonicalModel:
     folder.mkdir(exist_ok=True)
     onnx.save(model, folder / "model.onnx")
     source = read_model(folder / "model.onnx")
     return prepare(source, gather(source, data, folder / "samples", 1000, None, SILENT), SILENT)
 
 
-Prepare = Callable[..., Prepared]
+Prepare = Callable[..., CanonicalModel]
 
 
 @pytest.fixture
 def ready(tmp_path: Path) -> Prepare:
-    def of(model: onnx.ModelProto, count: int = COUNT) -> Prepared:
+    def of(model: onnx.ModelProto, count: int = COUNT) -> CanonicalModel:
         return prepared(model, {"x": noise(count, 8, seed=3)}, tmp_path)
 
     return of
@@ -58,14 +58,14 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "cache")
 
 
-def run(given: Prepared, store: Store, **options: object) -> Prepared:
-    return evened(given, CompileOptions.of(options), store, NEVER, SILENT)
+def run(given: CanonicalModel, store: Store, **options: object) -> CanonicalModel:
+    return equalized(given, CompileOptions.of(options), store, NEVER, SILENT)
 
 
 def test_a_channel_that_decides_the_range_is_scaled(ready: Prepare, store: Store) -> None:
     given = ready(two_layers())
     found = run(given, store)
-    assert found.evened != given.evened == ""
+    assert found.equalized != given.equalized == ""
     assert found.notes[-1].step == "scale-channels"
     losses = RoundedLosses(given.model, given.tuning, given.held_back, "auto")
     assert losses.of(found.model).activations.mean() < 0.3 * losses.of(given.model).activations.mean()
@@ -93,7 +93,7 @@ def test_what_does_not_pay_is_undone_with_a_note(ready: Prepare, store: Store, m
     found = run(given, store)
     assert ir.to_proto(found.model).SerializeToString() == before
     assert "undone" in found.notes[-1].message
-    assert found.evened == ""
+    assert found.equalized == ""
 
 
 def test_a_rotation_pays_where_weights_bear_it(ready: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,12 +111,12 @@ def test_a_rotation_pays_where_weights_bear_it(ready: Prepare, monkeypatch: pyte
     monkeypatch.setattr(RoundedLosses, "of", lambda self, x: replace(rounded(self, x), weights=zeros))
     offers = Offers(given, losses, 0)
     offers.rotate()
-    assert offers.prepared.evened
+    assert offers.prepared.equalized
     assert offers.prepared.notes[-1].step == "rotate"
     assert losses.of(offers.prepared.model).activations.mean() < 0.3 * losses.of(given.model).activations.mean()
 
 
-def constants(given: Prepared) -> dict[str, bytes]:
+def constants(given: CanonicalModel) -> dict[str, bytes]:
     return {name: initial(given.model, name).tobytes() for name in given.model.graph.initializers}
 
 
@@ -128,7 +128,7 @@ def test_what_was_accepted_or_refused_is_not_measured_again(
     first = run(given, store)
     monkeypatch.delattr(equalize_channels, "Offers")
     again = run(given, store)
-    assert (again.evened, again.notes, constants(again)) == (first.evened, first.notes, constants(first))
+    assert (again.equalized, again.notes, constants(again)) == (first.equalized, first.notes, constants(first))
     assert (constants(again) == constants(given)) == (factor == 1)
 
 
@@ -168,7 +168,7 @@ def test_outliers_that_were_planted_into_a_decoder_are_recovered(
     )
     losses = RoundedLosses(plain.model, plain.tuning[:16], plain.held_back, "auto")
     found = run(planted, store)
-    assert found.evened
+    assert found.equalized
     assert losses.of(found.model).activations.mean() <= 1.1 * losses.of(plain.model).activations.mean()
 
 
@@ -222,7 +222,7 @@ def test_a_table_whose_columns_differ_is_standardized_and_that_is_not_measured_a
     given = prepared(model, {"x": x}, tmp_path)
     found = run(given, store, activations=activations)
     assert [node.op_type for node in found.model.graph][:2] == ["Sub", "Mul"]
-    assert found.evened
+    assert found.equalized
     assert [note.step for note in found.notes[len(given.notes) :]][:2] == ["standardize"] * 2
     losses = RoundedLosses(given.model, given.tuning, given.held_back, "auto")
     before, after = losses.of(given.model), losses.of(found.model)
@@ -230,7 +230,7 @@ def test_a_table_whose_columns_differ_is_standardized_and_that_is_not_measured_a
     assert after.activations.mean() < 0.1 * before.activations.mean()
     monkeypatch.delattr(equalize_channels, "Offers")
     again = run(given, store, activations=activations)
-    assert (again.evened, again.notes, constants(again)) == (found.evened, found.notes, constants(found))
+    assert (again.equalized, again.notes, constants(again)) == (found.equalized, found.notes, constants(found))
     assert len(again.model.graph) == len(found.model.graph)
 
 
@@ -245,7 +245,7 @@ def test_standardizing_that_does_not_pay_is_undone(
     assert found.model is given.model
     assert "undone" in found.notes[-1].message
     again = run(given, store, activations="float")
-    assert (again.evened, again.notes, constants(again)) == ("", found.notes, constants(given))
+    assert (again.equalized, again.notes, constants(again)) == ("", found.notes, constants(given))
 
 
 def test_weights_that_gain_are_enough_where_activations_lose_nothing() -> None:

@@ -45,7 +45,7 @@ def test_the_network_computes_the_same_and_loses_less(tmp_path: Path) -> None:
         (before,), (after,) = (Runner(model).run(feeds).values() for model in (prepared.model, ordered.model))
         assert np.allclose(before, after, atol=1e-5)
     again = ordered_for_pruning(prepared, PRUNED, SILENT)
-    assert again.evened == ordered.evened != prepared.evened
+    assert again.equalized == ordered.equalized != prepared.equalized
 
 
 def test_nothing_is_ordered_unless_weights_are_pruned(tmp_path: Path) -> None:

@@ -16,14 +16,14 @@ from ptqc.notes import Note
 from ptqc.passes.base import Result
 from ptqc.passes.equalize.outliers import Remedy
 from ptqc.passes.quantize.choose_splits import ChooseSplits
-from ptqc.passes.quantize.phases import Setting
-from ptqc.passes.quantize.prepare import Prepared
+from ptqc.passes.quantize.phases import AnalysisInput
+from ptqc.passes.quantize.prepare import CanonicalModel
 
 DATA = samples(ROWS, CHANNELS, count=32)
 OPTIONS: dict[str, Any] = {"bits": (4, 7)}
 
 
-def without_splits(whole: Prepared, *_: object) -> Prepared:
+def without_splits(whole: CanonicalModel, *_: object) -> CanonicalModel:
     """In the place of the stage."""
     return whole
 
@@ -90,7 +90,7 @@ def test_without_wide_channels_the_artifact_is_that_of_before(tmp_path: Path, mo
 def test_what_gains_nothing_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Split, and scaled by rows, for no reason, with a limit that leaves everything in float."""
 
-    def everything(_self: ChooseSplits, _given: Setting) -> Result[tuple[Remedy, ...]]:
+    def everything(_self: ChooseSplits, _given: AnalysisInput) -> Result[tuple[Remedy, ...]]:
         several = Remedy("n1", (0,)), Remedy("r1", by_row=True), Remedy("r2", (5, 9)), Remedy("n2", (3,), by_row=True)
         return Result(several, True, (Note(ChooseSplits.name, "n1", "split"),))
 

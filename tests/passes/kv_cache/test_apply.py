@@ -22,7 +22,7 @@ from ptqc.kv_cache.known import FIXED, NAMES, from_json
 from ptqc.options import CacheKind, CompileOptions, KvCache
 from ptqc.passes.allocate.constraints.caches import CacheBudget
 from ptqc.passes.kv_cache.apply import PackedCaches, with_packed_caches
-from ptqc.passes.kv_cache.choose import SeenCaches
+from ptqc.passes.kv_cache.choose import CacheStatistics
 
 tiny_llama = tiny_llama_model.tiny_llama
 CACHE = "g (float[N,2,P,4] past, float[N,2,T,4] x) => (float[N,2,Q,4] present) { present = Concat<axis=2>(past, x) }"
@@ -142,7 +142,7 @@ def test_caches_that_cannot_be_packed_are_refused(
 def test_kinds_are_checked() -> None:
     with pytest.raises(UsageError, match="kv_cache is 'int2'; known: float, float16, int8, int4, bfp4, bfp4-sorted"):
         CompileOptions.of({"kv_cache": "int2"})
-    with pytest.raises(UsageError, match="kv_cache of 'past_key_0' is 'fp8'"):
+    with pytest.raises(UsageError, match="kv_cache of input 'past_key_0' is 'fp8'"):
         CompileOptions.of({"kv_cache": {"past_key_0": "fp8"}})
 
 
@@ -153,7 +153,7 @@ def test_a_budget_takes_the_forms_that_lose_least(llama: ModelSource, tmp_path: 
     found, samples = packed(llama, tmp_path, "float", feeds(4), f"{share}%cache")
     assert found.told is not None
     assert found.told["bytes"] <= 2560 * share // 100 == found.told["limit_bytes"]
-    seen = SeenCaches(model, samples)
+    seen = CacheStatistics(model, samples)
     alone = {
         (cache, name): (0.0, 1280) if form is None else (seen.loss({cache: form}), seen.bytes(cache, form))
         for cache in seen.caches

@@ -18,29 +18,31 @@ from ptqc.execution.onnxruntime import Runner
 from ptqc.notes import Note
 from ptqc.passes.quantize import calibrate
 from ptqc.passes.quantize.calibrate import Calibrate, _Work
-from ptqc.passes.quantize.phases import Observed, Setting
+from ptqc.passes.quantize.phases import AnalysisInput, CalibrationStats
 from ptqc.utils.deadline import NEVER, Deadline
 
 MAGNITUDES = TABLES.replace("Gather(embedding, i)", "Gather(embedding, a)").replace("e =", "a = Abs(i) e =", 1)
 
 
 @pytest.fixture
-def context(tmp_path: Path) -> Setting:
+def context(tmp_path: Path) -> AnalysisInput:
     """Of a model with a table of 50 rows that is indexed by magnitudes, and a sample that asks for another one."""
     model = parse(MAGNITUDES, **TABLE_CONSTANTS)
     feeds = [{"i": np.full((1, 10), index)} for index in (0, -1, 2, 50, 3)]
     samples: Samples = replace(collect(feeds, input_specs(model), tmp_path, 9), batchable=True)
-    return Setting.of(model, samples[1:], samples[:1])
+    return AnalysisInput.of(model, samples[1:], samples[:1])
 
 
-def test_a_sample_that_the_model_refuses_is_told_by_its_number(context: Setting) -> None:
+def test_a_sample_that_the_model_refuses_is_told_by_its_number(context: AnalysisInput) -> None:
     with pytest.raises(
         CalibrationError, match=r"samples\[3\]: the model does not run on 'i' of shape \(1, 10\): .*idx=50"
     ):
         Calibrate().apply(replace(context, model=parse(MAGNITUDES, **TABLE_CONSTANTS)))
 
 
-def test_a_lack_of_memory_is_none_of_the_samples_faults(context: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lack_of_memory_is_none_of_the_samples_faults(
+    context: AnalysisInput, monkeypatch: pytest.MonkeyPatch
+) -> None:
     right = Runner.run
 
     def run(runner: Runner, feeds: dict[str, np.ndarray], outputs: list[str] | None = None) -> dict[str, np.ndarray]:
@@ -57,11 +59,11 @@ LENGTHS = (2, 18, 4, 2, 10, 4, 18, 6)
 PRODUCT = "g (float[N,L,8] x) => (float[N,L,6] y) { r = Relu(x) y = MatMul(r, w) }"
 
 
-def of_lengths(folder: Path, model: ir.Model) -> Setting:
+def of_lengths(folder: Path, model: ir.Model) -> AnalysisInput:
     """Samples of many lengths, of which the longer ones have larger values."""
     feeds = [{"x": noise(1, length, 8, seed=i) * length} for i, length in enumerate(LENGTHS)]
     samples: Samples = replace(collect(feeds, input_specs(model), folder, 9), batchable=True)
-    return Setting.of(model, samples, samples[:2])
+    return AnalysisInput.of(model, samples, samples[:2])
 
 
 def test_every_position_counts_the_same(tmp_path: Path) -> None:
@@ -108,11 +110,11 @@ def test_a_histogram_takes_values_by_the_size_of_samples(tmp_path: Path, monkeyp
     assert asked >= {(positions, positions * 8 // 2) for positions in joined}
 
 
-def calibrated(folder: Path, deadline: Deadline = NEVER) -> tuple[Observed, list[Note]]:
+def calibrated(folder: Path, deadline: Deadline = NEVER) -> tuple[CalibrationStats, list[Note]]:
     model = parse(RESIDUAL, **CONSTANTS)
     feeds = [{"x": noise(1, 3, 8, 8, seed=seed)} for seed in range(24)]
     samples = collect(feeds, input_specs(model), folder, 99)  # one by one
-    context = Setting.of(model, samples[:18], samples[18:], deadline=deadline)
+    context = AnalysisInput.of(model, samples[:18], samples[18:], deadline=deadline)
     result = Calibrate().apply(context)
     return result.made, list(result.notes)
 
@@ -143,7 +145,7 @@ def test_weights_that_are_multiplied_with_the_same_share_their_moments(
     model = parse(ATTENTION, a=noise(8, 6), b=noise(8, 6, seed=1), c=noise(8, 6, seed=2))
     feeds = [{"x": noise(1, 9, 8, seed=i)} for i in range(24)]
     samples: Samples = replace(collect(feeds, input_specs(model), tmp_path, 24), batchable=True)
-    given = Calibrate().apply(Setting.of(model, samples[:16], samples[16:])).made
+    given = Calibrate().apply(AnalysisInput.of(model, samples[:16], samples[16:])).made
     for moments in (given.moments, given.held_moments):
         assert moments["a"] is moments["b"]
         assert moments["a"] is not moments["c"]

@@ -14,7 +14,7 @@ from ptqc.formats import Integer
 from ptqc.notes import Level, is_cut_short
 from ptqc.passes.quantize import moments
 from ptqc.passes.quantize.calibrate import CalibrateInner
-from ptqc.passes.quantize.phases import Observed
+from ptqc.passes.quantize.phases import CalibrationStats
 from ptqc.passes.quantize.solve_weights import SolveWeights
 from ptqc.utils.deadline import Deadline
 
@@ -49,20 +49,20 @@ def mixed(seed: int) -> np.ndarray:
     return noise(4, 3, seed=seed) @ MIXING
 
 
-def context_of(model: ir.Model, feeds: Sequence[Feeds], folder: Path, held: int = 16) -> Observed:
+def context_of(model: ir.Model, feeds: Sequence[Feeds], folder: Path, held: int = 16) -> CalibrationStats:
     samples = collect(feeds, input_specs(model), folder, 10_000)
-    return Observed.of(model, samples[:-held], samples[-held:])
+    return CalibrationStats.of(model, samples[:-held], samples[-held:])
 
 
 @pytest.fixture
-def branches(tmp_path: Path) -> tuple[ir.Model, Observed]:
+def branches(tmp_path: Path) -> tuple[ir.Model, CalibrationStats]:
     """An If of two products, whose samples take the first branch alone."""
     model = parse(IF, w=W, v=V)
     feeds: list[Feeds] = [{"x": mixed(seed), "c": np.array(True)} for seed in range(48)]
     return model, context_of(model, feeds, tmp_path)
 
 
-def test_moments_are_those_of_what_the_branch_reads(branches: tuple[ir.Model, Observed]) -> None:
+def test_moments_are_those_of_what_the_branch_reads(branches: tuple[ir.Model, CalibrationStats]) -> None:
     _, context = branches
     context = CalibrateInner().apply(context).made
     for found, seeds in ((context.moments, range(32)), (context.held_moments, range(32, 48))):
@@ -71,7 +71,7 @@ def test_moments_are_those_of_what_the_branch_reads(branches: tuple[ir.Model, Ob
         np.testing.assert_allclose(found["w"].second(centred=False)[0], rows.T @ rows / len(rows), rtol=1e-3, atol=1e-3)
 
 
-def test_weights_are_fitted_to_what_the_branch_reads(branches: tuple[ir.Model, Observed]) -> None:
+def test_weights_are_fitted_to_what_the_branch_reads(branches: tuple[ir.Model, CalibrationStats]) -> None:
     """Otherwise twice the error is made at the output."""
     _, blind = branches
     observed = CalibrateInner().apply(blind).made
@@ -84,7 +84,7 @@ def test_weights_are_fitted_to_what_the_branch_reads(branches: tuple[ir.Model, O
 
 
 def test_the_weight_of_a_branch_that_no_sample_takes_is_solved_without_data(
-    branches: tuple[ir.Model, Observed],
+    branches: tuple[ir.Model, CalibrationStats],
 ) -> None:
     _, context = branches
     context = CalibrateInner().apply(context).made
@@ -96,7 +96,7 @@ def test_the_weight_of_a_branch_that_no_sample_takes_is_solved_without_data(
     assert context.errors["v", Integer(4)] == pytest.approx(relative, rel=1e-3)
 
 
-def test_a_branch_that_no_sample_takes_is_remarked_on(branches: tuple[ir.Model, Observed]) -> None:
+def test_a_branch_that_no_sample_takes_is_remarked_on(branches: tuple[ir.Model, CalibrationStats]) -> None:
     (note,) = CalibrateInner().apply(branches[1]).notes
     assert (note.subject, note.level) == ("b", Level.WARNING)
     assert "no calibration sample enters the branch" in note.message
@@ -143,7 +143,7 @@ def test_what_grows_from_iteration_to_iteration_is_told(tmp_path: Path) -> None:
     assert context.moments == context.held_moments == {}
 
 
-def test_without_time_few_samples_are_looked_at(branches: tuple[ir.Model, Observed]) -> None:
+def test_without_time_few_samples_are_looked_at(branches: tuple[ir.Model, CalibrationStats]) -> None:
     _, context = branches
     result = CalibrateInner().apply(replace(context, deadline=Deadline(0.0)))
     assert is_cut_short(result.notes)

@@ -19,36 +19,36 @@ from ptqc.passes.equalize.outliers import rewrites
 from ptqc.passes.quantize import choose_splits
 from ptqc.passes.quantize.calibrate import Calibrate
 from ptqc.passes.quantize.choose_splits import ChooseSplits
-from ptqc.passes.quantize.phases import Setting
+from ptqc.passes.quantize.phases import AnalysisInput
 from ptqc.passes.reconstruct.quantized_walk import run_quantized
 from ptqc.passes.runner import run_rewrites
 from ptqc.utils.deadline import Deadline
 
 
-def setting(factor: float, folder: Path, rows: int = ROWS) -> Setting:
+def setting(factor: float, folder: Path, rows: int = ROWS) -> AnalysisInput:
     """Of the planted network, in which channels are so many times as wide."""
     model = ir.from_proto(planted(factor, rows=rows))
     infer_shapes(model)
     feeds = [{"x": x[None]} for x in samples(rows, CHANNELS, count=24)]
     found = replace(collect(feeds, input_specs(model), folder, 100), batchable=True)
-    return Setting.of(model, found[:16], found[16:])
+    return AnalysisInput.of(model, found[:16], found[16:])
 
 
-def tokens_setting(folder: Path, factor: float, channels: float = 1.0) -> Setting:
+def tokens_setting(folder: Path, factor: float, channels: float = 1.0) -> AnalysisInput:
     """Of the network whose tokens, and channels of its input, are so many times as wide."""
     model = ir.from_proto(tokens(channels))
     infer_shapes(model)
     feeds = [{"x": x[None]} for x in token_samples(factor, 24, channels)]
     found = replace(collect(feeds, input_specs(model), folder, 100), batchable=True)
-    return Setting.of(model, found[:16], found[16:])
+    return AnalysisInput.of(model, found[:16], found[16:])
 
 
 @pytest.fixture(scope="module")
-def wide(tmp_path_factory: pytest.TempPathFactory) -> Setting:
+def wide(tmp_path_factory: pytest.TempPathFactory) -> AnalysisInput:
     return setting(300, tmp_path_factory.mktemp("wide"))
 
 
-def losses_of(given: Setting, *tensors: str) -> list[float]:
+def losses_of(given: AnalysisInput, *tensors: str) -> list[float]:
     """With each of these tensors in 8 bits, on the ranges that a compile gives them."""
     ranges, batches = Calibrate().apply(given).made.ranges, list(given.held_back.batches(8))
     real = list(map(Runner(given.model).run, batches))
@@ -57,14 +57,14 @@ def losses_of(given: Setting, *tensors: str) -> list[float]:
     return [float(np.mean([loss(a, b) for a, b in zip(real, found, strict=True)])) for found in several]
 
 
-def test_planted_channels_are_split_off_and_8_bits_then_hold_the_others(wide: Setting) -> None:
+def test_planted_channels_are_split_off_and_8_bits_then_hold_the_others(wide: AnalysisInput) -> None:
     result = applied(ChooseSplits(), wide)
     assert [split.tensor for split in result.made] == ["n1", "n2"]
     assert all(set(WIDE) < set(split.channels) for split in result.made)
     assert all(len(split.channels) == 8 for split in result.made)
     model = wide.model.clone()
     run_rewrites(model, rewrites(result.made), [wide.tuning[0]])
-    split = Setting.of(model, wide.tuning, wide.held_back)
+    split = AnalysisInput.of(model, wide.tuning, wide.held_back)
     before, after = losses_of(wide, "n1", "n2"), losses_of(split, "n1_narrow", "n2_narrow")
     assert all(narrow < whole / 100 for narrow, whole in zip(after, before, strict=True))
     told = [float(note.message.split("8 bits cost ")[1].split("%")[0]) / 100 for note in result.notes]
@@ -80,15 +80,15 @@ def test_nothing_is_measured_where_no_channel_is_wide(
     assert (result.made, result.changed, result.notes) == ((), False, ())
 
 
-def test_what_loses_little_whole_stays_whole(wide: Setting) -> None:
+def test_what_loses_little_whole_stays_whole(wide: AnalysisInput) -> None:
     assert applied(ChooseSplits(limit=1e3), wide).made == ()
 
 
-def test_what_loses_much_without_its_wide_channels_stays_whole(wide: Setting) -> None:
+def test_what_loses_much_without_its_wide_channels_stays_whole(wide: AnalysisInput) -> None:
     assert applied(ChooseSplits(limit=1e-9), wide).made == ()
 
 
-def test_without_time_nothing_is_split_and_that_is_told(wide: Setting) -> None:
+def test_without_time_nothing_is_split_and_that_is_told(wide: AnalysisInput) -> None:
     result = applied(ChooseSplits(), replace(wide, deadline=Deadline(0.0)))
     assert result.made == ()
     assert is_cut_short(result.notes)
@@ -106,7 +106,7 @@ def test_wide_tokens_get_a_scale_for_each_row(tmp_path: Path) -> None:
     assert all("with a scale for each row" in note.message for note in result.notes)
     model = given.model.clone()
     run_rewrites(model, rewrites(result.made), [given.tuning[0]])
-    scaled = Setting.of(model, given.tuning, given.held_back)
+    scaled = AnalysisInput.of(model, given.tuning, given.held_back)
     before, after = losses_of(given, "x", "r1"), losses_of(scaled, "x_rows", "r1_rows")
     assert all(by_row < whole / 100 for by_row, whole in zip(after, before, strict=True))
     told = [float(note.message.split(", and ")[1].split("%")[0]) / 100 for note in result.notes]

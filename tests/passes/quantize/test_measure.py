@@ -23,7 +23,7 @@ from ptqc.passes.quantize import measure as stage
 from ptqc.passes.quantize import measure_sensitivity, solve_weights
 from ptqc.passes.quantize.calibrate import Calibrate
 from ptqc.passes.quantize.measure import recall
-from ptqc.passes.quantize.phases import Decided
+from ptqc.passes.quantize.phases import Analysis
 from ptqc.utils.deadline import Deadline
 from ptqc.utils.progress import SILENT, Lines
 from ptqc.utils.store import Store
@@ -45,7 +45,7 @@ def entry(place: Path, measured: Measured) -> str:
         return measure(measured.prepared, measured.options, Store(place / "cache"), SILENT)[2]
 
 
-def assert_same(one: Decided, other: Decided) -> None:
+def assert_same(one: Analysis, other: Analysis) -> None:
     assert one.ranges == other.ranges
     assert one.activations == other.activations
     assert one.site_losses == other.site_losses

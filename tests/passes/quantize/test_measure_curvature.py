@@ -15,7 +15,7 @@ from ptqc.notes import OUT_OF_TIME, Level
 from ptqc.passes.quantize import measure_curvature
 from ptqc.passes.quantize.measure_curvature import MeasureCurvature
 from ptqc.passes.quantize.measure_sensitivity import MeasureSensitivity, mean_shift
-from ptqc.passes.quantize.phases import Assessed
+from ptqc.passes.quantize.phases import Sensitivities
 from ptqc.utils.deadline import Deadline
 
 pytest.importorskip("torch", reason="torch is not installed: pip install 'ptqc[torch]'")
@@ -48,12 +48,12 @@ def classifier() -> ir.Model:
 
 
 @pytest.fixture(scope="module")
-def classified(tmp_path_factory: pytest.TempPathFactory) -> Assessed:
+def classified(tmp_path_factory: pytest.TempPathFactory) -> Sensitivities:
     feeds: list[Feeds] = [{"x": noise(1, 3, 6, 6, seed=seed)} for seed in range(24)]
     return measured(classifier(), feeds, tmp_path_factory.mktemp("samples"), (2, 4, 7))
 
 
-def test_weights_lose_what_their_channels_do(classified: Assessed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_lose_what_their_channels_do(classified: Sensitivities, monkeypatch: pytest.MonkeyPatch) -> None:
     """½ uᵀ H u with u = J δ of one channel at a time: J by differentiation, H of the divergence, δ by running."""
     monkeypatch.setattr(measure_curvature, "SWEEPS", 60)
     found, graph = MeasureCurvature().apply(classified).made, TorchGraph(classified.model)
@@ -91,7 +91,7 @@ def test_the_last_layer_loses_what_is_measured(tmp_path: Path, monkeypatch: pyte
     assert note.message == f"losses are second-order estimates from {8 * 40} gradients"
 
 
-def test_activations_lose_about_what_is_measured(classified: Assessed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_activations_lose_about_what_is_measured(classified: Sensitivities, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure_curvature, "SWEEPS", 40)
     found = MeasureCurvature().apply(classified).made
     assert found.site_losses.keys() == classified.site_losses.keys()
@@ -99,7 +99,7 @@ def test_activations_lose_about_what_is_measured(classified: Assessed, monkeypat
         assert found.site_losses[name] == pytest.approx(loss, rel=0.35)
 
 
-def test_a_site_that_matters_takes_the_range_that_loses_least(classified: Assessed) -> None:
+def test_a_site_that_matters_takes_the_range_that_loses_least(classified: Sensitivities) -> None:
     right = dict(classified.ranges)
     wide = {name: replace(params, scale=params.scale * 64) for name, params in right.items()}
     others = {name: (params,) for name, params in right.items()}
@@ -119,7 +119,7 @@ def test_rows_of_a_table(tmp_path: Path) -> None:
 
 
 def test_what_torch_cannot_run_is_measured_at_the_outputs(
-    classified: Assessed, monkeypatch: pytest.MonkeyPatch
+    classified: Sensitivities, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(OPERATORS, "Tanh")
     found = MeasureCurvature().apply(classified)
@@ -152,7 +152,7 @@ def test_weights_that_no_gradient_reaches_lose_what_is_usual(tmp_path: Path) -> 
     assert note.message.startswith("no gradient reaches 1 of 2 weights and 1 of 2 activations")
 
 
-def test_without_time_one_sample_says_it_all(classified: Assessed) -> None:
+def test_without_time_one_sample_says_it_all(classified: Sensitivities) -> None:
     found = MeasureCurvature().apply(replace(classified, deadline=Deadline(0.0)))
     assert any(note.step == OUT_OF_TIME and "the gradients of 1 of 8 samples" in note.message for note in found.notes)
     assert found.made.weight_losses.keys() == classified.weight_losses.keys()

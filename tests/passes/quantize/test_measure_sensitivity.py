@@ -28,13 +28,13 @@ from ptqc.passes.quantize.measure_sensitivity import (
     loss_of_noise,
     mean_shift,
 )
-from ptqc.passes.quantize.phases import Assessed, Observed
+from ptqc.passes.quantize.phases import CalibrationStats, Sensitivities
 from ptqc.passes.quantize.solve_weights import SolveWeights, formats_of
 from ptqc.passes.reconstruct.quantized_walk import run_quantized
 from ptqc.utils.deadline import Deadline, Pace
 
 
-def loss_of(model: ir.Model, context: Assessed, outputs: list[dict[str, np.ndarray]]) -> float:
+def loss_of(model: ir.Model, context: Sensitivities, outputs: list[dict[str, np.ndarray]]) -> float:
     """Mean over batches of what the outputs lose against the float model's."""
     real = list(map(Runner(model).run, context.held_back.batches(8)))
     loss = OutputLoss.of(context.kinds, real)
@@ -47,12 +47,12 @@ def residual() -> ir.Model:
 
 
 @pytest.fixture(scope="module")
-def context(residual: ir.Model, tmp_path_factory: pytest.TempPathFactory) -> Assessed:
+def context(residual: ir.Model, tmp_path_factory: pytest.TempPathFactory) -> Sensitivities:
     feeds: list[Feeds] = [{"x": noise(1, 3, 8, 8, seed=seed)} for seed in range(24)]
     return measured(residual, feeds, tmp_path_factory.mktemp("samples"))
 
 
-def test_a_site_alone(residual: ir.Model, context: Assessed) -> None:
+def test_a_site_alone(residual: ir.Model, context: Sensitivities) -> None:
     batches = list(context.held_back.batches(8))
     for site in context.sites:
         if len(site.sources) > 1:
@@ -64,7 +64,7 @@ def test_a_site_alone(residual: ir.Model, context: Assessed) -> None:
 
 @pytest.mark.parametrize(("wider", "is_taken"), [(32, True), (1, False)])
 def test_a_site_that_matters_takes_the_range_that_loses_least(
-    wider: int, is_taken: bool, residual: ir.Model, context: Assessed
+    wider: int, is_taken: bool, residual: ir.Model, context: Sensitivities
 ) -> None:
     right = dict(context.ranges)
     wide = {name: replace(params, scale=params.scale * wider) for name, params in right.items()}
@@ -86,7 +86,7 @@ def test_a_site_that_matters_takes_the_range_that_loses_least(
 
 
 @pytest.mark.parametrize("bits", [2, 4])
-def test_a_layer_alone_with_its_mean_kept(residual: ir.Model, context: Assessed, bits: int) -> None:
+def test_a_layer_alone_with_its_mean_kept(residual: ir.Model, context: Sensitivities, bits: int) -> None:
     batches = list(context.held_back.batches(8))
     for layer in context.layers:
         solution = context.solutions[layer.weight, Integer(bits)]
@@ -127,7 +127,7 @@ def test_a_weight_in_two_roles_is_measured_once(tmp_path: Path) -> None:
         assert context.weight_losses["w", Integer(bits)] == pytest.approx(expected, rel=0.02)
 
 
-def test_losses_never_grow_with_the_bits(context: Assessed) -> None:
+def test_losses_never_grow_with_the_bits(context: Sensitivities) -> None:
     for weight in context.weights:
         losses = [context.weight_losses[weight.name, Integer(bits)] for bits in (2, 3, 4, 8)]
         assert losses == sorted(losses, reverse=True)
@@ -166,7 +166,7 @@ def test_a_loss_is_measured_whatever_the_widths(residual: ir.Model, tmp_path: Pa
         assert narrow > wide > 0
 
 
-def test_a_local_error_that_grew_with_the_bits_counts_no_more(context: Assessed) -> None:
+def test_a_local_error_that_grew_with_the_bits_counts_no_more(context: Sensitivities) -> None:
     name = context.weights[0].name
     errors = {**context.errors, (name, Integer(8)): 2 * context.errors[name, Integer(2)]}
     anchors: dict[Format, float] = {form: context.weight_losses[name, form] for form in (Integer(2), Integer(4))}
@@ -175,7 +175,7 @@ def test_a_local_error_that_grew_with_the_bits_counts_no_more(context: Assessed)
     assert losses == sorted(losses, reverse=True)
 
 
-def test_the_shift_is_what_the_mean_input_loses(residual: ir.Model, context: Assessed) -> None:
+def test_the_shift_is_what_the_mean_input_loses(residual: ir.Model, context: Sensitivities) -> None:
     for layer in context.layers:
         weight = context.solutions[layer.weight, Integer(2)].weight
         delta = layer.matrix(array(residual, layer.weight) - weight)
@@ -226,7 +226,7 @@ def test_tensors_that_are_tied_keep_their_range(tmp_path: Path) -> None:
     assert changed.ranges[tied.name] == wide
 
 
-def test_what_matters_depends_on_the_limit(context: Assessed) -> None:
+def test_what_matters_depends_on_the_limit(context: Sensitivities) -> None:
     name = context.sites[0].name
     right = context.ranges[name]
     wide = replace(right, scale=right.scale * 8)
@@ -249,7 +249,7 @@ def test_a_branch_that_no_sample_takes_loses_like_the_other(tmp_path: Path) -> N
     )
     feeds: list[Feeds] = [{"x": noise(1, 16, seed=seed), "c": np.array(True)} for seed in range(24)]
     samples = collect(feeds, input_specs(model), tmp_path, 10_000)
-    solved = SolveWeights((2, 4)).apply(Observed.of(model, samples[:16], samples[16:])).made
+    solved = SolveWeights((2, 4)).apply(CalibrationStats.of(model, samples[:16], samples[16:])).made
     result = MeasureSensitivity().apply(solved)
     context, notes = result.made, result.notes
     (warning,) = [note for note in notes if note.level == Level.WARNING]
@@ -260,13 +260,13 @@ def test_a_branch_that_no_sample_takes_loses_like_the_other(tmp_path: Path) -> N
         assert 0.2 < other / taken < 5
 
 
-def short(context: Assessed, **changes: object) -> Assessed:
+def short(context: Sensitivities, **changes: object) -> Sensitivities:
     """A copy to measure again."""
     return replace(context, site_losses={}, weight_losses={}, ranges=dict(context.ranges), **changes)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("quantizable", [True, False])
-def test_without_time_losses_follow_the_local_errors(context: Assessed, quantizable: bool) -> None:
+def test_without_time_losses_follow_the_local_errors(context: Sensitivities, quantizable: bool) -> None:
     """Also where not even a site at the input was looked at: a loss of zero would ask for the narrowest weights."""
     late = short(context, deadline=Deadline(0.0), sites=context.sites if quantizable else [])
     result = MeasureSensitivity().apply(late)
@@ -285,7 +285,7 @@ def test_without_time_losses_follow_the_local_errors(context: Assessed, quantiza
     [((4,), True, (), 3), ((4,), False, (), 0), ((2, 4), True, (), 0), ((4,), True, ("w", "point"), 1)],
 )
 def test_weights_of_large_models_that_can_take_one_format_are_hardly_measured(
-    context: Assessed,
+    context: Sensitivities,
     monkeypatch: pytest.MonkeyPatch,
     bits: tuple[int, ...],
     is_large: bool,
@@ -310,7 +310,7 @@ def test_weights_of_large_models_that_can_take_one_format_are_hardly_measured(
     assert [note.message[: len(told[0])] for note in result.notes] == told
 
 
-def test_with_little_time_few_samples_do(context: Assessed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_little_time_few_samples_do(context: Sensitivities, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Pace, "part", lambda _: 0.5)
     runs: list[int | None] = []
     run = Suffix.run
@@ -321,7 +321,7 @@ def test_with_little_time_few_samples_do(context: Assessed, monkeypatch: pytest.
     assert rough.weight_losses.keys() == context.weight_losses.keys()
 
 
-def test_the_pace_knows_how_much_there_is_to_do(context: Assessed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pace_knows_how_much_there_is_to_do(context: Sensitivities, monkeypatch: pytest.MonkeyPatch) -> None:
     paces: list[Pace] = []
     init = Pace.__init__
     monkeypatch.setattr(Pace, "__init__", lambda self, *given: paces.append(self) or init(self, *given))
@@ -385,7 +385,7 @@ def test_the_loss_of_an_error_depends_on_the_outputs() -> None:
     assert losses[1] > 3 * losses[0] > 0
 
 
-def test_too_few_measured_weights_are_no_ground_for_a_file(context: Assessed) -> None:
+def test_too_few_measured_weights_are_no_ground_for_a_file(context: Sensitivities) -> None:
     late = replace(context, deadline=Deadline(0.0))
     with pytest.raises(TimeTooShort, match=r"measure what 0 of \d weights lose") as raised:
         MeasureSensitivity(floor=0.1).apply(late)

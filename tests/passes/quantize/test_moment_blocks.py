@@ -13,7 +13,7 @@ from ptqc.ir import external
 from ptqc.passes.quantize import moment_stream
 from ptqc.passes.quantize.calibrate import Calibrate
 from ptqc.passes.quantize.moment_stream import blocks_of
-from ptqc.passes.quantize.phases import Observed, Setting
+from ptqc.passes.quantize.phases import AnalysisInput, CalibrationStats
 from ptqc.passes.quantize.solve_weights import SolveWeights
 from ptqc.utils.deadline import Deadline
 
@@ -23,12 +23,12 @@ GRAPH = """g (float[N,L,12] x) => (float[N,L,6] y) {
 }"""
 
 
-def setting(folder: Path) -> Setting:
+def setting(folder: Path) -> AnalysisInput:
     """u is read by two layers, one before and one behind that of v."""
     model = parse(GRAPH, u=noise(12, 20), v=noise(20, 12, seed=1), w=noise(20, 6, seed=2))
     feeds = [{"x": noise(1, 9, 12, seed=i)} for i in range(40)]
     samples: Samples = replace(collect(feeds, input_specs(model), folder, 40), batchable=True)
-    return Setting.of(model, samples[8:], samples[:8])
+    return AnalysisInput.of(model, samples[8:], samples[:8])
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_a_block_has_at_least_one_weight_and_at_most_its_bytes(tmp_path: Path, m
     assert blocks_of(given) == [("u",), ("v",), ("w",)]
 
 
-def observed(folder: Path) -> Observed:
+def observed(folder: Path) -> CalibrationStats:
     return Calibrate("minmax").apply(setting(folder)).made
 
 
@@ -81,7 +81,7 @@ def test_weights_are_solved_block_by_block(tmp_path: Path, monkeypatch: pytest.M
     given, held = observed(tmp_path / "blocks"), list[set[str]]()
     right = moment_stream.LaterMoments.observe
 
-    def observe(self: moment_stream.LaterMoments, names: list[str], seen: Observed, deadline: Deadline) -> bool:
+    def observe(self: moment_stream.LaterMoments, names: list[str], seen: CalibrationStats, deadline: Deadline) -> bool:
         found = right(self, names, seen, deadline)
         held.append({name for name, moments in seen.moments.items() if moments.gram.size})
         return found
@@ -123,7 +123,7 @@ SHARED = """g (float[N,L,12] x) => (float[N,L,6] y) {
 
 def test_moments_that_weights_share_count_once_in_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
     model = parse(SHARED, u=noise(12, 20), v=noise(12, 20, seed=1), w=noise(20, 6, seed=2))
-    given = Setting.of(model, [], [])  # type: ignore[arg-type]
+    given = AnalysisInput.of(model, [], [])  # type: ignore[arg-type]
     monkeypatch.setattr(moment_stream, "BLOCK_BYTES", 2 * 4 * 12**2)
     assert blocks_of(given) == [("u", "v"), ("w",)]
     monkeypatch.setattr(moment_stream, "BLOCK_BYTES", 2 * 4 * (12**2 + 20**2))

@@ -15,7 +15,7 @@ from ptqc.ir import external
 from ptqc.passes.quantize import moment_stream
 from ptqc.passes.quantize.calibrate import Calibrate
 from ptqc.passes.quantize.moment_stream import MomentStream
-from ptqc.passes.quantize.phases import Observed, Setting
+from ptqc.passes.quantize.phases import AnalysisInput, CalibrationStats
 from ptqc.passes.quantize.solve_weights import SolveWeights
 from ptqc.utils.deadline import Deadline
 
@@ -26,14 +26,14 @@ GRAPH = """g (float[N,L,12] x) => (float[N,L,6] y) {
 }"""
 
 
-def setting(folder: Path) -> Setting:
+def setting(folder: Path) -> AnalysisInput:
     model = parse(GRAPH, u=noise(12, 20), v=noise(20, 12, seed=1), w=noise(20, 6, seed=2), t=noise(12, 20, seed=3))
     feeds = [{"x": noise(1, 9, 12, seed=i)} for i in range(40)]
     samples: Samples = replace(collect(feeds, input_specs(model), folder, 40), batchable=True)
-    return replace(Setting.of(model, samples[8:], samples[:8]), sites=())
+    return replace(AnalysisInput.of(model, samples[8:], samples[:8]), sites=())
 
 
-def observed(folder: Path) -> Observed:
+def observed(folder: Path) -> CalibrationStats:
     return Calibrate("minmax").apply(setting(folder)).made
 
 
@@ -115,7 +115,7 @@ def test_a_sample_that_the_model_refuses_is_named(tmp_path: Path) -> None:
     model = parse(graph, k=np.array([1, 10, 4]), w=noise(4, 3))
     feeds = [{"x": noise(1, length, 4)} for length in (10, 10, 10, 9, 10, 10)]
     samples = collect(feeds, input_specs(model), tmp_path, 6)
-    given = Calibrate().apply(replace(Setting.of(model, samples[:5], samples[5:]), sites=())).made
+    given = Calibrate().apply(replace(AnalysisInput.of(model, samples[:5], samples[5:]), sites=())).made
     assert given.later is not None
     with pytest.raises(CalibrationError, match=r"samples\[3\]"):
         given.later.observe(["w"], given, Deadline())

@@ -14,7 +14,7 @@ from ptqc.execution.onnxruntime import Runner
 from ptqc.frontend import read_model
 from ptqc.notes import Level
 from ptqc.passes.dump import Dump
-from ptqc.passes.quantize.prepare import HELD_BACK, Prepared, gather, prepare
+from ptqc.passes.quantize.prepare import HELD_BACK, CanonicalModel, gather, prepare
 from ptqc.utils.progress import SILENT
 
 NORMALIZED = """g (float[N,3,8,8] x) => (float[N,4,8,8] y) {
@@ -24,7 +24,7 @@ NORMALIZED = """g (float[N,3,8,8] x) => (float[N,4,8,8] y) {
 }"""
 
 
-def prepared(model: onnx.ModelProto, data: object, folder: Path, dump: Path | None = None) -> Prepared:
+def prepared(model: onnx.ModelProto, data: object, folder: Path, dump: Path | None = None) -> CanonicalModel:
     onnx.save(model, folder / "model.onnx")
     source = read_model(folder / "model.onnx")
     return prepare(source, gather(source, data, folder / "samples", 64, None, SILENT), SILENT, Dump(dump))
@@ -87,7 +87,7 @@ def test_the_limit_of_samples_is_kept(tmp_path: Path) -> None:
     assert len(prepared(residual(), samples(3, 8, 8, count=70), tmp_path).samples) == 64
 
 
-def warnings_of(found: Prepared) -> list[str]:
+def warnings_of(found: CanonicalModel) -> list[str]:
     return [note.message for note in found.notes if note.step == "calibration" and note.level == Level.WARNING]
 
 

@@ -15,17 +15,17 @@ from ptqc.ir.layers import Weight, find_layers, find_weights
 from ptqc.ir.quantized_weight import Candidates
 from ptqc.passes.quantize import gptq, moments, solve_weights
 from ptqc.passes.quantize.moments import Moments
-from ptqc.passes.quantize.phases import Observed, Solved
+from ptqc.passes.quantize.phases import CalibrationStats, WeightCandidates
 from ptqc.passes.quantize.solve_weights import NO_CACHE, CandidateCache, SolveWeights, direct, suited
 from ptqc.utils.deadline import Pace
 
 NO_SAMPLES: list[None] = []
 
 
-def measured(model: ir.Model) -> Observed:
+def measured(model: ir.Model) -> CalibrationStats:
     """A setting with random moments for every layer."""
     layers = find_layers(model)
-    context = Observed(model, layers, find_weights(model, layers), [], [], NO_SAMPLES, NO_SAMPLES)  # type: ignore[arg-type]
+    context = CalibrationStats(model, layers, find_weights(model, layers), [], [], NO_SAMPLES, NO_SAMPLES)  # type: ignore[arg-type]
     for number, weight in enumerate(w for w in context.weights if w.layers):
         layer = weight.layers[0]
         width = int(np.prod(layer.shape)) // layer.channels
@@ -36,17 +36,17 @@ def measured(model: ir.Model) -> Observed:
     return context
 
 
-def solved(model: ir.Model, bits: tuple[int, ...] = (2, 4, 8), cache: CandidateCache = NO_CACHE) -> Solved:
+def solved(model: ir.Model, bits: tuple[int, ...] = (2, 4, 8), cache: CandidateCache = NO_CACHE) -> WeightCandidates:
     """The same, solved."""
     return SolveWeights(bits, cache).apply(measured(model)).made
 
 
 @pytest.fixture(scope="module")
-def tables() -> Solved:
+def tables() -> WeightCandidates:
     return solved(parse(TABLES, **TABLE_CONSTANTS))
 
 
-def test_every_weight_in_every_format(tables: Solved) -> None:
+def test_every_weight_in_every_format(tables: WeightCandidates) -> None:
     found = {(name, str(form)) for name, form in tables.solutions}
     every = {"float32", "float16", "int2", "int4", "int8", "codebook2", "codebook4"}
     pairs = {(layer.weight, f"pairs{bits}") for layer in tables.layers for bits in range(3, 9)}
@@ -55,7 +55,7 @@ def test_every_weight_in_every_format(tables: Solved) -> None:
     assert set(tables.errors) == set(tables.solutions)
 
 
-def test_solutions_have_the_weights_shape_and_come_close(tables: Solved) -> None:
+def test_solutions_have_the_weights_shape_and_come_close(tables: WeightCandidates) -> None:
     for (name, form), solution in tables.solutions.items():
         values = TABLE_CONSTANTS[name]
         assert (solution.form, solution.weight.shape, solution.weight.dtype) == (form, values.shape, np.float32)
@@ -65,7 +65,7 @@ def test_solutions_have_the_weights_shape_and_come_close(tables: Solved) -> None
             np.testing.assert_allclose(solution.weight, values, rtol=1e-3)
 
 
-def test_errors_fall_with_the_bits_and_exact_formats_have_none(tables: Solved) -> None:
+def test_errors_fall_with_the_bits_and_exact_formats_have_none(tables: WeightCandidates) -> None:
     for name in TABLE_CONSTANTS:
         errors = [tables.errors[name, Integer(bits)] for bits in (2, 4, 8)]
         assert errors == sorted(errors, reverse=True)
@@ -73,7 +73,7 @@ def test_errors_fall_with_the_bits_and_exact_formats_have_none(tables: Solved) -
         assert name == "mask" or errors[-1] > 0
 
 
-def test_errors_of_layers_are_those_of_their_outputs_on_held_back_columns(tables: Solved) -> None:
+def test_errors_of_layers_are_those_of_their_outputs_on_held_back_columns(tables: WeightCandidates) -> None:
     (layer,) = (layer for layer in tables.layers if layer.weight == "m")
     held = measured(parse(TABLES, **TABLE_CONSTANTS)).held_moments["m"].second(centred=False)
     matrix = layer.matrix(TABLE_CONSTANTS["m"])
@@ -174,7 +174,7 @@ def test_each_weight_for_itself_only_where_there_is_little_data(
     assert kinds == tried
 
 
-def test_only_the_means_of_the_moments_stay(tables: Solved) -> None:
+def test_only_the_means_of_the_moments_stay(tables: WeightCandidates) -> None:
     assert not tables.held_moments
     assert tables.moments["m"].gram.size == 0
     np.testing.assert_array_equal(

@@ -13,34 +13,34 @@ from ptqc.execution.onnxruntime import Feeds, Runner
 from ptqc.execution.walk import Slicer
 from ptqc.formats import Format
 from ptqc.ir.plan import Plan
-from ptqc.ir.quantized_weight import TunedNumbers
+from ptqc.ir.quantized_weight import QuantizedParameters
 from ptqc.passes.quantize.calibrate import Calibrate
-from ptqc.passes.quantize.phases import Decided, Setting
+from ptqc.passes.quantize.phases import Analysis, AnalysisInput
 from ptqc.passes.quantize.solve_weights import SolveWeights
 from ptqc.passes.reconstruct.quantized_walk import run_quantized
 
 
-def measured(model: ir.Model, folder: Path, feeds: list[Feeds], held: int = 8) -> Decided:
+def measured(model: ir.Model, folder: Path, feeds: list[Feeds], held: int = 8) -> Analysis:
     """Ranges, moments and candidates from the feeds; the last ones are held back."""
     samples: Samples = replace(collect(feeds, input_specs(model), folder, 10_000), batchable=True)
-    observed = Calibrate().apply(Setting.of(model, samples[:-held], samples[-held:])).made
-    return Decided.after(SolveWeights((2, 3, 4, 8)).apply(observed).made)
+    observed = Calibrate().apply(AnalysisInput.of(model, samples[:-held], samples[-held:])).made
+    return Analysis.after(SolveWeights((2, 3, 4, 8)).apply(observed).made)
 
 
-def plan_of(context: Decided, form: Format | dict[str, Format], quantize: bool = True) -> Plan:
+def plan_of(context: Analysis, form: Format | dict[str, Format], quantize: bool = True) -> Plan:
     formats = {w.name: form if isinstance(form, Format) else form[w.name] for w in context.weights}
     roles = (tuple(context.layers), tuple(context.weights), tuple(context.kernels), tuple(context.sites))
     return Plan(*roles, dict(context.ranges) if quantize else {}, formats)
 
 
-def table(context: Decided, plan: Plan, model: ir.Model) -> TunedNumbers:
+def table(context: Analysis, plan: Plan, model: ir.Model) -> QuantizedParameters:
     """The numbers that a plan has before reconstruction."""
     weights = {name: context.solutions[name, form] for name, form in plan.formats.items()}
     biases = {layer.name: array(model, layer.bias) if layer.bias else None for layer in plan.layers}
-    return TunedNumbers(weights, biases)
+    return QuantizedParameters(weights, biases)
 
 
-def outputs(model: ir.Model, plan: Plan, tuned: TunedNumbers, feeds: list[Feeds]) -> list[dict[str, np.ndarray]]:
+def outputs(model: ir.Model, plan: Plan, tuned: QuantizedParameters, feeds: list[Feeds]) -> list[dict[str, np.ndarray]]:
     """Of the float graph with rounded activations, these weights, and these biases as additions behind the layers."""
     copy = model.clone()
     for node in list(copy.graph):
@@ -57,7 +57,7 @@ def outputs(model: ir.Model, plan: Plan, tuned: TunedNumbers, feeds: list[Feeds]
     return run_quantized(Slicer(copy), feeds, params, {name: s.weight for name, s in tuned.weights.items()})
 
 
-def error(model: ir.Model, plan: Plan, tuned: TunedNumbers, feeds: list[Feeds]) -> float:
+def error(model: ir.Model, plan: Plan, tuned: QuantizedParameters, feeds: list[Feeds]) -> float:
     real = list(map(Runner(model).run, feeds))
     found = outputs(model, plan, tuned, feeds)
     power = sum(float(np.square(a["y"]).sum()) for a in real)

@@ -3,7 +3,7 @@ import pytest
 from graphs import noise
 
 from ptqc.formats import Codebook, Integer, Scaled, VectorCodebook
-from ptqc.ir.quantized_weight import Solution
+from ptqc.ir.quantized_weight import QuantizedWeight
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -12,8 +12,8 @@ from ptqc.passes.reconstruct.gradients import LatentCodes, LatentPairs, latent  
 FORMATS = [Integer(2), Integer(3), Integer(4), Integer(8), Codebook(3)]
 
 
-def solution(weight: np.ndarray, form: Scaled, axis: int) -> Solution:
-    return Solution(form, *form.rounded(weight, axis), axis)
+def solution(weight: np.ndarray, form: Scaled, axis: int) -> QuantizedWeight:
+    return QuantizedWeight(form, *form.rounded(weight, axis), axis)
 
 
 @pytest.mark.parametrize("axis", [0, 1])
@@ -48,7 +48,7 @@ def test_gradients_pass_the_rounding() -> None:
     np.testing.assert_array_equal(found.position.grad.numpy(), noise(4, 7, seed=1))
 
 
-def in_pairs(weight: np.ndarray) -> Solution:
+def in_pairs(weight: np.ndarray) -> QuantizedWeight:
     return solution(weight, VectorCodebook(4), 0)
 
 

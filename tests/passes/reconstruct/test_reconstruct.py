@@ -22,9 +22,9 @@ from ptqc.formats import FLOAT16, Codebook, Format, Integer, Palette, Scaled
 from ptqc.ir import external
 from ptqc.ir.layers import Layer, find_layers
 from ptqc.ir.nodes import replace_constant, set_constant
-from ptqc.ir.quantized_weight import Solution, TunedNumbers
+from ptqc.ir.quantized_weight import QuantizedParameters, QuantizedWeight
 from ptqc.passes.quantize import gptq
-from ptqc.passes.quantize.phases import Decided, Planned
+from ptqc.passes.quantize.phases import Analysis, AnalyzedPlan
 from ptqc.passes.reconstruct import reconstruct
 from ptqc.passes.reconstruct.bias_correction import LayerInputs, LayerProblem
 from ptqc.passes.reconstruct.reconstruct import (
@@ -48,7 +48,7 @@ def residual() -> ir.Model:
 
 
 @pytest.fixture(scope="module")
-def context(residual: ir.Model, tmp_path_factory: pytest.TempPathFactory) -> Decided:
+def context(residual: ir.Model, tmp_path_factory: pytest.TempPathFactory) -> Analysis:
     feeds: list[Feeds] = [{"x": noise(1, 3, 8, 8, seed=seed)} for seed in range(40)]
     return measured(residual, tmp_path_factory.mktemp("samples"), feeds)
 
@@ -62,9 +62,9 @@ UNSEEN: list[Feeds] = [{"x": noise(16, 3, 8, 8, seed=1000)}]
 
 @pytest.mark.parametrize("quantize", [True, False])
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
-def test_unseen_outputs_come_closer_to_float(residual: ir.Model, context: Decided, bits: int, quantize: bool) -> None:
+def test_unseen_outputs_come_closer_to_float(residual: ir.Model, context: Analysis, bits: int, quantize: bool) -> None:
     plan = plan_of(context, Integer(bits), quantize)
-    tuned = Reconstruct().apply(Planned(context, plan)).made
+    tuned = Reconstruct().apply(AnalyzedPlan(context, plan)).made
     before, after = (error(residual, plan, t, UNSEEN) for t in (table(context, plan, residual), tuned))
     assert after < (0.7 if bits < 8 else 1.5) * before
     assert bits > 2 or tuned.biases["e"] is not None  # a layer that had none
@@ -73,9 +73,9 @@ def test_unseen_outputs_come_closer_to_float(residual: ir.Model, context: Decide
         assert solution.codes.shape == array(residual, name).shape
 
 
-def test_the_same_numbers_every_time(context: Decided) -> None:
+def test_the_same_numbers_every_time(context: Analysis) -> None:
     plan = plan_of(context, Integer(3))
-    first, second = (Reconstruct().apply(Planned(context, plan)).made for _ in range(2))
+    first, second = (Reconstruct().apply(AnalyzedPlan(context, plan)).made for _ in range(2))
     for name, solution in first.weights.items():
         np.testing.assert_array_equal(solution.codes, second.weights[name].codes)
         np.testing.assert_array_equal(solution.scale, second.weights[name].scale)
@@ -83,10 +83,10 @@ def test_the_same_numbers_every_time(context: Decided) -> None:
         np.testing.assert_array_equal(bias, second.biases[name])
 
 
-def test_the_mean_of_every_channel_is_kept(residual: ir.Model, context: Decided) -> None:
+def test_the_mean_of_every_channel_is_kept(residual: ir.Model, context: Analysis) -> None:
     """On what was tuned on, with all columns looked at, unless the bias was better left alone."""
     plan = plan_of(context, Integer(2))
-    tuned = Reconstruct().apply(Planned(context, plan)).made
+    tuned = Reconstruct().apply(AnalyzedPlan(context, plan)).made
     feeds = list(context.tuning.batches(40))
     real = Runner(residual, ["c", "d"]).run(feeds[0])
     copy = parse(RESIDUAL.replace("(float[N, 5] y)", "(float[N, 5] y, float[N, 4, 8, 8] c)"), **CONSTANTS)
@@ -96,9 +96,9 @@ def test_the_mean_of_every_channel_is_kept(residual: ir.Model, context: Decided)
     assert drift.max() < 0.02
 
 
-def test_formats_that_are_exact_keep_the_weights(residual: ir.Model, context: Decided) -> None:
+def test_formats_that_are_exact_keep_the_weights(residual: ir.Model, context: Analysis) -> None:
     plan = plan_of(context, FLOAT16)
-    tuned = Reconstruct().apply(Planned(context, plan)).made
+    tuned = Reconstruct().apply(AnalyzedPlan(context, plan)).made
     for name, solution in tuned.weights.items():
         np.testing.assert_array_equal(solution.codes, array(residual, name).astype(np.float16))
 
@@ -111,17 +111,17 @@ def test_shared_weights_keep_the_numbers_of_all_layers(tmp_path: Path, monkeypat
     feeds: list[Feeds] = [{"x": noise(1, 6, 8, 8, seed=seed)} for seed in range(24)]
     context = measured(model, tmp_path, feeds)
     plan = plan_of(context, Integer(4))
-    tuned = Reconstruct().apply(Planned(context, plan)).made
+    tuned = Reconstruct().apply(AnalyzedPlan(context, plan)).made
     calls = []
     monkeypatch.setattr(LayerProblem, "rounded", lambda made, *_: calls.append(made.layer.name) or tuned.weights["w"])
-    Reconstruct().apply(Planned(context, plan))
+    Reconstruct().apply(AnalyzedPlan(context, plan))
     assert calls == []
     assert dict(tuned.weights) == {"w": context.solutions["w", Integer(4)]}
     assert set(tuned.biases) == {"c", "d", "y"}
     assert error(model, plan, tuned, feeds[-8:]) < 0.1
 
 
-def test_float_outputs_stay_whole_while_the_walk_goes_on(residual: ir.Model, context: Decided) -> None:
+def test_float_outputs_stay_whole_while_the_walk_goes_on(residual: ir.Model, context: Analysis) -> None:
     feeds: list[Feeds] = [{"x": noise(1, 3, 8, 8, seed=seed)} for seed in range(3)]
     layers = {layer.name: layer for layer in context.layers}
     found = list(_float_outputs(Walk(Slicer(residual), feeds), layers, NEVER))
@@ -131,9 +131,9 @@ def test_float_outputs_stay_whole_while_the_walk_goes_on(residual: ir.Model, con
             np.testing.assert_allclose(batch, one[name], rtol=1e-4, atol=1e-5)
 
 
-def test_without_time_the_layers_keep_the_table(residual: ir.Model, context: Decided) -> None:
+def test_without_time_the_layers_keep_the_table(residual: ir.Model, context: Analysis) -> None:
     plan = plan_of(context, Integer(3))
-    (found,) = reconstruct_all(Planned(replace(context, deadline=Deadline(0.0)), plan), [0])
+    (found,) = reconstruct_all(AnalyzedPlan(replace(context, deadline=Deadline(0.0)), plan), [0])
     assert found.kept == len(context.layers)
     for weight in context.weights:
         assert found.weights[weight.name] is context.solutions[weight.name, Integer(3)]
@@ -143,14 +143,14 @@ def test_without_time_the_layers_keep_the_table(residual: ir.Model, context: Dec
 
 
 def test_where_time_ends_between_layers_those_before_are_settled(
-    context: Decided, monkeypatch: pytest.MonkeyPatch
+    context: Analysis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = iter([True, True, *[False] * 10])
     monkeypatch.setattr(Deadline, "leaves", lambda *_: next(answers))
     plan = plan_of(context, Integer(3))
-    (found,) = reconstruct_all(Planned(context, plan), [0])
+    (found,) = reconstruct_all(AnalyzedPlan(context, plan), [0])
     monkeypatch.undo()
-    (whole,) = reconstruct_all(Planned(context, plan), [0])
+    (whole,) = reconstruct_all(AnalyzedPlan(context, plan), [0])
     settled = len(context.layers) - found.kept
     assert 0 < settled < len(context.layers)
     for number, layer in enumerate(context.layers):
@@ -158,11 +158,11 @@ def test_where_time_ends_between_layers_those_before_are_settled(
         assert same or number >= settled
 
 
-def test_draws_together_are_those_alone(context: Decided) -> None:
+def test_draws_together_are_those_alone(context: Analysis) -> None:
     plan = plan_of(context, Integer(3))
-    together = reconstruct_all(Planned(context, plan), [0, 1])
+    together = reconstruct_all(AnalyzedPlan(context, plan), [0, 1])
     for draw, found in enumerate(together):
-        (alone,) = reconstruct_all(Planned(context, plan), [draw])
+        (alone,) = reconstruct_all(AnalyzedPlan(context, plan), [draw])
         for name, solution in alone.weights.items():
             np.testing.assert_array_equal(solution.weight, found.weights[name].weight)
     different = [not np.array_equal(together[0].weights[n].weight, s.weight) for n, s in together[1].weights.items()]
@@ -175,26 +175,26 @@ def test_weights_beyond_memory_are_settled_a_few_outputs_at_a_time(
     """To the same numbers, which are mapped from a file."""
     graph = "g (float[N,24] x) => (float[N,16] y) { a = MatMul(x, u) b = Relu(a) y = MatMul(b, v) }"
     model = parse(graph, u=noise(24, 40), v=noise(40, 16, seed=1))
-    decided = measured(model, tmp_path, [{"x": noise(1, 24, seed=seed)} for seed in range(40)])
-    plan = plan_of(decided, Integer(2), False)
-    (whole,) = reconstruct_all(Planned(decided, plan), [0])
+    analysis = measured(model, tmp_path, [{"x": noise(1, 24, seed=seed)} for seed in range(40)])
+    plan = plan_of(analysis, Integer(2), False)
+    (whole,) = reconstruct_all(AnalyzedPlan(analysis, plan), [0])
     monkeypatch.setattr(external, "IN_MEMORY_LIMIT", 1)
     monkeypatch.setattr(gptq, "NUMBERS", 100)
-    (apart,) = reconstruct_all(Planned(decided, plan), [0])
+    (apart,) = reconstruct_all(AnalyzedPlan(analysis, plan), [0])
     for name, solution in whole.weights.items():
         assert np.array_equal(apart.weights[name].codes, solution.codes)
         assert np.allclose(apart.weights[name].scale, solution.scale, rtol=1e-4)
     assert not all(found.codes.flags.writeable for found in apart.weights.values())
 
 
-def test_values_that_wait_in_files_give_the_same(context: Decided, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_that_wait_in_files_give_the_same(context: Analysis, monkeypatch: pytest.MonkeyPatch) -> None:
     plan, kept = plan_of(context, Integer(3)), list[np.ndarray]()
-    (in_memory,) = reconstruct_all(Planned(context, plan), [0])
+    (in_memory,) = reconstruct_all(AnalyzedPlan(context, plan), [0])
     in_file = store.kept
     monkeypatch.setattr(tensors, "SMALL", 0)
     monkeypatch.setattr(reconstruct, "WALK_MEMORY", 0)
     monkeypatch.setattr(store, "kept", lambda array: kept.append(array) or in_file(array))
-    (in_files,) = reconstruct_all(Planned(context, plan), [0])
+    (in_files,) = reconstruct_all(AnalyzedPlan(context, plan), [0])
     assert len(kept) > len(plan.layers)
     for name, solution in in_memory.weights.items():
         assert np.array_equal(in_files.weights[name].weight, solution.weight)
@@ -213,7 +213,7 @@ def test_more_samples_of_a_depthwise_layer_take_no_more_memory(tmp_path: Path, m
         folder = tmp_path / str(count)
         folder.mkdir()
         context = measured(model, folder, feeds[:count], held=count // 4)
-        planned = Planned(context, plan_of(context, Integer(4)))
+        planned = AnalyzedPlan(context, plan_of(context, Integer(4)))
         tracemalloc.start()
         reconstruct_all(planned, [0])
         peaks.append(tracemalloc.get_traced_memory()[1])
@@ -223,7 +223,7 @@ def test_more_samples_of_a_depthwise_layer_take_no_more_memory(tmp_path: Path, m
 
 @pytest.mark.parametrize("where", [_State, Walk])
 def test_an_error_of_one_walk_is_raised_once_all_ended(
-    where: type, context: Decided, monkeypatch: pytest.MonkeyPatch
+    where: type, context: Analysis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise KeyError("planted")
@@ -231,7 +231,7 @@ def test_an_error_of_one_walk_is_raised_once_all_ended(
     monkeypatch.setattr(where, "solve" if where is _State else "step", fail)
     before = threading.active_count()
     with pytest.raises(KeyError, match="planted"):
-        reconstruct_all(Planned(context, plan_of(context, Integer(3))), [0, 1])
+        reconstruct_all(AnalyzedPlan(context, plan_of(context, Integer(3))), [0, 1])
     waited = time.monotonic() + 10
     while threading.active_count() > before and time.monotonic() < waited:
         time.sleep(0.01)
@@ -244,7 +244,7 @@ def test_tables_and_products_without_bias(tmp_path: Path) -> None:
     context = measured(model, tmp_path, feeds)
     forms = {"embedding": Integer(4), "m": Integer(3), "h": Integer(4), "mask": Palette(1)}
     plan = plan_of(context, forms)
-    tuned = Reconstruct().apply(Planned(context, plan)).made
+    tuned = Reconstruct().apply(AnalyzedPlan(context, plan)).made
     for name in ("embedding", "mask"):
         assert tuned.weights[name] is context.solutions[name, forms[name]]
     assert tuned.biases == {"z": None, "y": None}
@@ -252,12 +252,12 @@ def test_tables_and_products_without_bias(tmp_path: Path) -> None:
 
 
 def test_layers_are_solved_on_the_inputs_that_they_will_see(
-    residual: ir.Model, context: Decided, monkeypatch: pytest.MonkeyPatch
+    residual: ir.Model, context: Analysis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = plan_of(context, Integer(3))
     seen: dict[str, LayerProblem] = {}
     monkeypatch.setattr(LayerProblem, "target", lambda made, *_: seen.setdefault(made.layer.name, made) and made.weight)
-    tuned = Reconstruct().apply(Planned(context, plan)).made
+    tuned = Reconstruct().apply(AnalyzedPlan(context, plan)).made
     assert set(seen) == {layer.name for layer in plan.layers}
     copy = residual.clone()
     names = {layer.input for layer in plan.layers} - {"x"}
@@ -273,22 +273,22 @@ def test_layers_are_solved_on_the_inputs_that_they_will_see(
         assert max(float(np.abs(x).max()) for x in columns) <= reach + scale / 2
 
 
-def test_least_squares_targets_compete(context: Decided, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_least_squares_targets_compete(context: Analysis, monkeypatch: pytest.MonkeyPatch) -> None:
     """At two bits the inputs drift so far that some layer does better with other weights than its own."""
     plan = plan_of(context, Integer(2))
-    tuned = Reconstruct().apply(Planned(context, plan)).made
+    tuned = Reconstruct().apply(AnalyzedPlan(context, plan)).made
     monkeypatch.setattr(LayerProblem, "target", lambda made, *_: made.weight)
-    without = Reconstruct().apply(Planned(context, plan)).made
+    without = Reconstruct().apply(AnalyzedPlan(context, plan)).made
     assert any(not np.array_equal(s.codes, without.weights[name].codes) for name, s in tuned.weights.items())
 
 
 @pytest.mark.parametrize(("bits", "strengths"), [(4, STRENGTHS), (8, GENEROUS_STRENGTHS)])
 def test_each_draw_goes_another_part_of_the_way(
-    bits: int, strengths: tuple[float, ...], context: Decided, monkeypatch: pytest.MonkeyPatch
+    bits: int, strengths: tuple[float, ...], context: Analysis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right, found = LayerProblem.rounded, list[float]()
 
-    def rounded(made: LayerProblem, form: Scaled, strength: float) -> Solution:
+    def rounded(made: LayerProblem, form: Scaled, strength: float) -> QuantizedWeight:
         found.append(strength)
         return right(made, form, strength)
 
@@ -296,7 +296,7 @@ def test_each_draw_goes_another_part_of_the_way(
     plan = plan_of(context, Integer(bits))
     layers, expected = len(plan.layers), list[float]()
     for draw, strength in enumerate((*strengths, strengths[0])):
-        Reconstruct(draw).apply(Planned(context, plan))
+        Reconstruct(draw).apply(AnalyzedPlan(context, plan))
         expected += [strength] * layers
     assert found == expected
     assert max(strengths) == 1.0
@@ -331,7 +331,8 @@ def test_what_16_bits_alone_make_of_it_is_no_fault_of_the_model(tmp_path: Path) 
     context = measured(model, tmp_path, [{"x": 1 + noise(1, 4, seed=seed, scale=0.02)} for seed in range(40)])
     plan = plan_of(context, Integer(8), quantize=False)
     assert (
-        error(model, plan, Reconstruct().apply(Planned(context, plan)).made, [{"x": np.ones((1, 4), np.float32)}]) < 1
+        error(model, plan, Reconstruct().apply(AnalyzedPlan(context, plan)).made, [{"x": np.ones((1, 4), np.float32)}])
+        < 1
     )
 
 
@@ -341,7 +342,7 @@ def test_an_infinity_of_the_quantized_model_is_named(tmp_path: Path) -> None:
     plan = plan_of(context, Integer(8))
     assert "gate" in plan.params  # a code of 0 stands for all that is small
     with pytest.raises(NotFinite, match=r"Reciprocal 'other' is infinite in \d+ of \d+ places"):
-        Reconstruct().apply(Planned(context, plan))
+        Reconstruct().apply(AnalyzedPlan(context, plan))
 
 
 # Filters of powers: narrow ones that have next to nothing in common, and rows of zeros between them.
@@ -360,7 +361,7 @@ def test_what_a_logarithm_is_taken_of_stays_positive(op: str, form: Format, tmp_
     feeds = [{"x": noise(1, 16, seed=seed) @ mixed} for seed in range(40)]
     context = measured(model, tmp_path, feeds)
     plan = plan_of(context, form, quantize=False)
-    for tuned in (table(context, plan, model), *reconstruct_all(Planned(context, plan), [0, 1])):
+    for tuned in (table(context, plan, model), *reconstruct_all(AnalyzedPlan(context, plan), [0, 1])):
         (solution,), (bias,) = tuned.weights.values(), tuned.biases.values()
         assert solution.weight.min() >= 0
         assert bias is None or bias.min() >= 0
@@ -391,11 +392,11 @@ def test_layers_that_see_the_same_share_it_as_long_as_one_is_still_to_be_settled
 
     monkeypatch.setattr(_State, "_drawn", draw)
     monkeypatch.setattr(_State, "_settled", settled)
-    tuned = Reconstruct().apply(Planned(context, plan)).made
+    tuned = Reconstruct().apply(AnalyzedPlan(context, plan)).made
     assert drawn == ["q"]
     assert held == [1, 1, 0]
     monkeypatch.setattr(_State, "_inputs_of", draw)
-    alone = Reconstruct().apply(Planned(context, plan)).made
+    alone = Reconstruct().apply(AnalyzedPlan(context, plan)).made
     assert drawn == ["q", "q", "k", "v"]
     for name, solution in alone.weights.items():
         np.testing.assert_array_equal(tuned.weights[name].codes, solution.codes)
@@ -434,7 +435,7 @@ def test_layers_behind_a_choice_are_fitted_to_the_rows_that_the_float_model_choo
     feeds: list[Feeds] = [{"x": noise(1, 40, 16, seed=seed)} for seed in range(40)]
     samples = replace(measured(model, tmp_path, feeds), sites=())
     plan = plan_of(samples, Integer(8), quantize=False)
-    tuned = Reconstruct().apply(Planned(samples, plan)).made
+    tuned = Reconstruct().apply(AnalyzedPlan(samples, plan)).made
     unseen: list[Feeds] = [{"x": noise(1, 40, 16, seed=1000 + seed)} for seed in range(20)]
     real, found = list(map(Runner(model).run, unseen)), run_with(model, tuned, unseen)
     before = run_with(model, table(samples, plan, model), unseen)
@@ -444,7 +445,7 @@ def test_layers_behind_a_choice_are_fitted_to_the_rows_that_the_float_model_choo
     assert errors[1] < 0.5 * errors[0]
 
 
-def run_with(model: ir.Model, tuned: TunedNumbers, feeds: list[Feeds]) -> list[dict[str, np.ndarray]]:
+def run_with(model: ir.Model, tuned: QuantizedParameters, feeds: list[Feeds]) -> list[dict[str, np.ndarray]]:
     """Outputs with these weights, and the biases of layers that take one."""
     copy = model.clone()
     for name, solution in tuned.weights.items():
@@ -486,7 +487,7 @@ def test_as_many_rows_as_the_float_model_chooses(tmp_path: Path) -> None:
     feeds: list[Feeds] = [{"x": noise(1, 50, 16, seed=seed)} for seed in range(24)]
     context = measured(model, tmp_path, feeds)
     plan = plan_of(context, Integer(2), quantize=False)
-    tuned = Reconstruct().apply(Planned(context, plan)).made
+    tuned = Reconstruct().apply(AnalyzedPlan(context, plan)).made
     for name in ("w2", "w3"):  # both are solved again, on as many rows as there are in the float model
         assert not np.array_equal(tuned.weights[name].codes, context.solutions[name, Integer(2)].codes)
 
@@ -507,6 +508,6 @@ def test_columns_of_other_units_are_seen_as_they_are(tmp_path: Path) -> None:
     feeds: list[Feeds] = [{"x": (noise(1, 8, seed=seed) + 3) * units} for seed in range(64)]
     context = measured(model, tmp_path, feeds)
     plan = plan_of(context, {"w": FLOAT16, "v": Integer(4)}, quantize=False)
-    tuned = Reconstruct().apply(Planned(context, plan)).made
+    tuned = Reconstruct().apply(AnalyzedPlan(context, plan)).made
     unseen: list[Feeds] = [{"x": (noise(64, 8, seed=1000) + 3) * units}]
     assert error(model, plan, tuned, unseen) < 0.02

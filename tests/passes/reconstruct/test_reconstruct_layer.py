@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ptqc.formats import Integer, TwoOfFour
 from ptqc.ir.layers import Layer
-from ptqc.ir.quantized_weight import Solution
+from ptqc.ir.quantized_weight import QuantizedWeight
 from ptqc.passes.quantize.gptq import ColumnOrder, Factored, RoundingTarget, grids_for, round_all
 from ptqc.passes.quantize.moments import ColumnSample, Joined
 from ptqc.passes.reconstruct.bias_correction import DAMPING, LayerInputs, LayerProblem
@@ -96,7 +96,7 @@ def test_rounding_the_target_beats_rounding_the_weight() -> None:
     form = Integer(8)
     grid = grids_for(made.weight, made.second, [form])[form]
     (of_weight,) = round_all([RoundingTarget.of(made.weight, grid, form, 0)], made.second)
-    plain = Solution(form, LAYER.tensor(of_weight.codes), of_weight.scale.reshape(-1), LAYER.channel_axis)
+    plain = QuantizedWeight(form, LAYER.tensor(of_weight.codes), of_weight.scale.reshape(-1), LAYER.channel_axis)
     errors = [made.judged(answer)[0][0] for answer in (plain, made.rounded(form, 1.0))]
     assert errors[1] < 0.5 * errors[0]
 
@@ -112,7 +112,7 @@ def test_two_of_four_inputs_of_each_tap_are_kept() -> None:
     codes = made.rounded(TwoOfFour(5), 1.0).codes
     assert (np.count_nonzero(codes.reshape(6, 2, 4, 1, 2), axis=2) == 2).all()
     largest = np.argsort(np.argsort(np.abs(weight.reshape(6, 2, 4, 1, 2)), axis=2), axis=2) >= 2
-    plain = Solution(
+    plain = QuantizedWeight(
         TwoOfFour(5),
         (np.rint(weight * 8) * largest.reshape(weight.shape)).astype(np.int8),
         np.full(6, 0.125, np.float32),

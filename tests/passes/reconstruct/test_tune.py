@@ -9,7 +9,7 @@ from ptqc.execution.onnxruntime import Feeds
 from ptqc.formats import Integer
 from ptqc.losses.regression import Regression
 from ptqc.notes import Level
-from ptqc.passes.quantize.phases import Tunable
+from ptqc.passes.quantize.phases import TunablePlan
 from ptqc.passes.reconstruct import features as tune
 
 GRAPH = "g (float[N, 4] x) => (float[N, 6] y) { a = MatMul(x, w) h = {0}(a) y = Gemm(h, v, b) }"
@@ -23,7 +23,7 @@ def advanced(folder: Path, operator: str, samples: int = 256) -> tuple[bool, str
     context = replace(context, kinds={"y": Regression()})
     plan = plan_of(context, Integer(3))
     before = table(context, plan, model)
-    result = tune.TuneFeatures().apply(Tunable(context, plan, before))
+    result = tune.TuneFeatures().apply(TunablePlan(context, plan, before))
     notes = result.notes
     return result.made is before, notes[0].message, notes[0].level
 

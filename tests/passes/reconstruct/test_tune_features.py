@@ -12,11 +12,11 @@ from ptqc.execution.onnxruntime import Feeds, Runner
 from ptqc.formats import Integer
 from ptqc.formats.scales import roots
 from ptqc.ir.plan import Plan
-from ptqc.ir.quantized_weight import TunedNumbers
+from ptqc.ir.quantized_weight import QuantizedParameters
 from ptqc.losses import OutputLoss, recognize
 from ptqc.losses.classes import Logits
 from ptqc.losses.regression import Regression
-from ptqc.passes.quantize.phases import Decided, Tunable
+from ptqc.passes.quantize.phases import Analysis, TunablePlan
 from ptqc.utils import parallel
 from ptqc.utils.deadline import Deadline
 
@@ -34,7 +34,7 @@ CHOICE = """g (float[N, 4] x) => (float[N] y) {
 QUICK = TuneFeatures(code_rate=2e-2, scale_rate=5e-3, bias_rate=1e-2)
 
 
-def judged(model: ir.Model, context: Decided) -> Decided:
+def judged(model: ir.Model, context: Analysis) -> Analysis:
     """With outputs that are judged by their squared error."""
     references = list(map(Runner(model).run, context.held_back.batches(8)))
     return replace(context, kinds=recognize(model, context.held_back[0], references, "mse"))
@@ -46,26 +46,26 @@ def residual() -> ir.Model:
 
 
 @pytest.fixture(scope="module")
-def context(residual: ir.Model, tmp_path_factory: pytest.TempPathFactory) -> Decided:
+def context(residual: ir.Model, tmp_path_factory: pytest.TempPathFactory) -> Analysis:
     feeds: list[Feeds] = [{"x": noise(1, 3, 8, 8, seed=seed)} for seed in range(64)]
     return judged(residual, measured(residual, tmp_path_factory.mktemp("samples"), feeds, 24))
 
 
 @pytest.fixture
-def start(residual: ir.Model, context: Decided) -> tuple[Plan, TunedNumbers]:
+def start(residual: ir.Model, context: Analysis) -> tuple[Plan, QuantizedParameters]:
     plan = plan_of(context, Integer(3))
     return plan, table(context, plan, residual)
 
 
-def held_error(model: ir.Model, context: Decided, plan: Plan, tuned: TunedNumbers) -> float:
+def held_error(model: ir.Model, context: Analysis, plan: Plan, tuned: QuantizedParameters) -> float:
     return error(model, plan, tuned, list(context.held_back.batches(8)))
 
 
 def test_outputs_come_closer_and_formats_stay(
-    residual: ir.Model, context: Decided, start: tuple[Plan, TunedNumbers]
+    residual: ir.Model, context: Analysis, start: tuple[Plan, QuantizedParameters]
 ) -> None:
     plan, before = start
-    result = QUICK.apply(Tunable(context, plan, before))
+    result = QUICK.apply(TunablePlan(context, plan, before))
     after, notes = result.made, result.notes
     assert [note.subject for note in notes] == [""]
     assert held_error(residual, context, plan, after) < 0.9 * held_error(residual, context, plan, before)
@@ -80,7 +80,7 @@ def test_outputs_come_closer_and_formats_stay(
 
 
 def test_steps_compute_with_scales_as_they_are_stored(
-    residual: ir.Model, context: Decided, start: tuple[Plan, TunedNumbers]
+    residual: ir.Model, context: Analysis, start: tuple[Plan, QuantizedParameters]
 ) -> None:
     plan, before = start
     state = _State.of(QuantizedGraph(residual, plan), context, before)
@@ -96,25 +96,25 @@ def test_steps_compute_with_scales_as_they_are_stored(
         assert (gradient != 0).all()
 
 
-def test_a_layer_that_keeps_its_sign_is_left_alone(context: Decided, start: tuple[Plan, TunedNumbers]) -> None:
+def test_a_layer_that_keeps_its_sign_is_left_alone(context: Analysis, start: tuple[Plan, QuantizedParameters]) -> None:
     (*others, kept), (plan, before) = context.layers, start
     layers = (*others, replace(kept, keeps_sign=True))
-    after = QUICK.apply(Tunable(replace(context, layers=layers), plan, before)).made
+    after = QUICK.apply(TunablePlan(replace(context, layers=layers), plan, before)).made
     assert any(after.biases[layer.name] is not before.biases[layer.name] for layer in others)
     assert after.weights[kept.weight] is before.weights[kept.weight]
     assert after.biases[kept.name] is before.biases[kept.name]
 
 
-def test_what_does_not_help_is_not_kept(context: Decided, start: tuple[Plan, TunedNumbers]) -> None:
+def test_what_does_not_help_is_not_kept(context: Analysis, start: tuple[Plan, QuantizedParameters]) -> None:
     wild = replace(QUICK, steps=8, code_rate=1.0, scale_rate=3.0, bias_rate=30.0)
-    result = wild.apply(Tunable(context, *start))
+    result = wild.apply(TunablePlan(context, *start))
     after, notes = result.made, result.notes
     assert after is start[1]
     assert "did not surely fall" in notes[0].message
 
 
-def test_the_same_numbers_every_time(context: Decided, start: tuple[Plan, TunedNumbers]) -> None:
-    first, second = (replace(QUICK, steps=8).apply(Tunable(context, *start)).made for _ in range(2))
+def test_the_same_numbers_every_time(context: Analysis, start: tuple[Plan, QuantizedParameters]) -> None:
+    first, second = (replace(QUICK, steps=8).apply(TunablePlan(context, *start)).made for _ in range(2))
     for name, solution in first.weights.items():
         np.testing.assert_array_equal(solution.codes, second.weights[name].codes)
         np.testing.assert_array_equal(solution.scale, second.weights[name].scale)
@@ -122,20 +122,22 @@ def test_the_same_numbers_every_time(context: Decided, start: tuple[Plan, TunedN
         np.testing.assert_array_equal(bias, second.biases[name])
 
 
-def test_samples_that_cannot_be_joined(residual: ir.Model, context: Decided, start: tuple[Plan, TunedNumbers]) -> None:
+def test_samples_that_cannot_be_joined(
+    residual: ir.Model, context: Analysis, start: tuple[Plan, QuantizedParameters]
+) -> None:
     plan, before = start
     single = replace(context, tuning=replace(context.tuning, batchable=False))
-    after = QUICK.apply(Tunable(single, plan, before)).made
+    after = QUICK.apply(TunablePlan(single, plan, before)).made
     assert held_error(residual, context, plan, after) <= held_error(residual, context, plan, before)
 
 
 def test_the_bytes_do_not_depend_on_the_processors(
-    context: Decided, start: tuple[Plan, TunedNumbers], monkeypatch: pytest.MonkeyPatch
+    context: Analysis, start: tuple[Plan, QuantizedParameters], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = []
     for count in (1, 3):
         monkeypatch.setattr(parallel, "processors", lambda count=count: count)
-        found.append(replace(QUICK, steps=8).apply(Tunable(context, *start)).made)
+        found.append(replace(QUICK, steps=8).apply(TunablePlan(context, *start)).made)
     for name, solution in found[0].weights.items():
         np.testing.assert_array_equal(solution.weight, found[1].weights[name].weight)
 
@@ -156,10 +158,10 @@ def test_class_scores_are_no_target(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["logits", "embedding", "scores", "state", "map"])
 def test_outputs_of_every_kind(
-    residual: ir.Model, context: Decided, start: tuple[Plan, TunedNumbers], kind: str
+    residual: ir.Model, context: Analysis, start: tuple[Plan, QuantizedParameters], kind: str
 ) -> None:
     kinds = recognize(residual, context.held_back[0], [Runner(residual).run(context.held_back[0])], kind)
-    (note,) = replace(QUICK, steps=4).apply(Tunable(replace(context, kinds=kinds), *start)).notes
+    (note,) = replace(QUICK, steps=4).apply(TunablePlan(replace(context, kinds=kinds), *start)).notes
     assert "held-back loss" in note.message
 
 
@@ -173,9 +175,9 @@ def test_a_gain_must_be_more_than_chance() -> None:
 def test_nothing_to_learn(tmp_path: Path) -> None:
     model = parse("g (float[N, 4] x) => (float[N, 4] y) { y = Relu(x) }")
     feeds: list[Feeds] = [{"x": noise(1, 4, seed=seed)} for seed in range(12)]
-    context = judged(model, Decided.of(model, *(measured(model, tmp_path, feeds, 4).tuning,) * 2))
-    empty = TunedNumbers({}, {})
-    assert QUICK.apply(Tunable(context, context.roles, empty)).made is empty
+    context = judged(model, Analysis.of(model, *(measured(model, tmp_path, feeds, 4).tuning,) * 2))
+    empty = QuantizedParameters({}, {})
+    assert QUICK.apply(TunablePlan(context, context.roles, empty)).made is empty
 
 
 def test_outputs_that_no_gradient_reaches(tmp_path: Path) -> None:
@@ -184,10 +186,10 @@ def test_outputs_that_no_gradient_reaches(tmp_path: Path) -> None:
     context = judged(model, measured(model, tmp_path, feeds))
     plan = plan_of(context, Integer(3))
     before = table(context, plan, model)
-    assert QUICK.apply(Tunable(context, plan, before)).made is before
+    assert QUICK.apply(TunablePlan(context, plan, before)).made is before
 
 
-def test_a_deadline_ends_the_steps_at_the_next_look(context: Decided, start: tuple[Plan, TunedNumbers]) -> None:
+def test_a_deadline_ends_the_steps_at_the_next_look(context: Analysis, start: tuple[Plan, QuantizedParameters]) -> None:
     plan, before = start
-    notes = tune_features(QUICK, Tunable(replace(context, deadline=Deadline(0.0)), plan, before)).notes
+    notes = tune_features(QUICK, TunablePlan(replace(context, deadline=Deadline(0.0)), plan, before)).notes
     assert notes[-1].message == "cut short: there was time for 30 of 120 gradient steps"

@@ -11,8 +11,8 @@ from ptqc import budget
 from ptqc.errors import Missed, UsageError
 from ptqc.notes import Level, Note
 from ptqc.options import CompileOptions
-from ptqc.passes.allocate.state import BudgetReport, Constraint, Context, Fitted, Job, Quantity
-from ptqc.passes.quantize.prepare import Origin, Prepared
+from ptqc.passes.allocate.state import BudgetReport, CompileState, Constraint, Context, Quantity, QuantizedModel
+from ptqc.passes.quantize.prepare import CanonicalModel, Origin
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class SavedBytes(Constraint):
     def parse(cls, quantity: Quantity) -> Self | None:
         return cls(int(quantity.number)) if quantity.unit == "saved" else None
 
-    def check(self, prepared: Prepared, options: CompileOptions) -> None:
+    def check(self, prepared: CanonicalModel, options: CompileOptions) -> None:
         del options
         if self.value >= prepared.origin.size:
             raise UsageError(f"the budget {self} saves more than there is")
@@ -36,7 +36,7 @@ class SavedBytes(Constraint):
     def max_bytes(self, origin: Origin) -> int:
         return origin.size - self.value
 
-    def report(self, job: Job, fitted: Fitted, context: Context) -> BudgetReport:
+    def report(self, job: CompileState, fitted: QuantizedModel, context: Context) -> BudgetReport:
         del context
         saved = job.prepared.origin.size - fitted.exported.size
         notes = [Note("saved", "", f"only {saved} bytes are saved", Level.WARNING)] if saved < self.value else []

@@ -19,8 +19,8 @@ from ptqc.notes import Note
 from ptqc.options import CompileOptions
 from ptqc.passes.allocate.constraints import clocks, latency
 from ptqc.passes.allocate.constraints.latency import LatencyBudget, _over_budget
-from ptqc.passes.allocate.cost_model import Network, Timed, TimedOperator, Times
-from ptqc.passes.allocate.state import BudgetReport, Budgets, Context, Job
+from ptqc.passes.allocate.cost_model import Network, OpLatencies, Timed, TimedOperator
+from ptqc.passes.allocate.state import BudgetReport, Budgets, CompileState, Context
 from ptqc.utils.deadline import NEVER
 from ptqc.utils.progress import SILENT
 from ptqc.utils.store import Store
@@ -28,7 +28,7 @@ from ptqc.utils.store import Store
 LAYERS = ("a", "b", "c", "y")
 TENSORS = ("x", "ar", "br", "cr", "p", "f", "y")
 # All in float: 4.4 ms; the layers on integers, 1.2 ms.
-TIMES = Times(
+TIMES = OpLatencies(
     "a runtime",
     {**dict.fromkeys(LAYERS, 1e6), "cs": 2e5, "p": 2e5},
     {**dict.fromkeys(LAYERS, 2.5e5), "cs": 1e5, "p": 1e5},
@@ -37,15 +37,15 @@ TIMES = Times(
 )
 
 
-def as_predicted(_job: Job, _clock: Any, decided: Any, timed: Any) -> tuple[float, float]:
+def as_predicted(_job: CompileState, _clock: Any, analysis: Any, timed: Any) -> tuple[float, float]:
     """A file that takes as long as predicted."""
-    return (timed.network.predict(timed.times, decided.tensors_of(decided.activations)),) * 2
+    return (timed.network.predict(timed.times, analysis.tensors_of(analysis.activations)),) * 2
 
 
 BUDGET = LatencyBudget(3e6)
 
 
-def context(times: Times | None = None) -> Context:
+def context(times: OpLatencies | None = None) -> Context:
     return Context(SILENT, NEVER, cast(Store, None), times=times)
 
 
@@ -193,7 +193,7 @@ def test_times_of_another_model_are_refused() -> None:
         latency._check_of_this(other, _network(TIMES))
 
 
-def _network(known: Times) -> Network:
+def _network(known: OpLatencies) -> Network:
     return Network(tuple(TimedOperator(node, "Conv", ()) for node in known.floats), ())
 
 
@@ -210,33 +210,33 @@ class Trials:
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+def job(tmp_path_factory: pytest.TempPathFactory) -> CompileState:
     """Measurements in which all activations are float, and a latency that this does not reach."""
     options = {"activation_limit": 1e-9, "bits": (4,), "samples": 16, "activations": "auto"}
     measured = measure_residual(tmp_path_factory.mktemp("job"), **options)
-    return Job(measured.prepared, measured.context, measured.options, (), "", Budgets((BUDGET,)), 0.0)
+    return CompileState(measured.prepared, measured.context, measured.options, (), "", Budgets((BUDGET,)), 0.0)
 
 
-def test_times_are_corrected_by_what_the_file_takes(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_are_corrected_by_what_the_file_takes(job: CompileState, monkeypatch: pytest.MonkeyPatch) -> None:
     trials = Trials(1.4, latency._trial)
     monkeypatch.setattr(latency, "_trial", trials)
     corrected = BUDGET.decide(job, context())
-    decided, found = corrected.decided, corrected.timed
+    analysis, found = corrected.analysis, corrected.timed
     assert found is not None
     assert found.times.floats["a"] == pytest.approx(1.4e6)
     assert 1 <= trials.count <= latency.CORRECTIONS
-    assert found.network.predict(found.times, decided.tensors_of(decided.activations)) <= 3e6
+    assert found.network.predict(found.times, analysis.tensors_of(analysis.activations)) <= 3e6
 
 
-def test_corrections_that_allow_nothing_keep_the_choice(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_corrections_that_allow_nothing_keep_the_choice(job: CompileState, monkeypatch: pytest.MonkeyPatch) -> None:
     uncorrected = BUDGET.decide(job, context())
     monkeypatch.setattr(latency, "_trial", Trials(9.0, latency._trial))
     kept = BUDGET.decide(job, context())
     assert kept.timed == uncorrected.timed
-    assert kept.decided.activations == uncorrected.decided.activations != {}
+    assert kept.analysis.activations == uncorrected.analysis.activations != {}
 
 
-def test_without_a_latency_nothing_is_timed(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_latency_nothing_is_timed(job: CompileState, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clocks, "measure_times", never)
     for constraint in parse_budgets("13%"):
         assert constraint.decide(job, context()) is job
@@ -254,12 +254,12 @@ def test_a_prediction_over_the_budget_is_told_as_one() -> None:
     assert note.message == "one run is predicted to take 2.5 ms, over the budget of 2 ms: give a smaller budget"
 
 
-def _over(nanoseconds: float, known: Times = TIMES) -> tuple[Note, ...]:
+def _over(nanoseconds: float, known: OpLatencies = TIMES) -> tuple[Note, ...]:
     return _over_budget(LatencyBudget(2e6), known, Profile(nanoseconds, {}, {}, False))
 
 
 @pytest.mark.parametrize(("budget", "found"), [("2ms", TIMES), ("2ms@cpu", None), ("13%", None)])
-def test_recorded_times_serve_budgets_of_the_same_runtime(budget: str, found: Times | None) -> None:
+def test_recorded_times_serve_budgets_of_the_same_runtime(budget: str, found: OpLatencies | None) -> None:
     manifest = {"latency": {"times": TIMES.to_json()}}
     asked = parse_budgets(budget).get(LatencyBudget)
     assert latency.fitting_times(manifest, asked, CompileOptions()) == found
@@ -285,11 +285,11 @@ def test_a_file_that_takes_longer_than_predicted_is_chosen_again(tmp_path: Path)
     network = clocks.network_of(everything)
     timed = Timed(BUDGET.nanoseconds, network, TIMES)
     few = replace(found.context, activations=some)
-    job = Job(found.prepared, few, found.options, (), "", Budgets((BUDGET,)), 0.0, timed)
+    job = CompileState(found.prepared, few, found.options, (), "", Budgets((BUDGET,)), 0.0, timed)
     again = BUDGET.revise(job, SLOWER, context())
     assert again is not None
     assert again.timed is not None
-    quantized = again.decided.tensors_of(again.decided.activations)
+    quantized = again.analysis.tensors_of(again.analysis.activations)
     assert network.predict(again.timed.times, quantized) <= BUDGET.nanoseconds
     assert again.timed.times.floats["a"] == pytest.approx(1.5 * TIMES.floats["a"])
     assert "took 3 ms" in again.notes[-1].message

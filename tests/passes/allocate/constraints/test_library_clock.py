@@ -10,8 +10,8 @@ from ptqc.codegen.program.timing import TimedCall, TimedProgram
 from ptqc.execution.speed import Profile
 from ptqc.ir.plan import Plan
 from ptqc.passes.allocate.constraints.clocks import LoweredPlan, any_plan, charges, network_of, times_of, turns
-from ptqc.passes.allocate.cost_model import Edge, Network, TimedOperator, Times
-from ptqc.passes.allocate.problem import packed, table_numbers
+from ptqc.passes.allocate.cost_model import Edge, Network, OpLatencies, TimedOperator
+from ptqc.passes.allocate.problem import packed, table_parameters
 
 LAYERS = ("a", "b", "c", "y")
 
@@ -26,7 +26,7 @@ def charged(
 ) -> dict[Hashable, float]:
     """Charges of calls: what each reads, makes, and what the lowered graph calls that; nanoseconds."""
     context = measured.context
-    graph = LoweredPlan(plan, *packed(context, plan, table_numbers(context, plan.formats)))
+    graph = LoweredPlan(plan, *packed(context, plan, table_parameters(context, plan.formats)))
     program = TimedProgram(0.0, tuple(TimedCall(*call) for call in calls))
     operators = {operator.node for operator in network_of(context).operators}
     return charges(program, graph, operators, context.macs)
@@ -95,16 +95,16 @@ def test_times_are_taken_from_the_library_that_has_them() -> None:
         {"a": 9.0, ("quantize", "x"): 7.0, ("dequantize", "x"): 6.0},
     ]
     found = times_of(network, [Profile(0.0, column, {}, False) for column in columns], "a library", "cpu")
-    assert found == Times(
+    assert found == OpLatencies(
         "a library", {"a": 10.0, "m": 3.0}, {"a": 4.0}, {"x": 1.0}, {"x": 6.0, "y": 2.0}, target="cpu"
     )
-    assert Times.from_json(found.to_json()) == found == found.scaled(2.0).scaled(0.5)
+    assert OpLatencies.from_json(found.to_json()) == found == found.scaled(2.0).scaled(0.5)
 
 
 def test_times_of_earlier_artifacts_are_of_onnx_runtime() -> None:
-    document = Times("ONNX Runtime", {}, {}, {}, {}).to_json()
+    document = OpLatencies("ONNX Runtime", {}, {}, {}, {}).to_json()
     del document["target"]
-    assert Times.from_json(document).target == ""
+    assert OpLatencies.from_json(document).target == ""
 
 
 def test_the_calls_of_a_library_add_up_to_a_run() -> None:

@@ -51,7 +51,7 @@ class Planted(Criterion):
 class Builder:
     """Plans that lose `factor` times the power `order` of what is predicted."""
 
-    job: Any = SimpleNamespace(decided=SimpleNamespace(loss_unit="nat"))
+    job: Any = SimpleNamespace(analysis=SimpleNamespace(loss_unit="nat"))
 
     def __init__(self, limit: float, factor: float, order: float) -> None:
         self.criterion, self.factor, self.order = Planted(limit, "nat", {}), factor, order
@@ -69,7 +69,7 @@ def round_of(limit: float, lost: float, size: int, criterion: Planted) -> Round:
     fitted: Any = SimpleNamespace(
         exported=SimpleNamespace(proto=data, size=len(data)), allocation=SimpleNamespace(loss=0.75 * limit)
     )
-    job: Any = SimpleNamespace(decided=SimpleNamespace(activation_loss=0.25 * limit))
+    job: Any = SimpleNamespace(analysis=SimpleNamespace(activation_loss=0.25 * limit))
     return Round(limit, job, fitted, criterion.held(data), criterion.room(criterion.held(data)))
 
 

@@ -10,7 +10,7 @@ from ptqc.execution import speed
 from ptqc.ir.sites import useful_sites
 from ptqc.passes.allocate.constraints import clocks
 from ptqc.passes.allocate.constraints.clocks import any_plan, measure_times, network_of, quantized_subject
-from ptqc.passes.allocate.problem import packed, table_numbers
+from ptqc.passes.allocate.problem import packed, table_parameters
 from ptqc.utils.progress import SILENT
 
 
@@ -28,7 +28,7 @@ def test_executed_conversions_are_the_predicted_ones(
     some = [site for site in context.sites if rng.random() < 0.7]
     kept = useful_sites(some, context.kernels, {layer.name for layer in context.layers})
     plan = any_plan(context, measured.options, {site.name: context.ranges[site.name] for site in kept})
-    lowered, exported = packed(context, plan, table_numbers(context, plan.formats))
+    lowered, exported = packed(context, plan, table_parameters(context, plan.formats))
     (found,) = speed.profile([quantized_subject(lowered, exported, plan, measured.feeds[0])], 0.01)
     network = network_of(context)
     operators = {operator.node for operator in network.operators}
@@ -43,11 +43,11 @@ def test_executed_conversions_are_the_predicted_ones(
     assert {name for name in network.on_codes(plan.params) if name in layers} == layers & set(plan.integer)
 
 
-def _counting(network: clocks.Network, what: str) -> clocks.Times:
+def _counting(network: clocks.Network, what: str) -> clocks.OpLatencies:
     """Times in which only conversions of one kind take any."""
     ones = {edge.tensor: 1.0 for edge in network.edges}
     columns = {"quantize": ones, "dequantize": {}} if what == "quantize" else {"quantize": {}, "dequantize": ones}
-    return clocks.Times("", {}, {}, columns["quantize"], columns["dequantize"])
+    return clocks.OpLatencies("", {}, {}, columns["quantize"], columns["dequantize"])
 
 
 def test_every_operator_that_takes_time_gets_one(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +57,7 @@ def test_every_operator_that_takes_time_gets_one(measured: Measured, monkeypatch
     assert layers <= found.floats.keys()
     assert layers <= found.integers.keys()
     assert {"x", "ar", "br", "cr"} <= found.quantize.keys() & found.dequantize.keys()
-    assert found == clocks.Times.from_json(found.to_json())
+    assert found == clocks.OpLatencies.from_json(found.to_json())
 
 
 def test_a_table_of_codes_is_charged_to_its_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
