@@ -63,9 +63,9 @@ class Run:
         self.in_library, self.floor = in_library, floor
         self.executor = executor or Threads()
 
-    def __call__(self, step: Pass[Before, After], given: Before, share: float) -> After:
+    def __call__(self, step: Pass[Before, After], value: Before, share: float) -> After:
         """What a pass makes of what is known. share: what it may take of the time that is left."""
-        result = applied(step, replace(given, deadline=self.deadline.share(share)))
+        result = applied(step, replace(value, deadline=self.deadline.share(share)))
         self.notes.extend(result.notes)
         self.dump.document(step.name, measurements.overview(result.made))
         return result.made
@@ -87,12 +87,12 @@ def analyze(
     """
     began = time.monotonic()
     prepared = with_splits(whole, options, store, progress, deadline.share(SPLITTING_SHARE), max_bytes)
-    found = measure(prepared, options, store, progress, make_run())
-    while (fewer := without_unused(prepared, found[0])) is not prepared:
+    result = measure(prepared, options, store, progress, make_run())
+    while (fewer := without_unused(prepared, result[0])) is not prepared:
         if not deadline.leaves(2 * (time.monotonic() - began)):
             break
-        prepared, found = fewer, measure(fewer, options, store, progress, make_run())
-    return prepared, *found
+        prepared, result = fewer, measure(fewer, options, store, progress, make_run())
+    return prepared, *result
 
 
 def measure(

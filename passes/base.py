@@ -43,7 +43,7 @@ class Pass(Protocol[Given, Made]):
     name: ClassVar[str]
     effect: ClassVar[Effect]
 
-    def apply(self, given: Given, /) -> Result[Made]:
+    def apply(self, value: Given, /) -> Result[Made]:
         """What the step makes of what it is given."""
         ...
 

@@ -56,14 +56,14 @@ Given = TypeVar("Given", bound=WithModel)
 Made = TypeVar("Made")
 
 
-def applied(step: Pass[Given, Made], given: Given) -> Result[Made]:
+def applied(step: Pass[Given, Made], value: Given) -> Result[Made]:
     """What a pass that leaves the float model alone makes of what it is given.
 
     Raises PassError where it changed the model, or gives numbers that are worse by its own measure.
     """
-    before = fingerprint(given.model)
-    result = step.apply(given)
-    if fingerprint(given.model) != before:
+    before = fingerprint(value.model)
+    result = step.apply(value)
+    if fingerprint(value.model) != before:
         raise PassError(f"{step.name} changed the model, which a pass that is to {step.effect.value} must not")
     if isinstance(result.made, QuantizedParameters):
         check_tuned(step.name, result.made)

@@ -62,12 +62,12 @@ def run_rewrites(
     Raises PassError, which names the pass, the output and the difference.
     """
     report = progress or (lambda message: None)  # noqa: ARG005
-    given = Probed(model, probe)
+    probed = Probed(model, probe)
     guard = _Guard(model, probe, _to_float32(passes))
     notes = list(guard.notes)
     for rewrite in passes:
         report(rewrite.name)
-        result = rewrite.apply(given)
+        result = rewrite.apply(probed)
         notes += result.notes
         if result.changed:
             spill(model)
@@ -195,21 +195,21 @@ def _compare(
     rounded: Sequence[Outputs] | None = None,
 ) -> None:
     """Raises PassError. rounded: outputs that differ from the reference by rounding alone, to allow for that."""
-    for sample, (expected, found, other) in enumerate(zip(reference, outputs, rounded or reference, strict=True)):
+    for sample, (expected, result, other) in enumerate(zip(reference, outputs, rounded or reference, strict=True)):
         for output, array in expected.items():
-            fault = _difference(array, found[output], tolerance, other[output])
+            fault = _difference(array, result[output], tolerance, other[output])
             if fault is not None:
                 raise PassError(f"{name} changed output {output!r} on probe sample {sample}: {fault}")
 
 
-def _difference(expected: np.ndarray, found: np.ndarray, tolerance: float, rounded: np.ndarray) -> str | None:
+def _difference(expected: np.ndarray, array: np.ndarray, tolerance: float, rounded: np.ndarray) -> str | None:
     """What is wrong with the found array, None if nothing is. rounded: the expected array but for rounding."""
     if not isinstance(expected, np.ndarray):  # sequences and optionals
-        return None if str(expected) == str(found) else "another sequence"
-    if expected.shape != found.shape or expected.dtype != found.dtype:
-        return f"expected {expected.dtype}{list(expected.shape)}, found {found.dtype}{list(found.shape)}"
+        return None if str(expected) == str(array) else "another sequence"
+    if expected.shape != array.shape or expected.dtype != array.dtype:
+        return f"expected {expected.dtype}{list(expected.shape)}, found {array.dtype}{list(array.shape)}"
     if expected.dtype.kind != "f":
-        wrong = int(np.count_nonzero(expected != found))
+        wrong = int(np.count_nonzero(expected != array))
         allowed = ROUNDINGS * int(np.count_nonzero(expected != rounded))
         return f"{wrong} of {expected.size} values differ" if wrong > allowed else None
     finite = expected[np.isfinite(expected)]
@@ -217,13 +217,13 @@ def _difference(expected: np.ndarray, found: np.ndarray, tolerance: float, round
     limit = tolerance * float(np.max(np.abs(finite), initial=0.0)) + ALLOWANCE
     noise = _largest_gap(expected, rounded)
     limit = max(limit, ROUNDINGS * noise if np.isfinite(noise) else 0.0)
-    largest = _largest_gap(expected, found)
+    largest = _largest_gap(expected, array)
     return f"differs by {largest:.3g}, allowed {limit:.3g}" if largest > limit else None
 
 
-def _largest_gap(expected: np.ndarray, found: np.ndarray) -> float:
+def _largest_gap(expected: np.ndarray, array: np.ndarray) -> float:
     """Between elements; infinite where only one of two is NaN."""
-    same = (expected == found) | (np.isnan(expected) & np.isnan(found))
+    same = (expected == array) | (np.isnan(expected) & np.isnan(array))
     with np.errstate(invalid="ignore"):
-        gap = np.where(same, 0.0, np.abs(expected.astype(np.float64) - found.astype(np.float64)))
+        gap = np.where(same, 0.0, np.abs(expected.astype(np.float64) - array.astype(np.float64)))
     return float(np.max(np.where(np.isnan(gap), np.inf, gap), initial=0.0))

@@ -230,10 +230,10 @@ def resolve(
         return resolve_job(job, request, calibration)
 
 
-def _apart(given: Mapping[str, Any], known: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _apart(values: Mapping[str, Any], known: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Options of ptqc's own, and those of a target."""
-    stated = {name: value for name, value in given.items() if name in known}
-    return stated, {name: value for name, value in given.items() if name not in known}
+    stated = {name: value for name, value in values.items() if name in known}
+    return stated, {name: value for name, value in values.items() if name not in known}
 
 
 def _own_score(evaluate: object, perfect: object) -> OwnScore | None:

@@ -22,9 +22,9 @@ _FORMS = [form for kind in CONSTRAINTS for form in kind.forms]
 KNOWN = f"{', '.join(_FORMS[:-1])}, or {_FORMS[-1]}"
 
 
-def parse_budgets(given: object, *, strict: bool = False) -> Budgets:
+def parse_budgets(value: object, *, strict: bool = False) -> Budgets:
     """Read what `Given` is. Raises UsageError where a kind is given twice, or as `parse` does."""
-    several = list(given) if isinstance(given, Sequence) and not isinstance(given, str | bytes) else [given]
+    several = list(value) if isinstance(value, Sequence) and not isinstance(value, str | bytes) else [value]
     limits = [parse(one) for one in several if one is not None]
     constraints = list[Constraint]()
     for kind in CONSTRAINTS:
@@ -38,23 +38,23 @@ def parse_budgets(given: object, *, strict: bool = False) -> Budgets:
     return Budgets(tuple(constraints), strict)
 
 
-def parse(given: object) -> Constraint:
+def parse(value: object) -> Constraint:
     """Read "13%", "4.5MB", "4.2bit", "2ms", "60MBram", "25%cache", "0.02nat", "99%same", "1%drop", a fraction or bytes.
 
     Raises UsageError naming it and the known forms.
     """
-    if isinstance(given, str):
-        return _of_text(given)
-    if isinstance(given, Real) and not isinstance(given, bool):
-        number = float(given)
-        if isinstance(given, Integral) and 1 < number <= 100:
-            raise UsageError(f"budget {given} would be {given} bytes; did you mean '{given}%'?")
-        if isinstance(given, Integral) and number > 0:
+    if isinstance(value, str):
+        return _of_text(value)
+    if isinstance(value, Real) and not isinstance(value, bool):
+        number = float(value)
+        if isinstance(value, Integral) and 1 < number <= 100:
+            raise UsageError(f"budget {value} would be {value} bytes; did you mean '{value}%'?")
+        if isinstance(value, Integral) and number > 0:
             return SizeBudget(number, "B")
         if 0 < number <= 1:
             return SizeBudget(float(f"{100 * number:.12g}"), "%")
     raise UsageError(
-        f"budget {shown(given)} is neither a fraction of the model's size (0.13) nor a number of bytes (200_000); "
+        f"budget {shown(value)} is neither a fraction of the model's size (0.13) nor a number of bytes (200_000); "
         f"as text, give {KNOWN}"
     )
 

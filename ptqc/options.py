@@ -225,11 +225,13 @@ class CompileOptions:
     def _check_float8(self) -> None:
         """Other numbers than FP8 cannot be asked for as well."""
         others = {"sparsity": "2:4", "operators": "onnxruntime", "float_layers": "bfloat16"}
-        asked = [name for name, value in others.items() if getattr(self, name) == value]
-        asked += ["formats"] if self.formats else []
-        if self.in_float8 and asked:
-            told = ", ".join(f"{name} is {getattr(self, name)!r}" for name in asked)
-            raise UsageError(f"activations is 'float8' and {told}, which concerns other numbers: give one of the two")
+        requested = [name for name, value in others.items() if getattr(self, name) == value]
+        requested += ["formats"] if self.formats else []
+        if self.in_float8 and requested:
+            message = ", ".join(f"{name} is {getattr(self, name)!r}" for name in requested)
+            raise UsageError(
+                f"activations is 'float8' and {message}, which concerns other numbers: give one of the two"
+            )
 
     def _check_names(self) -> None:
         """Names that others register; their modules load ONNX Runtime, which the command line does not wait for."""
@@ -269,15 +271,15 @@ class CompileOptions:
         return [option.name for option in fields(cls) if option.metadata["phase"] >= first]
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> "CompileOptions":
+    def of(cls, values: Mapping[str, Any]) -> "CompileOptions":
         """Options from their names and values.
 
         Raises UsageError for an unknown one, naming the known ones, and for values of the wrong type.
         """
         types = get_type_hints(cls)
-        if given.keys() - types:
-            raise unknown("option", given.keys() - types, types)
-        return replace(cls(), **{name: _declared(name, types[name], value) for name, value in given.items()})
+        if values.keys() - types:
+            raise unknown("option", values.keys() - types, types)
+        return replace(cls(), **{name: _declared(name, types[name], value) for name, value in values.items()})
 
     def to_json(self) -> dict[str, Any]:
         """The document for manifests."""

@@ -37,10 +37,10 @@ def _within(_places: tuple[Place, ...], group: str) -> metadata.EntryPoints:
 def _place(path: str) -> Place:
     """Installing or removing a package changes the time of the folder that it is in."""
     try:
-        found = Path(path).stat()
+        result = Path(path).stat()
     except OSError:
         return path, 0, 0, 0
-    return path, found.st_dev, found.st_ino, found.st_mtime_ns
+    return path, result.st_dev, result.st_ino, result.st_mtime_ns
 
 
 Loaded = TypeVar("Loaded")
@@ -98,29 +98,29 @@ class Plugin:
 
 def added(kind: PluginKind) -> tuple[Plugin, ...]:
     """All of one kind that packages add, by name, then by package."""
-    found = (Plugin(kind, point.name, point.value, _package(point)) for point in entry_points(group=kind.group))
-    return tuple(sorted(found, key=lambda one: (one.name, one.package)))
+    result = (Plugin(kind, point.name, point.value, _package(point)) for point in entry_points(group=kind.group))
+    return tuple(sorted(result, key=lambda one: (one.name, one.package)))
 
 
 def by_name(kind: PluginKind) -> dict[str, Plugin]:
     """The same, by name."""
-    found = dict[str, Plugin]()
+    result = dict[str, Plugin]()
     for plugin in added(kind):
-        first = found.setdefault(plugin.name, plugin)
+        first = result.setdefault(plugin.name, plugin)
         if first is not plugin:
-            found[plugin.name] = replace(first, rival=plugin.package)
-    return found
+            result[plugin.name] = replace(first, rival=plugin.package)
+    return result
 
 
 def usable(kind: PluginKind, loaded: Callable[[Plugin], Loaded]) -> tuple[Loaded, ...]:
     """What `loaded` makes of all of one kind, but for those that it refuses; `check` raises their errors."""
-    found = list[Loaded]()
+    result = list[Loaded]()
     for plugin in by_name(kind).values():
         try:
-            found.append(loaded(plugin))
+            result.append(loaded(plugin))
         except UsageError:
             continue
-    return tuple(found)
+    return tuple(result)
 
 
 def _package(point: EntryPoint) -> str:

@@ -20,21 +20,21 @@ F = TypeVar("F")
 
 
 def fit_finite(
-    job: CompileState, analysis: Analysis, given: Plan | None, fit: Callable[[Analysis], F]
+    job: CompileState, analysis: Analysis, plan: Plan | None, fit: Callable[[Analysis], F]
 ) -> tuple[CompileState, F]:
     """What is fitted, and the compile with the activations that it has.
 
-    decided: as in the job, with the deadline for fitting. given: fixed decisions, with which nothing is tried again.
+    decided: as in the job, with the deadline for fitting. plan: fixed decisions, with which nothing is tried again.
     Raises Infeasible, and NotFinite where weights alone give such a value or codes were asked for.
     """
     try:
         return job, fit(analysis)
     except NotFinite as error:
-        if given is not None or job.options.activations != "auto" or not analysis.activations:
+        if plan is not None or job.options.activations != "auto" or not analysis.activations:
             raise
-        told = Note(STEP, "", f"all activations stay float: {error.finding}", Level.WARNING)
+        result = Note(STEP, "", f"all activations stay float: {error.finding}", Level.WARNING)
     fitted = fit(in_float(analysis))
-    return replace(job, analysis=in_float(job.analysis), notes=(*job.notes, told)), fitted
+    return replace(job, analysis=in_float(job.analysis), notes=(*job.notes, result)), fitted
 
 
 def in_float(analysis: Analysis) -> Analysis:
@@ -48,10 +48,10 @@ def in_float(analysis: Analysis) -> Analysis:
 BFLOAT16_SHARE = 0.25
 
 
-def with_float_layers(job: CompileState, chosen: Chosen | None, given: Plan | None) -> CompileState:
-    """The compile with the activations chosen that have fewer digits. given: fixed decisions, which have them."""
+def with_float_layers(job: CompileState, chosen: Chosen | None, plan: Plan | None) -> CompileState:
+    """The compile with the activations chosen that have fewer digits. plan: fixed decisions, which have them."""
     is_rounded = job.options.in_float8 or _in_bfloat16(job, chosen)
-    if given is not None or not is_rounded:
+    if plan is not None or not is_rounded:
         return job
     return replace(job, analysis=applied(rounding_of(job.options), job.analysis).made)
 

@@ -135,10 +135,10 @@ def _best_of_its_size(problem: Problem, known: dict[str, Format], gap: float) ->
     Losses far below the largest of a candidate are within the tolerance of the program that finds the best.
     """
     size, lost = problem.size(known), sum(c.loss for c in problem.chosen(known))
-    found = allocate(problem, size, gap)
-    if found.loss <= lost:
-        return found
-    return Allocation(known, lost, min(found.bound, lost), size, size, found.status)
+    best = allocate(problem, size, gap)
+    if best.loss <= lost:
+        return best
+    return Allocation(known, lost, min(best.bound, lost), size, size, best.status)
 
 
 def program_of(problem: Problem) -> JointChoice:
@@ -164,15 +164,15 @@ def _formats(selection: Mapping[str, object]) -> dict[str, Format]:
 
 def _without_waste(problem: Problem, choice: Mapping[str, Format]) -> dict[str, Format]:
     """The choice with smaller candidates where they lose nothing: differences that the solver's gap does not see."""
-    kept = dict(choice)
+    waste = dict(choice)
     for weight, group in problem.by_weight().items():
-        chosen = next(c for c in group if c.form == kept[weight])
+        chosen = next(c for c in group if c.form == waste[weight])
         for c in sorted(group, key=lambda c: c.bytes):
             smaller = c.bytes < chosen.bytes and c.loss <= chosen.loss and c.memory <= chosen.memory
-            if smaller and problem.size({**kept, weight: c.form}) < problem.size(kept):
-                kept[weight] = c.form
+            if smaller and problem.size({**waste, weight: c.form}) < problem.size(waste):
+                waste[weight] = c.form
                 break
-    return kept
+    return waste
 
 
 def smallest_choice(problem: Problem) -> dict[str, Format]:
@@ -235,9 +235,9 @@ def frontier(problem: Problem, largest: int, most: int) -> list[tuple[int, float
     """
     lagrangian = _Lagrangian.of(problem)
     smallest, best = (_point(problem.chosen(choice(problem)), problem) for choice in (smallest_choice, best_choice))
-    found, edges = [smallest, best] if best.loss < smallest.loss else [smallest], set[tuple[_Point, _Point]]()
-    while sum(point.bytes <= largest for point in found) < most:
-        open_ = [pair for pair in pairwise(found) if pair not in edges and pair[0].bytes < largest]
+    result, edges = [smallest, best] if best.loss < smallest.loss else [smallest], set[tuple[_Point, _Point]]()
+    while sum(point.bytes <= largest for point in result) < most:
+        open_ = [pair for pair in pairwise(result) if pair not in edges and pair[0].bytes < largest]
         if not open_:
             break
         low, high = max(open_, key=lambda pair: min(pair[1].bytes, largest) - pair[0].bytes)
@@ -245,11 +245,11 @@ def frontier(problem: Problem, largest: int, most: int) -> list[tuple[int, float
         point = _point(lagrangian.least(price), problem)
         is_between = low.bytes < point.bytes < high.bytes and high.loss < point.loss < low.loss
         if is_between and point.loss + price * point.bytes < low.loss + price * low.bytes:
-            found = sorted([*found, point])
+            result = sorted([*result, point])
         else:
             edges.add((low, high))
     memory = problem.limits.get(MEMORY, np.inf)
-    return [(point.bytes, point.loss) for point in found if point.bytes <= largest and point.memory <= memory]
+    return [(point.bytes, point.loss) for point in result if point.bytes <= largest and point.memory <= memory]
 
 
 def _point(chosen: list[Candidate], problem: Problem) -> _Point:

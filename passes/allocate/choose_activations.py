@@ -51,9 +51,9 @@ PRICE = "price"
 NO_WEIGHTS = WeightCosts()
 
 
-def limit_of(unit: str, given: float) -> float:
-    """Loss that activations may cost; given: 0 for the default."""
-    return given or UNITS[unit].tolerance
+def limit_of(unit: str, number: float) -> float:
+    """Loss that activations may cost; number: 0 for the default."""
+    return number or UNITS[unit].tolerance
 
 
 @dataclass(frozen=True)
@@ -70,50 +70,50 @@ class ChooseActivations:
     name: ClassVar[str] = "choose-activations"
     effect: ClassVar[Effect] = Effect.DECIDE
 
-    def apply(self, given: Sensitivities) -> Result[Analysis]:
+    def apply(self, sensitivities: Sensitivities) -> Result[Analysis]:
         """The decision with the activations that become codes, and what they lose together."""
-        if self.activations in ("float", "float8") or not given.sites:
+        if self.activations in ("float", "float8") or not sensitivities.sites:
             note = Note(self.name, "", "all activations stay float")
-            return Result(Analysis.after(given), True, (note,))
-        sites, checked = list(given.sites), ActivationLoss(given)
+            return Result(Analysis.after(sensitivities), True, (note,))
+        sites, checked = list(sensitivities.sites), ActivationLoss(sensitivities)
         notes, began = list[Note](), time.monotonic()
-        limit = target = limit_of(given.loss_unit, self.limit)
+        limit = target = limit_of(sensitivities.loss_unit, self.limit)
         if self.activations == "auto":
-            worth = Worth.of(given)
+            worth = Worth.of(sensitivities)
             times = worth.arithmetic if self.in_library else worth.times
         for done in range(ATTEMPTS):
-            if done and not given.deadline.leaves((time.monotonic() - began) / done):
-                sites, found, notes = [], 0.0, [out_of_time(f"{done} choices of activations, all too bad")]
+            if done and not sensitivities.deadline.leaves((time.monotonic() - began) / done):
+                sites, result, notes = [], 0.0, [out_of_time(f"{done} choices of activations, all too bad")]
                 break
             if self.activations == "auto":
                 sites = worth.sites(limit, times)
-            found = checked.loss_of(source_params(sites, given.ranges))
-            if self.activations == "integer" or found <= target:
+            result = checked.loss_of(source_params(sites, sensitivities.ranges))
+            if self.activations == "integer" or result <= target:
                 break
-            spent = sum(given.site_losses.get(site.name, 0.0) for site in sites)
-            limit = max(min(limit, spent) * min(0.7, target / found), SMALLEST_LIMIT)
+            spent = sum(sensitivities.site_losses.get(site.name, 0.0) for site in sites)
+            limit = max(min(limit, spent) * min(0.7, target / result), SMALLEST_LIMIT)
         else:  # the losses one by one say too little about the loss of all
-            sites, found = [], 0.0
+            sites, result = [], 0.0
         if not sites and not notes:
             notes = [Note(self.name, "", f"all activations stay float: {worth.of_all}")]
-        return self._decided(given, sites, found, notes)
+        return self._decided(sensitivities, sites, result, notes)
 
     @staticmethod
     def _decided(
-        given: Sensitivities, sites: Sequence[ScaleGroup], loss: float, notes: Sequence[Note] = ()
+        sensitivities: Sensitivities, sites: Sequence[ScaleGroup], loss: float, notes: Sequence[Note] = ()
     ) -> Result[Analysis]:
-        chosen = {site.name: given.ranges[site.name] for site in sites}
-        return Result(Analysis.after(given, activations=chosen, activation_loss=loss), True, tuple(notes))
+        chosen = {site.name: sensitivities.ranges[site.name] for site in sites}
+        return Result(Analysis.after(sensitivities, activations=chosen, activation_loss=loss), True, tuple(notes))
 
 
 class ActivationLoss:
     """Held-back samples on which a choice of activations is run whole, with float weights."""
 
-    def __init__(self, given: Sensitivities) -> None:
-        self._slicer = Slicer(given.model)
-        self._batches = given.held_back[:CHECKED_SAMPLES].batched(_batch(given))
+    def __init__(self, sensitivities: Sensitivities) -> None:
+        self._slicer = Slicer(sensitivities.model)
+        self._batches = sensitivities.held_back[:CHECKED_SAMPLES].batched(_batch(sensitivities))
         self._reference = outputs_in_files(Suffixes(Walk(self._slicer, self._batches)).behind(-1).run({}))
-        self._loss = OutputLoss.of(given.kinds, self._reference)
+        self._loss = OutputLoss.of(sensitivities.kinds, self._reference)
 
     def loss_of(self, params: Mapping[str, ActivationParams]) -> float:
         """Mean loss with the tensors in `params` rounded."""
@@ -123,10 +123,10 @@ class ActivationLoss:
         return self._loss.mean(self._reference, outputs)
 
 
-def _batch(given: Sensitivities) -> int:
+def _batch(sensitivities: Sensitivities) -> int:
     """How many samples of the largest size are run together."""
-    width = {layer.name: layer.width for layer in given.layers}
-    largest = max((macs // width.get(name, ELEMENT_COST) for name, macs in given.macs.items()), default=0)
+    width = {layer.name: layer.width for layer in sensitivities.layers}
+    largest = max((macs // width.get(name, ELEMENT_COST) for name, macs in sensitivities.macs.items()), default=0)
     return int(np.clip(BATCH_BYTES // max(FLOAT_BYTES * largest, 1), 1, BATCH))
 
 
@@ -143,12 +143,17 @@ class Worth:
     sizes: OperatorSizes
 
     @classmethod
-    def of(cls, given: Sensitivities) -> "Worth":
+    def of(cls, sensitivities: Sensitivities) -> "Worth":
         """OperatorSizes are those of the largest sample."""
-        network = Network.of(given.model, replace(given.roles, activations=given.ranges))
+        network = Network.of(sensitivities.model, replace(sensitivities.roles, activations=sensitivities.ranges))
         tensors = {edge.tensor for edge in network.edges} | {one.node for one in network.operators if one.tensors}
-        shapes = shapes_of(given.model, given.tuning.largest[0], tensors)
-        return cls(given, network, {layer.name: layer for layer in given.layers}, OperatorSizes(given.macs, shapes))
+        shapes = shapes_of(sensitivities.model, sensitivities.tuning.largest[0], tensors)
+        return cls(
+            sensitivities,
+            network,
+            {layer.name: layer for layer in sensitivities.layers},
+            OperatorSizes(sensitivities.macs, shapes),
+        )
 
     @cached_property
     def times(self) -> OpLatencies:
@@ -181,8 +186,8 @@ class Worth:
         costs = [SiteCosts(site.name, site.tensors, losses[site.name]) for site in given.sites]
         program = joint_choice(costs, NO_WEIGHTS, self.network, times)
         priced = program.with_sum(PRICE, {NANOSECONDS: 1.0, LOSS: WORTH * self.network.predict(times, ())})
-        found = solve(priced, Goal(PRICE, {LOSS: 1.0}, gap=RELATIVE_GAP, nodes=NODES)).selection
-        kept = [site for site in given.sites if found[site.name] == CODES]
+        result = solve(priced, Goal(PRICE, {LOSS: 1.0}, gap=RELATIVE_GAP, nodes=NODES)).selection
+        kept = [site for site in given.sites if result[site.name] == CODES]
         return useful_sites(kept, given.kernels, set(self.layers))
 
 
@@ -191,8 +196,8 @@ def shapes_of(model: ir.Model, feeds: Feeds, tensors: Collection[str]) -> dict[s
     if is_in_files(model):
         return observed_shapes(model, feeds)
     names = sorted(tensors - feeds.keys())
-    made = Runner(model, names).run(feeds) if names else {}
-    return {name: np.shape(array) for name, array in {**feeds, **made}.items() if hasattr(array, "shape")}
+    result = Runner(model, names).run(feeds) if names else {}
+    return {name: np.shape(array) for name, array in {**feeds, **result}.items() if hasattr(array, "shape")}
 
 
 # Which activations that stay real numbers are rounded to fewer digits: those that layers in float read.
@@ -217,74 +222,74 @@ class ChooseFloatRoundings:
     name: ClassVar[str] = "choose-float-roundings"
     effect: ClassVar[Effect] = Effect.DECIDE
 
-    def apply(self, given: Analysis) -> Result[Analysis]:
+    def apply(self, analysis: Analysis) -> Result[Analysis]:
         """The decision with the activations that are rounded, and what all of them lose together."""
-        gains = _gains(given, self.format)
+        gains = _gains(analysis, self.format)
         if not gains:
-            return Result(given, False)
-        roundings = {name: self._rounding(given, name) for name in gains}
-        losses = self._losses(given, roundings)
+            return Result(analysis, False)
+        roundings = {name: self._rounding(analysis, name) for name in gains}
+        losses = self._losses(analysis, roundings)
         order = sorted(gains, key=lambda name: losses[name] / gains[name])
-        checked = ActivationLoss(given)
-        most = given.activation_loss + self.share * limit_of(given.loss_unit, self.limit)
+        checked = ActivationLoss(analysis)
+        most = analysis.activation_loss + self.share * limit_of(analysis.loss_unit, self.limit)
         for _ in range(ATTEMPTS):
-            chosen = {**given.activations, **{name: roundings[name] for name in order}}
-            found = checked.loss_of(source_params(given.sites, chosen))
-            if found <= most:
-                return Result(replace(given, activations=chosen, activation_loss=found), True)
+            chosen = {**analysis.activations, **{name: roundings[name] for name in order}}
+            result = checked.loss_of(source_params(analysis.sites, chosen))
+            if result <= most:
+                return Result(replace(analysis, activations=chosen, activation_loss=result), True)
             order = _cheapest(order, losses, 0.7 * sum(losses[name] for name in order))
-        return Result(given, False)
+        return Result(analysis, False)
 
-    def _rounding(self, given: Analysis, site: str) -> FloatRounding:
-        return self.format.of_range(given.ranges[site].low, given.ranges[site].high)
+    def _rounding(self, analysis: Analysis, site: str) -> FloatRounding:
+        return self.format.of_range(analysis.ranges[site].low, analysis.ranges[site].high)
 
-    def _losses(self, given: Analysis, roundings: Mapping[str, FloatRounding]) -> dict[str, float]:
+    def _losses(self, analysis: Analysis, roundings: Mapping[str, FloatRounding]) -> dict[str, float]:
         """What each site loses alone."""
-        walk = Walk(Slicer(given.model), given.held_back[:SAMPLES])
+        walk = Walk(Slicer(analysis.model), analysis.held_back[:SAMPLES])
         suffixes = Suffixes(walk)
         reference = outputs_in_files(suffixes.behind(-1).run({}))
-        loss = OutputLoss.of(given.kinds, reference)
-        site_of = {source: site.name for site in given.sites if site.name in roundings for source in site.sources}
-        found = dict.fromkeys(roundings, 0.0)
+        loss = OutputLoss.of(analysis.kinds, reference)
+        site_of = {source: site.name for site in analysis.sites if site.name in roundings for source in site.sources}
+        losses = dict.fromkeys(roundings, 0.0)
 
         def measure(values: Mapping[str, Sequence[Held]], suffix: Suffix) -> None:
             for name in filter(site_of.__contains__, values):
                 rounded = Lazy(partial(_rounded, roundings[site_of[name]], values[name]), len(reference))
                 outputs = suffix.run({**values, name: rounded})
-                found[site_of[name]] += loss.mean(reference, outputs)
+                losses[site_of[name]] += loss.mean(reference, outputs)
 
-        with given.progress.stage(f"choose {self.format}", len(walk)) as stage:
+        with analysis.progress.stage(f"choose {self.format}", len(walk)) as stage:
             measure(walk.values, suffixes.behind(-1))
             while walk.position < len(walk):
                 results = walk.compute()
                 measure(results, suffixes.behind(walk.position))
                 walk.advance(results)
                 stage.advance(next(iter(results)))
-        return found
+        return losses
 
 
 def _rounded(rounding: FloatRounding, values: Sequence[Held], batch: int) -> np.ndarray:
     return rounding.rounded(np.asarray(values[batch]))
 
 
-def _gains(given: Analysis, form: FloatActivation) -> dict[str, int]:
+def _gains(analysis: Analysis, form: FloatActivation) -> dict[str, int]:
     """Multiply-accumulates of the layers in float that read each site and gain by its rounding; no site of codes."""
-    quantized = given.tensors_of(given.activations)
-    on_codes = {kernel.node for kernel in integer_kernels(given.kernels, quantized)}
+    quantized = analysis.tensors_of(analysis.activations)
+    on_codes = {kernel.node for kernel in integer_kernels(analysis.kernels, quantized)}
     readers: dict[str, list[Layer]] = {}
-    for layer in given.layers:
-        site = given.site_of.get(layer.input)
-        if site is not None and site.name not in given.activations and layer.name not in on_codes:
+    for layer in analysis.layers:
+        site = analysis.site_of.get(layer.input)
+        if site is not None and site.name not in analysis.activations and layer.name not in on_codes:
             readers.setdefault(site.name, []).append(layer)
     gaining = {name: [x for x in layers if form.gains([Reader(x.reads_pairs)])] for name, layers in readers.items()}
-    return {name: sum(given.macs[layer.name] for layer in layers) for name, layers in gaining.items() if layers}
+    return {name: sum(analysis.macs[layer.name] for layer in layers) for name, layers in gaining.items() if layers}
 
 
 def _cheapest(order: Sequence[str], losses: Mapping[str, float], most: float) -> list[str]:
     """The sites in this order, without those that would take the sum of the losses beyond so much."""
-    kept, total = [], 0.0
+    cheapest, total = [], 0.0
     for name in order:
         if total + losses[name] <= most:
-            kept.append(name)
+            cheapest.append(name)
             total += losses[name]
-    return kept
+    return cheapest

@@ -118,7 +118,7 @@ class Network:
     def conversion_times(self, times: OpLatencies, quantized: Collection[str]) -> dict[str, float]:
         """Nanoseconds of the conversions of each tensor that has any."""
         codes = self.on_codes(quantized)
-        found: dict[str, float] = {}
+        result: dict[str, float] = {}
         for edge in self.edges:
             if edge.tensor not in quantized:
                 continue
@@ -126,8 +126,8 @@ class Network:
             read = edge.real or any(reader not in codes for reader in edge.readers)
             if made or read:
                 taken = (times.quantize, made), (times.dequantize, read)
-                found[edge.tensor] = sum(column.get(edge.tensor, 0.0) for column, there in taken if there)
-        return found
+                result[edge.tensor] = sum(column.get(edge.tensor, 0.0) for column, there in taken if there)
+        return result
 
     def predict(self, times: OpLatencies, quantized: Collection[str]) -> float:
         """Nanoseconds of a whole run."""
@@ -165,10 +165,10 @@ def _edge(value: ir.Value, operators: Mapping[str, TimedOperator], owner: Mappin
     name = str(value.name)
     producer = value.producer()
     maker = operators.get(_owner(producer, owner)) if producer is not None else None
-    found = [operators.get(_owner(reader, owner)) for reader in value.consumers()]
-    readers = tuple(dict.fromkeys(reader.node for reader in found if reader is not None and reader.tensors))
+    result = [operators.get(_owner(reader, owner)) for reader in value.consumers()]
+    readers = tuple(dict.fromkeys(reader.node for reader in result if reader is not None and reader.tensors))
     # What reads it from within a subgraph is no operator here, and reads real values.
-    real = value.is_graph_output() or any(reader is None or not reader.tensors for reader in found)
+    real = value.is_graph_output() or any(reader is None or not reader.tensors for reader in result)
     return Edge(name, maker.node if maker is not None and maker.tensors else None, readers, real)
 
 
@@ -268,8 +268,8 @@ def _layer(layer: Layer, macs: int) -> tuple[float, float]:
     if layer.groups == 1:
         return real, codes
     if inputs == outputs == 1:
-        found, on_codes = (dense * macs + each * made for dense, each in zip(DEPTHWISE, MADE, strict=True))
-        return found, on_codes
+        result, on_codes = (dense * macs + each * made for dense, each in zip(DEPTHWISE, MADE, strict=True))
+        return result, on_codes
     if inputs % BLOCK or outputs % BLOCK:
         real += (NARROW - DENSE[0]) * macs
     return real, codes + _gathered(layer, macs)

@@ -141,10 +141,10 @@ class Search(Protocol):
     def allocate(self) -> AllocatedPlan:
         """The next plan. Raises Infeasible."""
 
-    def takes(self, found: AllocatedPlan, written: int) -> bool:
+    def takes(self, allocated_plan: AllocatedPlan, written: int) -> bool:
         """Whether a plan with a file of so many bytes ends the search."""
 
-    def goes_on(self, found: AllocatedPlan, written: int) -> bool:
+    def goes_on(self, allocated_plan: AllocatedPlan, written: int) -> bool:
         """Whether a plan that was taken has a file so much smaller than expected that a better one may fit, too."""
 
 
@@ -159,11 +159,11 @@ class OnePlan:
         """The plan."""
         return self.allocated
 
-    def takes(self, found: AllocatedPlan, written: int) -> bool:  # noqa: ARG002
+    def takes(self, allocated_plan: AllocatedPlan, written: int) -> bool:  # noqa: ARG002
         """Always."""
         return True
 
-    def goes_on(self, found: AllocatedPlan, written: int) -> bool:  # noqa: ARG002
+    def goes_on(self, allocated_plan: AllocatedPlan, written: int) -> bool:  # noqa: ARG002
         """Never."""
         return False
 
@@ -198,13 +198,13 @@ class PlanSearch:
         analysis: Analysis,
         options: CompileOptions,
         limit: int | None,
-        given: Plan | None = None,
+        plan: Plan | None = None,
         problem: Problem | None = None,
     ) -> None:
-        self._decided, self._options, self._limit, self._given = analysis, options, limit, given
-        self._undecided = analysis.undecided if given is None else replace(given, formats={})
+        self._decided, self._options, self._limit, self._given = analysis, options, limit, plan
+        self._undecided = analysis.undecided if plan is None else replace(plan, formats={})
         self._problem = problem or problem_of(analysis, self._undecided, options)
-        self._attempts, self._is_last = ATTEMPTS, given is not None
+        self._attempts, self._is_last = ATTEMPTS, plan is not None
         self._saved = 0  # bytes that the last file had less than with the numbers of the table
 
     @property
@@ -223,35 +223,35 @@ class PlanSearch:
             except Infeasible:
                 self._is_last = True
                 return self._smallest(self._limit or self._problem.size(best_choice(self._problem)))
-            found = AllocatedPlan(self._undecided.with_formats(allocation.choice), allocation, self._problem)
-            if self._keeps(found, weighed(self._decided, self._options, found.plan) - self._saved):
-                return found
+            result = AllocatedPlan(self._undecided.with_formats(allocation.choice), allocation, self._problem)
+            if self._keeps(result, weighed(self._decided, self._options, result.plan) - self._saved):
+                return result
         raise InternalError(
             f"no plan was found whose written file keeps {self._limit:,} bytes after {ATTEMPTS} attempts"
         )
 
-    def takes(self, found: AllocatedPlan, written: int) -> bool:
+    def takes(self, allocated_plan: AllocatedPlan, written: int) -> bool:
         """Whether a plan with a file of so many bytes ends the search. Raises UsageError where a given one is over."""
         if self._given is not None and self._limit is not None and written > self._limit:
             raise UsageError(f"the file of the given plan has {written:,} bytes, over the budget of {self._limit:,}")
-        return self._is_last or self._keeps(found, written)
+        return self._is_last or self._keeps(allocated_plan, written)
 
-    def goes_on(self, found: AllocatedPlan, written: int) -> bool:
+    def goes_on(self, allocated_plan: AllocatedPlan, written: int) -> bool:
         """Whether what the file saves buys a plan that is predicted to lose clearly less."""
-        saved = found.allocation.bytes - written
+        saved = allocated_plan.allocation.bytes - written
         if self._limit is None or self._is_last or saved <= 0 or not self._attempts:
             return False
         problem = replace(self._problem, fixed=self._problem.fixed - saved)
-        if best_within(problem, self._limit).loss > CLEARLY_LESS * found.allocation.loss:
+        if best_within(problem, self._limit).loss > CLEARLY_LESS * allocated_plan.allocation.loss:
             return False
         self._problem, self._saved = problem, saved
         return True
 
-    def _keeps(self, found: AllocatedPlan, written: int) -> bool:
+    def _keeps(self, allocated_plan: AllocatedPlan, written: int) -> bool:
         if self._limit is None or written <= self._limit:
             return True
         # What this plan has beyond what the solver was told, every plan is taken to have.
-        self._problem = replace(self._problem, fixed=self._problem.fixed + written - found.allocation.bytes)
+        self._problem = replace(self._problem, fixed=self._problem.fixed + written - allocated_plan.allocation.bytes)
         return False
 
     def _smallest(self, limit: int) -> AllocatedPlan:
@@ -273,10 +273,10 @@ class PlanSearch:
         """Raises UsageError where it takes a format that was not measured or that the weight's kernel refuses."""
         for name, candidates in self._problem.by_weight().items():
             forms = [candidate.form for candidate in candidates]
-            if (given := plan.formats[name]) not in forms:
+            if (result := plan.formats[name]) not in forms:
                 known = ", ".join(map(str, forms))
                 raise UsageError(
-                    f"the plan stores weight {name!r} as {given}; its kernel and the measurements allow {known}"
+                    f"the plan stores weight {name!r} as {result}; its kernel and the measurements allow {known}"
                 )
         loss = sum(c.loss for c in self._problem.chosen(plan.formats))
         total = self._problem.size(plan.formats)
@@ -351,14 +351,14 @@ def fit(
     analysis: Analysis,
     options: CompileOptions,
     limit: int | None,
-    given: Plan | None = None,
+    plan: Plan | None = None,
     stored: StoredParameters | None = None,
 ) -> QuantizedModel:
     """The best plan whose written file has at most `limit` bytes; None: the best plan whatever its size.
 
-    given: take these decisions instead. stored: where numbers of plans are kept. Raises Infeasible.
+    plan: take these decisions instead. stored: where numbers of plans are kept. Raises Infeasible.
     """
-    return fit_search(analysis, PlanSearch(analysis, options, limit, given), options, stored)
+    return fit_search(analysis, PlanSearch(analysis, options, limit, plan), options, stored)
 
 
 def fit_search(
@@ -384,12 +384,12 @@ def fit_search(
             best, notes = _file(analysis, options, allocated.plan, tuned), [*notes, *more]
         if earlier is None and not search.takes(allocated, best.size):
             continue
-        found = QuantizedModel(allocated, best, tuple(notes))
+        result = QuantizedModel(allocated, best, tuple(notes))
         if earlier is not None:
-            return better_of(analysis, earlier, found, limit)
+            return better_of(analysis, earlier, result, limit)
         if not analysis.deadline.leaves(time.monotonic() - began) or not search.goes_on(allocated, best.size):
-            return found
-        earlier = found
+            return result
+        earlier = result
 
 
 def _file(analysis: Analysis, options: CompileOptions, plan: Plan, numbers: QuantizedParameters) -> PackedModel:

@@ -105,9 +105,9 @@ def _kernel(operator: TimedOperator, names: Mapping[str, str], times: OpLatencie
 def _conversions(edge: Edge, site: str, times: OpLatencies) -> Iterator[Event]:
     """Of real values to codes where its maker is in float, and back where a reader is."""
     codes = Condition((site, CODES))
-    made = {NANOSECONDS: times.quantize.get(edge.tensor, 0.0)}
+    result = {NANOSECONDS: times.quantize.get(edge.tensor, 0.0)}
     makers = () if edge.maker is None else (Condition(on_codes(edge.maker), holds=False),)
-    yield Event(quantized(edge.tensor), (codes, *makers), made)
+    yield Event(quantized(edge.tensor), (codes, *makers), result)
     back = {NANOSECONDS: times.dequantize.get(edge.tensor, 0.0)}
     if edge.real:
         yield Event(dequantized(edge.tensor), (codes,), back)
@@ -213,7 +213,7 @@ def step_costs(model: MemoryModel, sites: Mapping[str, str]) -> list[StepCosts]:
         for key, steps, size in _parts(tensor, site):
             for step in steps:
                 costs[step][key] = costs[step].get(key, 0) + size
-    return [StepCosts(*found) for found in zip(fixed, costs, strict=True)]
+    return [StepCosts(*result) for result in zip(fixed, costs, strict=True)]
 
 
 def _parts(tensor: LiveTensor, site: str) -> Iterator[tuple[Key, range, int]]:
@@ -226,10 +226,10 @@ def _parts(tensor: LiveTensor, site: str) -> Iterator[tuple[Key, range, int]]:
 
 def _largest(steps: list[StepCosts]) -> dict[int, StepCosts]:
     """The steps of which none is within another; of equal ones the first."""
-    kept: dict[int, StepCosts] = {}
+    largest: dict[int, StepCosts] = {}
     for place, step in enumerate(steps):
-        if any(step.is_within(other) for other in kept.values()):
+        if any(step.is_within(other) for other in largest.values()):
             continue
-        kept = {k: other for k, other in kept.items() if not other.is_within(step)}
-        kept[place] = step
-    return kept
+        largest = {k: other for k, other in largest.items() if not other.is_within(step)}
+        largest[place] = step
+    return largest

@@ -26,10 +26,10 @@ class JointStep(Protocol):
     def within(self, limit: int) -> "JointStep":
         """The same with another limit for the size."""
 
-    def apply(self, given: Analysis, /) -> Result[Analysis]:
+    def apply(self, analysis: Analysis, /) -> Result[Analysis]:
         """The decision with other activations. Raises Infeasible."""
 
-    def smallest(self, given: Analysis) -> float:
+    def smallest(self, analysis: Analysis) -> float:
         """About the bytes of the smallest file with the activations that were chosen: as the program has them."""
 
 

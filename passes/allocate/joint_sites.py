@@ -16,12 +16,14 @@ TIE_WEIGHT = 1e-6
 RELATIVE_GAP = 1e-3
 
 
-def program_of(given: Sensitivities, weighed: WeightCosts, network: Network, times: OpLatencies) -> JointChoice:
+def program_of(sensitivities: Sensitivities, weighed: WeightCosts, network: Network, times: OpLatencies) -> JointChoice:
     """Weights and sites with their losses, times and bytes."""
     more = weighed.on_codes.fixed - weighed.in_float.fixed
     sites = [
-        SiteCosts(site.name, site.tensors, given.site_losses.get(site.name, 0.0), more / len(given.sites))
-        for site in given.sites
+        SiteCosts(
+            site.name, site.tensors, sensitivities.site_losses.get(site.name, 0.0), more / len(sensitivities.sites)
+        )
+        for site in sensitivities.sites
     ]
     return joint_choice(sites, weighed, network, times)
 
@@ -32,28 +34,28 @@ def least_loss(limits: Mapping[str, float], then: Collection[str]) -> Goal:
     return Goal(LOSS, limits, ties, RELATIVE_GAP)
 
 
-def sites_of(given: Sensitivities, selection: Selection) -> list[ScaleGroup]:
+def sites_of(sensitivities: Sensitivities, selection: Selection) -> list[ScaleGroup]:
     """The sites that are on codes, but for those that serve no layer."""
-    kept = [site for site in given.sites if selection[site.name] == CODES]
-    return useful_sites(kept, given.kernels, {layer.name for layer in given.layers})
+    kept = [site for site in sensitivities.sites if selection[site.name] == CODES]
+    return useful_sites(kept, sensitivities.kernels, {layer.name for layer in sensitivities.layers})
 
 
-def note_on_loss(step: str, given: Sensitivities, lost: float, activation_limit: float, budget: object) -> Note:
+def note_on_loss(step: str, sensitivities: Sensitivities, lost: float, activation_limit: float, budget: object) -> Note:
     """What the 8-bit activations lose that a budget asks for: a warning where it is more than they may without it."""
-    limit = limit_of(given.loss_unit, activation_limit)
-    message = f"8-bit activations lose {lost:.3g} {given.loss_unit} to reach {budget}"
+    limit = limit_of(sensitivities.loss_unit, activation_limit)
+    message = f"8-bit activations lose {lost:.3g} {sensitivities.loss_unit} to reach {budget}"
     if lost > limit:
         return Note(step, "", f"{message}; without that budget at most {limit:g}", Level.WARNING)
     return Note(step, "", message)
 
 
-def pinned(given: Analysis, program: JointChoice) -> JointChoice:
+def pinned(analysis: Analysis, program: JointChoice) -> JointChoice:
     """The program with the activations that were chosen, which leaves the formats of weights."""
-    states = {site.name: CODES if site.name in given.activations else FLOAT for site in given.sites}
+    states = {site.name: CODES if site.name in analysis.activations else FLOAT for site in analysis.sites}
     options = tuple(o for o in program.options if states.get(o.choice, o.state) == o.state)
     return JointChoice(options, program.events, program.fixed)
 
 
-def smallest(given: Analysis, program: JointChoice) -> float:
+def smallest(analysis: Analysis, program: JointChoice) -> float:
     """About the bytes of the smallest file with the activations that were chosen: as the program has them."""
-    return solve(pinned(given, program), Goal(BYTES)).value
+    return solve(pinned(analysis, program), Goal(BYTES)).value

@@ -37,10 +37,10 @@ class Lower:
     name: ClassVar[str] = "lower"
     effect: ClassVar[Effect] = Effect.LOWER
 
-    def apply(self, given: PlanWithParameters) -> Result[Lowered]:
+    def apply(self, numbered: PlanWithParameters) -> Result[Lowered]:
         """The lowered graph of a plan with its tuned numbers."""
-        plan = given.plan
-        builder = _Builder(given.model.clone(), plan, given.tuned)
+        plan = numbered.plan
+        builder = _Builder(numbered.model.clone(), plan, numbered.tuned)
         builder.build()
         integer = {name: kernel.op_type for name, kernel in plan.integer.items()}
         codes = {tensor: str(value.name) for tensor, value in builder.codes.items()}
@@ -252,8 +252,8 @@ class _Builder:
             return
         node.replace_input_with(1, self._weight(layer.weight, solution))
         if bias is not None:
-            found = _in_steps(bias.astype(np.float32), node, solution)
-            self._set_bias(node, self._constant(found, f"{layer.name}{self.mark}bias"))
+            result = _in_steps(bias.astype(np.float32), node, solution)
+            self._set_bias(node, self._constant(result, f"{layer.name}{self.mark}bias"))
 
     def _integer_layer(
         self,
@@ -330,11 +330,11 @@ class _Builder:
         if form.is_scaled:
             return self._dequantized(codes, solution.scale, solution.axis, f"{name}{self.mark}real", before)
         nodes = _Unpacked(codes, lambda: self._constant(solution.scale, f"{name}{self.mark}values"))
-        found = form.unpack(nodes, ir.DataType.FLOAT)
+        real_weight = form.unpack(nodes, ir.DataType.FLOAT)
         for place, node in enumerate(nodes.made):
-            node.outputs[0].name = f"{name}{self.mark}{'real' if node.outputs[0] is found else STEPS[place]}"
+            node.outputs[0].name = f"{name}{self.mark}{'real' if node.outputs[0] is real_weight else STEPS[place]}"
         self.model.graph.insert_before(before, nodes.made)
-        return found
+        return real_weight
 
 
 @dataclass

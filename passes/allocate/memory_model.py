@@ -109,7 +109,7 @@ class MemoryModel:
     def running(self, quantized: Collection[str]) -> list[int]:
         """Bytes beside the weights, at each step."""
         codes, edges = self.network.on_codes(quantized), {edge.tensor: edge for edge in self.network.edges}
-        found = [self.scratch.get(step, 0) if step in codes else 0 for step in self.steps]
+        running = [self.scratch.get(step, 0) if step in codes else 0 for step in self.steps]
         for tensor in self.tensors:
             if tensor.tensor not in quantized:
                 parts = [(tensor.life, tensor.real)]
@@ -119,8 +119,8 @@ class MemoryModel:
                 parts += [(tensor.used, tensor.copy)] if _is_read(edge, codes) else []
             for steps, size in parts:
                 for step in steps:
-                    found[step] += size
-        return found
+                    running[step] += size
+        return running
 
     def peak(self, quantized: Collection[str]) -> int:
         """Bytes of a run at most, with the weights."""
@@ -154,8 +154,8 @@ def _tensors(model: ir.Model, network: Network, owner: Mapping[str, str], shapes
     place = {operator.node: step for step, operator in enumerate(network.operators)}
     place |= {absorbed: place[node] for absorbed, node in owner.items()}
     sites, kept = {edge.tensor for edge in network.edges}, set(owner.values())
-    made = [(str(value.name), value) for node in model.graph for value in node.outputs]
-    values = [(str(value.name), value) for value in model.graph.inputs] + [m for m in made if m[0] not in kept]
+    result = [(str(value.name), value) for node in model.graph for value in node.outputs]
+    values = [(str(value.name), value) for value in model.graph.inputs] + [m for m in result if m[0] not in kept]
     reads = {name: _reads(value, place, len(network.operators)) for name, value in values}
     lasts = _lasts(values, reads)
     for name, value in values:
@@ -175,8 +175,8 @@ def _width(value: ir.Value) -> float:
 
 def _reads(value: ir.Value, place: Mapping[str, int], end: int) -> list[int]:
     """The steps that read a value. Outputs are kept to the end, as is what a subgraph reads."""
-    found = [place.get(str(reader.outputs[0].name), end) for reader in value.consumers()]
-    return [*found, end] if value.is_graph_output() or not found else found
+    result = [place.get(str(reader.outputs[0].name), end) for reader in value.consumers()]
+    return [*result, end] if value.is_graph_output() or not result else result
 
 
 def _given(node: ir.Node) -> str:
@@ -189,6 +189,6 @@ def _lasts(values: Sequence[tuple[str, ir.Value]], reads: Mapping[str, Sequence[
     lasts = {name: max(reads[name]) for name, _ in values}
     for name, value in reversed(values):
         node = value.producer()
-        if node is not None and node.op_type in ALIASES and (given := _given(node)) in lasts:
-            lasts[given] = max(lasts[given], lasts[name])
+        if node is not None and node.op_type in ALIASES and (result := _given(node)) in lasts:
+            lasts[result] = max(lasts[result], lasts[name])
     return lasts

@@ -55,13 +55,13 @@ def forms(weight: Weight, analysis: Analysis, plan: Plan, options: CompileOption
     Where an operator may keep it packed in memory, those that it takes, if it takes any; those that are stored as FP8
     where that is asked for, if a layer reads it.
     """
-    found = sorted(form for name, form in analysis.solutions if name == weight.name)
-    if options.in_float8 and weight.layers and FLOAT8 in found:
+    result = sorted(form for name, form in analysis.solutions if name == weight.name)
+    if options.in_float8 and weight.layers and FLOAT8 in result:
         return [FLOAT8]
     if not any(layer.name in plan.integer for layer in weight.layers):
-        return forms_in_float(weight, found, options)
+        return forms_in_float(weight, result, options)
     widest = options.widest_on_integers
-    return [form for form in found if form.code_bits is not None and form.code_bits <= widest]
+    return [form for form in result if form.code_bits is not None and form.code_bits <= widest]
 
 
 def forms_in_float(weight: Weight, forms: Sequence[Format], options: CompileOptions) -> Sequence[Format]:
@@ -125,11 +125,11 @@ def _uses_of_table(
     if weight.layers and weight.table is None:
         return []
     shape = solution.codes.shape if weight.table is None else solution.by_channel().codes.shape
-    found = pickers(model.graph.initializers[weight.table or weight.name])
-    if not stays_packed(solution.form, shape) or not found:
+    result = pickers(model.graph.initializers[weight.table or weight.name])
+    if not stays_packed(solution.form, shape) or not result:
         return [size.Use(is_table=True)]
     in_blocks = options.in_blocks and block_size(solution.form, shape[1]) is not None
-    return [size.Use(in_blocks=in_blocks, is_table=True, rank=rank(node.inputs[1])) for node in found]
+    return [size.Use(in_blocks=in_blocks, is_table=True, rank=rank(node.inputs[1])) for node in result]
 
 
 def _goes_in_blocks(weight: Weight, layer: Layer, form: Format) -> bool:

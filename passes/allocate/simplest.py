@@ -52,12 +52,12 @@ def or_simpler(job: CompileState, fitted: QuantizedModel, fitting: Fit) -> tuple
     unit, before = job.analysis.loss_unit, ours
     best = simple
     if job.analysis.activations:
-        found = fitting.fit(plain)
-        ours = loss(found.exported.proto)
-        best = found if ours <= others else simple
+        result = fitting.fit(plain)
+        ours = loss(result.exported.proto)
+        best = result if ours <= others else simple
     what = "activations in float" if best is not simple else "weights rounded to nearest"
-    told = f"taken: {what}, which lose {min(ours, others):.3g} {unit} on held-back samples, not {before:.3g}"
-    return replace(job, analysis=in_float(job.analysis), notes=(*job.notes, Note(STEP, "", told))), best
+    message = f"taken: {what}, which lose {min(ours, others):.3g} {unit} on held-back samples, not {before:.3g}"
+    return replace(job, analysis=in_float(job.analysis), notes=(*job.notes, Note(STEP, "", message))), best
 
 
 def rounded_to_nearest(analysis: Analysis, options: CompileOptions, limit: int | None) -> QuantizedModel:

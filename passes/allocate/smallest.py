@@ -110,10 +110,10 @@ def _smallest(weight: Weight, values: np.ndarray, bits: Sequence[int]) -> Quanti
     narrowest = [min(family, key=lambda form: form.least_bits(rows)) for family in by_family(forms)]
     if weight.size >= LARGE and narrowest:  # what tables and scales take beside the codes decides nothing
         narrowest = [min(narrowest, key=lambda form: form.least_bits(rows))]
-    found = list(direct(weight, values))
+    result = list(direct(weight, values))
     if np.isfinite(values).all():
-        found += [_rounded(form, values, weight.channel_axis) for form in narrowest]
-    return min(found, key=lambda solution: stored(solution, (), SHORT).own)
+        result += [_rounded(form, values, weight.channel_axis) for form in narrowest]
+    return min(result, key=lambda solution: stored(solution, (), SHORT).own)
 
 
 def _rounded(form: Scaled, values: np.ndarray, axis: int) -> QuantizedWeight:
@@ -124,10 +124,10 @@ def _rounded(form: Scaled, values: np.ndarray, axis: int) -> QuantizedWeight:
 
 def by_family(forms: Iterable[Scaled]) -> list[list[Scaled]]:
     """Formats of one family together."""
-    found: dict[str, list[Scaled]] = {}
+    result: dict[str, list[Scaled]] = {}
     for form in forms:
-        found.setdefault(form.family, []).append(form)
-    return list(found.values())
+        result.setdefault(form.family, []).append(form)
+    return list(result.values())
 
 
 def _bias(model: ir.Model, layer: Layer) -> np.ndarray | None:

@@ -60,8 +60,8 @@ def imputer(write: Writer) -> list[ir.Value] | str:
     if not values.size or write.input().dtype != ir.DataType.FLOAT:
         return "it is not one of floats"
     missing, rows = number(write.node, "replaced_value_float", 0.0), real_input(write)
-    found = write.op("IsNaN", rows) if np.isnan(missing) else write.op("Equal", rows, write.real(missing, "missing"))
-    return [write.op("Where", found, write.constant(values, "imputed"), rows)]
+    result = write.op("IsNaN", rows) if np.isnan(missing) else write.op("Equal", rows, write.real(missing, "missing"))
+    return [write.op("Where", result, write.constant(values, "imputed"), rows)]
 
 
 def binarizer(write: Writer) -> list[ir.Value] | str:
@@ -318,7 +318,7 @@ class Classical:
     name: ClassVar[str] = "classical"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, given: Probed) -> Result[Probed]:
+    def apply(self, probed: Probed) -> Result[Probed]:
         """One note for each operator of `ai.onnx.ml`."""
-        notes = write_out(given.model, self.name, DOMAIN, RULES)
-        return given.rewritten(notes, unsaid=bool(notes))
+        notes = write_out(probed.model, self.name, DOMAIN, RULES)
+        return probed.rewritten(notes, unsaid=bool(notes))

@@ -33,9 +33,9 @@ class ConvTransposeToConv:
     name: ClassVar[str] = "conv-transpose"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, given: Probed) -> Result[Probed]:
+    def apply(self, probed: Probed) -> Result[Probed]:
         """One note for each ConvTranspose."""
-        model = given.model
+        model = probed.model
         notes = []
         for node in nodes_of(model, "ConvTranspose"):
             subject = node.outputs[0].name or ""
@@ -52,7 +52,7 @@ class ConvTransposeToConv:
             else:
                 reason = f"stays float: kernel {site.kernel}, strides {site.strides}, pads {site.pads}"
                 notes.append(Note(self.name, subject, reason, Level.SKIPPED))
-        return given.rewritten(notes)
+        return probed.rewritten(notes)
 
 
 @dataclass(frozen=True)

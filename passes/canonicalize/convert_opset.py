@@ -57,9 +57,9 @@ def _integers_to_input(attribute: str, index: int = 1) -> Adapter:
     """The adapter of an operator that takes as an input what was an attribute: a list of integers."""
 
     def adapt(model: ir.Model, node: ir.Node) -> None:
-        found = node.attributes.pop(attribute, None)
-        if found is not None:
-            _set_input(model, node, index, np.array(found.as_ints(), np.int64), attribute)
+        result = node.attributes.pop(attribute, None)
+        if result is not None:
+            _set_input(model, node, index, np.array(result.as_ints(), np.int64), attribute)
 
     return adapt
 
@@ -110,17 +110,17 @@ def _resize(model: ir.Model, node: ir.Node) -> None:  # noqa: ARG001
         raise _refused(node, f"makes some axes larger and others smaller ({scales.tolist()})")
     node.attributes["coordinate_transformation_mode"] = ir.AttrString("coordinate_transformation_mode", "asymmetric")
     node.attributes["nearest_mode"] = ir.AttrString("nearest_mode", "ceil" if is_smaller else "floor")
-    given = node.inputs[1]
+    result = node.inputs[1]
     node.resize_inputs(3)
     node.replace_input_with(1, None)
-    node.replace_input_with(2, given)
+    node.replace_input_with(2, result)
 
 
 def _clip(model: ir.Model, node: ir.Node) -> None:
     for index, bound in enumerate(("min", "max"), 1):
-        found = node.attributes.pop(bound, None)
-        if found is not None:
-            _set_input(model, node, index, _like(node.inputs[0], found.as_float()), bound)
+        result = node.attributes.pop(bound, None)
+        if result is not None:
+            _set_input(model, node, index, _like(node.inputs[0], result.as_float()), bound)
 
 
 def _pad(model: ir.Model, node: ir.Node) -> None:
@@ -190,7 +190,7 @@ CHANGES: Mapping[int, Mapping[str, Adapter]] = {
 
 def adapters_of(op_type: str, version: int) -> Sequence[Adapter]:
     """What brings a node of an opset to the highest one of CHANGES."""
-    return [made[op_type] for since, made in CHANGES.items() if since > version and op_type in made]
+    return [result[op_type] for since, result in CHANGES.items() if since > version and op_type in result]
 
 
 TARGET = 18
@@ -207,15 +207,15 @@ class ConvertOpset:
     name: ClassVar[str] = "convert-opset"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, given: Probed) -> Result[Probed]:
+    def apply(self, probed: Probed) -> Result[Probed]:
         """Adapt the operators whose meaning changed, in subgraphs as well. Raises ModelError for what has no successor.
 
         That the outputs stay the same is checked on the probe feeds, as after every rewrite.
         """
-        model = given.model
+        model = probed.model
         version = model.graph.opset_imports[""]
         if version >= TARGET:
-            return given.rewritten([])
+            return probed.rewritten([])
         if version < SHAPED:
             infer_shapes(model)
         for node in list(model.graph.all_nodes()):
@@ -223,5 +223,5 @@ class ConvertOpset:
                 adapt(model, node)
         model.graph.opset_imports[""] = TARGET
         model.ir_version = max(model.ir_version, MIN_IR_VERSION)
-        compared = f"; the outputs on {len(given.probe)} samples are the same" if given.probe else ""
-        return given.rewritten([Note(self.name, "", f"opset {version} converted to {TARGET}{compared}")])
+        compared = f"; the outputs on {len(probed.probe)} samples are the same" if probed.probe else ""
+        return probed.rewritten([Note(self.name, "", f"opset {version} converted to {TARGET}{compared}")])

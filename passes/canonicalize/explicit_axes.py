@@ -35,16 +35,16 @@ class ExplicitAxes:
     name: ClassVar[str] = "explicit-axes"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, given: Probed) -> Result[Probed]:
+    def apply(self, probed: Probed) -> Result[Probed]:
         """One note for each node that names some axes."""
-        model = given.model
+        model = probed.model
         notes = []
         for node in nodes_of(model, "Pad", "Resize"):
             if _names_axes(node):
                 reason = _complete_pad(model, node) if node.op_type == "Pad" else _complete_resize(model, node)
                 level = Level.INFO if reason is None else Level.SKIPPED
                 notes.append(Note(self.name, node.outputs[0].name or "", reason or "written for all axes", level))
-        return given.rewritten(notes, unsaid=remove_dead(model))
+        return probed.rewritten(notes, unsaid=remove_dead(model))
 
 
 def _names_axes(node: ir.Node) -> bool:

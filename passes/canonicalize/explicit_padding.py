@@ -21,9 +21,9 @@ class ExplicitPadding:
     name: ClassVar[str] = "explicit-padding"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, given: Probed) -> Result[Probed]:
+    def apply(self, probed: Probed) -> Result[Probed]:
         """One note for each node with auto_pad."""
-        model = given.model
+        model = probed.model
         notes, idle = [], False
         for node in nodes_of(model, "Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool"):
             mode = text(node, "auto_pad", "NOTSET")
@@ -39,13 +39,13 @@ class ExplicitPadding:
             del node.attributes["auto_pad"]
             node.attributes["pads"] = ir.AttrInt64s("pads", pads)
             notes.append(Note(self.name, subject, f"auto_pad {mode} written as pads {pads}"))
-        return given.rewritten(notes, unsaid=idle)
+        return probed.rewritten(notes, unsaid=idle)
 
 
 def _kernel(node: ir.Node) -> list[int] | None:
-    given = integers(node, "kernel_shape", ())
-    if given:
-        return given
+    kernel = integers(node, "kernel_shape", ())
+    if kernel:
+        return kernel
     weight = static(node.inputs[1], slice(2, None)) if len(node.inputs) > 1 else None
     return None if weight is None else list(weight)
 

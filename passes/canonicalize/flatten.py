@@ -31,9 +31,9 @@ class Flatten:
     name: ClassVar[str] = "flatten"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, given: Probed) -> Result[Probed]:
+    def apply(self, probed: Probed) -> Result[Probed]:
         """One note for each node that became Flatten; other Reshapes are other functions, so they get none."""
-        model = given.model
+        model = probed.model
         notes = []
         for node in nodes_of(model, "Reshape", "Squeeze"):
             if _flattens(node) if node.op_type == "Reshape" else _squeezes_positions(node):
@@ -42,7 +42,7 @@ class Flatten:
         if notes:
             remove_dead(model)
             infer_shapes(model)
-        return given.rewritten(notes)
+        return probed.rewritten(notes)
 
 
 def _flattens(node: ir.Node) -> bool:

@@ -39,28 +39,28 @@ class Float32Inside:
         """What becomes float32."""
         return (*HALF, ir.DataType.DOUBLE) if self.double else HALF
 
-    def apply(self, given: Probed) -> Result[Probed]:
+    def apply(self, probed: Probed) -> Result[Probed]:
         """Cast constants, attributes and value types, then put Casts at the inputs and outputs."""
-        model = given.model
-        found = _present(model, self.types)
-        if not found:
-            return given.rewritten([])
+        model = probed.model
+        result = _present(model, self.types)
+        if not result:
+            return probed.rewritten([])
         for graph in model.graphs():
-            _cast_constants(graph, found)
+            _cast_constants(graph, result)
             if graph is not model.graph:
-                _retype([*graph.inputs, *graph.outputs], found)
-        outputs = [value for value in model.graph.outputs if value.dtype in found and not _is_packed(value)]
+                _retype([*graph.inputs, *graph.outputs], result)
+        outputs = [value for value in model.graph.outputs if value.dtype in result and not _is_packed(value)]
         for node in computing(model):
-            _cast_attributes(node, found)
-            _retype([value for value in node.outputs if value not in outputs], found)
+            _cast_attributes(node, result)
+            _retype([value for value in node.outputs if value not in outputs], result)
         for value in model.graph.inputs:
-            if value.dtype in found and value.uses() and not _is_packed(value):
+            if value.dtype in result and value.uses() and not _is_packed(value):
                 _cast_input(model.graph, value)
         for value in outputs:
             _cast_output(model.graph, value)
-        names = " and ".join(sorted(dtype.name for dtype in found))
+        names = " and ".join(sorted(dtype.name for dtype in result))
         message = f"the {names} model computes in float32 inside; inputs and outputs keep their type"
-        return given.rewritten([Note(self.name, "", message)])
+        return probed.rewritten([Note(self.name, "", message)])
 
 
 def _present(model: ir.Model, types: Types) -> Types:
@@ -70,11 +70,11 @@ def _present(model: ir.Model, types: Types) -> Types:
         values += graph.initializers.values()
     for node in computing(model):
         values += node.outputs
-    found = {value.dtype for value in values}
+    result = {value.dtype for value in values}
     attributes = [attribute for node in computing(model) for attribute in node.attributes.values()]
-    found |= {one.as_tensor().dtype for one in attributes if one.type == ir.AttributeType.TENSOR}
+    result |= {one.as_tensor().dtype for one in attributes if one.type == ir.AttributeType.TENSOR}
     named = {one.as_int() for one in attributes if names_type(one)}  # values behind a Cast often have no stated type
-    return tuple(dtype for dtype in types if dtype in found or dtype in named)
+    return tuple(dtype for dtype in types if dtype in result or dtype in named)
 
 
 def names_type(attribute: ir.Attr) -> bool:
@@ -159,9 +159,9 @@ def _cast_output(graph: ir.Graph, value: ir.Value) -> None:
     if node is None:  # an input or a constant that is an output as it is
         return
     cast = ir.node("Cast", [], attributes={"to": (value.dtype or ir.DataType.FLOAT).value})
-    given = cast.outputs[0]
-    given.name, given.shape, given.type = value.name, value.shape, value.type
-    graph.outputs[graph.outputs.index(value)] = given
+    result = cast.outputs[0]
+    result.name, result.shape, result.type = value.name, value.shape, value.type
+    graph.outputs[graph.outputs.index(value)] = result
     value.name, value.type = unique_name(graph, f"{value.name}_float32"), ir.TensorType(ir.DataType.FLOAT)
     cast.resize_inputs(1)
     cast.replace_input_with(0, value)

@@ -19,15 +19,15 @@ class FoldAffine:
     name: ClassVar[str] = "fold-affine"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, given: Probed) -> Result[Probed]:
+    def apply(self, probed: Probed) -> Result[Probed]:
         """One note for each operator by a constant that follows a convolution directly."""
-        model = given.model
+        model = probed.model
         notes = []
         for node in nodes_of(model, "Mul", "Div", "Add", "Sub"):
-            found = _layer_and_operand(node)
-            if found is None:
+            result = _layer_and_operand(node)
+            if result is None:
                 continue
-            layer, operand = found
+            layer, operand = result
             subject = node.outputs[0].name or ""
             reason = _problem(layer, node, operand)
             if reason is None:
@@ -37,7 +37,7 @@ class FoldAffine:
                 notes.append(Note(self.name, subject, f"{node.op_type} folded into the {layer.op_type} before it"))
             else:
                 notes.append(Note(self.name, subject, f"{node.op_type} stays: {reason}", Level.SKIPPED))
-        return given.rewritten(notes)
+        return probed.rewritten(notes)
 
 
 def _layer_and_operand(node: ir.Node) -> tuple[ir.Node, np.ndarray] | None:

@@ -39,9 +39,9 @@ class FoldBatchNorm:
     name: ClassVar[str] = "fold-batch-norm"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, given: Probed) -> Result[Probed]:
+    def apply(self, probed: Probed) -> Result[Probed]:
         """One note for each batch normalization."""
-        model = given.model
+        model = probed.model
         notes = []
         for node in nodes_of(model, "BatchNormalization"):
             subject = node.outputs[0].name or ""
@@ -52,7 +52,7 @@ class FoldBatchNorm:
             else:
                 message, level = _fold(model, node, affine)
                 notes.append(Note(self.name, subject, message, level))
-        return given.rewritten(notes)
+        return probed.rewritten(notes)
 
 
 def _affine(node: ir.Node) -> Affine | None:

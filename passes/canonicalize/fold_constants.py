@@ -53,9 +53,9 @@ class FoldConstants:
     name: ClassVar[str] = "fold-constants"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, given: Probed) -> Result[Probed]:
+    def apply(self, probed: Probed) -> Result[Probed]:
         """Repeat while it helps: each folded value may make a shape known, and each shape a value."""
-        model = given.model
+        model = probed.model
         before = _count(model)
         _lift(model)
         limit = _largest(model)
@@ -75,7 +75,7 @@ class FoldConstants:
         infer_shapes(model)
         folded = before - _count(model)
         notes = [Note(self.name, "", f"{folded} constant or idle nodes folded")] if folded else []
-        return given.rewritten(notes, unsaid=True)  # constants become scalars or initializers without a note
+        return probed.rewritten(notes, unsaid=True)  # constants become scalars or initializers without a note
 
 
 def _count(model: ir.Model) -> int:
@@ -92,10 +92,10 @@ def _state_types(model: ir.Model) -> None:
 
     One that hands on a recorded value stays: by its second input the delivered file computes the value.
     """
-    found = remembered(model)
+    result = remembered(model)
     for node in nodes_of(model, "CastLike"):
         like = node.inputs[1]
-        if like is not None and like.dtype is not None and source_of(node, found) is None:
+        if like is not None and like.dtype is not None and source_of(node, result) is None:
             replace_node(node, "Cast", node.inputs[:1], {"to": like.dtype.value})
 
 

@@ -21,16 +21,16 @@ class FoldGemmFactors:
     name: ClassVar[str] = "fold-gemm-factors"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, given: Probed) -> Result[Probed]:
+    def apply(self, probed: Probed) -> Result[Probed]:
         """One note for each factor that is not 1."""
-        model = given.model
+        model = probed.model
         notes = []
         for node in nodes_of(model, "Gemm"):
             for name, index in FACTORS.items():
                 factor = number(node, name, 1.0)
                 if factor != 1.0:
                     notes.append(self._fold(model, node, name, index, factor))
-        return given.rewritten(notes, unsaid=remove_dead(model))
+        return probed.rewritten(notes, unsaid=remove_dead(model))
 
     def _fold(self, model: ir.Model, node: ir.Node, name: str, index: int, factor: float) -> Note:
         subject, value = node.outputs[0].name or "", input_of(node, index)

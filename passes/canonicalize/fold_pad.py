@@ -17,9 +17,9 @@ class FoldPad:
     name: ClassVar[str] = "fold-pad"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, given: Probed) -> Result[Probed]:
+    def apply(self, probed: Probed) -> Result[Probed]:
         """One note for each Pad and user of it."""
-        model = given.model
+        model = probed.model
         notes = []
         for node in nodes_of(model, "Pad"):
             pads = zero_pads(node)
@@ -32,7 +32,7 @@ class FoldPad:
                 notes.append(Note(self.name, subject, "pads nothing: removed"))
             else:
                 notes += [self._move(node, pads, user) for user in list(node.outputs[0].consumers())]
-        return given.rewritten(notes, unsaid=remove_dead(model))
+        return probed.rewritten(notes, unsaid=remove_dead(model))
 
     def _move(self, pad: ir.Node, pads: list[int], user: ir.Node) -> Note:
         subject = pad.outputs[0].name or ""

@@ -20,29 +20,29 @@ class ForeignTypes:
     name: ClassVar[str] = "foreign-types"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, given: Probed) -> Result[Probed]:
+    def apply(self, probed: Probed) -> Result[Probed]:
         """No notes: only what is known of values changes."""
-        model = given.model
+        model = probed.model
         values = {str(v.name): v for node in model.graph if node.domain for v in node.outputs if v.name}
         inner = {name: value for name, value in values.items() if not value.is_graph_output()}
-        if inner and given.probe:
-            _state(inner, given)
+        if inner and probed.probe:
+            _state(inner, probed)
         if values:
             infer_shapes(model)
-        return given.rewritten([])
+        return probed.rewritten([])
 
 
-def _state(values: Mapping[str, ir.Value], given: Probed) -> None:
+def _state(values: Mapping[str, ir.Value], probed: Probed) -> None:
     """Give the values the types and shapes of a run."""
-    runner = Runner(given.model, list(values), session_options(optimize=False))
-    found = runner.run({name: given.probe[0][name] for name in runner.inputs}, list(values))
+    runner = Runner(probed.model, list(values), session_options(optimize=False))
+    result = runner.run({name: probed.probe[0][name] for name in runner.inputs}, list(values))
     declared = {entry.name: entry.shape for entry in runner.session.get_outputs()}
     for name, value in values.items():
-        if not isinstance(found[name], np.ndarray):  # a sequence, or an optional without a value
+        if not isinstance(result[name], np.ndarray):  # a sequence, or an optional without a value
             continue
-        kind = onnx.helper.np_dtype_to_tensor_dtype(found[name].dtype)
+        kind = onnx.helper.np_dtype_to_tensor_dtype(result[name].dtype)
         value.type = ir.TensorType(ir.DataType(kind))
-        value.shape = _shape(declared[name], found[name].ndim)
+        value.shape = _shape(declared[name], result[name].ndim)
 
 
 def _shape(declared: Sequence[int | str | None], rank: int) -> ir.Shape:

@@ -51,10 +51,10 @@ class Fused:
     name: ClassVar[str] = "fused"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, given: Probed) -> Result[Probed]:
+    def apply(self, probed: Probed) -> Result[Probed]:
         """One note for each operator of ONNX Runtime's own."""
-        notes = write_out(given.model, self.name, DOMAIN, RULES)
-        return given.rewritten(notes, unsaid=bool(notes))
+        notes = write_out(probed.model, self.name, DOMAIN, RULES)
+        return probed.rewritten(notes, unsaid=bool(notes))
 
 
 def _layer(write: Writer, op_type: str, inputs: int) -> ir.Value:
@@ -81,8 +81,8 @@ def _conv(write: Writer) -> list[ir.Value] | str:
         return reason
     names, attribute = ACTIVATIONS[text(write.node, "activation", "")], write.node.attributes.get("activation_params")
     parameters = {} if attribute is None else dict(zip(names, attribute.as_floats(), strict=False))
-    made, addend = _layer(write, "Conv", 3), write.optional(3)
-    return [_activated(write, made if addend is None else write.op("Add", made, addend), parameters)]
+    result, addend = _layer(write, "Conv", 3), write.optional(3)
+    return [_activated(write, result if addend is None else write.op("Add", result, addend), parameters)]
 
 
 def _gemm(write: Writer) -> list[ir.Value] | str:

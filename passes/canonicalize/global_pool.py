@@ -32,9 +32,9 @@ class GlobalPool:
     name: ClassVar[str] = "global-pool"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, given: Probed) -> Result[Probed]:
+    def apply(self, probed: Probed) -> Result[Probed]:
         """One note for each mean that became a pool; other means are other functions, so they get none."""
-        model = given.model
+        model = probed.model
         notes = []
         for node in nodes_of(model, "ReduceMean", "AveragePool"):
             subject = node.outputs[0].name or ""
@@ -45,7 +45,7 @@ class GlobalPool:
             else:
                 continue
             notes.append(Note(self.name, subject, f"{node.op_type} over all positions is now GlobalAveragePool"))
-        return given.rewritten(notes)
+        return probed.rewritten(notes)
 
 
 def _covers_input(node: ir.Node) -> bool:

@@ -17,24 +17,24 @@ class InlineFunctions:
     name: ClassVar[str] = "inline-functions"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, given: Probed) -> Result[Probed]:
+    def apply(self, probed: Probed) -> Result[Probed]:
         """Inline, then drop the functions and the opsets that nothing uses any more."""
-        model = given.model
+        model = probed.model
         notes = [Note(self.name, function.name, "inlined") for function in model.functions.values()]
         common.InlinePass()(model)
         model.functions.clear()
         notes += _without_defaults(model)
         idle = bool(common.RemoveUnusedOpsetsPass()(model).modified)
-        return given.rewritten(notes, unsaid=idle)
+        return probed.rewritten(notes, unsaid=idle)
 
 
 def _without_defaults(model: ir.Model) -> list[Note]:
     """Make constants of inputs that have a default value. Some exporters list every weight so: one note for all."""
-    given = [value for value in model.graph.inputs if value.is_initializer()]
-    if not given:
+    result = [value for value in model.graph.inputs if value.is_initializer()]
+    if not result:
         return []
-    for value in given:
+    for value in result:
         model.graph.inputs.remove(value)
-    were = "was an input" if len(given) == 1 else f"and {len(given) - 1:,} more were inputs"
+    were = "was an input" if len(result) == 1 else f"and {len(result) - 1:,} more were inputs"
     message = f"{were} with a default value: now constant, since weights must not change at run time"
-    return [Note(InlineFunctions.name, given[0].name or "", message, Level.WARNING)]
+    return [Note(InlineFunctions.name, result[0].name or "", message, Level.WARNING)]

@@ -33,15 +33,15 @@ class LinearLayers:
     name: ClassVar[str] = "linear-layers"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, given: Probed) -> Result[Probed]:
+    def apply(self, probed: Probed) -> Result[Probed]:
         """One note for each MatMul with a stack of one matrix, and for each with a bias."""
-        model = given.model
+        model = probed.model
         notes = self._unstack(model)
         for node in nodes_of(model, "MatMul"):
-            found = _bias(node)
-            if found is None:
+            result = _bias(node)
+            if result is None:
                 continue
-            add, bias, value = found
+            add, bias, value = result
             subject = add.outputs[0].name or ""
             if rank(node.inputs[0]) != 2:
                 reason = f"stays MatMul + Add: Gemm needs an input of rank 2, this has {rank(node.inputs[0])}"
@@ -52,7 +52,7 @@ class LinearLayers:
             assert node.graph is not None
             node.graph.remove(node, safe=True)
             notes.append(Note(self.name, subject, "MatMul + Add is now Gemm"))
-        return given.rewritten(notes)
+        return probed.rewritten(notes)
 
     def _unstack(self, model: ir.Model) -> list[Note]:
         """Multiply by the one matrix of a stack, where the input has as many axes as the stack, or is given them."""

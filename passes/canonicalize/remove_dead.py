@@ -15,12 +15,12 @@ class RemoveDead:
     name: ClassVar[str] = "remove-dead"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, given: Probed) -> Result[Probed]:
+    def apply(self, probed: Probed) -> Result[Probed]:
         """Leave only what the outputs need."""
-        model = given.model
+        model = probed.model
         before = sum(1 for _ in model.graph.all_nodes())
         dead = remove_dead(model)
         infer_shapes(model)
         removed = before - sum(1 for _ in model.graph.all_nodes())
         notes = [Note(self.name, "", f"{removed} nodes that no output needs removed")] if removed else []
-        return given.rewritten(notes, unsaid=dead)
+        return probed.rewritten(notes, unsaid=dead)

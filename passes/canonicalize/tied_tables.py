@@ -29,13 +29,13 @@ class TiedTables:
     name: ClassVar[str] = "tied-tables"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, given: Probed) -> Result[Probed]:
+    def apply(self, probed: Probed) -> Result[Probed]:
         """One note for each table."""
         notes = []
-        for name, table in list(given.model.graph.initializers.items()):
-            if _separate(given.model, table):
+        for name, table in list(probed.model.graph.initializers.items()):
+            if _separate(probed.model, table):
                 notes.append(Note(self.name, name, "is a table and the matrix of a product: stored once, used as both"))
-        return given.rewritten(notes)
+        return probed.rewritten(notes)
 
 
 def _separate(model: ir.Model, table: ir.Value) -> bool:

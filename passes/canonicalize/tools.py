@@ -44,10 +44,10 @@ class Writer:
         self, op_type: str, count: int, *inputs: ir.Value | None, domain: str = "", **attributes: Any
     ) -> Sequence[ir.Value]:
         """The outputs of a new node."""
-        made = ir.node(op_type, inputs, attributes=attributes, domain=domain, num_outputs=count)
+        result = ir.node(op_type, inputs, attributes=attributes, domain=domain, num_outputs=count)
         assert self.node.graph is not None
-        self.node.graph.insert_before(self.node, made)
-        return made.outputs
+        self.node.graph.insert_before(self.node, result)
+        return result.outputs
 
     def constant(self, array: np.ndarray, role: str) -> ir.Value:
         """A new initializer named after the node and its role there."""
@@ -90,21 +90,21 @@ def write_out(model: ir.Model, step: str, domain: str, rules: Mapping[str, Rule]
 def _replace(model: ir.Model, node: ir.Node, step: str, rules: Mapping[str, Rule]) -> Note:
     subject = node.outputs[0].name or ""
     rule = rules.get(node.op_type)
-    made = "none of ONNX's own computes the same" if rule is None else _written(model, node, rule)
-    if isinstance(made, str):
-        return Note(step, subject, f"{node.op_type} stays as it is, in float: {made}", Level.SKIPPED)
-    for old, new in zip(node.outputs, made, strict=False):
+    result = "none of ONNX's own computes the same" if rule is None else _written(model, node, rule)
+    if isinstance(result, str):
+        return Note(step, subject, f"{node.op_type} stays as it is, in float: {result}", Level.SKIPPED)
+    for old, new in zip(node.outputs, result, strict=False):
         _stand_for(node, old, new)
     return Note(step, subject, f"{node.op_type} written in other operators")
 
 
 def _written(model: ir.Model, node: ir.Node, rule: Rule) -> list[ir.Value] | str:
     """What the rule says, once more where it refuses an input whose shape is known since what makes it was written."""
-    made = rule(Writer(model, node))
-    if isinstance(made, str) and any(value is not None and value.shape is None for value in node.inputs):
+    written = rule(Writer(model, node))
+    if isinstance(written, str) and any(value is not None and value.shape is None for value in node.inputs):
         infer_shapes(model)
-        made = rule(Writer(model, node))
-    return made
+        written = rule(Writer(model, node))
+    return written
 
 
 def _stand_for(node: ir.Node, old: ir.Value, new: ir.Value) -> None:

@@ -85,8 +85,8 @@ class Comparison:
         gain, error = _mean_and_error(self.before.activations - self.after.activations)
         before, after = self.before.activations.mean(), self.after.activations.mean()
         weights = f"{COARSE}-bit weights {self.before.weights.mean():.3g} and {self.after.weights.mean():.3g}"
-        told = f"8-bit activations lose {before:.3g} {self.unit} without and {after:.3g} with it"
-        return f"{told} (difference {gain:.2g} ± {error:.1g}), {weights}"
+        message = f"8-bit activations lose {before:.3g} {self.unit} without and {after:.3g} with it"
+        return f"{message} (difference {gain:.2g} ± {error:.1g}), {weights}"
 
 
 def _mean_and_error(differences: np.ndarray) -> tuple[float, float]:
@@ -127,8 +127,8 @@ class RoundedLosses:
         self, model: ir.Model, params: Mapping[str, QuantParams], constants: Mapping[str, np.ndarray]
     ) -> np.ndarray:
         """Losses of each sample with these tensors rounded, and other values for these constants."""
-        found = run_quantized(Slicer(model), self.held_back, params, constants)
-        pairs = zip(self._reference, found, strict=True)
+        result = run_quantized(Slicer(model), self.held_back, params, constants)
+        pairs = zip(self._reference, result, strict=True)
         return np.array([self._judge(expected, outputs) for expected, outputs in pairs])
 
 
@@ -191,14 +191,14 @@ def equalized(
             if options.has_codes and offers.offered():
                 offers.scale()
                 offers.rotate()
-    found = offers.prepared
-    own = [[note.step, note.subject, note.message, note.level] for note in found.notes[len(prepared.notes) :]]
+    result = offers.prepared
+    own = [[note.step, note.subject, note.message, note.level] for note in result.notes[len(prepared.notes) :]]
     standardized = sorted(standards) if offers.is_standardized else []
     parts = [(part, name) for name in standardized for part in PARTS]
     arrays = {f"{part}{SEPARATOR}{name}": getattr(standards[name], part) for part, name in parts}
     document = {"notes": own, "standardized": standardized}
-    store.put(key, document, {**arrays, **_changed(prepared.model, found.model)})
-    return found
+    store.put(key, document, {**arrays, **_changed(prepared.model, result.model)})
+    return result
 
 
 def _with_constants(
@@ -294,14 +294,14 @@ class Offers:
 
     def _fold(self) -> tuple[ir.Model, tuple[Rewrite, ...]]:
         """The model with the gains of norms folded, and the rewrites that do so."""
-        given = self.prepared.model
-        if self._folded is None or self._folded[0] is not given:
-            ties = self._ties.of(given, SCALES)
-            factors = unit_gains(given, ties)
+        result = self.prepared.model
+        if self._folded is None or self._folded[0] is not result:
+            ties = self._ties.of(result, SCALES)
+            factors = unit_gains(result, ties)
             folds = () if (factors == 1).all() else (ScaleChannels(ties, factors),)
-            model = given.clone() if folds else given
+            model = result.clone() if folds else result
             run_rewrites(model, folds, [])
-            self._folded = given, model, folds
+            self._folded = result, model, folds
         return self._folded[1:]
 
     def _scalings(self) -> Iterator[ScaleChannels]:
@@ -378,10 +378,10 @@ def _tied(model: ir.Model) -> int:
 
 def constants_digest(model: ir.Model) -> str:
     """Of all constants of a model."""
-    found = hashlib.sha256()
+    result = hashlib.sha256()
     for name in sorted(model.graph.initializers):
-        found.update(name.encode() + np.ascontiguousarray(initial(model, name)).tobytes())
-    return found.hexdigest()
+        result.update(name.encode() + np.ascontiguousarray(initial(model, name)).tobytes())
+    return result.hexdigest()
 
 
 def reach_of(model: ir.Model, ties: ChannelTies, samples: Samples) -> np.ndarray:
@@ -401,15 +401,15 @@ def reach_of(model: ir.Model, ties: ChannelTies, samples: Samples) -> np.ndarray
 
 def weights_of(model: ir.Model, ties: ChannelTies) -> np.ndarray:
     """The largest magnitude of the weights that read each set of channels (sets,)."""
-    found = np.zeros(len(ties.classes))
+    weights = np.zeros(len(ties.classes))
     for layer in find_layers(model):
         role = ties.constants.get(layer.weight)
         for factor in () if role is None else role.factors:
             if role is not None and factor.power < 0:
                 view = np.abs(initial(model, layer.weight)).reshape(role.view)
                 rest = tuple(axis for axis in range(view.ndim) if axis not in factor.axes)
-                np.maximum.at(found, factor.numbers, view.max(rest).ravel())
-    return found
+                np.maximum.at(weights, factor.numbers, view.max(rest).ravel())
+    return weights
 
 
 def uneven_inputs(model: ir.Model, samples: Samples) -> dict[str, Standard]:
@@ -422,8 +422,8 @@ def uneven_inputs(model: ir.Model, samples: Samples) -> dict[str, Standard]:
         for name, layers in several.items():
             moved = np.moveaxis(values[name], channel_axis(layers[0]), -1)
             seen[name].append(moved.reshape(-1, moved.shape[-1]))
-    found = {name: standard(model, several[name], np.concatenate(rows)) for name, rows in seen.items() if rows}
-    return {name: each for name, each in found.items() if np.ptp(np.log(each.factor)) >= np.log(MOST_UNEVEN)}
+    result = {name: standard(model, several[name], np.concatenate(rows)) for name, rows in seen.items() if rows}
+    return {name: each for name, each in result.items() if np.ptp(np.log(each.factor)) >= np.log(MOST_UNEVEN)}
 
 
 def standard(model: ir.Model, layers: Sequence[Layer], rows: np.ndarray) -> Standard:

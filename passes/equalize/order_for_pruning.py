@@ -60,8 +60,8 @@ def ordered_for_pruning(prepared: CanonicalModel, options: CompileOptions, progr
     model = prepared.model.clone()
     notes = run_rewrites(model, (ReorderChannels(ties, places),), [prepared.samples[i] for i in range(PROBES)])
     gain = f"pruning to 2:4 takes {after / whole:.1%} of the energy of the weights, {before / whole:.1%} as they were"
-    told = (*prepared.notes, *notes, Note(STEP, "", gain))
-    return replace(prepared, model=model, equalized=constants_digest(model), notes=told)
+    result = (*prepared.notes, *notes, Note(STEP, "", gain))
+    return replace(prepared, model=model, equalized=constants_digest(model), notes=result)
 
 
 def mean_squares(model: ir.Model, ties: ChannelTies, samples: Samples) -> np.ndarray:

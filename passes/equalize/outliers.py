@@ -48,9 +48,9 @@ class SplitOutliers:
     name: ClassVar[str] = "split-outliers"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, given: Probed) -> Result[Probed]:
+    def apply(self, probed: Probed) -> Result[Probed]:
         """One note for each tensor that is split."""
-        model = given.model
+        model = probed.model
         readers = splittable(model, find_layers(model))
         notes = []
         for split in self.splits:
@@ -58,7 +58,7 @@ class SplitOutliers:
             _split(model, split, layers)
             message = f"{len(split.channels)} of its {channels_of(layers[0])} channels go by a product of their own"
             notes.append(Note(self.name, split.tensor, f"{message} in {len(layers)} layers"))
-        return given.rewritten(notes)
+        return probed.rewritten(notes)
 
 
 def splittable(model: ir.Model, layers: Sequence[Layer]) -> dict[str, list[Layer]]:
@@ -67,14 +67,14 @@ def splittable(model: ir.Model, layers: Sequence[Layer]) -> dict[str, list[Layer
     All layers of a tensor have to take the same axis for that of its channels. What a layer with a rooted output gives
     (`Layer.keeps_sign`) must not become negative, which a sum of two might. The names of what is made have to be free.
     """
-    found: dict[str, list[Layer]] = {}
+    result: dict[str, list[Layer]] = {}
     taken = {value.name for value in (*model.graph.inputs, *(made for node in model.graph for made in node.outputs))}
     for layer in layers:
         is_alone = len(model.graph.initializers[layer.weight].uses()) == 1
         is_free = taken.isdisjoint(f"{layer.input}{made}" for made in MADE)
         if layer.groups == 1 and is_alone and not layer.keeps_sign and is_free:
-            found.setdefault(layer.input, []).append(layer)
-    return {name: several for name, several in found.items() if len({channel_axis(layer) for layer in several}) == 1}
+            result.setdefault(layer.input, []).append(layer)
+    return {name: several for name, several in result.items() if len({channel_axis(layer) for layer in several}) == 1}
 
 
 def channels_of(layer: Layer) -> int:
@@ -123,9 +123,9 @@ def _split_layer(model: ir.Model, node: ir.Node, layer: Layer, rest: ir.Value, f
     few_weight = add_constant(model, np.ascontiguousarray(weight.take(wide, axis)), f"{layer.weight}_wide")
     beside = ir.node(node.op_type, [few, few_weight], attributes=node.attributes)
     total = ir.node("Add", [own.outputs[0], beside.outputs[0]])
-    for made, hint in ((own, "of_narrow"), (beside, "of_wide")):
-        made.outputs[0].name = unique_name(model.graph, f"{layer.name}_{hint}")
-        made.outputs[0].type, made.outputs[0].shape = output.type, output.shape
+    for result, hint in ((own, "of_narrow"), (beside, "of_wide")):
+        result.outputs[0].name = unique_name(model.graph, f"{layer.name}_{hint}")
+        result.outputs[0].type, result.outputs[0].shape = output.type, output.shape
     node.graph.insert_before(node, [own, beside])
     ir.convenience.replace_nodes_and_values(node.graph, node, [node], [total], [output], total.outputs)
     if not is_tied(model, layer):  # what meets a mask of 0 need not be 0, and a table keeps its numbers
@@ -162,9 +162,9 @@ class ScaleRows:
     name: ClassVar[str] = "scale-rows"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, given: Probed) -> Result[Probed]:
+    def apply(self, probed: Probed) -> Result[Probed]:
         """One note for each tensor."""
-        model = given.model
+        model = probed.model
         readers = splittable(model, find_layers(model))
         notes = []
         for tensor in self.tensors:
@@ -172,7 +172,7 @@ class ScaleRows:
             _scale(model, tensor, layers)
             message = f"rows are divided by their largest magnitudes in {len(layers)} layers"
             notes.append(Note(self.name, tensor, message))
-        return given.rewritten(notes)
+        return probed.rewritten(notes)
 
 
 def have_rows(layers: Sequence[Layer]) -> bool:
@@ -189,9 +189,9 @@ def _scale(model: ir.Model, tensor: str, layers: Sequence[Layer]) -> None:
     names = scales_of_rows(rest)
 
     def put(op_type: str, inputs: list[ir.Value], like: ir.Value, hint: str) -> ir.Value:
-        made = insert_before(first, op_type, inputs, name=unique_name(model.graph, hint))
-        made.type, made.shape = read.type, like.shape
-        return made
+        result = insert_before(first, op_type, inputs, name=unique_name(model.graph, hint))
+        result.type, result.shape = read.type, like.shape
+        return result
 
     last = add_constant(model, np.array([-1]), f"{rest}_axis")
     smallest = add_constant(model, np.array(SMALLEST, np.float32), "smallest_row")
@@ -210,13 +210,13 @@ def _scale_layer(model: ir.Model, node: ir.Node, layer: Layer, divided: ir.Value
     assert node.graph is not None
     output = node.outputs[0]
     own = ir.node(node.op_type, [divided, node.inputs[1]], attributes=node.attributes)
-    made = [own, ir.node("Mul", [own.outputs[0], scale])]
+    result = [own, ir.node("Mul", [own.outputs[0], scale])]
     if layer.bias is not None:
-        made.append(ir.node("Add", [made[-1].outputs[0], node.inputs[2]]))
-    for inner, hint in zip(made[:-1], ("by_row", "of_rows"), strict=False):
+        result.append(ir.node("Add", [result[-1].outputs[0], node.inputs[2]]))
+    for inner, hint in zip(result[:-1], ("by_row", "of_rows"), strict=False):
         inner.outputs[0].name = unique_name(model.graph, f"{layer.name}_{hint}")
         inner.outputs[0].type, inner.outputs[0].shape = output.type, output.shape
-    ir.convenience.replace_nodes_and_values(node.graph, node, [node], made, [output], made[-1].outputs)
+    ir.convenience.replace_nodes_and_values(node.graph, node, [node], result, [output], result[-1].outputs)
 
 
 @dataclass(frozen=True)

@@ -23,18 +23,18 @@ class ReorderChannels:
     name: ClassVar[str] = "reorder-channels"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, given: Probed) -> Result[Probed]:
+    def apply(self, probed: Probed) -> Result[Probed]:
         """Constants are permuted in place; one note says how many."""
         changed = 0
         for name, role in self.ties.constants.items():
-            before = initial(given.model, name) if role.factors else None
+            before = initial(probed.model, name) if role.factors else None
             after = None if before is None else permuted(before, role, self.places)
             if before is not None and after is not None and not np.array_equal(before, after):
-                set_constant(given.model, name, after)
+                set_constant(probed.model, name, after)
                 changed += 1
         count = int((self.places != np.arange(len(self.places))).sum())
         notes = [Note(self.name, "", f"{count} sets of channels change places, in {changed} constants")]
-        return given.rewritten(notes if changed else [])
+        return probed.rewritten(notes if changed else [])
 
     def undone(self) -> "ReorderChannels":
         """What takes all of it back, to the byte."""

@@ -59,18 +59,18 @@ class Rotate:
     name: ClassVar[str] = "rotate"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, given: Probed) -> Result[Probed]:
+    def apply(self, probed: Probed) -> Result[Probed]:
         """Weights, biases and tables are changed in place; one note for each rotated class."""
-        centred = _centred(given.model, self.ties)
+        centred = _centred(probed.model, self.ties)
         matrices = dict[int, tuple[np.ndarray, np.ndarray]]()
         for number in self.classes:
             members = np.flatnonzero(self.ties.classes == number)
             matrices[number] = members, rotation(len(members), self.seed, bool(centred[members].any()))
         for name, role in self.ties.constants.items():
-            before = initial(given.model, name) if role.factors else None
+            before = initial(probed.model, name) if role.factors else None
             if before is not None and (after := rotated(before, role, matrices)) is not None:
-                set_constant(given.model, name, after)
-        return given.rewritten([Note(self.name, "", _told(members)) for members, _ in matrices.values()])
+                set_constant(probed.model, name, after)
+        return probed.rewritten([Note(self.name, "", _told(members)) for members, _ in matrices.values()])
 
 
 def _told(members: np.ndarray) -> str:
@@ -85,12 +85,12 @@ def rotatable(ties: ChannelTies, least: int = FEWEST) -> tuple[int, ...]:
 
 def _centred(model: ir.Model, ties: ChannelTies) -> np.ndarray:
     """Which sets a norm reads that subtracts the mean (sets,)."""
-    found = np.zeros(len(ties.classes), np.bool_)
+    result = np.zeros(len(ties.classes), np.bool_)
     for node in nodes_of(model, "LayerNormalization"):
         name = str(node.inputs[0].name)  # type: ignore[union-attr]
         if name in ties.tensors:
-            found[ties.tensors[name]] = True
-    return found
+            result[ties.tensors[name]] = True
+    return result
 
 
 def rotated(array: np.ndarray, role: Role, matrices: Mapping[int, tuple[np.ndarray, np.ndarray]]) -> np.ndarray | None:
@@ -113,8 +113,8 @@ def places_of(factor: Factor, members: np.ndarray) -> np.ndarray:
     where = np.flatnonzero(np.isin(factor.numbers, members))
     if not where.size:
         return np.empty((0, len(members)), np.int64)
-    found = factor.numbers[where]
-    order = np.lexsort((np.searchsorted(members, found), turns(found)))
+    result = factor.numbers[where]
+    order = np.lexsort((np.searchsorted(members, result), turns(result)))
     return where[order].reshape(-1, len(members))
 
 
@@ -138,7 +138,7 @@ def unit_gains(model: ir.Model, ties: ChannelTies) -> np.ndarray:
             role, gain = ties.constants.get("" if value is None else str(value.name)), constant(value)
             if role is None or gain is None or not role.factors or not (gain > 0).all():
                 continue
-            given, *read = role.factors
-            if not ties.fixed[given.numbers].any() and all(ties.fixed[x.numbers].all() for x in read):
-                factors[given.numbers] = 1 / gain.ravel().astype(np.float64)
+            result, *read = role.factors
+            if not ties.fixed[result.numbers].any() and all(ties.fixed[x.numbers].all() for x in read):
+                factors[result.numbers] = 1 / gain.ravel().astype(np.float64)
     return factors

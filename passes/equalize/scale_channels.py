@@ -23,16 +23,16 @@ class ScaleChannels:
     name: ClassVar[str] = "scale-channels"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, given: Probed) -> Result[Probed]:
+    def apply(self, probed: Probed) -> Result[Probed]:
         """Weights, biases and gains of norms are changed in place; one note says how far."""
         for name, role in self.ties.constants.items():
             if any((self.factors[factor.numbers] != 1).any() for factor in role.factors):
-                set_constant(given.model, name, scaled(initial(given.model, name), role, self.factors))
+                set_constant(probed.model, name, scaled(initial(probed.model, name), role, self.factors))
         moved = self.factors[self.factors != 1]
         if not moved.size:
-            return given.rewritten([])
-        told = f"{moved.size} sets of channels carry {moved.min():.2g} to {moved.max():.2g} times their values"
-        return given.rewritten([Note(self.name, "", told)])
+            return probed.rewritten([])
+        message = f"{moved.size} sets of channels carry {moved.min():.2g} to {moved.max():.2g} times their values"
+        return probed.rewritten([Note(self.name, "", message)])
 
 
 def scaled(array: np.ndarray, role: Role, factors: np.ndarray) -> np.ndarray:

@@ -38,17 +38,17 @@ class Standardize:
     name: ClassVar[str] = "standardize"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, given: Probed) -> Result[Probed]:
+    def apply(self, probed: Probed) -> Result[Probed]:
         """One note for each tensor."""
-        several = readers(given.model)
+        several = readers(probed.model)
         for name, standard in self.tensors.items():
-            _standardize(given.model, several[name], standard)
+            _standardize(probed.model, several[name], standard)
         notes = []
         for name, standard in self.tensors.items():
             low, high = standard.factor.min(), standard.factor.max()
-            told = f"{standard.factor.size} channels carry {low:.2g} to {high:.2g} times their values"
-            notes.append(Note(self.name, name, f"{told} in {len(several[name])} layers"))
-        return given.rewritten(notes)
+            message = f"{standard.factor.size} channels carry {low:.2g} to {high:.2g} times their values"
+            notes.append(Note(self.name, name, f"{message} in {len(several[name])} layers"))
+        return probed.rewritten(notes)
 
 
 def readers(model: ir.Model) -> dict[str, list[Layer]]:
@@ -90,17 +90,17 @@ def _standardize(model: ir.Model, layers: Sequence[Layer], standard: Standard) -
         axis = 1 if layer.is_convolution else 1 - layer.channel_axis
         sizes = [-1 if place == axis else 1 for place in range(weight.ndim)]
         set_constant(model, layer.weight, (weight / standard.factor.reshape(sizes)).astype(np.float32))
-    made = value
+    result = value
     for op_type, array in (("Sub", standard.shift), ("Mul", standard.factor)):
         if op_type == "Sub" and not array.any():
             continue
         name = unique_name(model.graph, f"{value.name}_{'centred' if op_type == 'Sub' else 'standard'}")
         constant = add_constant(model, _along_channels(array, layers[0]), f"{name}_{op_type.lower()}")
-        step = insert_before(first, op_type, [made, constant], name=name)
+        step = insert_before(first, op_type, [result, constant], name=name)
         step.type, step.shape = value.type, value.shape
-        made = step
+        result = step
     for layer in layers:
-        nodes[layer.name].replace_input_with(0, made)
+        nodes[layer.name].replace_input_with(0, result)
 
 
 def _along_channels(array: np.ndarray, layer: Layer) -> np.ndarray:

@@ -56,10 +56,10 @@ class CachesDescription:
 
     @classmethod
     def of(
-        cls, seen: CacheStatistics, found: ChosenForms, budget: CacheBudget | None, loss: float | None
+        cls, seen: CacheStatistics, chosen_forms: ChosenForms, budget: CacheBudget | None, loss: float | None
     ) -> "CachesDescription":
         """What was chosen, with bytes as samples show them."""
-        caches = tuple(_of(seen, found, name) for name in found.forms)
+        caches = tuple(_of(seen, chosen_forms, name) for name in chosen_forms.forms)
         limit = None if budget is None else budget.limit(sum(cache.float_bytes for cache in caches))
         return cls(caches, seen.places, None if budget is None else str(budget), limit, loss, seen.unit)
 
@@ -83,21 +83,21 @@ class CachesDescription:
         packed, (after, before) = self.packed, _bytes(self.packed)
         counts = {name: sum(cache.form == name for cache in packed) for name in NAMES}
         kinds = ", ".join(f"{count} as {name}" for name, count in counts.items() if count)
-        told = f"{len(packed)} caches are packed ({kinds}): they take {after:,} bytes for {self.places} tokens"
-        yield Note(STEP, "", f"{told}, not {before:,}")
+        message = f"{len(packed)} caches are packed ({kinds}): they take {after:,} bytes for {self.places} tokens"
+        yield Note(STEP, "", f"{message}, not {before:,}")
         if self.loss is None:
-            told = "in no sample anything is cached, so nothing shows what packed caches lose"
-            yield Note(STEP, "", f"{told}: record feeds of a later step", Level.WARNING)
+            message = "in no sample anything is cached, so nothing shows what packed caches lose"
+            yield Note(STEP, "", f"{message}: record feeds of a later step", Level.WARNING)
         else:
-            told = f"that loses {number(self.loss)} {self.unit} in one step, on samples with something cached"
-            yield Note(STEP, "", f"{told}; all else is compared with the model whose caches are packed")
+            message = f"that loses {number(self.loss)} {self.unit} in one step, on samples with something cached"
+            yield Note(STEP, "", f"{message}; all else is compared with the model whose caches are packed")
 
 
-def _of(seen: CacheStatistics, found: ChosenForms, name: str) -> CacheDescription:
-    form = found.forms[name]
+def _of(seen: CacheStatistics, chosen_forms: ChosenForms, name: str) -> CacheDescription:
+    form = chosen_forms.forms[name]
     document: dict[str, Any] = {"form": FLOAT, "order": []} if form is None else to_json(form)
     kept, before = seen.bytes(name, form), seen.bytes(name, None)
-    inputs, loss = seen.inputs(name, form), found.losses.get(name)
+    inputs, loss = seen.inputs(name, form), chosen_forms.losses.get(name)
     return CacheDescription(name, document["form"], tuple(document["order"]), inputs, kept, before, loss)
 
 
@@ -120,7 +120,7 @@ def with_packed_caches(
     source: ModelSource,
     samples: Samples,
     judging: Samples | None,
-    asked: KvCache,
+    requested: KvCache,
     budget: CacheBudget | None,
     folder: Path,
 ) -> PackedCaches:
@@ -129,15 +129,15 @@ def with_packed_caches(
     budget: chooses for caches of which nothing is asked. folder: for the samples. Raises UsageError where the model has
     no such caches, Infeasible where no forms keep the budget, VerificationError where packing does not do what it says.
     """
-    names = asked_names(source.model, asked, budget)
+    names = asked_names(source.model, requested, budget)
     if budget is None and set(names.values()) <= {FLOAT}:
         return PackedCaches(source, samples, judging)
     seen = CacheStatistics(source.model, samples)
     found = chosen(seen, names, budget)
     forms = {name: form for name, form in found.forms.items() if form is not None}
-    told = CachesDescription.of(seen, found, budget, seen.loss(forms) if seen.judged else None)
+    result = CachesDescription.of(seen, found, budget, seen.loss(forms) if seen.judged else None)
     if not forms:
-        return PackedCaches(source, samples, judging, told.to_json())
+        return PackedCaches(source, samples, judging, result.to_json())
     packed = source.model.clone()
     pack_caches(packed, forms)
     check_packing(source.model, packed, forms, seen.judged or samples)
@@ -147,7 +147,7 @@ def with_packed_caches(
     )
     assert kept is not None
     return PackedCaches(
-        replace(source, model=packed, notes=(*source.notes, *told.notes())), kept, apart, told.to_json()
+        replace(source, model=packed, notes=(*source.notes, *result.notes())), kept, apart, result.to_json()
     )
 
 

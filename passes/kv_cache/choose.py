@@ -78,8 +78,8 @@ class CacheStatistics:
 
     def loss(self, forms: Mapping[str, CacheForm]) -> float:
         """Mean of the judged samples in one step, where these caches are packed."""
-        found = (self._rounded(feeds, forms) for feeds in self.judged)
-        return self._measure.mean(self._references, found)
+        result = (self._rounded(feeds, forms) for feeds in self.judged)
+        return self._measure.mean(self._references, result)
 
     @cached_property
     def _filled(self) -> list[int]:
@@ -132,26 +132,26 @@ class ChosenForms:
     losses: Mapping[str, float]
 
 
-def asked_names(model: ir.Model, asked: KvCache, budget: CacheBudget | None) -> dict[str, str]:
+def asked_names(model: ir.Model, requested: KvCache, budget: CacheBudget | None) -> dict[str, str]:
     """The form that each cache has to have, by the name of the input; a budget chooses for those that are missing.
 
     Raises UsageError.
     """
     names = [cache.name for cache in find_caches(model)]
-    if not names and (asked != FLOAT or budget is not None):
+    if not names and (requested != FLOAT or budget is not None):
         raise UsageError(
             "kv_cache: the model has no cache of keys and values: inputs of 4 axes such as past_key_values.0.key, with "
             "outputs such as present.0.key"
         )
-    if not isinstance(asked, str):
-        if unknown := asked.keys() - set(names):
+    if not isinstance(requested, str):
+        if unknown := requested.keys() - set(names):
             raise UsageError(f"kv_cache: {sorted(unknown)[0]!r} is no cache of the model; it has {', '.join(names)}")
-        return dict(asked) if budget is not None else {**dict.fromkeys(names, FLOAT), **asked}
+        return dict(requested) if budget is not None else {**dict.fromkeys(names, FLOAT), **requested}
     if budget is None:
-        return dict.fromkeys(names, asked)
-    if asked != FLOAT:
+        return dict.fromkeys(names, requested)
+    if requested != FLOAT:
         raise UsageError(
-            f"kv_cache is {asked!r} for all caches, and the budget {budget} would choose for each: give one of "
+            f"kv_cache is {requested!r} for all caches, and the budget {budget} would choose for each: give one of "
             "the two, or kv_cache by input"
         )
     return {}
@@ -181,11 +181,11 @@ def chosen(seen: CacheStatistics, names: Mapping[str, str], budget: CacheBudget 
     return ChosenForms(plans[best], {option.choice: option.costs[LOSS] for option in taken})
 
 
-def _offered(seen: CacheStatistics, cache: str, asked: str | None) -> Iterator[CacheForm | None]:
+def _offered(seen: CacheStatistics, cache: str, requested: str | None) -> Iterator[CacheForm | None]:
     """The forms that a cache can have; what is asked for alone, where something is. Raises UsageError."""
-    for name in (FLOAT, *NAMES) if asked is None else (asked,):
+    for name in (FLOAT, *NAMES) if requested is None else (requested,):
         form = seen.form(cache, name)
-        if form is not None and asked is not None:
+        if form is not None and requested is not None:
             check_packable(seen.model, seen.caches[cache], form)
         if form is None or refusal(seen.model, seen.caches[cache], form) is None:
             yield form

@@ -32,13 +32,13 @@ def check_packing(model: ir.Model, packed: ir.Model, forms: Mapping[str, CacheFo
         _check_bits(cache.name, forms[cache.name], unpacked, given)
     # One model after the other: there may be no room for both.
     every_wanted, every_found = _run(model, unpacked), _run(packed, given)
-    for feeds, wanted, found in zip(given, every_wanted, every_found, strict=True):
+    for feeds, wanted, result in zip(given, every_wanted, every_found, strict=True):
         for cache in caches:
             past = _parts(cache.name, forms[cache.name], feeds)
-            _check_cache(cache, forms[cache.name], past, wanted[str(cache.present.name)], found)
+            _check_cache(cache, forms[cache.name], past, wanted[str(cache.present.name)], result)
         for name, array in wanted.items():
             if name not in presents:
-                _check_output(name, array, found[name])
+                _check_output(name, array, result[name])
 
 
 def _run(model: ir.Model, samples: Iterable[Feeds]) -> list[dict[str, np.ndarray]]:
@@ -50,18 +50,18 @@ def _parts(name: str, form: CacheForm, values: Feeds) -> list[np.ndarray]:
     return [values[name + suffix] for suffix in form.suffixes]
 
 
-def _check_bits(name: str, form: CacheForm, unpacked: Iterable[Feeds], given: Iterable[Feeds]) -> None:
+def _check_bits(name: str, form: CacheForm, unpacked: Iterable[Feeds], several_feeds: Iterable[Feeds]) -> None:
     """What was unpacked has to pack to the same again."""
-    for real, stored in zip(unpacked, given, strict=True):
+    for real, stored in zip(unpacked, several_feeds, strict=True):
         again = form.pack(real[name])
         if not all(np.array_equal(*both) for both in zip(again, _parts(name, form, stored), strict=True)):
             raise VerificationError(f"what {form.name} unpacks of {name} is packed to other bits")
 
 
-def _check_cache(cache: Cache, form: CacheForm, past: list[np.ndarray], real: np.ndarray, found: Feeds) -> None:
+def _check_cache(cache: Cache, form: CacheForm, past: list[np.ndarray], real: np.ndarray, feeds: Feeds) -> None:
     """past: its parts as they came in. real: what the model would hand on unpacked."""
     name, places = str(cache.present.name), past[0].shape[-2]
-    stored = _parts(name, form, found)
+    stored = _parts(name, form, feeds)
     is_grown = real.shape[-2] > places
     if is_grown and not all(np.array_equal(new[..., :places, :], old) for new, old in zip(stored, past, strict=True)):
         raise VerificationError(f"{name} does not hand on what came in as {cache.name}, packed as {form.name}")
@@ -72,11 +72,11 @@ def _check_cache(cache: Cache, form: CacheForm, past: list[np.ndarray], real: np
         )
 
 
-def _check_output(name: str, wanted: np.ndarray, found: np.ndarray) -> None:
+def _check_output(name: str, wanted: np.ndarray, array: np.ndarray) -> None:
     if wanted.dtype.kind != "f":
         return
     allowed = TOLERANCE * float(np.abs(wanted[np.isfinite(wanted)]).max(initial=0.0))
     with np.errstate(invalid="ignore"):
-        distance = np.where(wanted == found, 0.0, np.abs(wanted - found))
-    if wanted.shape != found.shape or not (distance[~np.isnan(wanted)] <= allowed).all():
+        distance = np.where(wanted == array, 0.0, np.abs(wanted - array))
+    if wanted.shape != array.shape or not (distance[~np.isnan(wanted)] <= allowed).all():
         raise VerificationError(f"{name} differs with packed caches: their operators do not unpack what was packed")

@@ -66,11 +66,11 @@ def _unpack_input(model: ir.Model, past: ir.Value, channels: int, form: CacheFor
     _declare(stored, parts, sizes)
     start = graph.inputs.index(past) + 1
     graph.inputs[start:start] = stored[1:]
-    found = form.unpacking(nodes, stored)
+    result = form.unpacking(nodes, stored)
     graph.insert_before(graph[0], nodes.made)
     for node, place in uses:
-        node.replace_input_with(place, found)
-    return _Past(stored, found)
+        node.replace_input_with(place, result)
+    return _Past(stored, result)
 
 
 def _pack_output(model: ir.Model, present: ir.Value, channels: int, form: CacheForm, past: _Past) -> None:

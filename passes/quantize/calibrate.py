@@ -66,47 +66,47 @@ class Calibrate:
     name: ClassVar[str] = "calibrate"
     effect: ClassVar[Effect] = Effect.DECIDE
 
-    def apply(self, given: AnalysisInput) -> Result[CalibrationStats]:
+    def apply(self, setting: AnalysisInput) -> Result[CalibrationStats]:
         """The ranges of sites, the moments of layers, and their arithmetic.
 
         Raises ModelError for weights and inputs of layers that are too large to be squared.
         """
-        model = given.model
-        for layer in given.layers:
+        model = setting.model
+        for layer in setting.layers:
             check_size("weight", layer.weight, constant(model.graph.initializers[layer.weight]), LARGEST_WEIGHT)
-        observers = {site.name: RangeObserver() for site in given.sites}
-        taps = _taps(given)
-        sizes = _Sizes.of(given.tuning, given.held_back)
-        work = _Work.of(given)
-        columns = _columns(given, sizes, work.shapes)
-        if is_in_files(model) and not given.sites:
-            return Result(_streamed(given, columns, work), True)
-        runner, inputs, pace = Runner(model, taps), input_specs(model), Pace(given.deadline, sizes.samples)
+        observers = {site.name: RangeObserver() for site in setting.sites}
+        taps = _taps(setting)
+        sizes = _Sizes.of(setting.tuning, setting.held_back)
+        work = _Work.of(setting)
+        columns = _columns(setting, sizes, work.shapes)
+        if is_in_files(model) and not setting.sites:
+            return Result(_streamed(setting, columns, work), True)
+        runner, inputs, pace = Runner(model, taps), input_specs(model), Pace(setting.deadline, sizes.samples)
         tuning, held = dict[str, Moments](), dict[str, Moments]()
-        blocks = blocks_of(given)
+        blocks = blocks_of(setting)
         later = frozenset(name for block in blocks[1:] for name in block)
-        with given.progress.stage("calibrate", sizes.samples) as stage:
-            for split, moments in ((given.tuning, tuning), (given.held_back, held)):
+        with setting.progress.stage("calibrate", sizes.samples) as stage:
+            for split, moments in ((setting.tuning, tuning), (setting.held_back, held)):
                 for start, feeds, values in batches(runner, split, taps, work.sample_bytes, inputs):
                     part, rows = pace.part(), rows_of(split, feeds)
                     if start and part < LEAST_PART:
                         pace.did(len(split) - start, 0.0)
                         break
-                    _observe(observers, given, values, sizes.share(feeds, OBSERVED))
-                    accumulate(moments, given.fitted_layers, thinned(columns, part), values, start, later)
+                    _observe(observers, setting, values, sizes.share(feeds, OBSERVED))
+                    accumulate(moments, setting.fitted_layers, thinned(columns, part), values, start, later)
                     stage.advance(steps=rows)
                     pace.did(rows, max(part, LEAST_PART))
         notes = [out_of_time("calibration on fewer samples or columns")] if pace.is_short else []
-        ranges, others, hurried = self._choose_ranges(given, observers)
+        ranges, others, hurried = self._choose_ranges(setting, observers)
         notes += hurried
-        seen = [site for site in given.sites if not observers[site.name].is_blank]
-        sites = useful_sites(seen, given.kernels, {layer.name for layer in given.layers})
-        blank = [site for site in given.sites if observers[site.name].is_blank]
+        seen = [site for site in setting.sites if not observers[site.name].is_blank]
+        sites = useful_sites(seen, setting.kernels, {layer.name for layer in setting.layers})
+        blank = [site for site in setting.sites if observers[site.name].is_blank]
         notes += [Note(self.name, site.name, BLANK, Level.WARNING) for site in blank]
-        for name, (left, rows) in rows_left_out(given.layers, tuning, held).items():
+        for name, (left, rows) in rows_left_out(setting.layers, tuning, held).items():
             notes.append(Note(self.name, name, f"{left:,} of {rows:,} rows {LEFT_OUT}", Level.WARNING))
-        found = CalibrationStats.after(
-            given,
+        result = CalibrationStats.after(
+            setting,
             sites=tuple(sites),
             ranges={site.name: ranges[site.name] for site in sites},
             other_ranges=others,
@@ -114,28 +114,28 @@ class Calibrate:
             held_moments=held,
             macs=work.macs,
             is_thinned=pace.is_short,
-            later=LaterMoments(given, blocks, columns, taps, work.sample_bytes) if later else None,
+            later=LaterMoments(setting, blocks, columns, taps, work.sample_bytes) if later else None,
         )
-        return Result(found, True, tuple(notes))
+        return Result(result, True, tuple(notes))
 
     def _choose_ranges(
-        self, given: AnalysisInput, observers: Mapping[str, RangeObserver]
+        self, setting: AnalysisInput, observers: Mapping[str, RangeObserver]
     ) -> tuple[dict[str, QuantParams], dict[str, tuple[QuantParams, ...]], list[Note]]:
         """The range of each site, others that may lose less, and what there was no time for."""
-        pace = Pace(given.deadline, len(given.sites))
+        pace = Pace(setting.deadline, len(setting.sites))
         chosen, others = dict[str, QuantParams](), dict[str, tuple[QuantParams, ...]]()
 
         def ranges(site: ScaleGroup) -> list[QuantParams]:
             methods: tuple[str, ...] = TRIED if self.observer == "auto" else (self.observer,)
             if pace.part() < 1:
                 methods = (HURRIED,)
-            found = [observed_params(observers[site.name], method, powers=given.powers) for method in methods]
+            choose_ranges = [observed_params(observers[site.name], method, powers=setting.powers) for method in methods]
             pace.did(1, float(methods != (HURRIED,)))
-            return found
+            return choose_ranges
 
-        with given.progress.stage("choose ranges", len(given.sites)) as stage:
-            for site, found in zip(given.sites, in_order(ranges, given.sites), strict=True):
-                first, *rest = dict.fromkeys(found)
+        with setting.progress.stage("choose ranges", len(setting.sites)) as stage:
+            for site, choose_ranges in zip(setting.sites, in_order(ranges, setting.sites), strict=True):
+                first, *rest = dict.fromkeys(choose_ranges)
                 chosen[site.name], others[site.name] = first, tuple(rest)
                 stage.advance(site.name)
         short = [out_of_time("few ranges of activations other than from least to largest")] if pace.is_short else []
@@ -177,21 +177,21 @@ def observed_params(observer: RangeObserver, method: str = TRIED[0], *, powers: 
     return QuantParams(UINT8, float(scale), int(zero_point))
 
 
-def _taps(given: AnalysisInput) -> list[str]:
-    names = [source for site in given.sites for source in site.sources]
-    names += [layer.input for layer in given.layers]
+def _taps(setting: AnalysisInput) -> list[str]:
+    names = [source for site in setting.sites for source in site.sources]
+    names += [layer.input for layer in setting.layers]
     return list(dict.fromkeys(names))
 
 
-def _columns(given: AnalysisInput, sizes: _Sizes, largest: Mapping[str, tuple[int, ...]]) -> dict[str, ColumnSample]:
+def _columns(setting: AnalysisInput, sizes: _Sizes, largest: Mapping[str, tuple[int, ...]]) -> dict[str, ColumnSample]:
     """The columns that are looked at, by layer. largest: shapes of the inputs of layers for the largest sample."""
-    found, sample, numbers = {}, given.tuning.largest, draws(given.layers)
-    for layer in given.layers:
-        seed = given.seed * 100_003 + numbers[layer.name]
-        columns = ColumnSample(layer, positions_per_sample(layer, len(given.tuning)), seed)
+    result, sample, numbers = {}, setting.tuning.largest, draws(setting.layers)
+    for layer in setting.layers:
+        seed = setting.seed * 100_003 + numbers[layer.name]
+        columns = ColumnSample(layer, positions_per_sample(layer, len(setting.tuning)), seed)
         total = columns.total(largest[layer.input])
-        found[layer.name] = replace(columns, usual=sizes.usual(total, sample))
-    return found
+        result[layer.name] = replace(columns, usual=sizes.usual(total, sample))
+    return result
 
 
 @dataclass(frozen=True)
@@ -203,13 +203,13 @@ class _Work:
     macs: dict[str, int]
 
     @classmethod
-    def of(cls, given: AnalysisInput) -> "_Work":
+    def of(cls, setting: AnalysisInput) -> "_Work":
         """Measured on the largest sample."""
-        taps = _taps(given)
-        sizes = _tapped(given, taps)
-        layers = {layer.name: layer for layer in given.layers}
+        taps = _taps(setting)
+        sizes = _tapped(setting, taps)
+        layers = {layer.name: layer for layer in setting.layers}
         macs = {}
-        for kernel in given.kernels:
+        for kernel in setting.kernels:
             layer = layers.get(kernel.node)
             macs[kernel.node] = prod(sizes[kernel.node][0]) * (ELEMENT_COST if layer is None else layer.width)
         shapes = {name: shape for name, (shape, _) in sizes.items()}
@@ -220,33 +220,33 @@ class _Work:
         return sum(FLOAT_BYTES * prod(self.shapes[name]) for name in {layer.input for layer in layers})
 
 
-def _tapped(given: AnalysisInput, taps: Sequence[str]) -> Mapping[str, tuple[tuple[int, ...], int]]:
+def _tapped(setting: AnalysisInput, taps: Sequence[str]) -> Mapping[str, tuple[tuple[int, ...], int]]:
     """Shapes and bytes of taps and kernels; of a model beyond memory not all values are there at a time."""
-    if is_in_files(given.model):
-        shapes = observed_shapes(given.model, given.tuning.largest[0])
+    if is_in_files(setting.model):
+        shapes = observed_shapes(setting.model, setting.tuning.largest[0])
         return {name: (shape, FLOAT_BYTES * prod(shape)) for name, shape in shapes.items()}
-    every = list(dict.fromkeys([*taps, *(kernel.node for kernel in given.kernels)]))
-    inputs = input_specs(given.model)
-    _, _, values = next(batches(Runner(given.model, every), given.tuning.largest, every, 0, inputs))
+    every = list(dict.fromkeys([*taps, *(kernel.node for kernel in setting.kernels)]))
+    inputs = input_specs(setting.model)
+    _, _, values = next(batches(Runner(setting.model, every), setting.tuning.largest, every, 0, inputs))
     return {name: (array.shape, array.nbytes) for name, array in values.items()}
 
 
-def _streamed(given: AnalysisInput, columns: Mapping[str, ColumnSample], work: _Work) -> CalibrationStats:
+def _streamed(setting: AnalysisInput, columns: Mapping[str, ColumnSample], work: _Work) -> CalibrationStats:
     """What is known before the first block of weights is observed: nothing of activations, as they stay in float."""
-    blocks = blocks_of(given)
-    own = [[layer for layer in given.fitted_layers if layer.weight in block] for block in blocks]
-    stream = MomentStream(given, blocks, columns, max(map(work.bytes_of, own), default=0))
-    return CalibrationStats.after(given, macs=work.macs, later=stream)
+    blocks = blocks_of(setting)
+    own = [[layer for layer in setting.fitted_layers if layer.weight in block] for block in blocks]
+    stream = MomentStream(setting, blocks, columns, max(map(work.bytes_of, own), default=0))
+    return CalibrationStats.after(setting, macs=work.macs, later=stream)
 
 
-def _observe(observers: dict[str, RangeObserver], given: AnalysisInput, values: Feeds, most: int) -> None:
+def _observe(observers: dict[str, RangeObserver], setting: AnalysisInput, values: Feeds, most: int) -> None:
     """Show a batch to the observers, at most so many values of each tensor to its histogram."""
 
     def update(site: ScaleGroup) -> None:
         for source in site.sources:
             observers[site.name].update(values[source], min(most, SAMPLED))
 
-    for _ in in_order(update, given.sites):
+    for _ in in_order(update, setting.sites):
         pass
 
 
@@ -262,27 +262,27 @@ def with_inner_inputs(model: ir.Model) -> tuple[ir.Model, Mapping[str, str]]:
     """A copy of a model that hands on what layers in subgraphs read; by the name of a layer's input its value."""
     copy = model.clone()
     wanted = {node: layer.input for node, layer in find_inner_layers(copy).items()}
-    found = _handed_on(copy.graph, wanted, count())
-    return copy, {name: str(value.name) for name, value in found.items()}
+    result = _handed_on(copy.graph, wanted, count())
+    return copy, {name: str(value.name) for name, value in result.items()}
 
 
 def _handed_on(graph: ir.Graph, wanted: Mapping[ir.Node, str], numbers: Iterator[int]) -> dict[str, ir.Value]:
     """Values of a graph that layers in it and in its subgraphs read."""
-    found = {wanted[node]: value for node in graph if node in wanted and (value := node.inputs[0]) is not None}
+    handed_on = {wanted[node]: value for node in graph if node in wanted and (value := node.inputs[0]) is not None}
     for node in list(graph):
         if node.op_type in BODIES and not node.domain:
-            found |= _from_inside(node, wanted, numbers)
-    return found
+            handed_on |= _from_inside(node, wanted, numbers)
+    return handed_on
 
 
 def _from_inside(node: ir.Node, wanted: Mapping[ir.Node, str], numbers: Iterator[int]) -> dict[str, ir.Value]:
     """New outputs of a node for what is read in its graphs."""
     graphs = [each.as_graph() for each in node.attributes.values() if each.type == ir.AttributeType.GRAPH]
     inside = [_handed_on(graph, wanted, numbers) for graph in graphs]
-    names = [name for found in inside for name in found]
-    for graph, found in zip(graphs, inside, strict=True):
+    names = [name for result in inside for name in result]
+    for graph, result in zip(graphs, inside, strict=True):
         for name in names:
-            maker = _maker(found.get(name))
+            maker = _maker(result.get(name))
             _name(maker.outputs[0], f"{name} {next(numbers)}")
             graph.append(maker)
             graph.outputs.append(maker.outputs[0])
@@ -317,24 +317,24 @@ class CalibrateInner:
     name: ClassVar[str] = "calibrate-inner"
     effect: ClassVar[Effect] = Effect.DECIDE
 
-    def apply(self, given: CalibrationStats) -> Result[CalibrationStats]:
+    def apply(self, stats: CalibrationStats) -> Result[CalibrationStats]:
         """What was observed, with the moments of inner layers that some sample reaches."""
-        layers = [layer for weight in given.weights for layer in weight.inner]
-        every = list(find_inner_layers(given.model).values())
+        layers = [layer for weight in stats.weights for layer in weight.inner]
+        every = list(find_inner_layers(stats.model).values())
         if not every:
-            return Result(given, False)
-        found: tuple[dict[str, Moments], dict[str, Moments]] = ({}, {})
+            return Result(stats, False)
+        result: tuple[dict[str, Moments], dict[str, Moments]] = ({}, {})
         try:
-            observer = _Observer.of(given.model, layers, every, given)
-            is_whole = observer.observe(given.tuning, found[0]) and observer.observe(given.held_back, found[1])
+            observer = _Observer.of(stats.model, layers, every, stats)
+            is_whole = observer.observe(stats.tuning, result[0]) and observer.observe(stats.held_back, result[1])
         except ModelError as error:
             message = f"layers in branches and loops are solved without data, as what they read cannot be seen: {error}"
-            return Result(given, False, (Note(self.name, every[0].weight, message, Level.SKIPPED),))
+            return Result(stats, False, (Note(self.name, every[0].weight, message, Level.SKIPPED),))
         observed = replace(
-            given,
-            moments=given.moments | found[0],
-            held_moments=given.held_moments | found[1],
-            is_thinned=given.is_thinned or not is_whole,
+            stats,
+            moments=stats.moments | result[0],
+            held_moments=stats.held_moments | result[1],
+            is_thinned=stats.is_thinned or not is_whole,
         )
         if not is_whole:
             notes: tuple[Note, ...] = (out_of_time("few samples of what layers in branches and loops read"),)

@@ -56,16 +56,16 @@ class ChooseSplits:
     name: ClassVar[str] = STEP
     effect: ClassVar[Effect] = Effect.DECIDE
 
-    def apply(self, given: AnalysisInput) -> Result[tuple[Remedy, ...]]:
+    def apply(self, setting: AnalysisInput) -> Result[tuple[Remedy, ...]]:
         """The remedies in the order of the graph, and what each buys; changed: whether there are any."""
-        readers = splittable(given.model, given.layers)
-        reaches = _reaches(given, readers) if readers else {}
+        readers = splittable(setting.model, setting.layers)
+        reaches = _reaches(setting, readers) if readers else {}
         if reaches is None:
             return Result((), False, (out_of_time("no look at wide channels"),))
         uneven = {name: reach for name, reach in reaches.items() if reach.is_uneven}
         if not uneven:
             return Result((), False)
-        work = _Work.of(given, {name: readers[name] for name in uneven})
+        work = _Work.of(setting, {name: readers[name] for name in uneven})
         gaining = {
             name: readers[name]
             for name, reach in uneven.items()
@@ -74,7 +74,7 @@ class ChooseSplits:
         if not gaining:
             return Result((), False)
         remedies, notes = list[Remedy](), list[Note]()
-        for name, losses in self._losses(given, replace(work, readers=gaining), uneven):
+        for name, losses in self._losses(setting, replace(work, readers=gaining), uneven):
             if losses is None:
                 notes.append(out_of_time("measuring some of the tensors with wide channels or rows"))
                 break
@@ -86,22 +86,22 @@ class ChooseSplits:
         return Result(tuple(remedies), bool(remedies), tuple(notes))
 
     def _losses(
-        self, given: AnalysisInput, work: "_Work", reaches: Mapping[str, "_Reach"]
+        self, setting: AnalysisInput, work: "_Work", reaches: Mapping[str, "_Reach"]
     ) -> Iterator[tuple[str, Mapping["_Way", float] | None]]:
         """Shares of the limit by what is done, as far as they can decide; None: out of time."""
-        model, tapped = _with_taps(given.model, work.readers)
+        model, tapped = _with_taps(setting.model, work.readers)
         most = int(np.clip(COMPUTE / (RUNS * work.total * len(tapped)), FEWEST, MEASURED))
-        walk, left = Walk(Slicer(model), given.held_back[:most]), len(tapped)
+        walk, left = Walk(Slicer(model), setting.held_back[:most]), len(tapped)
         suffixes = Suffixes(walk)
         reference = outputs_in_files(suffixes.behind(-1).run({}))
-        loss = OutputLoss.of(recognize(model, given.held_back[0], reference, self.loss), reference)
+        loss = OutputLoss.of(recognize(model, setting.held_back[0], reference, self.loss), reference)
         limit = limit_of(loss.unit, self.limit)
-        with given.progress.stage("choose splits", len(walk)) as stage:
+        with setting.progress.stage("choose splits", len(walk)) as stage:
             while left:
                 results = walk.compute()
                 for read in filter(tapped.__contains__, results):
                     name = tapped[read]
-                    if not given.deadline.leaves(0):
+                    if not setting.deadline.leaves(0):
                         yield name, None
                         return
                     place = _Place(results[read], channel_axis(work.readers[name][0]), reaches[name].order)
@@ -165,26 +165,26 @@ class _Work:
     total: int
 
     @classmethod
-    def of(cls, given: AnalysisInput, readers: Mapping[str, Sequence[Layer]]) -> "_Work":
+    def of(cls, setting: AnalysisInput, readers: Mapping[str, Sequence[Layer]]) -> "_Work":
         """Measured on the largest sample."""
-        taps = list(dict.fromkeys([*readers, *(layer.name for layer in given.layers)]))
-        (feeds,) = given.tuning.largest.batches(1)
-        values = Runner(given.model, taps).run(feeds, taps)
-        made = {layer.name: values[layer.name].size for layer in given.layers}
-        total = sum(layer.width * made[layer.name] for layer in given.layers)
-        return cls(readers, {name: values[name].size for name in readers}, made, max(total, 1))
+        taps = list(dict.fromkeys([*readers, *(layer.name for layer in setting.layers)]))
+        (feeds,) = setting.tuning.largest.batches(1)
+        values = Runner(setting.model, taps).run(feeds, taps)
+        result = {layer.name: values[layer.name].size for layer in setting.layers}
+        total = sum(layer.width * result[layer.name] for layer in setting.layers)
+        return cls(readers, {name: values[name].size for name in readers}, result, max(total, 1))
 
     def gain(self, name: str, way: _Way) -> float:
         """The share of all arithmetic that goes on integers, less what a remedy adds."""
         layers = self.readers[name]
         products, read = sum(layer.width * self.made[layer.name] for layer in layers), self.elements[name]
-        made = sum(self.made[layer.name] for layer in layers)
+        result = sum(self.made[layer.name] for layer in layers)
         elements = operators = 0
         if way.count:
-            elements, operators = read + made, 2 + 2 * len(layers)
+            elements, operators = read + result, 2 + 2 * len(layers)
         if way.by_row:
             biased = sum(layer.bias is not None for layer in layers)
-            elements, operators = elements + ROWS_COST * read + made, operators + 4 + len(layers) + biased
+            elements, operators = elements + ROWS_COST * read + result, operators + 4 + len(layers) + biased
         left = products * (1 - way.count / channels_of(layers[0]))
         return (left - ELEMENT_COST * elements - STARTED * operators) / self.total
 
@@ -271,22 +271,22 @@ def _single(layers: Sequence[Layer], reach: _Reach) -> list[_Way]:
     return [*by_row, *(_Way(count) for count in counts if reach.has_wide_channels)]
 
 
-def _reaches(given: AnalysisInput, readers: Mapping[str, Sequence[Layer]]) -> Mapping[str, _Reach] | None:
+def _reaches(setting: AnalysisInput, readers: Mapping[str, Sequence[Layer]]) -> Mapping[str, _Reach] | None:
     """How far channels and rows of the tensors reach; None: there was no time to look."""
-    runner, names = Runner(given.model, list(readers)), list(readers)
-    step = -(-len(given.tuning) // OBSERVED)
-    found = dict[str, _Reach]()
-    for feeds in given.tuning.select(range(0, len(given.tuning), step)).batches(1):
-        if not given.deadline.leaves(0):
+    runner, names = Runner(setting.model, list(readers)), list(readers)
+    step = -(-len(setting.tuning) // OBSERVED)
+    reaches = dict[str, _Reach]()
+    for feeds in setting.tuning.select(range(0, len(setting.tuning), step)).batches(1):
+        if not setting.deadline.leaves(0):
             return None
         for name, values in runner.run(feeds, names).items():
             sizes = np.abs(np.moveaxis(values, channel_axis(readers[name][0]), 0))
             sizes = sizes.reshape(len(sizes), -1)
-            reach = found.setdefault(name, _Reach(np.zeros(len(sizes), np.float32)))
+            reach = reaches.setdefault(name, _Reach(np.zeros(len(sizes), np.float32)))
             reach.channels = np.maximum(reach.channels, sizes.max(1, initial=0.0))
             if have_rows(readers[name]):
                 reach.rows.append(sizes.max(0, initial=0.0))
-    return found
+    return reaches
 
 
 def _with_taps(model: ir.Model, readers: Mapping[str, Sequence[Layer]]) -> tuple[ir.Model, dict[str, str]]:

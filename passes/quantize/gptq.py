@@ -200,14 +200,14 @@ def grids_for(
     tell. powers: whether scales are to be powers of two.
     """
     importance = importance_of(second)
-    found: dict[Format, Grid] = {}
+    result: dict[Format, Grid] = {}
     for form in forms:
         if kept is None or not form.keeps_zeros:
-            found[form] = form.grid(matrix, importance, keeps_sign=keeps_sign)
+            result[form] = form.grid(matrix, importance, keeps_sign=keeps_sign)
         else:
             pruned = form.grid(np.where(kept, matrix, np.float32(0)), importance, keeps_sign=keeps_sign)
-            found[form] = replace(pruned, kept=kept, patterns=None)
-    return {form: grid.with_powers(matrix, importance) for form, grid in found.items()} if powers else found
+            result[form] = replace(pruned, kept=kept, patterns=None)
+    return {form: grid.with_powers(matrix, importance) for form, grid in result.items()} if powers else result
 
 
 def round_all(
@@ -240,19 +240,19 @@ def round_best(
     for steps in scales.NEARBY:
         others = round_all([target.beside(steps) for target in targets], second, numbers)
         each = zip(targets, best, others, strict=True)
-        best = [found.better(other, target.matrix, whole) for target, found, other in each]
+        best = [result.better(other, target.matrix, whole) for target, result, other in each]
     return best
 
 
 def _round_together(targets: Sequence[RoundingTarget], second: np.ndarray | Factored) -> list[Rounded]:
-    found: dict[int, Rounded] = {}
+    result: dict[int, Rounded] = {}
     kinds = [
         (target.grid.group, target.together, target.rounds if isinstance(second, Factored) else 0) for target in targets
     ]
     for kind in sorted(set(kinds)):
         which = [i for i, other in enumerate(kinds) if other == kind]
-        found |= zip(which, _round_alike([targets[i] for i in which], second, kind[-1]), strict=True)
-    return [found[i] for i in range(len(targets))]
+        result |= zip(which, _round_alike([targets[i] for i in which], second, kind[-1]), strict=True)
+    return [result[i] for i in range(len(targets))]
 
 
 def _round_alike(targets: Sequence[RoundingTarget], second: np.ndarray | Factored, rounds: int) -> list[Rounded]:
@@ -315,16 +315,16 @@ class _Rows:
         products = {name: moments.weighted(matrix, self.second) for name, matrix in distinct.items()}
         return np.concatenate([products[id(target.matrix)] for target in self.targets], axis=1)
 
-    def nearest(self, ratio: np.ndarray, metric: np.ndarray, kept: np.ndarray | None) -> np.ndarray:
+    def nearest(self, ratio: np.ndarray, metric: np.ndarray, array: np.ndarray | None) -> np.ndarray:
         """Codes nearest to weight / scale (groups, group, k·R), each target's by its own grid.
 
-        kept, of the same shape: 0 where the code is 0 whatever the weight.
+        array, of the same shape: 0 where the code is 0 whatever the weight.
         """
         codes = np.empty_like(ratio)
         for grid, part in self.parts:
             codes[:, :, part] = grid.nearest(ratio[:, :, part].swapaxes(1, 2), metric).swapaxes(1, 2)
-        if kept is not None:
-            codes *= kept
+        if array is not None:
+            codes *= array
         return codes
 
     def refit(self) -> None:
@@ -453,10 +453,10 @@ def _descend(rows: _Rows) -> bool:
     for start in range(0, rows.codes.shape[-1], BLOCK):
         here = slice(start, start + BLOCK)
         before = rows.codes[:, :, here]
-        found = _descend_block(rows, here)
-        if not np.array_equal(found, before):
-            rows.product += (found - before) @ rows.second[:, here]
-            rows.codes[:, :, here] = found
+        result = _descend_block(rows, here)
+        if not np.array_equal(result, before):
+            rows.product += (result - before) @ rows.second[:, here]
+            rows.codes[:, :, here] = result
             changed = True
     return changed
 

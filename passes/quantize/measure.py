@@ -125,11 +125,11 @@ def setting_of(prepared: CanonicalModel, options: CompileOptions, progress: Prog
     """
     model = prepared.model
     powers = options.scales == "pow2"
-    found = AnalysisInput.of(
+    result = AnalysisInput.of(
         model, prepared.tuning, prepared.held_back, seed=options.seed, powers=powers, progress=progress
     )
     is_left = options.activations == "float" and is_in_files(model)
-    return replace(found, sites=()) if is_left else found
+    return replace(result, sites=()) if is_left else result
 
 
 def key_of(step: str, prepared: CanonicalModel, options: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -171,10 +171,10 @@ def _forms(caches: Mapping[str, Any]) -> list[Any]:
 
 def _digest(model: ir.Model) -> str:
     """Of the nodes and constants of a model."""
-    found, graph = hashlib.sha256(), onnxruntime.message(model).graph
+    result, graph = hashlib.sha256(), onnxruntime.message(model).graph
     for part in (*graph.node, *graph.initializer):
-        found.update(part.SerializeToString(deterministic=True))
-    return found.hexdigest()
+        result.update(part.SerializeToString(deterministic=True))
+    return result.hexdigest()
 
 
 def _known() -> Mapping[str, Sequence[str]]:

@@ -69,46 +69,48 @@ class MeasureCurvature(MeasureSensitivity):
     name: ClassVar[str] = "measure-curvature"
     effect: ClassVar[Effect] = Effect.DECIDE
 
-    def apply(self, given: WeightCandidates) -> Result[Sensitivities]:
+    def apply(self, candidates: WeightCandidates) -> Result[Sensitivities]:
         """How outputs are compared, the losses of sites and weights, and ranges that lose less."""
         try:
-            return self._estimated(given)
+            return self._estimated(candidates)
         except Unsupported as reason:
-            found = super().apply(given)
+            result = super().apply(candidates)
             told = Note(self.name, "", f"losses were measured at the outputs instead: {reason}", Level.WARNING)
-            return Result(found.made, found.changed, (*found.notes, told))
+            return Result(result.made, result.changed, (*result.notes, told))
 
-    def _estimated(self, given: WeightCandidates) -> Result[Sensitivities]:
+    def _estimated(self, candidates: WeightCandidates) -> Result[Sensitivities]:
         """Raises Unsupported where there are no gradients."""
         from ptqc.execution.torch.graph import TorchGraph, one_torch_thread
 
-        feeds = _feeds(given)
-        runner = Runner(given.model)
+        feeds = _feeds(candidates)
+        runner = Runner(candidates.model)
         reference = outputs_in_files(runner.run(sample) for sample in feeds)
-        loss = OutputLoss.of(recognize(given.model, feeds[0], reference, self.loss), reference)
+        loss = OutputLoss.of(recognize(candidates.model, feeds[0], reference, self.loss), reference)
         with one_torch_thread():
-            sweeps = _Sweeps(given, TorchGraph(given.model), loss)
-            found, done = _all(sweeps, Lazy(lambda place: (feeds[place], reference[place]), len(feeds)))
+            sweeps = _Sweeps(candidates, TorchGraph(candidates.model), loss)
+            result, done = _all(sweeps, Lazy(lambda place: (feeds[place], reference[place]), len(feeds)))
         notes = [Note(self.name, "", f"losses are second-order estimates from {done * SWEEPS} gradients")]
         notes += [out_of_time(f"the gradients of {done} of {len(feeds)} samples")] if done < len(feeds) else []
-        anchors = _anchors(sweeps.forms, found)
-        notes += _unreached(given, found, anchors)
-        ranges, site_losses = _of_sites(given, found, NEGLIGIBLE * limit_of(loss.unit, self.limit))
+        anchors = _anchors(sweeps.forms, result)
+        notes += _unreached(candidates, result, anchors)
+        ranges, site_losses = _of_sites(candidates, result, NEGLIGIBLE * limit_of(loss.unit, self.limit))
         made = Sensitivities.after(
-            given,
+            candidates,
             ranges=ranges,
             kinds=loss.kinds,
             site_losses=site_losses,
-            weight_losses=losses_of(given, anchors, {weight.name for weight in given.weights} - anchors.keys()),
+            weight_losses=losses_of(
+                candidates, anchors, {weight.name for weight in candidates.weights} - anchors.keys()
+            ),
             loss_unit=loss.unit,
         )
         return Result(made, True, tuple(notes))
 
 
-def _feeds(given: WeightCandidates) -> Samples:
+def _feeds(candidates: WeightCandidates) -> Samples:
     """As many samples as COMPUTE allows, held back, as weights are fitted to the others."""
-    samples = given.held_back if len(given.held_back) >= SAMPLES[0] else given.tuning
-    count = COMPUTE / ((1 + BACK * SWEEPS) * max(sum(given.macs.values()), 1))
+    samples = candidates.held_back if len(candidates.held_back) >= SAMPLES[0] else candidates.tuning
+    count = COMPUTE / ((1 + BACK * SWEEPS) * max(sum(candidates.macs.values()), 1))
     return samples[: int(np.clip(count, *SAMPLES))]
 
 
@@ -186,7 +188,7 @@ class _Sweeps:
         from ptqc.execution.torch.graph import Backward
 
         number, feeds, reference = sample
-        random, found = np.random.default_rng((self.given.seed, number)), _Found()
+        random, result = np.random.default_rng((self.given.seed, number)), _Found()
         sums = dict[str, np.ndarray]()  # of gradients over the positions of a layer, by channel
 
         def take(name: str, value: "Tensor", gradient: "Tensor") -> None:
@@ -195,19 +197,19 @@ class _Sweeps:
             if name in self.layers:
                 sums[name] = _by_channel(self.layers[name], gradient)
             if name in self.ranges:
-                _add(found.sites, name, _rounded(value, gradient, self.ranges[name]) / SWEEPS)
+                _add(result.sites, name, _rounded(value, gradient, self.ranges[name]) / SWEEPS)
             if name in self.readers:  # behind the outputs of its layers
-                _add(found.weights, name, self._of_weight(name, value, gradient, sums) / SWEEPS)
+                _add(result.weights, name, self._of_weight(name, value, gradient, sums) / SWEEPS)
             if name in self.tables:
-                _add(found.weights, self.tables[name], self._of_table(name, value, gradient) / SWEEPS)
+                _add(result.weights, self.tables[name], self._of_table(name, value, gradient) / SWEEPS)
 
         constants = self.graph.constants.keys() & {*self.readers, *self.tables}
         run = Backward(self.graph, feeds, constants, {*self.layers, *self.ranges}, take)
         for _ in range(SWEEPS):
             sums.clear()
             run.along(directions(self.loss, reference, random))
-        found.bytes = run.bytes
-        return found
+        result.bytes = run.bytes
+        return result
 
     def _of_weight(self, name: str, value: "Tensor", gradient: "Tensor", sums: Mapping[str, np.ndarray]) -> np.ndarray:
         """Σ (g · δ)² over output channels for each format, with what biases make up for."""
@@ -247,25 +249,28 @@ def _rounded(value: "Tensor", gradient: "Tensor", ranges: Sequence[QuantParams])
     return np.array([float((gradient * (fake_quantize(value, one) - value)).sum()) ** 2 for one in ranges])
 
 
-def _ranges(given: WeightCandidates, site: ScaleGroup) -> Sequence[QuantParams]:
+def _ranges(candidates: WeightCandidates, site: ScaleGroup) -> Sequence[QuantParams]:
     """The range of a site, and others for one of a single source."""
-    return (given.ranges[site.name], *(given.other_ranges.get(site.name, ()) if len(site.sources) == 1 else ()))
+    return (
+        candidates.ranges[site.name],
+        *(candidates.other_ranges.get(site.name, ()) if len(site.sources) == 1 else ()),
+    )
 
 
 def _all(sweeps: _Sweeps, samples: Sequence[tuple[Feeds, Outputs]]) -> tuple[_Found, int]:
     """Means over as many samples as there is time for, at least one; how many these are."""
     sizes = [sweeps.loss.size(reference) for _, reference in samples]
-    usual, found, done = float(np.mean(sizes)) or 1.0, _Found(), 0
+    usual, result, done = float(np.mean(sizes)) or 1.0, _Found(), 0
     numbered = ((number, *sample) for number, sample in enumerate(samples))
     given = sweeps.given
     with given.progress.stage("measure curvature", len(samples)) as stage:
         for one in _in_order(sweeps, numbered):
-            found.add(one, sizes[done] / usual)
+            result.add(one, sizes[done] / usual)
             done += 1
             stage.advance()
             if not given.deadline.leaves(0):
                 break
-    return found.mean(), done
+    return result.mean(), done
 
 
 def _in_order(sweeps: _Sweeps, samples: Iterator[tuple[int, Feeds, Outputs]]) -> Iterator[_Found]:
@@ -276,21 +281,21 @@ def _in_order(sweeps: _Sweeps, samples: Iterator[tuple[int, Feeds, Outputs]]) ->
 
 
 def _of_sites(
-    given: WeightCandidates, found: _Found, negligible: float
+    candidates: WeightCandidates, found: _Found, negligible: float
 ) -> tuple[dict[str, QuantParams], dict[str, float]]:
     """Ranges and losses: where a site loses more than what is negligible, the range that loses least."""
-    ranges, losses = dict(given.ranges), dict[str, float]()
-    for site in given.sites:
+    ranges, losses = dict(candidates.ranges), dict[str, float]()
+    for site in candidates.sites:
         reached = [0.5 * found.sites[source] for source in site.sources if source in found.sites]
         if not reached:
             continue
         loss = float(sum(squares[0] for squares in reached))
         if loss > negligible and len(site.sources) == 1:
             best = int(reached[0].argmin())
-            ranges[site.name], loss = _ranges(given, site)[best], float(reached[0][best])
+            ranges[site.name], loss = _ranges(candidates, site)[best], float(reached[0][best])
         losses[site.name] = loss
     usual = float(np.median(list(losses.values()))) if losses else 1.0
-    return ranges, {site.name: losses.get(site.name, usual) for site in given.sites}
+    return ranges, {site.name: losses.get(site.name, usual) for site in candidates.sites}
 
 
 def _anchors(forms: Mapping[str, Sequence[Format]], found: _Found) -> Anchors:
@@ -301,12 +306,12 @@ def _anchors(forms: Mapping[str, Sequence[Format]], found: _Found) -> Anchors:
     }
 
 
-def _unreached(given: WeightCandidates, found: _Found, anchors: Anchors) -> list[Note]:
+def _unreached(candidates: WeightCandidates, found: _Found, anchors: Anchors) -> list[Note]:
     """What steps such as Round and ArgMax let no gradient through to, although it may matter."""
-    rounded = dict.fromkeys(name for (name, _), error in given.errors.items() if error)
+    rounded = dict.fromkeys(name for (name, _), error in candidates.errors.items() if error)
     weights = [name for name in rounded if name not in anchors]
-    sites = [site.name for site in given.sites if found.sites.keys().isdisjoint(site.sources)]
+    sites = [site.name for site in candidates.sites if found.sites.keys().isdisjoint(site.sources)]
     if not weights and not sites:
         return []
-    counts = len(weights), len(given.weights), len(sites), len(given.sites)
+    counts = len(weights), len(candidates.weights), len(sites), len(candidates.sites)
     return [Note(MeasureCurvature.name, (weights or sites)[0], UNREACHED.format(*counts), Level.WARNING)]

@@ -86,72 +86,72 @@ class MeasureSensitivity:
     name: ClassVar[str] = "measure-sensitivity"
     effect: ClassVar[Effect] = Effect.DECIDE
 
-    def apply(self, given: WeightCandidates) -> Result[Sensitivities]:
+    def apply(self, candidates: WeightCandidates) -> Result[Sensitivities]:
         """How outputs are compared, the losses of sites and weights, and ranges that lose less.
 
         Raises TimeTooShort where there was no time to measure a share `floor` of the weights.
         """
-        model = given.model
-        samples, is_enough = _samples(given)
+        model = candidates.model
+        samples, is_enough = _samples(candidates)
         walk = Walk(Slicer(model), samples)
         suffixes, began = Suffixes(walk), time.monotonic()
         reference = outputs_in_files(suffixes.behind(-1).run({}))
         kinds = recognize(model, samples[0], reference, self.loss)
         loss = OutputLoss.of(kinds, reference)
-        minor = frozenset[str]() if is_enough else _without_layers(given)
-        shared, tables = _tables(given, walk.slicer)
-        forms = self._forms_of(given)
-        first, counts = _probes(given, forms, walk.slicer)
-        pace = Pace(given.deadline, _runs(first, counts), time.monotonic() - began)
+        minor = frozenset[str]() if is_enough else _without_layers(candidates)
+        shared, tables = _tables(candidates, walk.slicer)
+        forms = self._forms_of(candidates)
+        first, counts = _probes(candidates, forms, walk.slicer)
+        pace = Pace(candidates.deadline, _runs(first, counts), time.monotonic() - began)
         probe = _Probe(walk, reference, loss, minor, NEGLIGIBLE * limit_of(loss.unit, self.limit), pace, forms)
-        anchors, sites, idle = Anchors(), _Sites(given, dict(given.ranges)), set[str]()
-        costs = _costs(given, walk.slicer, first, counts)
+        anchors, sites, idle = Anchors(), _Sites(candidates, dict(candidates.ranges)), set[str]()
+        costs = _costs(candidates, walk.slicer, first, counts)
         steps = in_shares([*(2 * sum(costs) / len(costs) for _ in shared), *costs]) if costs else []
-        with given.progress.stage("measure sensitivity", IN_SHARES) as stage:
+        with candidates.progress.stage("measure sensitivity", IN_SHARES) as stage:
             for name, part in zip(shared, steps, strict=False):
-                _measure_shared(given, probe, suffixes, name, anchors)
+                _measure_shared(candidates, probe, suffixes, name, anchors)
                 stage.advance(name, part)
             _measure_sites(sites, probe, walk.values, suffixes.behind(-1))
-            while walk.position < len(walk) and given.deadline.leaves(0):
+            while walk.position < len(walk) and candidates.deadline.leaves(0):
                 part = steps[len(shared) + walk.position]
                 results, suffix = walk.compute(), suffixes.behind(walk.position)
                 _measure_sites(sites, probe, results, suffix)
                 for name in tables & walk.slicer.reads[walk.position]:
-                    _measure_table(given, probe, name, suffix, anchors)
-                for layer in given.fitted_layers:
+                    _measure_table(candidates, probe, name, suffix, anchors)
+                for layer in candidates.fitted_layers:
                     if layer.name in results:
                         if not any(np.asarray(y).size for y in results[layer.name]):
                             idle.add(layer.name)
                         if layer.weight not in shared:
-                            _measure_layer(given, probe, layer, suffix, anchors)
+                            _measure_layer(candidates, probe, layer, suffix, anchors)
                 walk.advance(results)
                 give_back()
                 stage.advance(next(iter(results)), part)
         pace.is_short |= walk.position < len(walk)
-        notes = _assume_unreached(given, walk.slicer, anchors, idle)
+        notes = _assume_unreached(candidates, walk.slicer, anchors, idle)
         for name, (bad, of) in flawed_values(kinds, reference).items():
             notes.append(Note(self.name, name, f"{bad:,} of {of:,} values {LEFT_OUT}", Level.WARNING))
-        if left := len(given.weights) - len(forms):
-            notes.append(Note(self.name, "", f"the losses of {left} of {len(given.weights)} weights {ONE_FORMAT}"))
+        if left := len(candidates.weights) - len(forms):
+            notes.append(Note(self.name, "", f"the losses of {left} of {len(candidates.weights)} weights {ONE_FORMAT}"))
         if pace.is_short:
-            known, of = len(sites.losses), len(given.sites)
+            known, of = len(sites.losses), len(candidates.sites)
             notes.append(
-                out_of_time(f"{known} of {of} sites and {len(anchors)} of {len(given.weights)} weights, roughly")
+                out_of_time(f"{known} of {of} sites and {len(anchors)} of {len(candidates.weights)} weights, roughly")
             )
             notes += self._check_floor(len(anchors), len(forms), pace)
             sites.assume_the_rest()
-        names = (weight.name for weight in given.weights)
+        names = (weight.name for weight in candidates.weights)
         unknown = {name for name in names if name not in anchors and (pace.is_short or name not in forms)}
-        usual = usual_loss(given, anchors, partial(loss_of_noise, loss, reference))
-        found = Sensitivities.after(
-            given,
+        usual = usual_loss(candidates, anchors, partial(loss_of_noise, loss, reference))
+        result = Sensitivities.after(
+            candidates,
             ranges=sites.ranges,
             kinds=kinds,
             site_losses=sites.losses,
-            weight_losses=losses_of(given, anchors, unknown, usual),
+            weight_losses=losses_of(candidates, anchors, unknown, usual),
             loss_unit=loss.unit,
         )
-        return Result(found, True, tuple(notes))
+        return Result(result, True, tuple(notes))
 
     def _check_floor(self, measured: int, weights: int, pace: Pace) -> list[Note]:
         """What there is to say where few weights were measured; see `apply`."""
@@ -160,14 +160,14 @@ class MeasureSensitivity:
             raise TimeTooShort(message, pace.whole)
         return [unfit(message)] if measured < FIT * weights else []
 
-    def _forms_of(self, given: WeightCandidates) -> dict[str, Sequence[Format]]:
+    def _forms_of(self, candidates: WeightCandidates) -> dict[str, Sequence[Format]]:
         """The formats that are measured, by weight; without weights that are taken to be like others."""
-        measured, solved = forms_of(given), _solved(given)
-        if given.sites or not is_in_files(given.model):
+        measured, solved = forms_of(candidates), _solved(candidates)
+        if candidates.sites or not is_in_files(candidates.model):
             return measured
-        settled = [weight.name for weight in given.weights if len(self.choices(weight, solved[weight.name])) == 1]
-        told = settled[:: math.ceil(len(settled) / TOLD)] if settled else []
-        return {name: forms for name, forms in measured.items() if name in told or name not in settled}
+        settled = [weight.name for weight in candidates.weights if len(self.choices(weight, solved[weight.name])) == 1]
+        result = settled[:: math.ceil(len(settled) / TOLD)] if settled else []
+        return {name: forms for name, forms in measured.items() if name in result or name not in settled}
 
 
 @dataclass(frozen=True)
@@ -186,10 +186,10 @@ class _Probe:
     pace: Pace
     forms: Mapping[str, Sequence[Format]]
 
-    def anchored(self, given: WeightCandidates, name: str) -> Iterator[tuple[Format, QuantizedWeight]]:
+    def anchored(self, candidates: WeightCandidates, name: str) -> Iterator[tuple[Format, QuantizedWeight]]:
         """The candidates of a weight that are measured."""
         for form in self.forms.get(name, ()):
-            yield form, given.solutions[name, form]
+            yield form, candidates.solutions[name, form]
 
     def batches(self, most: int | None = None) -> int | None:
         """On how many batches there is time to measure; None: on all, 0: on none."""
@@ -214,15 +214,15 @@ class _Probe:
         return 1 - self.walk.position / len(self.walk)
 
 
-def forms_of(given: WeightCandidates) -> dict[str, Sequence[Format]]:
+def forms_of(candidates: WeightCandidates) -> dict[str, Sequence[Format]]:
     """The formats whose losses say those of the others, by weight."""
-    return {name: anchor_forms(forms) for name, forms in _solved(given).items()}
+    return {name: anchor_forms(forms) for name, forms in _solved(candidates).items()}
 
 
-def _solved(given: WeightCandidates) -> dict[str, list[Format]]:
+def _solved(candidates: WeightCandidates) -> dict[str, list[Format]]:
     """The formats of each weight."""
     solved: dict[str, list[Format]] = {}
-    for name, form in given.solutions:
+    for name, form in candidates.solutions:
         solved.setdefault(name, []).append(form)
     return solved
 
@@ -248,12 +248,12 @@ def _runs(first: float, counts: Sequence[int]) -> float:
     return first + sum(count * (1 - place / len(counts)) for place, count in enumerate(counts))
 
 
-def _costs(given: WeightCandidates, slicer: Slicer, first: float, counts: Sequence[int]) -> list[float]:
+def _costs(candidates: WeightCandidates, slicer: Slicer, first: float, counts: Sequence[int]) -> list[float]:
     """What measuring takes at each place, in products of a sample, and at the inputs together with the first.
 
     first, counts: see `_probes`.
     """
-    own = [NODE_COST + sum(given.macs.get(name, 0) for name in node.output) for node in slicer.nodes]
+    own = [NODE_COST + sum(candidates.macs.get(name, 0) for name in node.output) for node in slicer.nodes]
     behind = np.cumsum(own[::-1])[::-1]
     costs = [float(cost + count * (PROBE_COST + rest)) for cost, count, rest in zip(own, counts, behind, strict=True)]
     if costs:
@@ -261,41 +261,43 @@ def _costs(given: WeightCandidates, slicer: Slicer, first: float, counts: Sequen
     return costs
 
 
-def _probes(given: WeightCandidates, forms: Mapping[str, Sequence[Format]], slicer: Slicer) -> tuple[float, list[int]]:
+def _probes(
+    candidates: WeightCandidates, forms: Mapping[str, Sequence[Format]], slicer: Slicer
+) -> tuple[float, list[int]]:
     """How often the network is run from its inputs, and from behind each place."""
-    probes = Counter(source for site in given.sites for source in site.sources)
-    anchored = {weight.name: len(forms.get(weight.name, ())) for weight in given.weights}
-    together = shared_by_layers(given)
-    probes.update({one.name: anchored[one.weight] for one in given.fitted_layers if one.weight not in together})
-    tables = Counter({w.table or w.name: anchored[w.name] for w in given.weights if w.table or not w.layers})
-    made = [sum(probes[name] for name in node.output) for node in slicer.nodes]
+    probes = Counter(source for site in candidates.sites for source in site.sources)
+    anchored = {weight.name: len(forms.get(weight.name, ())) for weight in candidates.weights}
+    together = shared_by_layers(candidates)
+    probes.update({one.name: anchored[one.weight] for one in candidates.fitted_layers if one.weight not in together})
+    tables = Counter({w.table or w.name: anchored[w.name] for w in candidates.weights if w.table or not w.layers})
+    result = [sum(probes[name] for name in node.output) for node in slicer.nodes]
     read = [sum(tables[name] for name in names) for names in slicer.reads]
     # What no node makes are inputs of the graph, and weights that are measured everywhere at once.
-    first = sum(probes.values()) - sum(made) + sum(anchored[name] for name in together)
-    return float(first), [one + other for one, other in zip(made, read, strict=True)]
+    first = sum(probes.values()) - sum(result) + sum(anchored[name] for name in together)
+    return float(first), [one + other for one, other in zip(result, read, strict=True)]
 
 
 def losses_of(
-    given: WeightCandidates, anchors: Anchors, unknown: Collection[str], usual: float | None = None
+    candidates: WeightCandidates, anchors: Anchors, unknown: Collection[str], usual: float | None = None
 ) -> dict[tuple[str, Format], float]:
     """Losses of all formats of all weights.
 
     unknown: of which these are predicted: what is usual for each layer's error. usual: see `usual_loss`.
     """
-    each = usual_loss(given, anchors) if usual is None else usual
-    forms, losses = forms_of(given), dict[tuple[str, Format], float]()
-    for weight in given.weights:
-        found = anchors.get(weight.name, {})
+    each = usual_loss(candidates, anchors) if usual is None else usual
+    forms, losses = forms_of(candidates), dict[tuple[str, Format], float]()
+    for weight in candidates.weights:
+        result = anchors.get(weight.name, {})
         if weight.name in unknown:
             places = each * places_of(weight)
-            found = {form: places * given.errors[weight.name, form] for form in forms.get(weight.name, ())}
-        losses.update(_interpolated(given, weight.name, found))
+            result = {form: places * candidates.errors[weight.name, form] for form in forms.get(weight.name, ())}
+        losses.update(_interpolated(candidates, weight.name, result))
     return losses
 
 
-def shared_by_layers(given: WeightCandidates) -> dict[str, Weight]:
+def shared_by_layers(candidates: WeightCandidates) -> dict[str, Weight]:
     """The weights that several layers multiply with, by name, but for those that a table shares, too."""
-    return {weight.name: weight for weight in given.weights if len(weight.layers) > 1 and weight.table is None}
+    return {weight.name: weight for weight in candidates.weights if len(weight.layers) > 1 and weight.table is None}
 
 
 def places_of(weight: Weight) -> int:
@@ -303,24 +305,24 @@ def places_of(weight: Weight) -> int:
     return max(len(weight.layers), 1)
 
 
-def _samples(given: WeightCandidates) -> tuple[Samples, bool]:
+def _samples(candidates: WeightCandidates) -> tuple[Samples, bool]:
     """As many samples as COMPUTE allows, and whether that is enough.
 
     They are held back, as weights are fitted to the others, a classifier too well.
     """
-    macs = [given.macs[layer.name] for layer in given.layers]
+    macs = [candidates.macs[layer.name] for layer in candidates.layers]
     behind = np.cumsum([0, *macs[::-1]])[::-1]
-    runs_per_layer = len(ANCHOR_BITS) + sum(len(s.sources) for s in given.sites) / max(len(macs), 1)
+    runs_per_layer = len(ANCHOR_BITS) + sum(len(s.sources) for s in candidates.sites) / max(len(macs), 1)
     count = int(COMPUTE / max(float(behind.sum()) * runs_per_layer, 1.0))
-    samples = given.held_back if len(given.held_back) >= SAMPLES[0] else given.tuning
+    samples = candidates.held_back if len(candidates.held_back) >= SAMPLES[0] else candidates.tuning
     return samples[: int(np.clip(count, *SAMPLES))], count >= SAMPLES[0]
 
 
-def _without_layers(given: WeightCandidates) -> frozenset[str]:
+def _without_layers(candidates: WeightCandidates) -> frozenset[str]:
     """Sites that no layer reads or writes: they decide about little arithmetic, and transformers have hundreds."""
-    layers = {layer.name for layer in given.layers}
-    beside = {name for k in given.kernels if k.node in layers for name in (*k.inputs, k.output)}
-    return frozenset(site.name for site in given.sites if beside.isdisjoint(site.tensors))
+    layers = {layer.name for layer in candidates.layers}
+    beside = {name for k in candidates.kernels if k.node in layers for name in (*k.inputs, k.output)}
+    return frozenset(site.name for site in candidates.sites if beside.isdisjoint(site.tensors))
 
 
 @dataclass(frozen=True)
@@ -371,23 +373,23 @@ class _Rounded:
 def _take_best_range(sites: _Sites, site: ScaleGroup, rounded: _Rounded, loss: float) -> float:
     """Give a site the range that loses least at the outputs; that loss. loss: of the range that it has."""
     for params in sites.given.other_ranges[site.name]:
-        if (found := rounded.loss(params)) < loss:
-            sites.ranges[site.name], loss = params, found
+        if (result := rounded.loss(params)) < loss:
+            sites.ranges[site.name], loss = params, result
     return loss
 
 
 def _measure_layer(
-    given: WeightCandidates,
+    candidates: WeightCandidates,
     probe: _Probe,
     layer: Layer,
     suffix: Suffix,
     anchors: Anchors,
 ) -> None:
-    for form, solution in probe.anchored(given, layer.weight):
+    for form, solution in probe.anchored(candidates, layer.weight):
         if (batches := probe.batches()) == 0:
             continue
         outputs = probe.walk.changed({layer.weight: solution.weight})[layer.name]
-        shift = layer.over_output(mean_shift(given, layer, solution.weight))
+        shift = layer.over_output(mean_shift(candidates, layer, solution.weight))
         shifted = Lazy(partial(_shifted, outputs, shift), len(outputs))
         _add(anchors, layer.weight, form, probe.measure(suffix, {layer.name: shifted}, batches))
 
@@ -405,56 +407,58 @@ def mean_shift(observed: CalibrationStats, layer: Layer, weight: np.ndarray) -> 
     return np.asarray(shift.reshape(-1), np.float32)
 
 
-def _tables(given: WeightCandidates, slicer: Slicer) -> tuple[list[str], set[str]]:
+def _tables(candidates: WeightCandidates, slicer: Slicer) -> tuple[list[str], set[str]]:
     """Weights of several layers and tables that several nodes read; and tables that one does."""
     readers = Counter(name for reads in slicer.reads for name in reads)
-    names = list(weights_of_tables(given))
-    several = [*shared_by_layers(given), *(name for name in names if readers[name] != 1)]
+    names = list(weights_of_tables(candidates))
+    several = [*shared_by_layers(candidates), *(name for name in names if readers[name] != 1)]
     return several, {name for name in names if readers[name] == 1}
 
 
-def weights_of_tables(given: WeightCandidates) -> dict[str, str]:
+def weights_of_tables(candidates: WeightCandidates) -> dict[str, str]:
     """Constants that no layer multiplies with -> the weight whose numbers they have; most are weights themselves."""
-    return {w.table or w.name: w.name for w in given.weights if w.table or not w.layers}
+    return {w.table or w.name: w.name for w in candidates.weights if w.table or not w.layers}
 
 
-def _measure_shared(given: WeightCandidates, probe: _Probe, suffixes: Suffixes, name: str, anchors: Anchors) -> None:
+def _measure_shared(
+    candidates: WeightCandidates, probe: _Probe, suffixes: Suffixes, name: str, anchors: Anchors
+) -> None:
     """Measure a weight of several layers, or a table, everywhere at once."""
-    layered = shared_by_layers(given).get(name)
-    weight = name if layered is not None else weights_of_tables(given)[name]
-    for form, solution in probe.anchored(given, weight):
+    layered = shared_by_layers(candidates).get(name)
+    weight = name if layered is not None else weights_of_tables(candidates)[name]
+    for form, solution in probe.anchored(candidates, weight):
         if (batches := probe.batches()) == 0:
             continue
         changed = {name: rows_of(solution, is_shared=weight != name)}
         if layered is not None:
-            changed = {name: solution.weight, **_shifted_biases(given, layered, solution.weight)}
+            changed = {name: solution.weight, **_shifted_biases(candidates, layered, solution.weight)}
         _add(anchors, weight, form, probe.measure(suffixes.whole(changed), {}, batches))
 
 
-def _shifted_biases(given: WeightCandidates, weight: Weight, numbers: np.ndarray) -> dict[str, np.ndarray]:
+def _shifted_biases(candidates: WeightCandidates, weight: Weight, numbers: np.ndarray) -> dict[str, np.ndarray]:
     """Biases of the layers of a weight that make up for its mean error; of those that no other layer reads."""
-    read = Counter(layer.bias for layer in given.layers)
-    found = dict[str, np.ndarray]()
+    read = Counter(layer.bias for layer in candidates.layers)
+    shifted_biases = dict[str, np.ndarray]()
     for layer in weight.layers:
         if layer.bias is not None and read[layer.bias] == 1 and layer.is_corrected:
-            bias = initial(given.model, layer.bias)
-            found[layer.bias] = bias + mean_shift(given, layer, numbers).reshape(bias.shape)
-    return found
+            bias = initial(candidates.model, layer.bias)
+            shifted_biases[layer.bias] = bias + mean_shift(candidates, layer, numbers).reshape(bias.shape)
+    return shifted_biases
 
 
-def _measure_table(given: WeightCandidates, probe: _Probe, name: str, suffix: Suffix, anchors: Anchors) -> None:
-    weight = weights_of_tables(given)[name]
-    for form, rows in _anchored_rows(given, probe, weight, name):
+def _measure_table(candidates: WeightCandidates, probe: _Probe, name: str, suffix: Suffix, anchors: Anchors) -> None:
+    weight = weights_of_tables(candidates)[name]
+    for form, rows in _anchored_rows(candidates, probe, weight, name):
         if (batches := probe.batches()) == 0:
             continue
         _add(anchors, weight, form, probe.measure(suffix, probe.walk.changed({name: rows}), batches))
 
 
 def _anchored_rows(
-    given: WeightCandidates, probe: _Probe, weight: str, name: str
+    candidates: WeightCandidates, probe: _Probe, weight: str, name: str
 ) -> Iterator[tuple[Format, np.ndarray]]:
     """What a table is in each format that is measured. weight: whose numbers it has."""
-    for form, solution in probe.anchored(given, weight):
+    for form, solution in probe.anchored(candidates, weight):
         yield form, rows_of(solution, is_shared=weight != name)
 
 
@@ -465,11 +469,13 @@ def rows_of(solution: QuantizedWeight, *, is_shared: bool) -> np.ndarray:
 
 def _add(anchors: Anchors, weight: str, form: Format, loss: float) -> None:
     """Count a loss of a weight, beside those at other places that read it."""
-    found = anchors.setdefault(weight, {})
-    found[form] = found.get(form, 0.0) + loss
+    result = anchors.setdefault(weight, {})
+    result[form] = result.get(form, 0.0) + loss
 
 
-def _assume_unreached(given: WeightCandidates, slicer: Slicer, anchors: Anchors, idle: Collection[str]) -> list[Note]:
+def _assume_unreached(
+    candidates: WeightCandidates, slicer: Slicer, anchors: Anchors, idle: Collection[str]
+) -> list[Note]:
     """Give weights that no sample reaches the losses that others have at their errors.
 
     They are constants of branches that no sample takes, and those that only idle layers multiply with.
@@ -477,37 +483,37 @@ def _assume_unreached(given: WeightCandidates, slicer: Slicer, anchors: Anchors,
     """
     inside = set().union(*(reads(node) - set(node.input) for node in slicer.nodes))
     unreached = {name for name in inside.intersection(anchors) if not any(anchors[name].values())}
-    for weight in given.weights:
+    for weight in candidates.weights:
         if weight.layers and weight.table is None and all(layer.name in idle for layer in weight.layers):
             unreached.add(weight.name)
-    usual = usual_loss(given, anchors)
+    usual = usual_loss(candidates, anchors)
     for name in sorted(unreached.intersection(anchors)):
-        anchors[name] = {form: usual * given.errors[name, form] for form in anchors[name]}
+        anchors[name] = {form: usual * candidates.errors[name, form] for form in anchors[name]}
     message = f"{len(unreached)} constants are read where no sample comes: {UNREACHED}"
     return [Note(MeasureSensitivity.name, min(unreached), message, Level.WARNING)] if unreached else []
 
 
-def usual_loss(given: WeightCandidates, anchors: Anchors, otherwise: Callable[[], float] = lambda: 1.0) -> float:
+def usual_loss(candidates: WeightCandidates, anchors: Anchors, otherwise: Callable[[], float] = lambda: 1.0) -> float:
     """The loss for the error of a layer that is usual among those that were measured; else what `otherwise` gives.
 
     Errors are relative to the power of a layer's output. Those of a weight count once for each of its layers.
     """
-    places = {weight.name: places_of(weight) for weight in given.weights}
+    places = {weight.name: places_of(weight) for weight in candidates.weights}
     measured = [
-        (loss, places[name] * given.errors[name, form])
+        (loss, places[name] * candidates.errors[name, form])
         for name, losses in anchors.items()
         for form, loss in losses.items()
     ]
-    found = [loss / error for loss, error in measured if loss and error]
-    return float(np.median(found)) if found else otherwise()
+    result = [loss / error for loss, error in measured if loss and error]
+    return float(np.median(result)) if result else otherwise()
 
 
 def loss_of_noise(loss: OutputLoss, reference: Sequence[Values]) -> float:
     """The loss for the relative error of the outputs themselves: as if errors of layers arrived there as they are."""
     rng = np.random.default_rng(0)
     noisy = ({name: _with_noise(array, rng) for name, array in values.items()} for values in reference)
-    found = loss.mean(reference, noisy) / NOISE
-    return found if np.isfinite(found) and found > 0 else 1.0
+    result = loss.mean(reference, noisy) / NOISE
+    return result if np.isfinite(result) and result > 0 else 1.0
 
 
 def _with_noise(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -520,16 +526,18 @@ def _with_noise(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _interpolated(
-    given: WeightCandidates, name: str, anchors: Mapping[Format, float]
+    candidates: WeightCandidates, name: str, anchors: Mapping[Format, float]
 ) -> dict[tuple[str, Format], float]:
     """Losses of all formats of a weight: a power law of the local error, never growing with the bits."""
-    forms = sorted(form for weight, form in given.solutions if weight == name)
+    forms = sorted(form for weight, form in candidates.solutions if weight == name)
     losses = {(name, form): 0.0 for form in forms}
-    points = [(given.errors[name, form], loss) for form, loss in anchors.items() if given.errors[name, form] > 0]
+    points = [
+        (candidates.errors[name, form], loss) for form, loss in anchors.items() if candidates.errors[name, form] > 0
+    ]
     for family in Format.families:
         ceiling = np.inf
         for form in (form for form in forms if form.family == family.family):
-            ceiling = min(ceiling, _power_law(points, given.errors[name, form]))
+            ceiling = min(ceiling, _power_law(points, candidates.errors[name, form]))
             losses[name, form] = ceiling
     return losses
 

@@ -27,29 +27,29 @@ def pack(analysis: Analysis) -> dict[str, Any]:
     }
 
 
-def overview(found: AnalysisInput) -> dict[str, Any]:
+def overview(setting: AnalysisInput) -> dict[str, Any]:
     """What is known so far of sites and weights, for people: no arrays."""
     document: dict[str, Any] = {}
-    if isinstance(found, CalibrationStats):
-        document["ranges"] = {name: [params.low, params.high] for name, params in found.ranges.items()}
-    if isinstance(found, WeightCandidates):
-        document["errors"] = _by_weight(found.errors)
-    if isinstance(found, Sensitivities):
-        document["loss_unit"] = found.loss_unit
-        document["kinds"] = losses.to_json(found.kinds)
-        document["weight_losses"] = _by_weight(found.weight_losses)
-        document["site_losses"] = dict(found.site_losses)
-    if isinstance(found, Analysis):
-        document["quantized"] = sorted(found.activations)
-        document["activation_loss"] = found.activation_loss
+    if isinstance(setting, CalibrationStats):
+        document["ranges"] = {name: [params.low, params.high] for name, params in setting.ranges.items()}
+    if isinstance(setting, WeightCandidates):
+        document["errors"] = _by_weight(setting.errors)
+    if isinstance(setting, Sensitivities):
+        document["loss_unit"] = setting.loss_unit
+        document["kinds"] = losses.to_json(setting.kinds)
+        document["weight_losses"] = _by_weight(setting.weight_losses)
+        document["site_losses"] = dict(setting.site_losses)
+    if isinstance(setting, Analysis):
+        document["quantized"] = sorted(setting.activations)
+        document["activation_loss"] = setting.activation_loss
     return document
 
 
 def _by_weight(figures: Mapping[tuple[str, Format], float]) -> dict[str, dict[str, float]]:
-    found: dict[str, dict[str, float]] = {}
+    by_weight: dict[str, dict[str, float]] = {}
     for (weight, form), figure in figures.items():
-        found.setdefault(weight, {})[str(form)] = figure
-    return found
+        by_weight.setdefault(weight, {})[str(form)] = figure
+    return by_weight
 
 
 def unpack(setting: AnalysisInput, document: Mapping[str, Any], candidates: Iterable[Candidates]) -> Analysis:

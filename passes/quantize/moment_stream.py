@@ -38,10 +38,10 @@ SMALL_BLOCK_BYTES = 2**28
 LEAST_PART = 0.25
 
 
-def blocks_of(given: AnalysisInput) -> list[tuple[str, ...]]:
+def blocks_of(setting: AnalysisInput) -> list[tuple[str, ...]]:
     """Names of weights that follow each other, whose moments are in memory at the same time."""
-    room = SMALL_BLOCK_BYTES if is_in_files(given.model) else BLOCK_BYTES
-    return grouped(((weight.name, weight.readings, 2 * _bytes(weight)) for weight in given.weights), room)
+    room = SMALL_BLOCK_BYTES if is_in_files(setting.model) else BLOCK_BYTES
+    return grouped(((weight.name, weight.readings, 2 * _bytes(weight)) for weight in setting.weights), room)
 
 
 def grouped(needs: Iterable[tuple[str, Hashable, int]], room: int) -> list[tuple[str, ...]]:
@@ -91,15 +91,15 @@ class LaterMoments:
         pace = Pace(deadline, sum(len(samples) for samples, _ in splits))
         runner, inputs = Runner(self.setting.model, taps), input_specs(self.setting.model)
         for samples, moments in splits:
-            found = dict[str, Moments]()
+            result = dict[str, Moments]()
             for start, feeds, values in batches(runner, samples, taps, self.sample_bytes, inputs):
                 part, rows = pace.part(), rows_of(samples, feeds)
                 if start and part < LEAST_PART:
                     pace.did(len(samples) - start, 0.0)
                     break
-                accumulate(found, layers, thinned(self.columns, part), values, start)
+                accumulate(result, layers, thinned(self.columns, part), values, start)
                 pace.did(rows, max(part, LEAST_PART))
-            moments.update(found)
+            moments.update(result)
         return not pace.is_short
 
 
@@ -155,16 +155,16 @@ class MomentStream:
     def _observed(
         self, stretch: "_Stretch", batches: list[_Batch], layers: Sequence[Layer], pace: Pace
     ) -> dict[str, Moments]:
-        found = dict[str, Moments]()
+        result = dict[str, Moments]()
         for done, (batch, values) in enumerate(stretch.run(batches)):
             part = pace.part()
             if done and part < LEAST_PART:
                 pace.did(sum(left.rows for left in batches[done:]), 0.0)
                 del batches[done:]  # for the blocks to come, too: their values are not there
                 break
-            accumulate(found, layers, thinned(self.columns, part), values, batch.start)
+            accumulate(result, layers, thinned(self.columns, part), values, batch.start)
             pace.did(batch.rows, max(part, LEAST_PART))
-        return found
+        return result
 
     @contextmanager
     def _explaining(self, samples: Samples) -> Iterator[None]:
@@ -204,11 +204,11 @@ class _Stretch:
             yield from zip(some, in_order(self._run, some), strict=True)
 
     def _run(self, batch: _Batch) -> Feeds:
-        given = {name: batch.values[name].real for name in {*self.piece.reads, *self.read} & batch.values.keys()}
-        made = self.piece.run(given)
+        result = {name: batch.values[name].real for name in {*self.piece.reads, *self.read} & batch.values.keys()}
+        made = self.piece.run(result)
         kept = {name: waiting for name, waiting in batch.values.items() if name in self.behind}
         batch.values = kept | {name: Waiting.of(array) for name, array in made.items() if name in self.behind}
-        return {name: made[name] if name in made else given[name] for name in self.read}
+        return {name: made[name] if name in made else result[name] for name in self.read}
 
 
 def _started(samples: Samples, size: int) -> Iterator[_Batch]:

@@ -71,21 +71,21 @@ def accumulate(
 
     def added(weights: Sequence[str]) -> Moments:
         first, *_ = weights
-        found = moments.get(first)
+        result = moments.get(first)
         for layer in by_weight[first]:
             if layer.input not in values:
                 continue
             check_size("layer input", layer.input, values[layer.input], LARGEST_INPUT)
             drawn = columns[layer.name].inputs(values[layer.input], start)
-            found = found or Moments.empty(drawn.shape[0], drawn.shape[1], squares=first not in means_only)
-            found.add(drawn)
-        assert found is not None
-        return found
+            result = result or Moments.empty(drawn.shape[0], drawn.shape[1], squares=first not in means_only)
+            result.add(drawn)
+        assert result is not None
+        return result
 
     several = list(sharing.values())
     grown = in_order(added, several, lambda weights: _bytes(by_weight[weights[0]][0], columns))
-    for weights, found in zip(several, grown, strict=True):
-        moments.update(dict.fromkeys(weights, found))
+    for weights, result in zip(several, grown, strict=True):
+        moments.update(dict.fromkeys(weights, result))
 
 
 def check_size(kind: str, name: str, values: np.ndarray | None, most: float) -> None:
@@ -99,12 +99,12 @@ def check_size(kind: str, name: str, values: np.ndarray | None, most: float) -> 
 
 def rows_left_out(layers: Sequence[Layer], *splits: Mapping[str, Moments]) -> dict[str, tuple[int, int]]:
     """How many rows of what layers read were not finite, and of how many, by the name of what they read."""
-    found: dict[str, tuple[int, int]] = {}
+    left_out: dict[str, tuple[int, int]] = {}
     for layer in layers:
         several = [moments[layer.weight] for moments in splits if layer.weight in moments]
         if left := sum(each.left_out for each in several):
-            found.setdefault(layer.input, (left, left + sum(each.count for each in several)))
-    return found
+            left_out.setdefault(layer.input, (left, left + sum(each.count for each in several)))
+    return left_out
 
 
 def _bytes(layer: Layer, columns: Mapping[str, ColumnSample]) -> int:

@@ -133,20 +133,20 @@ class WeightCandidates(CalibrationStats):
     @classmethod
     def with_candidates(cls, observed: CalibrationStats, several: Iterable[Candidates]) -> Self:
         """What was observed, and candidates of its weights."""
-        found = [
+        result = [
             (name, *candidate) for candidates in several for name, each in candidates.items() for candidate in each
         ]
-        solutions = {(name, solution.form): solution for name, solution, _ in found}
-        errors = {(name, solution.form): error for name, solution, error in found}
+        solutions = {(name, solution.form): solution for name, solution, _ in result}
+        errors = {(name, solution.form): error for name, solution, error in result}
         return cls.after(observed, solutions=solutions, errors=errors)
 
     @property
     def candidates(self) -> Candidates:
         """Solutions and errors by weight."""
-        found: dict[str, list[tuple[QuantizedWeight, float]]] = {}
+        candidates: dict[str, list[tuple[QuantizedWeight, float]]] = {}
         for (name, form), solution in self.solutions.items():
-            found.setdefault(name, []).append((solution, self.errors[name, form]))
-        return found
+            candidates.setdefault(name, []).append((solution, self.errors[name, form]))
+        return candidates
 
 
 @dataclass(frozen=True)

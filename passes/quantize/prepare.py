@@ -162,8 +162,8 @@ def _with_caches(model: ir.Model, samples: Samples, folder: Path) -> Samples:
     feeds = continued(model, samples)
     if feeds is None:
         return samples
-    found = collect(feeds, input_specs(model), folder / "continued", len(samples))
-    return dataclasses.replace(found, notes=(*samples.notes, Note("calibration", "", CONTINUED)))
+    result = collect(feeds, input_specs(model), folder / "continued", len(samples))
+    return dataclasses.replace(result, notes=(*samples.notes, Note("calibration", "", CONTINUED)))
 
 
 def prepare(

@@ -120,13 +120,13 @@ class WeightProblem(UnitOfWork[Found]):
         """Inverse of `pack`."""
         layer: dict[str, Any] | None = document["layer"]
         lists = {name: tuple(x) for name, x in (layer or {}).items() if isinstance(x, list)}
-        given: dict[str, Any] = {
+        result: dict[str, Any] = {
             **document,
             **arrays,
             "forms": [Format.parse(text) for text in document["forms"]],
             "layer": None if layer is None else Layer(**{**layer, **lists}),
         }
-        return cls(**given)
+        return cls(**result)
 
     @classmethod
     def pack_result(cls, result: Found) -> Packed:
@@ -233,30 +233,30 @@ class SolveWeights:
     name: ClassVar[str] = "solve-weights"
     effect: ClassVar[Effect] = Effect.DECIDE
 
-    def apply(self, given: CalibrationStats) -> Result[WeightCandidates]:
+    def apply(self, stats: CalibrationStats) -> Result[WeightCandidates]:
         """Solutions and errors of all weights; second moments are let go of, their means stay."""
-        groups = list(_groups(given.weights))
+        groups = list(_groups(stats.weights))
         kept = [self.cache.find(group) for group in groups]
-        missing = [weight for group, found in zip(groups, kept, strict=True) if found is None for weight in group]
-        if missing and len(missing) < len(given.weights):
-            before = len(given.weights) - len(missing)
-            given.progress.line(f"{before} of {len(given.weights)} weights were solved by an earlier compile")
+        missing = [weight for group, result in zip(groups, kept, strict=True) if result is None for weight in group]
+        if missing and len(missing) < len(stats.weights):
+            before = len(stats.weights) - len(missing)
+            stats.progress.line(f"{before} of {len(stats.weights)} weights were solved by an earlier compile")
         hurried, thinned, candidates = set[str](), set[str](), list[Candidates]()
         steps = iter(in_shares([self._cost(weight) for weight in missing] or [1.0]))
-        with given.progress.stage("solve weights", IN_SHARES if missing else 0) as stage:
-            solved = self._solve(given, missing, hurried, thinned)
-            for group, found in zip(groups, kept, strict=True):
-                if found is None:
+        with stats.progress.stage("solve weights", IN_SHARES if missing else 0) as stage:
+            solved = self._solve(stats, missing, hurried, thinned)
+            for group, result in zip(groups, kept, strict=True):
+                if result is None:
                     own = {}
                     for weight in group:
                         own[weight.name] = next(solved)
                         stage.advance(weight.name, next(steps))
-                    cut_short = given.is_thinned or not (hurried | thinned).isdisjoint(own)
-                    found = self.cache.put(group, own, cut_short)
+                    cut_short = stats.is_thinned or not (hurried | thinned).isdisjoint(own)
+                    result = self.cache.put(group, own, cut_short)
                     self.executor.settle(own)
-                given.release(found)
-                candidates.append(found)
-        solution = WeightCandidates.with_candidates(given, candidates)
+                stats.release(result)
+                candidates.append(result)
+        solution = WeightCandidates.with_candidates(stats, candidates)
         if not hurried:
             return Result(solution, True)
         short = out_of_time(f"{len(missing) - len(hurried)} of {len(missing)} weights in all formats")
@@ -268,38 +268,38 @@ class SolveWeights:
         return EACH + NUMBER * weight.size * len(forms) + products(weight, forms) / SPEED
 
     def _solve(
-        self, given: CalibrationStats, weights: Sequence[Weight], hurried: set[str], thinned: set[str]
+        self, stats: CalibrationStats, weights: Sequence[Weight], hurried: set[str], thinned: set[str]
     ) -> Iterator[list[tuple[QuantizedWeight, float]]]:
         """Candidates of each weight. hurried: gets the names of those that there is no time to solve.
 
         thinned: of those that there was no time to observe on all samples and columns.
         """
         forms = formats_of(self.bits, self.only)
-        pace = Pace(given.deadline, sum(self._cost(weight) for weight in weights))
+        pace = Pace(stats.deadline, sum(self._cost(weight) for weight in weights))
 
         def solve(weight: Weight) -> list[tuple[QuantizedWeight, float]]:
             is_hurried = bool(weight.fitted_to) and pace.part() < 1
             if is_hurried:
                 hurried.add(weight.name)
             taken = [form for form in forms if not (is_hurried and form.is_learned)]
-            values = initial(given.model, weight.name)
+            values = initial(stats.model, weight.name)
             pruned = pruned_formats(weight, values, self.sparsity, self.bits)
-            found = [] if pruned else [(solution, 0.0) for solution in direct(weight, values)]
+            result = [] if pruned else [(solution, 0.0) for solution in direct(weight, values)]
 
             def problem() -> WeightProblem:
-                return _problem(weight, values, pruned or suited(weight, values, taken), given, is_hurried)
+                return _problem(weight, values, pruned or suited(weight, values, taken), stats, is_hurried)
 
             if np.isfinite(values).all():
                 rounded = self.executor.solve(weight.name, problem)
-                found += rounded
+                result += rounded
             pace.did(self._cost(weight), HURRIED_COST if is_hurried else 1.0)
-            return found
+            return result
 
-        need = partial(solving_bytes, forms=forms, in_files=is_in_files(given.model))
-        blocks = [tuple(weight.name for weight in weights)] if given.later is None else given.later.blocks
+        need = partial(solving_bytes, forms=forms, in_files=is_in_files(stats.model))
+        blocks = [tuple(weight.name for weight in weights)] if stats.later is None else stats.later.blocks
         for names in blocks:
             own = [weight for weight in weights if weight.name in names]
-            if own and given.later is not None and not given.later.observe(names, given, given.deadline):
+            if own and stats.later is not None and not stats.later.observe(names, stats, stats.deadline):
                 thinned.update(names)
             yield from in_order(solve, own, need if self.executor.is_here else no_need, self.executor.workers)
 
@@ -361,10 +361,10 @@ def possible(weight: Weight, forms: Sequence[Scaled]) -> list[Scaled]:
 
 def suited(weight: Weight, values: np.ndarray, forms: Sequence[Scaled]) -> list[Scaled]:
     """The formats that a weight can take and that are worth trying."""
-    rows, found = in_rows(weight, values), possible(weight, forms)
-    families = dict.fromkeys(type(form) for form in found)
+    rows, result = in_rows(weight, values), possible(weight, forms)
+    families = dict.fromkeys(type(form) for form in result)
     suits = {family: family.suits(_order(weight, family).rows(rows)) for family in families}
-    return [form for form in found if suits[type(form)]]
+    return [form for form in result if suits[type(form)]]
 
 
 def _order(weight: Weight, family: type[Scaled]) -> ColumnOrder:
@@ -429,9 +429,9 @@ def _moments(weight: Weight, layer: Layer, observed: CalibrationStats) -> tuple[
     if not seen:
         same = np.ones((layer.groups, layer.width), np.float32)
         return same, same, 0
-    found, held = seen[0], seen[-1]
+    result, held = seen[0], seen[-1]
     centred = bool(weight.layers) and all(user.is_corrected for user in weight.layers)
-    second, judged = moments.shrunk(found.second(centred), found.count), held.second(centred)
+    second, judged = moments.shrunk(result.second(centred), result.count), held.second(centred)
     if weight.table is not None:  # to what reads its rows all numbers count the same
         second, judged = moments.with_even(second), moments.with_even(judged)
-    return second, judged, found.count
+    return second, judged, result.count

@@ -68,11 +68,11 @@ def match(model: ir.Model, feeds: Sequence[Feeds], progress: Progress) -> tuple[
     groups = [feeds[start : start + size] for start in range(0, len(feeds), size)]
     try:
         with progress.stage("match batch normalization", steps * len(groups)) as stage:
-            found = [_matched(model, group, steps, stage.advance) for group in groups]
+            result = [_matched(model, group, steps, stage.advance) for group in groups]
     except Unsupported as error:
         return (), f"not matched to batch normalization: {error}"
-    before, after = (np.mean([errors[i] for _, errors in found]) for i in (0, 1))
-    improved = [sample for group, _ in found for sample in group]
+    before, after = (np.mean([errors[i] for _, errors in result]) for i in (0, 1))
+    improved = [sample for group, _ in result for sample in group]
     return improved, (
         f"{len(feeds)} samples matched to the batch normalizations in {steps} steps: "
         f"squared error of their statistics, in variances, {before:.2g} -> {after:.2g}"
@@ -85,8 +85,8 @@ def _matched(
     from ptqc.execution.torch.distill import distill
 
     name = next(iter(group[0]))
-    found = distill(model, np.concatenate([feeds[name] for feeds in group]), steps, done)
-    return [{name: part} for part in np.split(found.batch, len(group))], (found.before, found.after)
+    result = distill(model, np.concatenate([feeds[name] for feeds in group]), steps, done)
+    return [{name: part} for part in np.split(result.batch, len(group))], (result.before, result.after)
 
 
 def _cost(model: ir.Model, feeds: Feeds) -> _Cost:
@@ -156,8 +156,8 @@ def _pixel_ranges(model: ir.Model, seed: int, side: int) -> tuple[dict[str, Pixe
     images = {spec.name: spec.dtype for spec in input_specs(model) if is_image(spec)}
     values = {str(value.name): value for value in model.graph.inputs}
     stated = {name: RAW if dtype == np.uint8 else stated_range(values[name]) for name, dtype in images.items()}
-    pixels = {name: found for name, found in stated.items() if found is not None}
-    remarks = {name: f"drawn as {found.description}" for name, found in pixels.items()}
+    pixels = {name: result for name, result in stated.items() if result is not None}
+    remarks = {name: f"drawn as {result.description}" for name, result in pixels.items()}
     unknown = [name for name in images if name not in pixels]
     if unknown:
         guess, reason = _guess(model, unknown, pixels, seed, side)

@@ -24,17 +24,19 @@ def leave_unseen_in_float(model: ir.Model, samples: Samples) -> list[Note]:
     """Mark the nodes behind branches that no sample enters; a warning for each such branch. Changes the model."""
     conditions = {node: node.inputs[0] for node in nodes_of(model, "If") if node.graph is model.graph}
     inner = set(find_inner_layers(model)) if conditions else set()
-    asked = {
+    requested = {
         node: str(condition.name)
         for node, condition in conditions.items()
         if condition is not None and constant(condition) is None and _follows_from_values(condition)
     }
-    asked = {node: name for node, name in asked.items() if any(_layers(node, branch, inner) for branch in BRANCHES)}
-    if not asked:
+    requested = {
+        node: name for node, name in requested.items() if any(_layers(node, branch, inner) for branch in BRANCHES)
+    }
+    if not requested:
         return []
-    seen = _seen(model, samples, set(asked.values()))
+    seen = _seen(model, samples, set(requested.values()))
     notes = []
-    for node, name in asked.items():
+    for node, name in requested.items():
         for branch, value in BRANCHES.items():
             if value not in seen[name] and _layers(node, branch, inner):
                 _mark(node)

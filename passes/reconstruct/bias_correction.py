@@ -50,10 +50,10 @@ class LayerInputs:
     @cached_property
     def moments(self) -> Moments:
         """Of the pieces that are fitted to."""
-        found = Moments.empty(self.columns.layer.groups, self.columns.layer.width)
+        result = Moments.empty(self.columns.layer.groups, self.columns.layer.width)
         for x, kept in zip(self.x[: self.split], self.finite, strict=False):
-            found.add(np.asarray(x)[..., kept])
-        return found
+            result.add(np.asarray(x)[..., kept])
+        return result
 
 
 def _finite_columns(*pieces: Joined) -> np.ndarray | slice:
@@ -115,10 +115,10 @@ class LayerProblem:
         """
         if self.numbers is None or self.weight.size <= self.numbers:
             return self._target(slice(None), second, strength, order)
-        found = np.empty(self.weight.shape, np.float32)
-        for part in scales.parts(self.weight.shape[1], -(-found.size // self.numbers)):
-            found[:, part] = self._target(part, second, strength, order)
-        return found
+        target = np.empty(self.weight.shape, np.float32)
+        for part in scales.parts(self.weight.shape[1], -(-target.size // self.numbers)):
+            target[:, part] = self._target(part, second, strength, order)
+        return target
 
     def _target(self, part: slice, second: gptq.Factored, strength: float, order: ColumnOrder) -> np.ndarray:
         """Some outputs of the target."""
@@ -131,8 +131,8 @@ class LayerProblem:
         if not self.layer.is_corrected:
             missing = mean_y - self.bias.reshape(len(weight), -1)[:, part] - self._mean_of(weight)
             residual += missing[..., None] * mean_x[:, None, :]
-        found = order.restored(second.solve(order.rows(residual)))
-        return np.asarray(weight + strength * found, np.float32)
+        result = order.restored(second.solve(order.rows(residual)))
+        return np.asarray(weight + strength * result, np.float32)
 
     def judged(self, solution: QuantizedWeight) -> list[tuple[float, QuantizedWeight, np.ndarray]]:
         """Error on the held-back columns, solution and bias, for every bias: E‖y − Ŵx̂ − b̂‖²."""

@@ -19,21 +19,21 @@ class TuneFeatures(GradientSteps):
     name: ClassVar[str] = STEP
     effect: ClassVar[Effect] = Effect.TUNE
 
-    def apply(self, given: TunablePlan) -> Result[QuantizedParameters]:
+    def apply(self, tunable: TunablePlan) -> Result[QuantizedParameters]:
         """The plan's numbers after every gradient step that lowered the held-back loss; else as they were, and why."""
         if find_spec("torch") is None:
-            return _declined(given, "torch is not installed: pip install 'ptqc[torch]'")
-        if not given.analysis.deadline.leaves(0):
-            return Result(given.tuned, False, (out_of_time("no gradient steps"),))
+            return _declined(tunable, "torch is not installed: pip install 'ptqc[torch]'")
+        if not tunable.analysis.deadline.leaves(0):
+            return Result(tunable.tuned, False, (out_of_time("no gradient steps"),))
         from ptqc.execution.torch.graph import one_torch_thread
         from ptqc.passes.reconstruct.gradients import tune_features
 
         try:
             with one_torch_thread():
-                return tune_features(self, given)
+                return tune_features(self, tunable)
         except Unsupported as reason:
-            return _declined(given, str(reason))
+            return _declined(tunable, str(reason))
 
 
-def _declined(given: TunablePlan, reason: str) -> Result[QuantizedParameters]:
-    return Result(given.tuned, False, (Note(STEP, "", f"no gradient steps: {reason}", Level.SKIPPED),))
+def _declined(tunable: TunablePlan, reason: str) -> Result[QuantizedParameters]:
+    return Result(tunable.tuned, False, (Note(STEP, "", f"no gradient steps: {reason}", Level.SKIPPED),))

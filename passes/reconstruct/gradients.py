@@ -92,8 +92,8 @@ class LatentCodes:
     def rounded(self) -> Tensor:
         """The codes, float32, without gradient."""
         index = torch.round(self.position.detach()).clamp(0, len(self.levels) - 1)
-        found = self.levels[index.long()]
-        return found if self.kept is None else found * self.kept
+        result = self.levels[index.long()]
+        return result if self.kept is None else result * self.kept
 
     def codes(self) -> Tensor:
         """The codes, float32, with the gradient of the position."""
@@ -156,35 +156,35 @@ MOMENTA = (0.9, 0.99)
 CERTAIN = 2.0
 
 
-def tune_features(options: GradientSteps, given: TunablePlan) -> Result[QuantizedParameters]:
+def tune_features(options: GradientSteps, tunable: TunablePlan) -> Result[QuantizedParameters]:
     """The tuned numbers with the lowest held-back loss on the way. Raises Unsupported where torch cannot run."""
-    analysis, plan, tuned = given.analysis, given.plan, given.tuned
-    graph = QuantizedGraph(given.model, plan)
+    analysis, plan, tuned = tunable.analysis, tunable.plan, tunable.tuned
+    graph = QuantizedGraph(tunable.model, plan)
     held = _Held.of(graph, analysis.held_back, analysis.kinds)
-    error = _Error.of(graph, _taps(given.model, plan, held.loss), analysis.tuning)
+    error = _Error.of(graph, _taps(tunable.model, plan, held.loss), analysis.tuning)
     best, start, notes = tuned, held(tuned), list[Note]()
     lowest, began = float(start.mean()), time.monotonic()
     with analysis.progress.stage("tune features", options.looks) as stage:
         for look, state in enumerate(_states(options, error, analysis, tuned), 1):
-            found = held(state)
-            if found.mean() < lowest and _is_certain(start - found):
-                best, lowest = state, float(found.mean())
+            result = held(state)
+            if result.mean() < lowest and _is_certain(start - result):
+                best, lowest = state, float(result.mean())
             stage.advance()
             if look < options.looks and not analysis.deadline.leaves((time.monotonic() - began) / look):
                 notes = [out_of_time(f"{look * options.steps // options.looks} of {options.steps} gradient steps")]
                 break
     if best is tuned:
         return Result(tuned, False, (_unchanged(), *notes))
-    told = f"held-back loss {start.mean():.4g} before, {lowest:.4g} after, in {held.loss.unit}s"
+    message = f"held-back loss {start.mean():.4g} before, {lowest:.4g} after, in {held.loss.unit}s"
     best = replace(best, losses=(float(start.mean()), lowest))
-    return Result(best, True, (Note(STEP, "", told), *notes))
+    return Result(best, True, (Note(STEP, "", message), *notes))
 
 
 def _states(
-    options: GradientSteps, error: "_Error", given: Analysis, tuned: QuantizedParameters
+    options: GradientSteps, error: "_Error", analysis: Analysis, tuned: QuantizedParameters
 ) -> Iterator[QuantizedParameters]:
     """The numbers after each part of the steps."""
-    state = _State.of(error.graph, given, tuned)
+    state = _State.of(error.graph, analysis, tuned)
     positions = {name: codes.position for name, codes in state.codes.items()}
     groups = ((positions, options.code_rate), (state.factors, options.scale_rate), (state.offsets, options.bias_rate))
     settings = [{"params": list(of.values()), "lr": rate} for of, rate in groups if of]
@@ -192,7 +192,7 @@ def _states(
         return
     optimizer = torch.optim.Adam(settings, betas=MOMENTA)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.steps)
-    draws = _draws(given.tuning, options.batch, given.seed)
+    draws = _draws(analysis.tuning, options.batch, analysis.seed)
     for step in range(1, options.steps + 1):
         optimizer.zero_grad()
         error.add_gradient(*state.tensors(), next(draws))
@@ -238,17 +238,17 @@ class _Held:
                 return _numpy(self.graph.run(_tensors(feeds), weights, biases))
 
         pairs = zip(self.references, in_order(run, self.batches), strict=True)
-        return np.array([self.loss(*one) for reference, found in pairs for one in _one_by_one(reference, found)])
+        return np.array([self.loss(*one) for reference, result in pairs for one in _one_by_one(reference, result)])
 
 
-def _one_by_one(reference: Outputs, found: Outputs) -> Iterator[tuple[Outputs, Outputs]]:
+def _one_by_one(reference: Outputs, outputs: Outputs) -> Iterator[tuple[Outputs, Outputs]]:
     """Both for each sample of a batch; whole where outputs do not have one row each."""
     counts = {len(array) if array.ndim else 0 for array in reference.values()}
     if len(counts) != 1 or counts == {0}:
-        yield reference, found
+        yield reference, outputs
         return
     for i in range(counts.pop()):
-        yield tuple({name: array[i : i + 1] for name, array in of.items()} for of in (reference, found))  # type: ignore[misc]
+        yield tuple({name: array[i : i + 1] for name, array in of.items()} for of in (reference, outputs))  # type: ignore[misc]
 
 
 def _is_certain(gains: np.ndarray) -> bool:
@@ -290,10 +290,10 @@ class _Error:
         with torch.no_grad():
             reference = self.graph.real.run(inputs, self.taps)
         weights, biases = ({name: _leaf(tensor) for name, tensor in of.items()} for of in (weights, biases))
-        found = self.graph.run(inputs, weights, biases, self.taps)
-        if any(found[name].shape != reference[name].shape for name in self.taps):
+        result = self.graph.run(inputs, weights, biases, self.taps)
+        if any(result[name].shape != reference[name].shape for name in self.taps):
             raise Unsupported("the quantized network chooses another number of rows than the float model")
-        errors = [(found[name] - reference[name]).square().mean() / self.variance[name] for name in self.taps]
+        errors = [(result[name] - reference[name]).square().mean() / self.variance[name] for name in self.taps]
         leaves = _learned(weights, biases)
         total = torch.stack(errors).sum()
         if not total.requires_grad:
@@ -326,18 +326,20 @@ class _State:
     units: Mapping[str, float]
 
     @classmethod
-    def of(cls, graph: QuantizedGraph, given: Analysis, tuned: QuantizedParameters) -> "_State":
+    def of(cls, graph: QuantizedGraph, analysis: Analysis, tuned: QuantizedParameters) -> "_State":
         """Layers that keep their sign are left as they are: a step might take it from them. So are tied tables."""
         weights, biases = tensors_of(tuned)
-        left = {name for layer in given.layers if layer.keeps_sign for name in (layer.name, layer.weight)}
-        left |= {name for weight in given.weights if weight.table is not None for name in (weight.name, weight.table)}
+        left = {name for layer in analysis.layers if layer.keeps_sign for name in (layer.name, layer.weight)}
+        left |= {
+            name for weight in analysis.weights if weight.table is not None for name in (weight.name, weight.table)
+        }
         coded = {name: s for name, s in tuned.weights.items() if s.form.has_codes and name not in left}
         codes = {name: latent(s, graph.real.constants[name].numpy()) for name, s in coded.items()}
         factors = {name: torch.zeros(len(s.scale), requires_grad=True) for name, s in coded.items()}
         moved = {name: bias for name, bias in biases.items() if name not in left}
         offsets = {name: torch.zeros_like(bias, requires_grad=True) for name, bias in moved.items()}
         with torch.no_grad():
-            probe = graph.run(_tensors(next(given.tuning.batches(PROBED_SAMPLES))), weights, biases, list(offsets))
+            probe = graph.run(_tensors(next(analysis.tuning.batches(PROBED_SAMPLES))), weights, biases, list(offsets))
         units = {name: float(value.std(correction=0)) for name, value in probe.items()}
         return cls(tuned, weights, biases, codes, factors, offsets, units)
 
@@ -365,8 +367,8 @@ class _State:
 
 def _stored(before: QuantizedWeight, scale: Tensor) -> np.ndarray:
     """Scales as they are stored; those that no step has changed stay, as powers of two have to."""
-    found = scale.detach().numpy()
-    return before.scale if np.array_equal(found, before.scale) else storable(found, np.ones_like(found))
+    result = scale.detach().numpy()
+    return before.scale if np.array_equal(result, before.scale) else storable(result, np.ones_like(result))
 
 
 def _unchanged() -> Note:

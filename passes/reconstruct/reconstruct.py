@@ -92,9 +92,9 @@ class Reconstruct:
     name: ClassVar[str] = "reconstruct"
     effect: ClassVar[Effect] = Effect.TUNE
 
-    def apply(self, given: AnalyzedPlan) -> Result[QuantizedParameters]:
+    def apply(self, analyzed: AnalyzedPlan) -> Result[QuantizedParameters]:
         """The tuned numbers of the plan."""
-        return Result(reconstruct_all(given, [self.draw])[0], True)
+        return Result(reconstruct_all(analyzed, [self.draw])[0], True)
 
 
 @dataclass(frozen=True)
@@ -117,48 +117,50 @@ def reconstruct_all(planned: AnalyzedPlan, draws: Sequence[int]) -> list[Quantiz
 
 
 def reconstruct_each(
-    given: Analysis, runs: Sequence[tuple[Plan, int]], limits: ColumnLimits = FULL
+    analysis: Analysis, runs: Sequence[tuple[Plan, int]], limits: ColumnLimits = FULL
 ) -> list[QuantizedParameters]:
     """The tuned numbers of each plan from its draw, all of one model with the same activations.
 
     Raises NotFinite where a value is NaN or infinite that is not in the float model.
     """
     try:
-        return _reconstructed(given, runs, limits, compact)
+        return _reconstructed(analysis, runs, limits, compact)
     except NotFinite:  # it may be the 16 bits that values are held in on the way
-        return _reconstructed(given, runs, limits, uncompressed)
+        return _reconstructed(analysis, runs, limits, uncompressed)
 
 
 def _reconstructed(
-    given: Analysis, runs: Sequence[tuple[Plan, int]], limits: ColumnLimits, holding: Holding
+    analysis: Analysis, runs: Sequence[tuple[Plan, int]], limits: ColumnLimits, holding: Holding
 ) -> list[QuantizedParameters]:
     """One float walk serves all."""
     plan, _ = runs[0]
-    slicer = Slicer(given.model)
-    fine, choices = fine_values(slicer), choices_of(given.model)
+    slicer = Slicer(analysis.model)
+    fine, choices = fine_values(slicer), choices_of(analysis.model)
     layers = {layer.name: layer for layer in plan.layers}
     bounded = Bounded(WALK_MEMORY)
     keeps = holding({}, fine), holding(plan.params, fine)
-    batches, split = _share_batches(slicer, given, len(runs), keeps, limits)
+    batches, split = _share_batches(slicer, analysis, len(runs), keeps, limits)
     check = Finite(slicer, batches)
     share = max(1, processors() // len(runs))
     real = Walk(slicer, batches, keep=keeps[0], workers=share, check=check, bounded=bounded)
     states, room = [], Room()
     for each, draw in runs:
-        fixed = {w.name: given.solutions[w.name, each.formats[w.name]] for w in each.weights if w.table or not w.layers}
+        fixed = {
+            w.name: analysis.solutions[w.name, each.formats[w.name]] for w in each.weights if w.table or not w.layers
+        }
         tables = with_tables(fixed, each.weights)
         constants = {name: solution.weight for name, solution in tables.items()}
         seen = Walk(slicer, batches, constants, keeps[1], share, check, bounded)
-        states.append(_State(given, each, seen, split, draw, limits.columns, tables, bounded, room=room))
-    steps = dict(zip(layers, in_shares([_cost(given, layer) for layer in layers.values()] or [1.0]), strict=False))
-    with given.progress.stage("reconstruct", IN_SHARES) as stage:
-        _solve_all(states, layers, _float_outputs(real, layers, given.deadline, choices), stage, steps, choices)
+        states.append(_State(analysis, each, seen, split, draw, limits.columns, tables, bounded, room=room))
+    steps = dict(zip(layers, in_shares([_cost(analysis, layer) for layer in layers.values()] or [1.0]), strict=False))
+    with analysis.progress.stage("reconstruct", IN_SHARES) as stage:
+        _solve_all(states, layers, _float_outputs(real, layers, analysis.deadline, choices), stage, steps, choices)
     return [state.tuned for state in states]
 
 
-def _cost(given: Analysis, layer: Layer) -> float:
+def _cost(analysis: Analysis, layer: Layer) -> float:
     """How long settling a layer takes beside others, in seconds of one processor: its columns, and its moments."""
-    columns = min(MOST_SAMPLES, len(given.tuning)) * given.macs.get(layer.name, 0) / COLUMNS_SPEED
+    columns = min(MOST_SAMPLES, len(analysis.tuning)) * analysis.macs.get(layer.name, 0) / COLUMNS_SPEED
     moments = layer.groups * layer.width**2 * (layer.width + layer.channels // layer.groups * ROUNDS) / MOMENTS_SPEED
     return EACH + columns + moments
 
@@ -195,26 +197,28 @@ def choices_of(model: ir.Model) -> Choices:
 
     By the first output of the node, the outputs that are no real numbers, or whose number is chosen, too.
     """
-    found = {}
+    choices = {}
     for node in model.graph:
-        made = [value for value in node.outputs if value.name]
-        chosen = [str(value.name) for value in made if value.dtype is not None and not value.dtype.is_floating_point()]
+        result = [value for value in node.outputs if value.name]
+        chosen = [
+            str(value.name) for value in result if value.dtype is not None and not value.dtype.is_floating_point()
+        ]
         read = [value for value in node.inputs if value is not None and constant(value) is None]
         is_real = any(value.dtype is None or value.dtype.is_floating_point() for value in read)
         if chosen and is_real and node.op_type not in SHAPES:
-            found[str(made[0].name)] = [str(value.name) for value in made] if node.op_type == UNIQUE else chosen
-    return found
+            choices[str(result[0].name)] = [str(value.name) for value in result] if node.op_type == UNIQUE else chosen
+    return choices
 
 
 def behind_choices(model: ir.Model) -> set[str]:
     """All values that follow from a choice, and not from sizes alone."""
     choices = choices_of(model)
-    found = {name for names in choices.values() for name in names}
+    result = {name for names in choices.values() for name in names}
     for node in model.graph:
         made, read = ({str(value.name) for value in of if value is not None} for of in (node.outputs, node.inputs))
-        if not (choices.keys().isdisjoint(made) and found.isdisjoint(read)):
-            found |= made
-    return found
+        if not (choices.keys().isdisjoint(made) and result.isdisjoint(read)):
+            result |= made
+    return result
 
 
 def are_paired(layer: Layer, inputs: Sequence[Held], outputs: Sequence[Held]) -> bool:
@@ -241,9 +245,9 @@ def _float_outputs(
             real.step()
             continue
         results = real.compute()
-        found = {name: list(results[name]) for name in choices.get(output, [output])}  # the walk empties its own lists
+        result = {name: list(results[name]) for name in choices.get(output, [output])}  # the walk empties its own lists
         real.advance(results)
-        yield found
+        yield result
 
 
 def _nodes(walk: Walk) -> Iterator[str]:
@@ -253,21 +257,21 @@ def _nodes(walk: Walk) -> Iterator[str]:
 
 
 def _share_batches(
-    slicer: Slicer, given: Analysis, draws: int, keeps: tuple[Keep, Keep], limits: ColumnLimits
+    slicer: Slicer, analysis: Analysis, draws: int, keeps: tuple[Keep, Keep], limits: ColumnLimits
 ) -> tuple[list[Feeds], int]:
     """Batches of as many samples as WALK_BYTES, WALK_COMPUTE and the deadline allow, and how many of them are fitted.
 
     keeps: how the float walk and the quantized ones hold values.
     """
     began = time.monotonic()
-    sample, layers = list(given.tuning.largest), {layer.name for layer in given.layers}
+    sample, layers = list(analysis.tuning.largest), {layer.name for layer in analysis.layers}
     real, seen = (peak_bytes(Walk(slicer, sample, keep=keep), layers) for keep in keeps)
-    room = min(WALK_BYTES / max(real + draws * seen, 1), WALK_COMPUTE / max(sum(given.macs.values()), 1))
+    room = min(WALK_BYTES / max(real + draws * seen, 1), WALK_COMPUTE / max(sum(analysis.macs.values()), 1))
     each = (time.monotonic() - began) / 2 * (1 + 2 * draws) / processors()  # a draw computes its layers twice
-    count = given.deadline.affords(each, int(np.clip(room, 8, limits.samples)), FEWEST_SAMPLES)
+    count = analysis.deadline.affords(each, int(np.clip(room, 8, limits.samples)), FEWEST_SAMPLES)
     held = max(2, int(count * HELD_SHARE))
     size = int(np.clip(BATCH_BYTES // max(real, 1), 1, LARGEST_BATCH))
-    fitted, judging = given.tuning[: count - held].batched(size), given.held_back[:held].batched(size)
+    fitted, judging = analysis.tuning[: count - held].batched(size), analysis.held_back[:held].batched(size)
     return outputs_in_files(chain(fitted, judging)), len(fitted)
 
 
@@ -330,8 +334,8 @@ class _State:
                 self.seen.advance(self._chosen(wanted))
                 continue
             layer = layers[output]
-            found = self.room.run(partial(self._settled, wanted=wanted[output]), layer, self._need(layer))
-            self.seen.advance({output: found})
+            result = self.room.run(partial(self._settled, wanted=wanted[output]), layer, self._need(layer))
+            self.seen.advance({output: result})
             yield output
         for layer in layers.values():
             if layer.name not in self.biases:
@@ -340,15 +344,15 @@ class _State:
     def _chosen(self, wanted: Results) -> Results:
         """Outputs of the current node of which some are chosen by the float model."""
         copies = {name: list(several) for name, several in wanted.items()}  # the walk empties its own lists
-        found, node = {**self.seen.compute(), **copies}, self.seen.node
+        chosen, node = {**self.seen.compute(), **copies}, self.seen.node
         if node.op_type == TOP_K:
             values, places = node.output
             axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), -1)
             taken = zip(self.seen.values[node.input[0]], wanted.get(places, ()), strict=True)
             if values and places:
                 picked = (np.take_along_axis(np.asarray(x), np.asarray(at), axis) for x, at in taken)
-                found[values] = [self.seen.keep(values, value) for value in picked]
-        return found
+                chosen[values] = [self.seen.keep(values, value) for value in picked]
+        return chosen
 
     def _keep_table(self, layer: Layer) -> None:
         self.kept += 1
@@ -415,11 +419,11 @@ class _State:
     def _inputs_of(self, layer: Layer) -> LayerInputs:
         """What a layer sees; kept for others that see the same until the last of them has asked for it."""
         reading = layer.reading
-        found = self.shared.pop(reading, None) or self._drawn(layer)
+        inputs = self.shared.pop(reading, None) or self._drawn(layer)
         self.still[reading] -= 1
         if self.still[reading] > 0:
-            self.shared[reading] = found
-        return found
+            self.shared[reading] = inputs
+        return inputs
 
     def _drawn(self, layer: Layer) -> LayerInputs:
         inputs = self.seen.values[layer.input]

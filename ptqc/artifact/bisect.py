@@ -163,16 +163,16 @@ def bisect(
     there is none for it. Raises TargetError when the artifact has no library, or one that does not run here.
     """
     artifact = load(folder)
-    given = list(_given(artifact, calibration, samples, preprocessing or artifact.preprocessing))
-    return reduce(Bisection.joined, [_of_target(artifact, target, given) for target in compared_targets(artifact)])
+    result = list(_given(artifact, calibration, samples, preprocessing or artifact.preprocessing))
+    return reduce(Bisection.joined, [_of_target(artifact, target, result) for target in compared_targets(artifact)])
 
 
 def compared_targets(artifact: Artifact) -> list[str]:
     """The targets whose libraries are compared. Raises TargetError when there is none."""
-    found = [name for name in (artifact.runnable, GPU) if name in artifact.targets]
-    if not found:
+    targets = [name for name in (artifact.runnable, GPU) if name in artifact.targets]
+    if not targets:
         raise TargetError(f"{artifact.folder} has no native library; compile with --target cpu or --target {GPU}")
-    return found
+    return targets
 
 
 def _of_target(artifact: Artifact, target: str, given: Sequence[tuple[str, Feeds]]) -> Bisection:
@@ -189,15 +189,15 @@ def _of_target(artifact: Artifact, target: str, given: Sequence[tuple[str, Feeds
     if not opened:
         return replace(_emulated(room, document, runs), names=names)
     libraries = {name: Loaded(_listing(document, name), library) for name, library in opened.items()}
-    found = replace(_none_yet(document, [_called(name) for name in libraries]), names=names)
+    result = replace(_none_yet(document, [_called(name) for name in libraries]), names=names)
     for run, values in runs:
-        found.runs.append(run)
+        result.runs.append(run)
         for name, loaded in libraries.items():
             if not loaded.listing.takes(values):
                 continue
             for outcome in outcomes(loaded, values, {}):
-                found.add(outcome, f"{run}, library: {_called(name)}")
-    return found
+                result.add(outcome, f"{run}, library: {_called(name)}")
+    return result
 
 
 def _runnable(artifact: Artifact, target: str) -> Mapping[str, Runnable]:
@@ -237,20 +237,20 @@ def _none_yet(document: Mapping[str, Any], names: Sequence[str]) -> Bisection:
 
 def _emulated(room: Path, document: Mapping[str, Any], runs: Iterable[tuple[str, Feeds]]) -> Bisection:
     """Compare a CUDA library where there is no GPU. Raises TargetError where the emulator does not run either."""
-    found, listing = _none_yet(document, [EMULATED]), _listing(document, GPU)
+    result, listing = _none_yet(document, [EMULATED]), _listing(document, GPU)
 
     def values() -> Iterator[Feeds]:
         for run, given in runs:
-            found.runs.append(run)
+            result.runs.append(run)
             yield given
 
     made = emulate(GPU, room, listing, values())
-    for run, results in zip(found.runs, made.outcomes, strict=True):
+    for run, results in zip(result.runs, made.outcomes, strict=True):
         for outcome in results:
-            found.add(outcome, run)
+            result.add(outcome, run)
     if not made.outputs:
-        return replace(found, is_whole=False, cropped=made.cropped)
-    return replace(found, outputs=dict(zip(found.runs, made.outputs, strict=True)))
+        return replace(result, is_whole=False, cropped=made.cropped)
+    return replace(result, outputs=dict(zip(result.runs, made.outputs, strict=True)))
 
 
 def of_one_run(document: Mapping[str, Any], feeds: Feeds) -> Feeds:

@@ -25,8 +25,10 @@ def worse_than_predicted(
     predicted = fitted.allocation.loss + job.analysis.activation_loss
     if not is_cut_short(notes) or judged.loss <= PREDICTED * predicted or not _matters(job, judged):
         return []
-    told = f"it loses {judged.loss:.3g} {judged.loss_unit} on held-back samples, where {predicted:.3g} were predicted"
-    return [unfit(f"{told}, as the time limit left out measuring")]
+    message = (
+        f"it loses {judged.loss:.3g} {judged.loss_unit} on held-back samples, where {predicted:.3g} were predicted"
+    )
+    return [unfit(f"{message}, as the time limit left out measuring")]
 
 
 def _matters(job: CompileState, judged: Judged) -> bool:

@@ -124,16 +124,16 @@ class Artifact:
         """How the compile prepared images; None where it was given arrays, and in artifacts of earlier versions."""
         from ptqc.calibration.images import Preprocessing
 
-        found = self.manifest.get("preprocessing")
-        return None if found is None else Preprocessing.from_json(found)
+        result = self.manifest.get("preprocessing")
+        return None if result is None else Preprocessing.from_json(result)
 
     @property
     def detector(self) -> "Detector | None":
         """How the model writes what it finds, as the compile was told; None where it was told nothing."""
         from ptqc.evaluation.detection.detector import Detector
 
-        found = self.manifest.get("detector")
-        return None if found is None else Detector.from_json(found)
+        result = self.manifest.get("detector")
+        return None if result is None else Detector.from_json(result)
 
     @property
     def path(self) -> Path:
@@ -148,8 +148,8 @@ class Artifact:
         Of a loss: whether the bound on what it loses is at most what was asked for; of memory: whether what the file
         needs is.
         """
-        found, latency, loss = self.manifest, self.manifest["latency"], self.manifest.get("loss_budget")
-        size = None if found["budget"] is None else found["file"]["bytes"] <= found["allocation"]["limit"]
+        result, latency, loss = self.manifest, self.manifest["latency"], self.manifest.get("loss_budget")
+        size = None if result["budget"] is None else result["file"]["bytes"] <= result["allocation"]["limit"]
         in_time = None if latency is None else _time_of(latency) <= latency["budget_ms"]
         return KeptBudgets(size, in_time, None if loss is None else loss["kept"], self._keeps_memory())
 
@@ -252,9 +252,9 @@ class Artifact:
             return self._zipped(self._library.run(feeds))
         return self._session.run(feeds)
 
-    def _zipped(self, found: Mapping[str, Any]) -> dict[str, Any]:
-        maps = {name: map_ for name, map_ in self.manifest.get("maps", {}).items() if _is_array(found[name])}
-        return {name: _zipped(array, maps[name]) if name in maps else array for name, array in found.items()}
+    def _zipped(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        maps = {name: map_ for name, map_ in self.manifest.get("maps", {}).items() if _is_array(values[name])}
+        return {name: _zipped(array, maps[name]) if name in maps else array for name, array in values.items()}
 
     def to_json(self) -> dict[str, Any]:
         """The document of `--json`: where it lies, which budgets it keeps, its manifest and its times."""
@@ -277,12 +277,12 @@ class Artifact:
 
     def _read(self, name: str) -> Any:
         try:
-            found = json.loads((self.folder / name).read_text(encoding="utf-8"))
+            result = json.loads((self.folder / name).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
             raise UsageError(f"{self.folder} is not a folder that `ptqc compile` wrote: {name}: {error}") from error
-        if not isinstance(found, dict):
+        if not isinstance(result, dict):
             raise UsageError(f"{self.folder} is not a folder that `ptqc compile` wrote: {name} holds no object")
-        return found
+        return result
 
 
 def _time_of(latency: Mapping[str, Any]) -> float:
@@ -415,8 +415,8 @@ def publish(
 def _beside(folder: Path) -> Iterator[Path]:
     """A temporary folder that no other compile takes for a leftover; made anew where one did before it was marked."""
     while True:
-        made = tempfile.TemporaryDirectory(dir=folder.parent, prefix=_prefix(folder), ignore_cleanup_errors=True)
-        with made as temporary:
+        result = tempfile.TemporaryDirectory(dir=folder.parent, prefix=_prefix(folder), ignore_cleanup_errors=True)
+        with result as temporary:
             try:
                 used = InUse(Path(temporary))
             except FileNotFoundError:
@@ -443,12 +443,12 @@ def _write_through(path: Path, source: bytes | Path) -> str:
     """Write a file, from memory or piece by piece from another; the SHA-256 of what it has to hold."""
     path.parent.mkdir(exist_ok=True)
     with path.open("wb") as file, source.open("rb") if isinstance(source, Path) else io.BytesIO(source) as stream:
-        found = hashlib.file_digest(stream, "sha256").hexdigest()
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
         stream.seek(0)
         shutil.copyfileobj(stream, file)
         file.flush()
         os.fsync(file.fileno())
-    return found
+    return digest
 
 
 def _move(new: Path, place: Path) -> None:

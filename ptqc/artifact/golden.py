@@ -71,9 +71,9 @@ def take(model: ir.Model, file: onnx.ModelProto, samples: Sequence[Feeds]) -> tu
 
 def distances(golden: Golden, runner: Runner) -> dict[str, float]:
     """Relative difference of the golden outputs from those of another network, by float output."""
-    found = [tensors_of(runner.run(feeds)) for feeds in golden.inputs]
+    result = [tensors_of(runner.run(feeds)) for feeds in golden.inputs]
     return {
-        name: relative_to_float([other[name] for other in found], [kept[name] for kept in golden.outputs])
+        name: relative_to_float([other[name] for other in result], [kept[name] for kept in golden.outputs])
         for name, array in golden.outputs[0].items()
         if array.dtype.kind == "f"
     }
@@ -90,8 +90,8 @@ def _named(arrays: Mapping[str, np.ndarray], prefix: str) -> Feeds:
 
 def _texts(arrays: Mapping[str, np.ndarray], prefix: str) -> Feeds:
     """Strings from the numbers of their characters."""
-    found = _named(arrays, prefix)
-    return {name: a.reshape(-1).view(f"U{a.shape[-1]}").reshape(a.shape[:-1]) for name, a in found.items()}
+    result = _named(arrays, prefix)
+    return {name: a.reshape(-1).view(f"U{a.shape[-1]}").reshape(a.shape[:-1]) for name, a in result.items()}
 
 
 def _numbered(array: np.ndarray) -> np.ndarray:

@@ -10,11 +10,11 @@ from ptqc.passes.allocate.cost_model import OpLatencies
 
 def times_of(folder: str | PathLike[str]) -> OpLatencies:
     """The times that the artifact in a folder recorded. Raises UsageError where it has none that were measured."""
-    found = recorded_times(artifact.load(folder).manifest)
-    if found is None:
+    times = recorded_times(artifact.load(folder).manifest)
+    if times is None:
         raise UsageError(f"{folder} was compiled with no latency budget, so it records no times of operators")
-    if not found.is_measured:
+    if not times.is_measured:
         raise UsageError(
             f"the times that {folder} records were predicted, as they are anew without them: leave them out"
         )
-    return found
+    return times

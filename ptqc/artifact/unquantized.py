@@ -36,12 +36,12 @@ def float_operators(model: ir.Model, plan: Plan, remedies: Sequence[Remedy] = ()
     capable = {kernel.node for kernel in find_kernels(model, plan.layers)}
     split = {remedy.tensor for remedy in remedies if remedy.channels}
     scaled = {name: each.tensor for each in remedies if each.by_row for name in scales_of_rows(each.rest)}
-    found = []
+    operators = []
     for node in _float_nodes(model, plan):
         name = str(node.outputs[0].name)
         reason = _wide(node, split) or (f"it finds a scale for each row of {scaled[name]}" if name in scaled else None)
-        found.append(FloatOperator(name, node.op_type, reason or _reason(node, plan, capable)))
-    return found
+        operators.append(FloatOperator(name, node.op_type, reason or _reason(node, plan, capable)))
+    return operators
 
 
 def _float_nodes(model: ir.Model, plan: Plan) -> Iterator[ir.Node]:

@@ -53,7 +53,7 @@ class Verification:
         return {"checks": self.checks}
 
     def __str__(self) -> str:
-        return "\n".join(f"{name:<10}  {found}" for name, found in self.checks.items())
+        return "\n".join(f"{name:<10}  {result}" for name, result in self.checks.items())
 
 
 @quiet_libraries()
@@ -120,11 +120,11 @@ def _kernels(artifact: Artifact, proto: onnx.ModelProto | None, kept: Golden) ->
     return f"{kernels} integer kernels give what the reference gives ({numbers:,} numbers compared){option}"
 
 
-def _same_outputs(artifact: Artifact, kept: Golden, found: list[Feeds], what: str) -> str:
+def _same_outputs(artifact: Artifact, kept: Golden, several_feeds: list[Feeds], what: str) -> str:
     """Raise VerificationError unless the outputs are the golden ones, or as close as two right executions are."""
     worst = 0.0
     for name, array in kept.outputs[0].items():
-        wanted, here = [sample[name] for sample in kept.outputs], [sample[name] for sample in found]
+        wanted, here = [sample[name] for sample in kept.outputs], [sample[name] for sample in several_feeds]
         if not all(map(alike, wanted, here)):
             raise VerificationError(f"output {name!r} of {what} has another type or shape than when it was compiled")
         if array.dtype.kind == "f" and not all(map(_equal, wanted, here)):
@@ -133,12 +133,12 @@ def _same_outputs(artifact: Artifact, kept: Golden, found: list[Feeds], what: st
     return f"{what} gives the recorded outputs on {samples}" + (f", to {worst:.1e} of their size" if worst else "")
 
 
-def _equal(wanted: np.ndarray, found: np.ndarray) -> bool:
-    return bool(np.array_equal(wanted, found, equal_nan=True))
+def _equal(wanted: np.ndarray, array: np.ndarray) -> bool:
+    return bool(np.array_equal(wanted, array, equal_nan=True))
 
 
-def _near(name: str, wanted: list[np.ndarray], found: list[np.ndarray], quantization: float, what: str) -> float:
-    difference, limit = relative(wanted, found), allowed(quantization)
+def _near(name: str, wanted: list[np.ndarray], arrays: list[np.ndarray], quantization: float, what: str) -> float:
+    difference, limit = relative(wanted, arrays), allowed(quantization)
     if not difference <= limit:  # NaN included
         raise VerificationError(
             f"output {name!r} of {what} differs from what the machine that compiled it got, by {difference:.1%} of its "
@@ -158,14 +158,14 @@ def _source(artifact: Artifact, kept: Golden, path: Path) -> str:
     if (caches := artifact.manifest.get("caches")) is not None:
         source = replace(source, model=with_caches(source.model, caches["caches"]))
     try_once(source, kept.inputs[0])
-    found = golden.distances(kept, Runner(in_float32(source.model, double=source.cast_double)))
-    for name, difference in found.items():
+    result = golden.distances(kept, Runner(in_float32(source.model, double=source.cast_double)))
+    for name, difference in result.items():
         limit = allowed(artifact.manifest["golden"]["distances"][name])
         if not difference <= limit:
             raise VerificationError(
                 f"output {name!r} is {difference:.1%} of its size away from that of {path} (allowed {limit:.1%})"
             )
-    return f"{path} is the one that was compiled; outputs differ from it by {max(found.values(), default=0.0):.1%}"
+    return f"{path} is the one that was compiled; outputs differ from it by {max(result.values(), default=0.0):.1%}"
 
 
 def _library(artifact: Artifact, kept: Golden) -> str:

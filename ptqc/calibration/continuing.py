@@ -41,17 +41,17 @@ class Continuation:
     def of(cls, model: ir.Model) -> Self | None:
         """Of a model; None where it has no growing caches, or takes a fixed number of tokens."""
         inputs = input_specs(model)
-        found = roles(inputs)
+        result = roles(inputs)
         caches = {cache.name: str(cache.present.name) for cache in find_caches(model)}
-        pasts = [spec for spec in inputs if found[spec.name] is InputRole.PAST]
-        tokens = [spec for spec in inputs if found[spec.name] is InputRole.TOKENS]
-        cut = [spec for spec in inputs if found[spec.name] in OF_TOKENS]
-        masks = _masks(inputs, found)
+        pasts = [spec for spec in inputs if result[spec.name] is InputRole.PAST]
+        tokens = [spec for spec in inputs if result[spec.name] is InputRole.TOKENS]
+        cut = [spec for spec in inputs if result[spec.name] in OF_TOKENS]
+        masks = _masks(inputs, result)
         if not pasts or not tokens or any(not _is_open(spec, -1) for spec in (*cut, *masks)):
             return None
         if any(spec.name not in caches or not _is_open(spec, PLACES) for spec in pasts):
             return None
-        flags = (spec.name for spec in inputs if found[spec.name] is InputRole.FLAG)
+        flags = (spec.name for spec in inputs if result[spec.name] is InputRole.FLAG)
         return cls(_names(cut), _names(masks), tuple(flags), caches)
 
     def beginning(self, feeds: Feeds, count: int) -> Feeds:

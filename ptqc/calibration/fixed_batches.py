@@ -32,8 +32,8 @@ def parts_of(item: Item, inputs: Sequence[InputSpec]) -> Sequence[Item]:
     if len(counts) != 1 or not (count := counts.pop()).is_integer():
         return [item]
     cuts = ({name: _cut(item[name], place, rows) for name, rows in each.items()} for place in range(int(count)))
-    found = [{**item, **cut} for cut in cuts]
-    return found if found and all(fits(_shape(found[0][spec.name]), spec) for spec in inputs) else [item]
+    result = [{**item, **cut} for cut in cuts]
+    return result if result and all(fits(_shape(result[0][spec.name]), spec) for spec in inputs) else [item]
 
 
 def _shape(value: Any) -> tuple[int, ...]:
@@ -51,5 +51,5 @@ def _rows_of_each(shape: tuple[int, ...], spec: InputSpec) -> int | None:
 
 
 def _cut(value: Any, place: int, rows: int) -> Any:
-    given = value if hasattr(value, "shape") else np.asarray(value)
-    return given[place * rows : (place + 1) * rows] if rows else given[place]
+    result = value if hasattr(value, "shape") else np.asarray(value)
+    return result[place * rows : (place + 1) * rows] if rows else result[place]

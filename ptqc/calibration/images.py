@@ -104,8 +104,8 @@ class Preprocessing:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Preprocessing":
         """Of fields by name, with arrays for sizes and values of channels."""
-        given: dict[str, Any] = {key: tuple(x) if isinstance(x, list) else x for key, x in values.items()}
-        return cls(**given)
+        result: dict[str, Any] = {key: tuple(x) if isinstance(x, list) else x for key, x in values.items()}
+        return cls(**result)
 
     @classmethod
     def parse(cls, options: Mapping[str, str], base: "Preprocessing | None" = None) -> "Preprocessing":

@@ -33,8 +33,8 @@ def channels_of(value: ir.Value) -> int | None:
             weight = static(node.inputs[1])
             if weight is not None and len(weight) == IMAGE_AXES:
                 return weight[CHANNELS] * integer(node, "group", 1)
-        elif node.op_type in ELEMENTWISE and (found := channels_of(required(node.outputs[0]))) is not None:
-            return found
+        elif node.op_type in ELEMENTWISE and (channels := channels_of(required(node.outputs[0]))) is not None:
+            return channels
     return None
 
 
@@ -69,8 +69,8 @@ def _is_masked(node: ir.Node, place: int) -> bool:
 
 def _is_parameter(node: ir.Node, place: int) -> bool:
     """Whether the operator reads it as a shape, as axes or as places of values."""
-    found = known(node)
-    return found is not None and (place in found.parameters or (found.name == "Gather" and place == 1))
+    result = known(node)
+    return result is not None and (place in result.parameters or (result.name == "Gather" and place == 1))
 
 
 # How many rows the tables have that an input of integers indexes, as tokens index an embedding.
@@ -104,9 +104,9 @@ def _rows_of_branches(value: ir.Value, graph: ir.Graph | ir.Function) -> Iterato
     for node in graph:
         if node.op_type == "If" and not node.domain:
             branches = (attribute.as_graph() for attribute in node.attributes.values())
-            found = [min(_rows(value, branch), default=None) for branch in branches]
-            rows = [each for each in found if each is not None]
-            if len(rows) == len(found):  # one branch alone need not be taken
+            result = [min(_rows(value, branch), default=None) for branch in branches]
+            rows = [each for each in result if each is not None]
+            if len(rows) == len(result):  # one branch alone need not be taken
                 yield max(rows)
 
 
@@ -291,23 +291,23 @@ def _check_rows(array: np.ndarray, spec: InputSpec, where: str) -> None:
         )
 
 
-def _check_shape(given: tuple[int, ...], spec: InputSpec, where: str) -> None:
-    if not _agrees(given, spec.shape):
+def _check_shape(numbers: tuple[int, ...], spec: InputSpec, where: str) -> None:
+    if not _agrees(numbers, spec.shape):
         raise CalibrationError(
-            f"{where}: has shape {given}, expected {shape_text(spec.shape)}: {_shape_advice(given, spec.shape)}"
+            f"{where}: has shape {numbers}, expected {shape_text(spec.shape)}: {_shape_advice(numbers, spec.shape)}"
         )
 
 
-def _shape_advice(given: tuple[int, ...], expected: tuple[Dim, ...]) -> str:
-    if len(given) + 1 == len(expected):
-        return f"add the batch axis with array[numpy.newaxis], then {_shape_advice((1, *given), expected)}"
-    if len(given) != len(expected):
+def _shape_advice(numbers: tuple[int, ...], expected: tuple[Dim, ...]) -> str:
+    if len(numbers) + 1 == len(expected):
+        return f"add the batch axis with array[numpy.newaxis], then {_shape_advice((1, *numbers), expected)}"
+    if len(numbers) != len(expected):
         return f"give an array with {len(expected)} axes"
-    if len(given) == 4:
+    if len(numbers) == 4:
         for axes, name in (((0, 3, 1, 2), "channels last"), ((0, 2, 3, 1), "channels first")):
-            if _agrees([given[axis] for axis in axes], expected):
+            if _agrees([numbers[axis] for axis in axes], expected):
                 return f"the data look {name}; use array.transpose{axes}"
-    if given[1:] and _agrees(given[1:], expected[1:]):
+    if numbers[1:] and _agrees(numbers[1:], expected[1:]):
         return (
             f"give {expected[0]} rows in each sample, or a multiple of them in a batch (drop_last=True of a DataLoader "
             "leaves an incomplete one out)"
@@ -315,21 +315,21 @@ def _shape_advice(given: tuple[int, ...], expected: tuple[Dim, ...]) -> str:
     return "resize, crop or pad the data to the declared size (of images: --resize and --crop)"
 
 
-def _agrees(given: Sequence[int], expected: Sequence[Dim]) -> bool:
-    return len(given) == len(expected) and all(
-        not isinstance(dim, int) or dim == size for size, dim in zip(given, expected, strict=True)
+def _agrees(numbers: Sequence[int], expected: Sequence[Dim]) -> bool:
+    return len(numbers) == len(expected) and all(
+        not isinstance(dim, int) or dim == size for size, dim in zip(numbers, expected, strict=True)
     )
 
 
-def _bind_symbols(given: tuple[int, ...], spec: InputSpec, where: str, symbols: dict[str, tuple[int, str]]) -> None:
+def _bind_symbols(numbers: tuple[int, ...], spec: InputSpec, where: str, symbols: dict[str, tuple[int, str]]) -> None:
     """Record the value of each symbol, or refuse a second value; symbols: name -> (value, input that set it)."""
-    for size, dim in zip(given, spec.shape, strict=True):
+    for size, dim in zip(numbers, spec.shape, strict=True):
         if not isinstance(dim, str):
             continue
         first, owner = symbols.setdefault(dim, (size, spec.name))
         if first != size:
             raise CalibrationError(
-                f"{where}: has shape {given}, expected {shape_text(spec.shape)} with {dim} = {first} as in input "
+                f"{where}: has shape {numbers}, expected {shape_text(spec.shape)} with {dim} = {first} as in input "
                 f"{owner!r}: give all inputs of one sample the same {dim}"
             )
 
@@ -362,13 +362,13 @@ class InputRole(Enum):
 
 def roles(inputs: Sequence[InputSpec]) -> dict[str, InputRole]:
     """The role of each input by name."""
-    found = {spec.name: _role(spec, inputs) for spec in inputs}
-    whole = [spec for spec in inputs if spec.dtype.kind in "iu" and found[spec.name] is InputRole.OTHER]
+    result = {spec.name: _role(spec, inputs) for spec in inputs}
+    whole = [spec for spec in inputs if spec.dtype.kind in "iu" and result[spec.name] is InputRole.OTHER]
     most = max((spec.rows or 0 for spec in whole), default=0)
     tokens = [spec for spec in whole if (spec.rows or 0) == most]
     if len(tokens) == 1:
-        found[tokens[0].name] = InputRole.TOKENS
-    return found
+        result[tokens[0].name] = InputRole.TOKENS
+    return result
 
 
 def _role(spec: InputSpec, inputs: Sequence[InputSpec]) -> InputRole:

@@ -32,16 +32,16 @@ def is_joined(runner: Runner, pair: Sequence[Feeds]) -> bool:
         together, alone = runner.run(joined(pair)), [runner.run(feeds) for feeds in pair]
     except Exception:  # ONNX Runtime raises a dozen types of its own
         return False
-    return all(_is_stacked(found, [outputs[name] for outputs in alone]) for name, found in together.items())
+    return all(_is_stacked(result, [outputs[name] for outputs in alone]) for name, result in together.items())
 
 
-def _is_stacked(found: object, parts: Sequence[np.ndarray]) -> bool:
+def _is_stacked(value: object, parts: Sequence[np.ndarray]) -> bool:
     """Whether an output is those of the samples one after the other, and says something."""
-    if not isinstance(found, np.ndarray) or not found.size or not all(part.ndim for part in parts):
+    if not isinstance(value, np.ndarray) or not value.size or not all(part.ndim for part in parts):
         return False
-    if found.shape[0] != sum(map(len, parts)) or any(part.shape[1:] != found.shape[1:] for part in parts):
+    if value.shape[0] != sum(map(len, parts)) or any(part.shape[1:] != value.shape[1:] for part in parts):
         return False
     wanted = np.concatenate(parts)
-    if found.dtype.kind == "f":
-        return relative([wanted], [found]) <= ROUNDING
-    return bool(np.mean(wanted != found) <= ROUNDING)
+    if value.dtype.kind == "f":
+        return relative([wanted], [value]) <= ROUNDING
+    return bool(np.mean(wanted != value) <= ROUNDING)

@@ -25,10 +25,10 @@ def outlier_warning(largest: Sequence[float], names: Sequence[str]) -> str | Non
     far = [place for place, value in enumerate(largest) if value > FAR_LARGER * usual > 0]
     if not far:
         return None
-    told = ", ".join(names[place] for place in far[:MOST_NAMED])
+    named = ", ".join(names[place] for place in far[:MOST_NAMED])
     more = f" and {len(far) - MOST_NAMED} more" if len(far) > MOST_NAMED else ""
     return (
-        f"{told}{more} of {len(largest)} samples reach {max(largest):.3g}, where most stay below {usual:.3g}: 8 bits "
+        f"{named}{more} of {len(largest)} samples reach {max(largest):.3g}, where most stay below {usual:.3g}: 8 bits "
         "cannot hold both, so that layers may stay in float, and losses speak of these samples above all; leave them "
         "out if they are mistakes"
     )

@@ -81,15 +81,15 @@ def runnable_short_sizes(model: ir.Model, seed: int, side: int) -> list[Sizes]:
 
     Tracers may fix a length that the declaration leaves open.
     """
-    found: list[Sizes] = []
+    result: list[Sizes] = []
     with suppress(ModelError):  # as above
         runner = Runner(model)
         for sizes in short_sizes(model):
             with suppress(Exception):  # as above
                 *_, feeds = draw(model, SHORT // 2 + 1, seed, {}, side, [sizes])
                 runner.run(feeds)
-                found.append(sizes)
-    return found
+                result.append(sizes)
+    return result
 
 
 @contextmanager

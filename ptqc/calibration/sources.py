@@ -124,8 +124,8 @@ def files_below(folder: Path, suffixes: frozenset[str]) -> list[Path]:
 
     So is what lies in hidden folders (`.ipynb_checkpoints` has copies).
     """
-    found = [path.relative_to(folder) for path in folder.rglob("*") if path.suffix.lower() in suffixes]
-    seen = [path for path in found if not is_hidden(path) and (folder / path).is_file()]
+    result = [path.relative_to(folder) for path in folder.rglob("*") if path.suffix.lower() in suffixes]
+    seen = [path for path in result if not is_hidden(path) and (folder / path).is_file()]
     return [folder / path for path in sorted(seen, key=Path.as_posix)]
 
 
@@ -195,11 +195,11 @@ def _stacked(arrays: Mapping[str, np.ndarray], inputs: Sequence[InputSpec], limi
     """Samples cut from arrays that hold one array per input, the samples along axis 0; see `LENGTHS`."""
     arrays = _without_labels(arrays, inputs)
     expected = [spec.name for spec in inputs]
-    given = {name for name in arrays if name in expected or name.removesuffix(LENGTHS) not in expected}
-    if given != set(expected):
+    result = {name for name in arrays if name in expected or name.removesuffix(LENGTHS) not in expected}
+    if result != set(expected):
         message = f"{where} holds arrays {sorted(arrays)}, expected the model's inputs {sorted(expected)}"
-        if set(expected) < given:
-            message += f": leave out {', '.join(sorted(given - set(expected)))} (labels are called `{LABELS}`)"
+        if set(expected) < result:
+            message += f": leave out {', '.join(sorted(result - set(expected)))} (labels are called `{LABELS}`)"
         raise CalibrationError(message)
     lengths = {name: array for name, array in arrays.items() if name not in expected}
     stacks = {spec.name: _stack(arrays[spec.name], lengths.get(spec.name + LENGTHS), spec, where) for spec in inputs}
@@ -344,10 +344,10 @@ def _feeds(item: Any, inputs: Sequence[InputSpec], index: int) -> Feeds:
 def are_classes(value: object) -> bool:
     """Whether what stands behind the arrays of a tuple are class numbers: of a sample, or of each row of a batch."""
     try:
-        found = as_array(value, "labels")
+        result = as_array(value, "labels")
     except CalibrationError:
         return False
-    return found.ndim <= 1 and found.dtype.kind in "iu"
+    return result.ndim <= 1 and result.dtype.kind in "iu"
 
 
 def _only(inputs: Sequence[InputSpec], where: str) -> InputSpec:

@@ -234,12 +234,12 @@ def draw(
     Raises CalibrationError, at once, for an input that nothing can be drawn for.
     """
     inputs = input_specs(model)
-    found = roles(inputs)
+    result = roles(inputs)
 
     def drawers(sizes: Sizes) -> dict[str, Draw]:
-        lengths = _Lengths.of(inputs, found, sizes)
+        lengths = _Lengths.of(inputs, result, sizes)
         return {
-            spec.name: _drawer(spec, found[spec.name], pixels.get(spec.name, RAW), side, lengths) for spec in inputs
+            spec.name: _drawer(spec, result[spec.name], pixels.get(spec.name, RAW), side, lengths) for spec in inputs
         }
 
     kinds = [drawers(sizes) for sizes in (Sizes(), *short)]
@@ -249,9 +249,9 @@ def draw(
 def short_sizes(model: ir.Model) -> list[Sizes]:
     """What short samples of a model can be like; none where it has no sequence, or one of a fixed length."""
     inputs = input_specs(model)
-    found = roles(inputs)
+    result = roles(inputs)
     tried = [Sizes(**{kind: length}) for length in LENGTHS for kind in ("heard", "tokens")]
-    shapes = [_shapes(inputs, found, sizes) for sizes in (Sizes(), *tried)]
+    shapes = [_shapes(inputs, result, sizes) for sizes in (Sizes(), *tried)]
     return [sizes for sizes, shape in zip(tried, shapes[1:], strict=True) if shape != shapes[0]]
 
 

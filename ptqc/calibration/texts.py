@@ -113,17 +113,17 @@ class _Corpus:
     @classmethod
     def of(cls, texts: Texts) -> "_Corpus":
         if not isinstance(texts.corpus, str | Path):
-            found = cls("lines", (), _checked(texts.corpus), "the texts", 0)
+            result = cls("lines", (), _checked(texts.corpus), "the texts", 0)
         else:
             path = path_of("corpus", texts.corpus)
             files = _text_files(path)
             if path.suffix == TABLE and texts.unit not in (None, "lines"):
                 raise UsageError(f"unit is {texts.unit!r}, but {path} is a table of lines: leave it out")
-            found = cls(texts.unit or ("files" if path.is_dir() else "lines"), files, (), str(path), 0)
-        count = sum(1 for _ in found)
+            result = cls(texts.unit or ("files" if path.is_dir() else "lines"), files, (), str(path), 0)
+        count = sum(1 for _ in result)
         if not count:
-            raise CalibrationError(f"{found.description} holds no text: every line is blank")
-        return cls(found.unit, found.files, found.given, found.description, count)
+            raise CalibrationError(f"{result.description} holds no text: every line is blank")
+        return cls(result.unit, result.files, result.given, result.description, count)
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         """Each text that is not blank, with its name."""
@@ -139,10 +139,10 @@ class _Corpus:
         return (text for number, text in enumerate(self) if number in wanted)
 
 
-def _checked(given: object) -> tuple[str, ...]:
-    if not isinstance(given, Sequence) or not all(isinstance(text, str) for text in given):
-        raise UsageError(f"corpus is {shown(given)}; give a path, or a list of texts")
-    return tuple(given)
+def _checked(value: object) -> tuple[str, ...]:
+    if not isinstance(value, Sequence) or not all(isinstance(text, str) for text in value):
+        raise UsageError(f"corpus is {shown(value)}; give a path, or a list of texts")
+    return tuple(value)
 
 
 def _text_files(path: Path) -> tuple[Path, ...]:
@@ -150,9 +150,9 @@ def _text_files(path: Path) -> tuple[Path, ...]:
         return (path,)
     if not path.is_dir():
         raise CalibrationError(f"calibration data {str(path)!r}: no such file or folder; give a text file or a folder")
-    if not (found := files_below(path, frozenset({SUFFIX}))):
+    if not (result := files_below(path, frozenset({SUFFIX}))):
         raise CalibrationError(f"folder {path} holds no texts, expected files ending in {SUFFIX}")
-    return tuple(found)
+    return tuple(result)
 
 
 def _texts_of(file: Path, unit: Unit) -> Iterator[tuple[str, str]]:
@@ -198,8 +198,8 @@ class _Encoder:
 
     @classmethod
     def of(cls, texts: Texts, inputs: Sequence[InputSpec]) -> "_Encoder":
-        found, where = roles(inputs), f"tokenizer {texts.tokenizer}"
-        tokens = _tokens_input(inputs, found)
+        result, where = roles(inputs), f"tokenizer {texts.tokenizer}"
+        tokens = _tokens_input(inputs, result)
         tokenizer = read_tokenizer(Path(texts.tokenizer))
         own, cutting = tokenizer.padding or {}, tokenizer.truncation or {}
         fixed = tokens.shape[-1] if isinstance(tokens.shape[-1], int) else None
@@ -219,7 +219,7 @@ class _Encoder:
         end = "right" if texts.overlong == "split" else cutting.get("direction", "right")
         tokenizer.enable_truncation(length, direction=end)
         side, length = texts.padding_side or own.get("direction", "right"), fixed if pads and fixed else length
-        return cls(tokenizer, inputs, found, length, pads, side, filler, texts.special_tokens, where)
+        return cls(tokenizer, inputs, result, length, pads, side, filler, texts.special_tokens, where)
 
     def __call__(self, name: str, text: str, parts: int) -> Iterator[Feeds]:
         """Feeds of at most so many parts of the text, evenly spread; the first one where there is to be one."""
@@ -300,13 +300,13 @@ def _check_vocabulary(tokenizer: Any, tokens: InputSpec, filler: int, where: str
         )
 
 
-def _filler(tokenizer: Any, asked: str | None, own: dict[str, Any], where: str) -> int:
+def _filler(tokenizer: Any, requested: str | None, own: dict[str, Any], where: str) -> int:
     """The number of the token that pads."""
-    if asked is None and own:
+    if requested is None and own:
         return int(own["pad_id"])
-    numbers = (tokenizer.token_to_id(token) for token in ((asked,) if asked is not None else FILLERS))
-    found = next((number for number in numbers if number is not None), None)
-    if found is None:
-        lacking = f"no token {asked!r}" if asked is not None else "no token that pads"
+    numbers = (tokenizer.token_to_id(token) for token in ((requested,) if requested is not None else FILLERS))
+    result = next((number for number in numbers if number is not None), None)
+    if result is None:
+        lacking = f"no token {requested!r}" if requested is not None else "no token that pads"
         raise UsageError(f"{where} has {lacking}; give one of its tokens as padding_token")
-    return int(found)
+    return int(result)

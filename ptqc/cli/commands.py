@@ -33,22 +33,22 @@ def flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def document(command: str, found: dict[str, Any]) -> str:
+def document(command: str, values: dict[str, Any]) -> str:
     """What --json prints: the schema's version and the command, then what was found."""
-    return json.dumps({"schema": SCHEMA, "command": command, **found}, indent=1)
+    return json.dumps({"schema": SCHEMA, "command": command, **values}, indent=1)
 
 
-def _tell(found: Told, options: argparse.Namespace, more: str = "") -> None:
+def _tell(told: Told, options: argparse.Namespace, more: str = "") -> None:
     """Print a result as it was asked for. more: what people are told beside it."""
     if options.json:
-        print(document(options.name, found.to_json()))
+        print(document(options.name, told.to_json()))
     elif not getattr(options, "quiet", False):
-        print(f"{found}{more}")
+        print(f"{told}{more}")
 
 
-def _holding(found: Told, error: PtqcError) -> PtqcError:
+def _holding(told: Told, error: PtqcError) -> PtqcError:
     """The error of a command that found what is wrong; one document of `--json` has both."""
-    error.found = found.to_json()
+    error.found = told.to_json()
     return error
 
 
@@ -111,8 +111,8 @@ def run_sweep(options: argparse.Namespace) -> None:
     given = _given(options, "points", "cache", "time_limit")
     if options.budgets is not None:
         given["budgets"] = options.budgets.split(",")
-    found = sweep(options.folder, progress=_progress(options), **given)
-    _tell(found, options, f"\n\nadded to  {options.folder}  (sweep.json, and a plot in report.html)")
+    result = sweep(options.folder, progress=_progress(options), **given)
+    _tell(result, options, f"\n\nadded to  {options.folder}  (sweep.json, and a plot in report.html)")
 
 
 def _given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
@@ -226,12 +226,12 @@ def run_doctor(options: argparse.Namespace) -> None:
     """`ptqc doctor`; what is lacking is of the environment."""
     from ptqc.tools.doctor import examine
 
-    found = examine(options.cache)
-    if found.is_well or not options.json:
-        _tell(found, options)
-    if not found.is_well:
+    result = examine(options.cache)
+    if result.is_well or not options.json:
+        _tell(result, options)
+    if not result.is_well:
         lacking = "something that a compile needs is lacking: mend it, and run the same command again"
-        raise _holding(found, Interrupted(lacking))
+        raise _holding(result, Interrupted(lacking))
 
 
 def run_verify(options: argparse.Namespace) -> None:
@@ -246,12 +246,12 @@ def run_bisect(options: argparse.Namespace) -> None:
     from ptqc.artifact.bisect import bisect
 
     given = _given(options, "samples")
-    found = bisect(
+    result = bisect(
         options.folder, calibration=data_of(options), preprocessing=_preprocessing(options, options.folder), **given
     )
-    if found.first is not None:
-        raise _holding(found, VerificationError(str(found)))
-    _tell(found, options)
+    if result.first is not None:
+        raise _holding(result, VerificationError(str(result)))
+    _tell(result, options)
 
 
 def run_reduce(options: argparse.Namespace) -> None:
@@ -261,7 +261,7 @@ def run_reduce(options: argparse.Namespace) -> None:
     given = _given(options, "message", "time_limit")
     if options.command:
         given["command"] = options.command
-    found = reduce(
+    result = reduce(
         options.model,
         output=options.output,
         calibration=data_of(options),
@@ -269,7 +269,7 @@ def run_reduce(options: argparse.Namespace) -> None:
         progress=_progress(options),
         **given,
     )
-    _tell(found, options)
+    _tell(result, options)
 
 
 def run_inspect(options: argparse.Namespace) -> None:
@@ -298,19 +298,19 @@ def run_completion(options: argparse.Namespace) -> None:
     import shtab
 
     kinds = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY, "DATA": shtab.FILE}
-    made, known = options.parsers()
+    result, known = options.parsers()
     for action in (action for command in known.values() for action in command._actions):
         wanted = kinds.get(str(action.metavar), shtab.FILE if action.dest in ("model", "models", "folder") else None)
         if wanted is not None:
             action.complete = wanted
-    print(shtab.complete(made, options.shell))
+    print(shtab.complete(result, options.shell))
 
 
 def run_run(options: argparse.Namespace) -> None:
     """`ptqc run`."""
     from ptqc.tools.running import run
 
-    found = run(
+    result = run(
         options.model,
         data_of(options),
         output=options.output,
@@ -319,7 +319,7 @@ def run_run(options: argparse.Namespace) -> None:
         progress=_progress(options),
         **_given(options, "threads"),
     )
-    _tell(found, options)
+    _tell(result, options)
 
 
 def run_compare(options: argparse.Namespace) -> None:
@@ -327,14 +327,14 @@ def run_compare(options: argparse.Namespace) -> None:
     from ptqc.tools.comparing import compare
     from ptqc.utils.progress import for_terminal
 
-    found = compare(
+    result = compare(
         *options.models,
         calibration=data_of(options),
         preprocessing=_preprocessing(options, *options.models),
         progress=for_terminal(options.json),
         **_given(options, "samples", "threads"),
     )
-    _tell(found, options)
+    _tell(result, options)
 
 
 def run_eval(options: argparse.Namespace) -> None:
@@ -342,7 +342,7 @@ def run_eval(options: argparse.Namespace) -> None:
     from ptqc.tools.evaluating import evaluate
     from ptqc.utils.progress import for_terminal
 
-    found = evaluate(
+    result = evaluate(
         *options.models,
         metric=options.metric,
         data=_judged(options),
@@ -351,15 +351,15 @@ def run_eval(options: argparse.Namespace) -> None:
         progress=for_terminal(options.json),
         **_given(options, "labels", "output", "samples", "threads", "tokenizer"),
     )
-    _tell(found, options)
+    _tell(result, options)
 
 
-def kinds_of(given: Sequence[str], option: str, what: str) -> str | dict[str, str]:
+def kinds_of(texts: Sequence[str], option: str, what: str) -> str | dict[str, str]:
     """One kind for all outputs (or inputs), or a kind for each that is named."""
-    named = [text.rpartition("=") for text in given]
-    if len(given) == 1 and not named[0][1]:
-        return given[0]
-    if plain := [text for text, (_, equals, _) in zip(given, named, strict=True) if not equals]:
+    named = [text.rpartition("=") for text in texts]
+    if len(texts) == 1 and not named[0][1]:
+        return texts[0]
+    if plain := [text for text, (_, equals, _) in zip(texts, named, strict=True) if not equals]:
         raise UsageError(
             f"{option} {plain[0]} applies to all {what}s; to give several {option}, write {what.upper()}=KIND"
         )
@@ -370,7 +370,7 @@ def target_options() -> dict[str, dataclasses.Field[Any]]:
     """The options of all targets by name; one that several have is told as the first tells it."""
     from ptqc.codegen.targets import names, options_of
 
-    found: dict[str, dataclasses.Field[Any]] = {}
+    result: dict[str, dataclasses.Field[Any]] = {}
     for option in (option for name in names() for option in dataclasses.fields(options_of(name))):
-        found.setdefault(option.name, option)
-    return found
+        result.setdefault(option.name, option)
+    return result

@@ -118,9 +118,9 @@ def _internal_fault(error: Exception, words: Sequence[str]) -> str:
 
 def _reproduction(words: Sequence[str]) -> str:
     """The command that failed, and of a compile the one that shrinks its model."""
-    told = shlex.join(["ptqc", *words])
+    message = shlex.join(["ptqc", *words])
     if words[:1] != ["compile"]:
-        return told
+        return message
     words, texts = _without_texts(_joined(words))
     options = parse(words)
     stand_ins = {options.model: "{model}", options.calibration: "{data}"}
@@ -129,7 +129,7 @@ def _reproduction(words: Sequence[str]) -> str:
     configured = ["--calibration", "{data}"] if is_given and options.calibration not in words else []
     trial = [*(stand_ins.get(word, word) for word in words), *configured]
     reduction = shlex.join(["ptqc", "reduce", options.model, "-o", "small.onnx", *samples, "--", *trial])
-    return f"{told}\n\nTo shrink the model to what matters:\n{reduction}"
+    return f"{message}\n\nTo shrink the model to what matters:\n{reduction}"
 
 
 def _without_texts(words: Sequence[str]) -> tuple[list[str], list[str]]:

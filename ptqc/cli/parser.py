@@ -38,7 +38,7 @@ def parse(words: Sequence[str], namespace: argparse.Namespace | None = None) -> 
     Of what it returns, `run` is the function that runs the command, `used` tells what the file said, and `configured`
     has the names of those options. Raises UsageError for words and files that are wrong.
     """
-    made, known = parsers()
+    result, known = parsers()
     command = words[0] if words else ""
     if command and not command.startswith("-") and command not in known:
         raise unknown("command", [command], known)
@@ -46,7 +46,7 @@ def parse(words: Sequence[str], namespace: argparse.Namespace | None = None) -> 
     if command in known:
         _check_options(words[1:], known[command])
         used, configured = _configure(command, known)
-    options = made.parse_args(words, namespace)
+    options = result.parse_args(words, namespace)
     options.used = "" if getattr(options, "quiet", False) else used
     options.configured = configured
     return options
@@ -54,39 +54,39 @@ def parse(words: Sequence[str], namespace: argparse.Namespace | None = None) -> 
 
 def _configure(command: str, known: Commands) -> tuple[str, frozenset[str]]:
     """Defaults of the command from the nearest configuration file; what to tell of them, and their names."""
-    found = Configuration.find(Path.cwd(), known)
-    used = found.apply(command, known[command]) if found else ()
-    told = f"from {found.path}: {', '.join(used)}" if found and used else ""
-    return told, frozenset(name.replace("-", "_") for name in used)
+    result = Configuration.find(Path.cwd(), known)
+    used = result.apply(command, known[command]) if result else ()
+    message = f"from {result.path}: {', '.join(used)}" if result and used else ""
+    return message, frozenset(name.replace("-", "_") for name in used)
 
 
 def _check_options(words: Sequence[str], parser: argparse.ArgumentParser) -> None:
     """Raises UsageError for options that the command lacks, before others are missed."""
     options = list(parser._option_string_actions)  # argparse has no public list of them
-    given = [word.partition("=")[0] for word in words if re.match("--[a-z]", word)]
-    if missing := [name for name in given if name not in options]:
-        told = f"unknown option {', '.join(missing)}{meant(missing, options)}"
-        raise UsageError(f"{told}; `{parser.prog} --help` lists the options")
+    result = [word.partition("=")[0] for word in words if re.match("--[a-z]", word)]
+    if missing := [name for name in result if name not in options]:
+        message = f"unknown option {', '.join(missing)}{meant(missing, options)}"
+        raise UsageError(f"{message}; `{parser.prog} --help` lists the options")
 
 
 def parsers() -> tuple[argparse.ArgumentParser, Commands]:
     """The parser of all commands, and that of each."""
-    made = Parser(
+    parser = Parser(
         prog="ptqc",
         allow_abbrev=False,
         description="Post-training quantization compiler for ONNX models.",
         epilog=EPILOG,
     )
-    made.add_argument("--version", action="version", version=f"ptqc {__version__}")
-    added = made.add_subparsers(required=True, metavar="COMMAND", dest="name")
-    for name, (told, add) in COMMANDS.items():
-        one = added.add_parser(name, allow_abbrev=False, help=told, description=f"{told[0].upper()}{told[1:]}.")
+    parser.add_argument("--version", action="version", version=f"ptqc {__version__}")
+    added = parser.add_subparsers(required=True, metavar="COMMAND", dest="name")
+    for name, (result, add) in COMMANDS.items():
+        one = added.add_parser(name, allow_abbrev=False, help=result, description=f"{result[0].upper()}{result[1:]}.")
         add(one)
         if name != "completion":
             one.add_argument(
                 "--json", action="store_true", help="print the result, or the error, as one JSON document for programs"
             )
-    return made, added.choices
+    return parser, added.choices
 
 
 def _add_compile(parser: argparse.ArgumentParser) -> None:
@@ -331,9 +331,9 @@ def _typed(parse: Callable[[str], object]) -> Callable[[str], object]:
 def _add_targets(parser: argparse.ArgumentParser) -> None:
     from ptqc.codegen.targets import names, title_of
 
-    told = "; ".join(f"{name}: {title_of(name)}" for name in names())
+    message = "; ".join(f"{name}: {title_of(name)}" for name in names())
     group = parser.add_argument_group("targets", "libraries to build beside the ONNX file")
-    group.add_argument("--target", metavar="T", help=told)
+    group.add_argument("--target", metavar="T", help=message)
     group.add_argument(
         "--allow-missing-target", action="store_true", help="if the target cannot be built, deliver the rest"
     )
@@ -355,8 +355,8 @@ def _add_texts(parser: argparse.ArgumentParser) -> None:
     for name in TEXTS:
         option = flag(name)
         if name == "special_tokens":
-            told = "whether to add the tokens that begin and end a text (default: yes)"
-            group.add_argument(option, action=argparse.BooleanOptionalAction, help=told)
+            message = "whether to add the tokens that begin and end a text (default: yes)"
+            group.add_argument(option, action=argparse.BooleanOptionalAction, help=message)
         else:
             group.add_argument(option, metavar="V", type=int if name == "length" else str, help=meanings[name])
 

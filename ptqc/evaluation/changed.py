@@ -190,10 +190,10 @@ READINGS = (
 
 def places_of(kinds: Kinds, outputs: Feeds, size: Size) -> DetectorPlaces | None:
     """The sure places of one picture of `size` (width, height); None where no output is one of boxes."""
-    found = next(_boxes_and_scores(kinds, outputs), None)
-    if found is None:
+    result = next(_boxes_and_scores(kinds, outputs), None)
+    if result is None:
         return None
-    boxes, scores = found
+    boxes, scores = result
     if boxes.shape[1] != SIDES or len(boxes) != len(scores):
         return None
     best = scores.max(1)
@@ -217,11 +217,11 @@ def _boxes_and_scores(kinds: Kinds, outputs: Feeds) -> Iterator[tuple[np.ndarray
 
 def reading_of(found: Sequence[DetectorPlaces], size: Size) -> BoxReading | None:
     """How boxes are written, as those of some pictures show; None where no way gives boxes inside the picture."""
-    given = [places for places in found if len(places.boxes)]
+    result = [places for places in found if len(places.boxes)]
     agreements = dict[BoxReading, float]()
     for reading in READINGS:
-        if given and all(_is_possible(reading, places, size) for places in given):
-            agreements[reading] = float(np.mean([_agreement(reading.corners(p, size), p.labels) for p in given]))
+        if result and all(_is_possible(reading, places, size) for places in result):
+            agreements[reading] = float(np.mean([_agreement(reading.corners(p, size), p.labels) for p in result]))
     enough = NEARLY * max(agreements.values(), default=0)
     return next((reading for reading, agreement in agreements.items() if agreement >= enough), None)
 
@@ -262,9 +262,9 @@ def stated_objects(detector: Detector, outputs: Mapping[str, Any], size: Size) -
 
     Raises UsageError where the outputs are not as was stated.
     """
-    found = detector.found(outputs, size)
-    sure = np.flatnonzero(found.scores > SURE)[:SHOWN_OBJECTS]
-    return _shown(found.boxes[sure], found.labels[sure], found.scores[sure], size)
+    result = detector.found(outputs, size)
+    sure = np.flatnonzero(result.scores > SURE)[:SHOWN_OBJECTS]
+    return _shown(result.boxes[sure], result.labels[sure], result.scores[sure], size)
 
 
 def _shown(corners: np.ndarray, labels: np.ndarray, scores: np.ndarray, size: Size) -> list[FoundObject]:
@@ -329,9 +329,9 @@ def most_changed(
         for place in places
     ]
     pictured, texts = [spec for spec in inputs if is_image(spec)], TokenInput.of(inputs, tokenizer)
-    found = _found(kinds, ran, pictured[0], detector or Detector()) if len(pictured) == 1 else [None] * len(ran)
+    result = _found(kinds, ran, pictured[0], detector or Detector()) if len(pictured) == 1 else [None] * len(ran)
     samples = []
-    for one, objects in zip(ran, found, strict=True):
+    for one, objects in zip(ran, result, strict=True):
         side = SIDE_WITH_BOXES if objects else SIDE
         pictures = {spec.name: picture for spec in pictured if (picture := _picture(spec, one.feeds, side)) is not None}
         tokens = texts.changes(kinds, one.feeds, one.real, one.packed) if texts is not None else None
@@ -357,10 +357,10 @@ def _found(kinds: Kinds, ran: Sequence[_Ran], spec: InputSpec, detector: Detecto
     size = (width, height)
     if detector.knows(ran[0].real):
         try:
-            told = [[stated_objects(detector, outputs, size) for outputs in (one.real, one.packed)] for one in ran]
+            result = [[stated_objects(detector, outputs, size) for outputs in (one.real, one.packed)] for one in ran]
         except UsageError:  # the first sample was as stated: for a picture in the report, no compile is thrown away
             return [None] * len(ran)
-        return [_compared(spec, detector.told, size, real, packed) for real, packed in told]
+        return [_compared(spec, detector.told, size, real, packed) for real, packed in result]
     pairs = [(places_of(kinds, one.real, size), places_of(kinds, one.packed, size)) for one in ran]
     reading = reading_of([real for real, _ in pairs if real is not None], size)
     return [

@@ -89,8 +89,8 @@ class Judged:
     @property
     def agreement(self) -> float | None:
         """Share of predictions with the same top class: of the output of classes that has the least."""
-        found = [f.value for output in self.outputs for f in output.figures if f.name == SAME_CLASS]
-        return min(found, default=None)
+        result = [f.value for output in self.outputs for f in output.figures if f.name == SAME_CLASS]
+        return min(result, default=None)
 
     @property
     def sqnr(self) -> float:
@@ -206,9 +206,9 @@ def _distance(exported: Exported, samples: Sequence[Feeds]) -> float:
     runners = [Runner(exported.proto, options=session_options(exact_sums=choice)) for choice in (True, False)]
     differences = defaultdict[str, Difference](Difference)
     for feeds in samples:
-        wanted, found = (tensors_of(runner.run(feeds)) for runner in runners)
+        wanted, result = (tensors_of(runner.run(feeds)) for runner in runners)
         for name in (name for name, array in wanted.items() if array.dtype.kind == "f"):
-            differences[name].add(wanted[name], found[name])
+            differences[name].add(wanted[name], result[name])
     return max((difference.relative for difference in differences.values()), default=0.0)
 
 
@@ -261,11 +261,11 @@ def measure_speed(
 
 def one_sample(model: ir.Model, samples: Samples) -> tuple[Feeds, int]:
     """Feeds of a single sample, and how many the model takes it for: what a reader gives may be a batch."""
-    given = samples[0]
-    rows = {len(array) if array.ndim else 0 for array in given.values()}
+    result = samples[0]
+    rows = {len(array) if array.ndim else 0 for array in result.values()}
     if len(rows) != 1 or max(rows) < 2:
-        return given, 1
+        return result, 1
     if samples.batchable:
-        return {name: array[:1] for name, array in given.items()}, 1
+        return {name: array[:1] for name, array in result.items()}, 1
     firsts = {value.shape[0] if value.shape else None for value in (*model.graph.inputs, *model.graph.outputs)}
-    return given, max(rows) if firsts == rows else 1
+    return result, max(rows) if firsts == rows else 1

@@ -58,7 +58,7 @@ class Labelled(ABC):
         """How many numbers `drops` gives."""
 
     @abstractmethod
-    def drops(self, real: Sequence[Any], found: Sequence[Any]) -> np.ndarray:
+    def drops(self, real: Sequence[Any], values: Sequence[Any]) -> np.ndarray:
         """Independent numbers whose spread tells how sure the drop from one score to the other is."""
 
 
@@ -87,9 +87,9 @@ class LabelledClasses(Labelled):
         """See `Labelled`."""
         return len(self.samples)
 
-    def drops(self, real: Sequence[int], found: Sequence[int]) -> np.ndarray:
+    def drops(self, real: Sequence[int], numbers: Sequence[int]) -> np.ndarray:
         """Points of each sample."""
-        return 100.0 * np.subtract(real, found, dtype=np.float64)
+        return 100.0 * np.subtract(real, numbers, dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -118,11 +118,11 @@ class LabelledObjects(Labelled):
         """See `Labelled`."""
         return min(GROUPS, len(self.samples))
 
-    def drops(self, real: Sequence[Matched], found: Sequence[Matched]) -> np.ndarray:
+    def drops(self, real: Sequence[Matched], matcheds: Sequence[Matched]) -> np.ndarray:
         """Pseudo-values of the jackknife (Tukey 1958), one of each group of pictures that is left out."""
         count = self.draws
-        whole = self.points(real) - self.points(found)
-        left = [self.points(_without(real, i, count)) - self.points(_without(found, i, count)) for i in range(count)]
+        whole = self.points(real) - self.points(matcheds)
+        left = [self.points(_without(real, i, count)) - self.points(_without(matcheds, i, count)) for i in range(count)]
         return count * whole - (count - 1) * np.array(left)
 
 

@@ -30,11 +30,11 @@ class OwnScore:
 
     def __call__(self, run: Runs) -> float:
         """The score of a model that runs so. Raises UsageError for what is no finite number."""
-        given = self.evaluate(run)
+        result = self.evaluate(run)
         try:
-            value = float(given)
+            value = float(result)
         except (TypeError, ValueError) as error:
-            raise UsageError(f"evaluate returned {shown(given)}; let it return one number") from error
+            raise UsageError(f"evaluate returned {shown(result)}; let it return one number") from error
         if not math.isfinite(value):
             raise UsageError(f"evaluate returned {value}; let it return a finite number, the higher the better")
         return value if self.perfect is None else PERCENT * value / self.perfect
@@ -73,10 +73,10 @@ def scoring_of(
         run = Runner(released(model)).run  # whoever scores feeds only what the model takes
         if own is None:
             assert labelled is not None
-            found = Scoring(labelled.title, labelled.score, labelled.score(run), labelled)
+            scoring = Scoring(labelled.title, labelled.score, labelled.score(run), labelled)
         else:
-            found = Scoring("score" if own.perfect is None else "score, %", own, own(run))
+            scoring = Scoring("score" if own.perfect is None else "score, %", own, own(run))
             if counts_points:
-                own.check_percent(found.float_score, counts_points)
-        stage.advance(f"{found.float_score:.6g}")
-    return found
+                own.check_percent(scoring.float_score, counts_points)
+        stage.advance(f"{scoring.float_score:.6g}")
+    return scoring

@@ -25,17 +25,17 @@ class Difference:
     error: float = 0.0
     power: float = 0.0
 
-    def add(self, wanted: np.ndarray, found: np.ndarray) -> None:
+    def add(self, wanted: np.ndarray, array: np.ndarray) -> None:
         """Count an output of a sample."""
-        self.error += _squared_distance(wanted, found)
+        self.error += _squared_distance(wanted, array)
         self.power += float(np.square(wanted[np.isfinite(wanted)], dtype=np.float64).sum())
 
-    def add_to_float(self, real: np.ndarray, found: np.ndarray) -> None:
+    def add_to_float(self, real: np.ndarray, array: np.ndarray) -> None:
         """Count an output of a sample beside the float model's, whose values count where they are finite."""
-        if real.shape == found.shape:
+        if real.shape == array.shape:
             finite = np.isfinite(real)
-            real, found = real[finite], found[finite]
-        self.add(real, found)
+            real, array = real[finite], array[finite]
+        self.add(real, array)
 
     @property
     def relative(self) -> float:
@@ -43,18 +43,18 @@ class Difference:
         return float(np.sqrt(self.error / (self.power or 1.0)))
 
 
-def relative(wanted: Iterable[np.ndarray], found: Iterable[np.ndarray]) -> float:
+def relative(wanted: Iterable[np.ndarray], arrays: Iterable[np.ndarray]) -> float:
     """The `Difference` of several samples."""
     difference = Difference()
-    for a, b in zip(wanted, found, strict=True):
+    for a, b in zip(wanted, arrays, strict=True):
         difference.add(a, b)
     return difference.relative
 
 
-def relative_to_float(real: Iterable[np.ndarray], found: Iterable[np.ndarray]) -> float:
+def relative_to_float(real: Iterable[np.ndarray], arrays: Iterable[np.ndarray]) -> float:
     """The `Difference` of several samples from the float model's outputs."""
     difference = Difference()
-    for a, b in zip(real, found, strict=True):
+    for a, b in zip(real, arrays, strict=True):
         difference.add_to_float(a, b)
     return difference.relative
 
@@ -67,10 +67,10 @@ def _squared_distance(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.square(first - second).sum())
 
 
-def alike(wanted: np.ndarray, found: np.ndarray) -> bool:
+def alike(wanted: np.ndarray, array: np.ndarray) -> bool:
     """Whether two outputs are of one type and shape; strings may differ in length."""
-    is_text = wanted.dtype.kind == found.dtype.kind == "U"
-    return wanted.shape == found.shape and (is_text or wanted.dtype == found.dtype)
+    is_text = wanted.dtype.kind == array.dtype.kind == "U"
+    return wanted.shape == array.shape and (is_text or wanted.dtype == array.dtype)
 
 
 def allowed(quantization: float) -> float:

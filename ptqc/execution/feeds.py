@@ -28,18 +28,18 @@ def check_mapping(feeds: object) -> None:
         raise UsageError(f"the inputs are {shown(feeds)}; give a dict of arrays by the names of the inputs")
 
 
-def check_names(given: Collection[str], expected: Sequence[str], others: Collection[str] = ()) -> None:
+def check_names(texts: Collection[str], expected: Sequence[str], others: Collection[str] = ()) -> None:
     """Raises UsageError where an input is missing, or is none. others: may be left out."""
-    if len(given) == len(expected) and all(name in given for name in expected):
+    if len(texts) == len(expected) and all(name in texts for name in expected):
         return
-    missing = [name for name in expected if name not in given]
-    surplus = [name for name in given if name not in expected and name not in others]
+    missing = [name for name in expected if name not in texts]
+    surplus = [name for name in texts if name not in expected and name not in others]
     if missing or surplus:
-        told = [f"give {', '.join(map(repr, missing))}"] if missing else []
-        told += [f"leave out {', '.join(map(repr, surplus))}{meant(surplus, missing)}"] if surplus else []
+        result = [f"give {', '.join(map(repr, missing))}"] if missing else []
+        result += [f"leave out {', '.join(map(repr, surplus))}{meant(surplus, missing)}"] if surplus else []
         raise UsageError(
-            f"inputs {', '.join(map(repr, given)) or 'none'} were given; the model takes {list(expected)}: "
-            f"{' and '.join(told)}"
+            f"inputs {', '.join(map(repr, texts)) or 'none'} were given; the model takes {list(expected)}: "
+            f"{' and '.join(result)}"
         )
 
 
@@ -72,19 +72,19 @@ class Expected(Protocol):
 
 def does_not_fit(expected: Expected, dtype: np.dtype[Any], shape: Sequence[int]) -> UsageError:
     """The error for an array of another type, rank or size. dtype, shape: of what was given."""
-    given = f"input {expected.name!r} is {dtype} {list(shape)}; expected {expected}"
+    text = f"input {expected.name!r} is {dtype} {list(shape)}; expected {expected}"
     if not expected.takes(dtype):
         kind = "str_" if expected.dtype.kind == "U" else expected.dtype.name
-        return UsageError(f"{given}: convert it with .astype(np.{kind})")
+        return UsageError(f"{text}: convert it with .astype(np.{kind})")
     if len(shape) == len(expected.shape) - 1 and _fit(shape, expected.shape[1:]):
-        return UsageError(f"{given}: the axis of samples is missing, add it with value[np.newaxis]")
+        return UsageError(f"{text}: the axis of samples is missing, add it with value[np.newaxis]")
     if len(shape) != len(expected.shape):
-        return UsageError(f"{given}: give {_axes(len(expected.shape))} in place of {len(shape)}")
+        return UsageError(f"{text}: give {_axes(len(expected.shape))} in place of {len(shape)}")
     if len(shape) == 4 and _fit([shape[place] for place in (0, 3, 1, 2)], expected.shape):
-        return UsageError(f"{given}: channels come first, value.transpose(0, 3, 1, 2)")
+        return UsageError(f"{text}: channels come first, value.transpose(0, 3, 1, 2)")
     wrong = [axis for axis, pair in enumerate(zip(shape, expected.shape, strict=True)) if not _fits(*pair)]
-    told = " and ".join(f"{expected.shape[axis]} along axis {axis}, where it has {shape[axis]}" for axis in wrong)
-    return UsageError(f"{given}: give {told}")
+    message = " and ".join(f"{expected.shape[axis]} along axis {axis}, where it has {shape[axis]}" for axis in wrong)
+    return UsageError(f"{text}: give {message}")
 
 
 def _axes(count: int) -> str:
@@ -159,13 +159,13 @@ class CheckedSession:
         for name, value in feeds.items():
             (self._inputs.get(name) or self._optional[name]).check(value)
         try:
-            found = self._session.run(self._outputs, dict(feeds))
+            result = self._session.run(self._outputs, dict(feeds))
         except Exception as error:  # ONNX Runtime raises a dozen types of its own
             raise UsageError(
                 f"{self._where} does not run on these inputs ({_told(feeds)}): {error}; compare them with those that "
                 "the original model takes"
             ) from error
-        return dict(zip(self._outputs, found, strict=True))
+        return dict(zip(self._outputs, result, strict=True))
 
 
 def _told(feeds: Mapping[str, Any]) -> str:

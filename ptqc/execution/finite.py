@@ -36,16 +36,16 @@ class Finite:
     ) -> None:
         """Look at what a node made of a batch. Raises NotFinite, which names the value and the node."""
         worst = max(map(flaw_of, inputs.values()), default=Flaw.NONE) if any(map(flaw_of, outputs.values())) else None
-        for name, found in outputs.items():
-            flaw = flaw_of(found)
+        for name, result in outputs.items():
+            flaw = flaw_of(result)
             if worst is not None and flaw > worst and (name, flaw) not in self.known:
-                self._compare(place, batch, name, found, flaw)
+                self._compare(place, batch, name, result, flaw)
                 self.known.add((name, flaw))
 
     def _compare(self, place: int, batch: int, name: str, found: np.ndarray, flaw: Flaw) -> None:
         feeds = self.batches[batch]
         session = self.slicer.session(self.slicer.needed(0, [name]), feeds, [name])
-        (wanted,) = session.run([name], {given.name: feeds[given.name] for given in session.get_inputs()})
+        (wanted,) = session.run([name], {result.name: feeds[result.name] for result in session.get_inputs()})
         is_flawed = np.isnan if flaw is Flaw.NAN else lambda array: ~np.isfinite(array)
         if wrong := int(np.count_nonzero(is_flawed(found) & ~is_flawed(wanted))):
             what = "NaN" if flaw is Flaw.NAN else "infinite"

@@ -25,8 +25,8 @@ def run_bytes(subject: Subject) -> int | None:
 
 
 def _most(nodes: Sequence[Mapping[str, Any]]) -> int | None:
-    told = [node for node in nodes if {HELD, ADDED, MOST} <= node.keys()]
-    if not told:
+    result = [node for node in nodes if {HELD, ADDED, MOST} <= node.keys()]
+    if not result:
         return None
-    before = int(told[0][HELD]) - int(told[0][ADDED])
-    return max(0, max(int(node[MOST]) for node in told) - before)
+    before = int(result[0][HELD]) - int(result[0][ADDED])
+    return max(0, max(int(node[MOST]) for node in result) - before)

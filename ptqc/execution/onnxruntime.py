@@ -289,13 +289,13 @@ def tensors_of(outputs: Mapping[str, object]) -> Feeds:
 
     Strings come as NumPy's own, not as objects.
     """
-    found: Feeds = {}
+    tensors: Feeds = {}
     for name, value in outputs.items():
         parts = {f"{name}[{i}]": part for i, part in enumerate(value)} if isinstance(value, list) else {name: value}
         for key, array in parts.items():
             if isinstance(array, np.ndarray) and array.dtype.kind in "fiubOU":
-                found[key] = array.astype(np.str_) if array.dtype.kind == "O" else array
-    return found
+                tensors[key] = array.astype(np.str_) if array.dtype.kind == "O" else array
+    return tensors
 
 
 def open_packed(packed: onnx.ModelProto, model: ir.Model, options: ort.SessionOptions | None = None) -> Runner:

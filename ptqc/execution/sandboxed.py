@@ -84,10 +84,10 @@ def _run(path: str, feeds: str, *, is_skeleton: bool = False) -> None:
 
     options = ort.SessionOptions()
     options.log_severity_level = 4
-    model, given = _skeleton(path, options) if is_skeleton else (path, {})
+    model, result = _skeleton(path, options) if is_skeleton else (path, {})
     print(f"loading it in ONNX Runtime {ort.__version__}", flush=True)
     session = _tolerated(
-        lambda: ort.InferenceSession(model, options, ["CPUExecutionProvider"], enable_fallback=0, **given)
+        lambda: ort.InferenceSession(model, options, ["CPUExecutionProvider"], enable_fallback=0, **result)
     )
     if session is not None:
         print(f"a run in ONNX Runtime {ort.__version__}", flush=True)

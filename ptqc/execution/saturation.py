@@ -55,11 +55,11 @@ def can_saturate(proto: onnx.ModelProto) -> bool:
 
 def apart(proto: onnx.ModelProto) -> onnx.ModelProto:
     """A copy in which no two nodes read one int8 constant, or what DequantizeLinear makes of one."""
-    made = onnx.ModelProto()
-    made.CopyFrom(proto)
-    _real_weights_apart(made)
-    _constants_apart(made)
-    return made
+    result = onnx.ModelProto()
+    result.CopyFrom(proto)
+    _real_weights_apart(result)
+    _constants_apart(result)
+    return result
 
 
 def _constants_apart(model: onnx.ModelProto) -> None:

@@ -13,12 +13,12 @@ from ptqc.execution.walk import Slicer, Walk
 def observed_shapes(model: ir.Model, feeds: Feeds) -> dict[str, tuple[int, ...]]:
     """By name, the sizes of every tensor of the inputs and of what the nodes of the main graph give for one sample."""
     walk = Walk(Slicer(model), [feeds])
-    found = _sizes(walk.values)
+    shapes = _sizes(walk.values)
     while walk.position < len(walk):
         results = walk.compute()
-        found.update(_sizes(results))
+        shapes.update(_sizes(results))
         walk.advance(results)
-    return found
+    return shapes
 
 
 def _sizes(values: Mapping[str, Sequence[Held]]) -> dict[str, tuple[int, ...]]:

@@ -88,7 +88,7 @@ def profile(subjects: Sequence[Subject], seconds: float) -> list[Profile]:
         observed = [subject.session(Path(folder)) for subject in subjects]
         whole = _race([*subjects, *subjects], [*(subject.session() for subject in subjects), *observed], seconds)
         events = [_by_node(kernel_events(Path(runner.session.end_profiling()))) for runner in observed]
-    return [_profile(*found) for found in zip(subjects, whole, events, strict=False)]
+    return [_profile(*result) for result in zip(subjects, whole, events, strict=False)]
 
 
 def undisturbed(times: Sequence[float]) -> float:
@@ -105,9 +105,9 @@ def take_turns(runs: Sequence[Callable[[], object]], seconds: float) -> list[flo
     rounds = int(np.clip(seconds * 1e9 / (once * TURN), *PROFILE_ROUNDS))
     times: list[list[float]] = [[] for _ in runs]
     for _ in range(rounds):
-        for run, found in zip(runs, times, strict=True):
-            found += [processor_ns(run) for _ in range(TURN)]
-    return [undisturbed(found) for found in times]
+        for run, result in zip(runs, times, strict=True):
+            result += [processor_ns(run) for _ in range(TURN)]
+    return [undisturbed(result) for result in times]
 
 
 def shares(observed: Sequence[float], whole: float) -> list[float]:
@@ -157,10 +157,10 @@ class _Node:
     shape: tuple[int, ...]
     times: list[float]
 
-    def key(self, keys: Mapping[str, Hashable], made: Sequence[str]) -> Hashable | None:
-        """What it is charged to; None for one that the optimizer added. made: by the marked nodes, in their order."""
+    def key(self, keys: Mapping[str, Hashable], texts: Sequence[str]) -> Hashable | None:
+        """What it is charged to; None for one that the optimizer added. texts: by the marked nodes, in their order."""
         mark = MARK.search(self.name)
-        return keys.get(made[int(mark[1])] if mark else self.name.removesuffix(BLOCKED))
+        return keys.get(texts[int(mark[1])] if mark else self.name.removesuffix(BLOCKED))
 
 
 def kernel_events(path: Path) -> list[dict[str, Any]]:
@@ -200,8 +200,8 @@ def _shape(arguments: Mapping[str, Any]) -> tuple[int, ...]:
 def _profile(subject: Subject, whole: float, nodes: Sequence[_Node]) -> Profile:
     """Charge every node."""
     times = shares([undisturbed(node.times) for node in nodes], whole)
-    made = _made(subject.model)
-    keys = [node.key(subject.keys, made) for node in nodes]
+    result = _made(subject.model)
+    keys = [node.key(subject.keys, result) for node in nodes]
     charges: dict[Hashable, float] = {}
     for taken, key in zip(times, _charged(nodes, keys), strict=True):
         charges[key] = charges.get(key, 0.0) + taken
@@ -313,4 +313,4 @@ def _round(runs: Sequence[Run], turn: int, end: float, generator: np.random.Gene
     while not times[0] or time.perf_counter() < end:
         for place in generator.permutation(len(runs)):
             times[place] += [clock(runs[place]) for _ in range(turn)]
-    return [undisturbed(found) for found in times]
+    return [undisturbed(result) for result in times]

@@ -206,9 +206,9 @@ class Walk:
         session = self._session(source, constants)
 
         def run(name: str, i: int) -> Held:
-            found: Held
-            (found,) = session.run([name], {read: real(values[i]) for read, values in source.items()})
-            return found
+            result: Held
+            (result,) = session.run([name], {read: real(values[i]) for read, values in source.items()})
+            return result
 
         return {name: Lazy(partial(run, name), self.count) for name in outputs}
 
@@ -280,10 +280,10 @@ class Piece:
     """Some nodes of a graph, with a session of their own that is opened for the first values."""
 
     def __init__(self, slicer: Slicer, indices: Sequence[int], wanted: Sequence[str], constants: Constants) -> None:
-        made = slicer.made_by(indices)
+        result = slicer.made_by(indices)
         self.reads = slicer.read_by(indices)
         self._slicer, self._indices, self._constants = slicer, indices, constants
-        self._outputs = [name for name in dict.fromkeys(wanted) if name in made]
+        self._outputs = [name for name in dict.fromkeys(wanted) if name in result]
         self._session: ort.InferenceSession | None = None
         self._opening = Lock()
 

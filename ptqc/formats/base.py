@@ -279,9 +279,9 @@ class Scaled(Format):
         codes: np.ndarray = np.empty(rows.shape, grid.code_type)
         for part in parts(len(rows), -(-rows.size // ROUNDED_NUMBERS)):
             ratio = (rows[part] / grid.scale[part, None]).reshape(len(rows[part]), -1, self.group)
-            found = grid.nearest(ratio, None).reshape(rows[part].shape)
+            result = grid.nearest(ratio, None).reshape(rows[part].shape)
             kept = grid.kept_of(rows, part)
-            codes[part] = found if kept is None else found * kept
+            codes[part] = result if kept is None else result * kept
         return np.ascontiguousarray(np.moveaxis(codes.reshape(moved.shape), 0, axis)), grid.scale
 
 
@@ -319,5 +319,5 @@ def _named(families: tuple[type[Format], ...]) -> dict[str, Format]:
 
 def mean_bits(counts: Iterable[tuple[Format, int]]) -> float:
     """Stored bits of the mean weight, without scales and levels; 0 where there are none. counts: weights per format."""
-    found = list(counts)
-    return sum(form.bits_per_weight * count for form, count in found) / max(1, sum(count for _, count in found))
+    result = list(counts)
+    return sum(form.bits_per_weight * count for form, count in result) / max(1, sum(count for _, count in result))

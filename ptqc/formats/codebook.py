@@ -44,8 +44,8 @@ class Codebook(Coded):
 
     def grid(self, rows: np.ndarray, importance: np.ndarray, *, keeps_sign: bool = False) -> Grid:  # noqa: ARG002
         """The levels that fit the rows best, and the scales that go with them."""
-        found, scale = fit(rows, importance, self.bits, self.group)
-        return Grid(scale, self.group, found.nearest)
+        result, scale = fit(rows, importance, self.bits, self.group)
+        return Grid(scale, self.group, result.nearest)
 
     def levels(self, codes: np.ndarray) -> np.ndarray:
         """The codes that occur."""

@@ -142,5 +142,5 @@ def _centres(levels: np.ndarray, index: np.ndarray, x: np.ndarray, w: np.ndarray
 def _scale(codes: np.ndarray, x: np.ndarray, w: np.ndarray, scale: np.ndarray) -> np.ndarray:
     """The scale of each row that fits its codes best; the one before where there is no positive one."""
     inner, norm = (w * x * codes).sum((1, 2)), (w * codes * codes).sum((1, 2))
-    found = np.divide(inner, norm, out=np.zeros_like(inner), where=norm > 0)
-    return np.where(found > 0, found, scale).astype(np.float32)
+    result = np.divide(inner, norm, out=np.zeros_like(inner), where=norm > 0)
+    return np.where(result > 0, result, scale).astype(np.float32)

@@ -42,11 +42,11 @@ def search(
         """Of each row's scale times the clips, that of least error."""
         tried = start * clips.reshape(-1, *[1] * start.ndim)
         weights = (importance[..., piece, :] if by_row else importance for piece in pieces)
-        found = [
+        result = [
             _best(rows[..., piece, :], weight, nearest, tried[..., piece], unit)
             for piece, weight in zip(pieces, weights, strict=True)
         ]
-        return np.concatenate(found, -1)
+        return np.concatenate(result, -1)
 
     scale = best(np.maximum(largest / largest_level, 1e-30), COARSE)
     unit = unit_of(scale.max(initial=0.0) * FINE[-1])
@@ -73,9 +73,9 @@ def _best(
     for scale in scales:
         tried = scale if unit is None else rounded(scale, unit)
         error = rows - tried[..., None] * nearest(rows / tried[..., None])
-        found = (error * error * importance).sum(-1)
-        better = found < loss
-        loss, best = np.where(better, found, loss), np.where(better, tried, best)
+        result = (error * error * importance).sum(-1)
+        better = result < loss
+        loss, best = np.where(better, result, loss), np.where(better, tried, best)
     return best
 
 
@@ -156,8 +156,8 @@ def roots(scale: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
 
 def unit_in(scale: np.ndarray) -> float:
     """The unit that the scales of a whole weight have, or can be given."""
-    found = roots(scale)
-    return unit_of(scale.max()) if found is None else float(found[1])
+    result = roots(scale)
+    return unit_of(scale.max()) if result is None else float(result[1])
 
 
 def narrow(scale: np.ndarray) -> np.ndarray:

@@ -105,7 +105,7 @@ class Masked(Coded):
         return nodes.indices(MASK, self.mask_bits)
 
     @abstractmethod
-    def index_of(self, kept: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+    def index_of(self, array: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
         """Indices of codes that are not zero, and the list that they refer to if it is stored."""
 
     @abstractmethod
@@ -142,18 +142,18 @@ class Sparse(Masked):
         """The scales of least error when each weight is rounded for itself."""
         return self._grid(rows, importance, rows != 0, keeps_sign)
 
-    def _grid(self, rows: np.ndarray, importance: np.ndarray, kept: np.ndarray, keeps_sign: bool) -> Grid:
-        scale = scales.search(rows, importance * kept, self.nearest, self.largest + 0.5)
+    def _grid(self, rows: np.ndarray, importance: np.ndarray, array: np.ndarray, keeps_sign: bool) -> Grid:
+        scale = scales.search(rows, importance * array, self.nearest, self.largest + 0.5)
         lowest = 0.0 if keeps_sign else -np.inf
-        return Grid(scale, 1, lambda ratio, _: self.nearest(np.maximum(ratio, lowest)), kept=kept)
+        return Grid(scale, 1, lambda ratio, _: self.nearest(np.maximum(ratio, lowest)), kept=array)
 
     def levels(self, codes: np.ndarray) -> np.ndarray:  # noqa: ARG002
         """All codes of the grid."""
         return np.asarray([*range(-self.largest, 0), *range(1, self.largest + 1)], np.float32)
 
-    def index_of(self, kept: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+    def index_of(self, array: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
         """Negative codes in the lower half."""
-        return kept.astype(np.int16) + self.largest - (kept > 0), []
+        return array.astype(np.int16) + self.largest - (array > 0), []
 
     def listed(self, nodes: Nodes[V]) -> V:
         """All codes of the grid."""
@@ -214,8 +214,8 @@ class TwoOfFour(Sparse):
     def is_kept(self, nodes: Nodes[V]) -> V:
         """The patterns, one after the other."""
         number = nodes.add("Cast", [nodes.indices(MASK, self.mask_bits)], to=ir.DataType.INT32)
-        found = nodes.add("Gather", [nodes.constant(PATTERNS, np.uint8), number])
-        return nodes.add("Reshape", [found, nodes.constant([-1], np.int64)])
+        result = nodes.add("Gather", [nodes.constant(PATTERNS, np.uint8), number])
+        return nodes.add("Reshape", [result, nodes.constant([-1], np.int64)])
 
 
 class SparseCodebook(Masked):
@@ -244,17 +244,17 @@ class SparseCodebook(Masked):
     def grid(self, rows: np.ndarray, importance: np.ndarray, *, keeps_sign: bool = False) -> Grid:  # noqa: ARG002
         """The levels that fit what is not zero best, and the scales that go with them."""
         kept = rows != 0
-        found, scale = fit(rows, importance * kept, self.bits, 1)
-        return Grid(scale, 1, found.nearest, kept=kept)
+        result, scale = fit(rows, importance * kept, self.bits, 1)
+        return Grid(scale, 1, result.nearest, kept=kept)
 
     def levels(self, codes: np.ndarray) -> np.ndarray:
         """The codes that occur."""
         kept = np.unique(codes[codes != 0]).astype(np.float32)
         return kept if kept.size else np.ones(1, np.float32)
 
-    def index_of(self, kept: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+    def index_of(self, array: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
         """Places in the list of the codes that occur, which always has as many."""
-        index, listed = indices(kept, 1)
+        index, listed = indices(array, 1)
         return index, [np.pad(listed.reshape(-1), (0, 2**self.bits - len(listed)), mode="edge")]
 
     def listed(self, nodes: Nodes[V]) -> V:

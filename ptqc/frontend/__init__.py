@@ -92,8 +92,8 @@ class ModelSource:
         return _called(self.path, self.given)
 
 
-def _called(path: Path, given: str) -> str:
-    return str(path) if given == FILE else f"the {given}"
+def _called(path: Path, text: str) -> str:
+    return str(path) if text == FILE else f"the {text}"
 
 
 def read_model(path: Path | str, *, cast_double: bool = False, given: str = FILE) -> ModelSource:

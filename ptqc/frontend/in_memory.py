@@ -28,8 +28,8 @@ def read_given(model: object, folder: Path, *, cast_double: bool = False) -> Mod
     Size and digest of one in memory are those of its serialized bytes; what it has of external data, or has to have
     because it is too large for one message, counts as for a file. Raises UsageError, or ModelError as `read_model`.
     """
-    path, given = file_of(model, folder)
-    return read_model(path, cast_double=cast_double, given=given)
+    path, result = file_of(model, folder)
+    return read_model(path, cast_double=cast_double, given=result)
 
 
 def file_of(model: object, folder: Path) -> tuple[Path, str]:
@@ -91,13 +91,13 @@ def from_torch(module: Any, example: Any) -> ir.Model:
     torch = _torch()
     if not isinstance(module, torch.nn.Module):
         raise UsageError(f"module is {shown(module)}; give a torch.nn.Module")
-    given = example if isinstance(example, tuple) else (example,)
-    if not given or not all(isinstance(value, torch.Tensor) for value in given):
+    result = example if isinstance(example, tuple) else (example,)
+    if not result or not all(isinstance(value, torch.Tensor) for value in result):
         raise UsageError(f"example is {shown(example)}; give a tensor, or a tuple of tensors as forward takes them")
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
-        return _exported(torch, module, given)
+        return _exported(torch, module, result)
     finally:
         for part, was_training in modes:
             part.training = was_training
@@ -138,8 +138,8 @@ def _export(torch: Any, module: Any, example: tuple[Any, ...], shapes: Any) -> i
     with warnings.catch_warnings(), torch.no_grad(), _silent(LOGGER):
         warnings.simplefilter("ignore")
         program = torch.onnx.export(module, example, dynamo=True, dynamic_shapes=shapes, verbose=False)
-    found: ir.Model = program.model
-    return found
+    export: ir.Model = program.model
+    return export
 
 
 @contextmanager

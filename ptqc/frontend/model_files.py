@@ -142,10 +142,10 @@ class FileStates:
 
 def _state(file: Path) -> State:
     try:
-        found = file.stat()
+        result = file.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return result.st_ino, result.st_mtime_ns, result.st_size
 
 
 NOTHING = FileStates()

@@ -53,11 +53,11 @@ def _written(node: onnx.NodeProto, version: int, kind: int) -> list[onnx.NodePro
     kind: type of the numbers.
     """
     epsilon = next((attribute.f for attribute in node.attribute if attribute.name == "epsilon"), 1e-5)
-    made: list[onnx.NodeProto] = []
+    written: list[onnx.NodeProto] = []
 
     def op(op_type: str, *inputs: str, **attributes: Any) -> str:
-        output = f"{node.output[0]}/{len(made)}"
-        made.append(helper.make_node(op_type, inputs, [output], **attributes))
+        output = f"{node.output[0]}/{len(written)}"
+        written.append(helper.make_node(op_type, inputs, [output], **attributes))
         return output
 
     def constant(number: float) -> str:
@@ -75,9 +75,9 @@ def _written(node: onnx.NodeProto, version: int, kind: int) -> list[onnx.NodePro
     size = op("Sqrt", op("Add", mean(square), constant(epsilon)))
     op("Mul", op("Div", x, size), node.input[1])
     if len(node.input) > 2 and node.input[2]:
-        op("Add", made[-1].output[0], node.input[2])
-    made[-1].output[0] = node.output[0]
-    return made
+        op("Add", written[-1].output[0], node.input[2])
+    written[-1].output[0] = node.output[0]
+    return written
 
 
 # What exporters write beside the network: stack traces and names of modules, in metadata and doc strings.
@@ -318,8 +318,8 @@ def _opset(imports: Iterable[onnx.OperatorSetIdProto]) -> int | None:
 
 def _constants(model: onnx.ModelProto) -> set[str]:
     """Names of constants anywhere in the model."""
-    made = {name for node in every_node(model) if node.op_type == "Constant" for name in node.output}
-    return made.union(*({tensor.name for tensor in graph.initializer} for graph in every_graph(model)))
+    result = {name for node in every_node(model) if node.op_type == "Constant" for name in node.output}
+    return result.union(*({tensor.name for tensor in graph.initializer} for graph in every_graph(model)))
 
 
 def _is_quantized(node: onnx.NodeProto, constants: set[str]) -> bool:

@@ -33,8 +33,8 @@ def check_tensors(model: onnx.ModelProto, path: Path) -> None:
 def external_files(model: onnx.ModelProto, folder: Path) -> dict[str, Path]:
     """Location -> path of every external data file, each file once; not the model's own file."""
     external = (tensor for tensor in _tensors(model) if tensor.data_location == onnx.TensorProto.EXTERNAL)
-    given = {_entries(tensor)["location"] for tensor in external}
-    locations = {str(PurePosixPath(location)) for location in given - {OWN}}
+    result = {_entries(tensor)["location"] for tensor in external}
+    locations = {str(PurePosixPath(location)) for location in result - {OWN}}
     return {location: folder / location for location in locations}
 
 
@@ -65,14 +65,16 @@ def _expected_bytes(tensor: onnx.TensorProto) -> int:
 
 
 def _check_inline(tensor: onnx.TensorProto, size: int) -> None:
-    found = _inline_bytes(tensor)
-    if found is not None and found != size:
-        raise _wrong_size(tensor, size, found)
+    result = _inline_bytes(tensor)
+    if result is not None and result != size:
+        raise _wrong_size(tensor, size, result)
 
 
-def _wrong_size(tensor: onnx.TensorProto, size: int, found: int) -> ModelError:
+def _wrong_size(tensor: onnx.TensorProto, size: int, number: int) -> ModelError:
     dims = list(tensor.dims)
-    return ModelError(f"tensor {tensor.name!r} of dimensions {dims} needs {size} bytes of data, it has {found}: {REDO}")
+    return ModelError(
+        f"tensor {tensor.name!r} of dimensions {dims} needs {size} bytes of data, it has {number}: {REDO}"
+    )
 
 
 def _inline_bytes(tensor: onnx.TensorProto) -> int | None:
@@ -239,9 +241,9 @@ def _check_outputs(names: Iterable[str], scopes: list[Names]) -> None:
 
 
 def _check_made(graph: onnx.GraphProto) -> None:
-    made = {name for node in graph.node for name in node.output}
+    result = {name for node in graph.node for name in node.output}
     for value in graph.output:
-        if value.name not in made:
+        if value.name not in result:
             raise ModelError(
                 f"output {value.name!r} is an input or a constant: leave it out, or put an Identity before it"
             )

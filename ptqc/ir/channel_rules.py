@@ -33,11 +33,11 @@ def elementwise(walk: TieWalk, node: ir.Node) -> Found:
             continue
         if own is None:
             own = of_constant(walk, value)
-        found = own.reshape(aligned(own.shape, len(shape)))
-        target = np.broadcast_shapes(found.shape, (1,) * len(shape) if made is None else made.shape)
-        found = walk.spread(found, target)
-        made = found if made is None else walk.spread(made, target)
-        walk.sets.join(made, found)
+        result = own.reshape(aligned(own.shape, len(shape)))
+        target = np.broadcast_shapes(result.shape, (1,) * len(shape) if made is None else made.shape)
+        result = walk.spread(result, target)
+        made = result if made is None else walk.spread(made, target)
+        walk.sets.join(made, result)
     assert made is not None
     for value, size, is_wide in zip(given, sizes, wide, strict=True):
         if not is_wide:  # one number for several places: it and they stay where it differs
@@ -63,14 +63,14 @@ def of_planes(walk: TieWalk, node: ir.Node) -> Found:
 
 def convolved(walk: TieWalk, node: ir.Node) -> Found:
     """A convolution: channels of the input within their groups, and those of the output."""
-    found = _of_convolution(walk, node)
-    return None if found is None else (_depthwise if found.is_depthwise else _in_groups)(walk, node, found)
+    result = _of_convolution(walk, node)
+    return None if result is None else (_depthwise if result.is_depthwise else _in_groups)(walk, node, result)
 
 
 def within_groups(walk: TieWalk, node: ir.Node) -> Found:
     """A convolution whose outputs are independent of its inputs."""
-    found = _of_convolution(walk, node)
-    return None if found is None else _in_groups(walk, node, found)
+    result = _of_convolution(walk, node)
+    return None if result is None else _in_groups(walk, node, result)
 
 
 @dataclass(frozen=True)
@@ -103,21 +103,21 @@ def _of_convolution(walk: TieWalk, node: ir.Node) -> _Convolution | None:
 
 def _depthwise(walk: TieWalk, node: ir.Node, found: _Convolution) -> Found:
     """Channels of the output are those of the input, or several for each."""
-    given = np.repeat(found.read, found.outputs // found.groups)
-    walk.sets.trace_taken(given, found.read, found.group_of_output)
-    walk.take(required(node.inputs[1]), Role((found.outputs, -1), (Factor((0,), given),)))
-    take_vector(walk, input_of(node, 2), given)
-    return [placed(given, 1, found.rank)]
+    result = np.repeat(found.read, found.outputs // found.groups)
+    walk.sets.trace_taken(result, found.read, found.group_of_output)
+    walk.take(required(node.inputs[1]), Role((found.outputs, -1), (Factor((0,), result),)))
+    take_vector(walk, input_of(node, 2), result)
+    return [placed(result, 1, found.rank)]
 
 
 def _in_groups(walk: TieWalk, node: ir.Node, found: _Convolution) -> Found:
-    given = walk.sets.fresh(found.outputs)
-    walk.sets.trace(given, found.group_of_output)
+    result = walk.sets.fresh(found.outputs)
+    walk.sets.trace(result, found.group_of_output)
     walk.sets.trace(found.read, np.repeat(np.arange(found.groups), found.inputs))
     view = found.groups, found.outputs // found.groups, found.inputs, -1
-    walk.take(required(node.inputs[1]), Role(view, (Factor((0, 1), given), Factor((0, 2), found.read, -1))))
-    take_vector(walk, input_of(node, 2), given)
-    return [placed(given, 1, found.rank)]
+    walk.take(required(node.inputs[1]), Role(view, (Factor((0, 1), result), Factor((0, 2), found.read, -1))))
+    take_vector(walk, input_of(node, 2), result)
+    return [placed(result, 1, found.rank)]
 
 
 def product(walk: TieWalk, node: ir.Node) -> Found:
@@ -140,11 +140,11 @@ def by_matrix(walk: TieWalk, node: ir.Node) -> Found:
     if weight is None or weight.ndim != 2 or read is None:
         return None
     rows, columns = (1, 0) if integer(node, "transB", 0) else (0, 1)
-    given = walk.sets.fresh(weight.shape[columns])
-    factors = Factor((rows,), read, -1), Factor((columns,), given)
+    result = walk.sets.fresh(weight.shape[columns])
+    factors = Factor((rows,), read, -1), Factor((columns,), result)
     walk.take(required(node.inputs[1]), Role(weight.shape, factors))
-    take_vector(walk, input_of(node, 2), given)
-    return [placed(given, -1, len(walk.shape(node.outputs[0])))]
+    take_vector(walk, input_of(node, 2), result)
+    return [placed(result, -1, len(walk.shape(node.outputs[0])))]
 
 
 def _of_two(walk: TieWalk, node: ir.Node) -> Found:
@@ -206,11 +206,11 @@ def reduced(walk: TieWalk, node: ir.Node) -> Found:
         return None
     over = {axis % numbers.ndim for axis in axes} or set(range(numbers.ndim))
     rest = [axis for axis in range(numbers.ndim) if axis not in over]
-    made = numbers
+    result = numbers
     if any(numbers.shape[axis] > 1 for axis in over):
         walk.trace_axes(numbers, rest)
-        made = np.zeros((1,) * numbers.ndim, np.int64)
-    return [made if integer(node, "keepdims", 1) else made.reshape([made.shape[axis] for axis in rest])]
+        result = np.zeros((1,) * numbers.ndim, np.int64)
+    return [result if integer(node, "keepdims", 1) else result.reshape([result.shape[axis] for axis in rest])]
 
 
 def shared_out(walk: TieWalk, node: ir.Node) -> Found:

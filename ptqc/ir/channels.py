@@ -68,10 +68,10 @@ class ChannelSets:
 
     def roots(self, numbers: np.ndarray) -> np.ndarray:
         """The least number of the set of each."""
-        found = self._parent[numbers]
-        while not np.array_equal(higher := self._parent[found], found):
-            found = higher
-        return np.asarray(found)
+        result = self._parent[numbers]
+        while not np.array_equal(higher := self._parent[result], result):
+            result = higher
+        return np.asarray(result)
 
     def trace(self, numbers: np.ndarray, values: np.ndarray) -> None:
         """Numbers with different values cannot change places, nor those with unlike many."""
@@ -88,8 +88,8 @@ class ChannelSets:
         for place, trace in enumerate(self._traces):
             _mark(marks, place, sets[trace.numbers], _values(trace, sets))
         known: dict[tuple[int, ...], int] = {}
-        found = [known.setdefault(tuple(mark), len(known)) for mark in marks]
-        return sets, np.where(least == FIXED, -1, found)
+        result = [known.setdefault(tuple(mark), len(known)) for mark in marks]
+        return sets, np.where(least == FIXED, -1, result)
 
     def _root(self, number: int) -> int:
         while (higher := int(self._parent[number])) != number:
@@ -107,8 +107,8 @@ def _mark(marks: list[list[int]], place: int, sets: np.ndarray, values: np.ndarr
     if not len(sets):  # np.split would give one part
         return
     order = np.argsort(sets, kind="stable")
-    found, starts = np.unique(sets[order], return_index=True)
-    for number, part in zip(found.tolist(), np.split(values[order].astype(np.int64), starts[1:]), strict=True):
+    result, starts = np.unique(sets[order], return_index=True)
+    for number, part in zip(result.tolist(), np.split(values[order].astype(np.int64), starts[1:]), strict=True):
         marks[number] += (place, hash(part.tobytes()))
 
 
@@ -116,9 +116,9 @@ def turns(sets: np.ndarray) -> np.ndarray:
     """Of each place, how many earlier ones are of the same set."""
     order = np.argsort(sets, kind="stable")
     _, starts, counts = np.unique(sets[order], return_index=True, return_counts=True)
-    found = np.empty(len(sets), np.int64)
-    found[order] = np.arange(len(sets)) - np.repeat(starts, counts)
-    return found
+    result = np.empty(len(sets), np.int64)
+    result[order] = np.arange(len(sets)) - np.repeat(starts, counts)
+    return result
 
 
 def moved(sets: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -267,28 +267,28 @@ class TieWalk:
 
     def taken(self, source: np.ndarray, places: np.ndarray) -> np.ndarray:
         """Numbers of an output that has the places of its input, counted in the flat order of `source`, elsewhere."""
-        found = np.asarray(source.ravel()[places])
-        self.sets.trace_taken(found, source, places)
-        return self.narrowed(found)
+        result = np.asarray(source.ravel()[places])
+        self.sets.trace_taken(result, source, places)
+        return self.narrowed(result)
 
     def spread(self, source: np.ndarray, shape: Sequence[int]) -> np.ndarray:
         """Numbers with others along axes of size 1, each for itself, before something else is done to them."""
         if source.shape == tuple(shape):
             return source
         places = np.broadcast_to(np.arange(source.size).reshape(source.shape), shape)
-        found = np.asarray(source.ravel()[places])
-        self.sets.trace_taken(found, source, places)
-        return found
+        spread = np.asarray(source.ravel()[places])
+        self.sets.trace_taken(spread, source, places)
+        return spread
 
     def narrowed(self, numbers: np.ndarray) -> np.ndarray:
         """The same with size 1 along axes that nothing is moved along."""
-        numbers, found = self.sets.roots(numbers), self.sets.roots(numbers)
-        for axis in range(found.ndim):
-            if (found == found.take([0], axis)).all():
-                found = found.take([0], axis)
-        if found.shape != numbers.shape:
-            self.spread(found, numbers.shape)
-        return found
+        numbers, result = self.sets.roots(numbers), self.sets.roots(numbers)
+        for axis in range(result.ndim):
+            if (result == result.take([0], axis)).all():
+                result = result.take([0], axis)
+        if result.shape != numbers.shape:
+            self.spread(result, numbers.shape)
+        return result
 
     def trace_axes(self, numbers: np.ndarray, axes: Sequence[int]) -> None:
         """Numbers cannot change places along these axes."""
@@ -373,9 +373,9 @@ def transposed(walk: TieWalk, node: ir.Node) -> Found:
 
 def sliced(walk: TieWalk, node: ir.Node) -> Found:
     """Parts along some axes."""
-    numbers, given = walk.numbers(node.inputs[0]), [constant(value) for value in node.inputs[1:]]
+    numbers, result = walk.numbers(node.inputs[0]), [constant(value) for value in node.inputs[1:]]
     shape = walk.shape(node.inputs[0])
-    starts, ends, axes, steps = [None if x is None else x.tolist() for x in [*given, None, None][:4]]
+    starts, ends, axes, steps = [None if x is None else x.tolist() for x in [*result, None, None][:4]]
     if axes is None and input_of(node, 3) is None and starts is not None:
         axes = list(range(len(starts)))
     if axes is None:
@@ -425,9 +425,9 @@ def _looked_up(walk: TieWalk, node: ir.Node, table: ir.Value, axis: int) -> Foun
     if axis != 0 or len(shape) != 2:
         return None
     walk.keep(node.inputs[1])
-    given = walk.sets.fresh(shape[1])
-    walk.take(table, Role(shape, (Factor((1,), given),)))
-    return [given.reshape((*(1,) * len(walk.shape(node.inputs[1])), -1))]
+    result = walk.sets.fresh(shape[1])
+    walk.take(table, Role(shape, (Factor((1,), result),)))
+    return [result.reshape((*(1,) * len(walk.shape(node.inputs[1])), -1))]
 
 
 def joined(walk: TieWalk, node: ir.Node) -> Found:
@@ -446,18 +446,18 @@ def joined(walk: TieWalk, node: ir.Node) -> Found:
         for other in spread[1:]:
             walk.sets.join(spread[0], other)
         return [walk.narrowed(spread[0])]
-    made = np.concatenate(spread, axis)
-    _trace_parts(walk, made, spread, axis)
-    return [walk.narrowed(made)]
+    result = np.concatenate(spread, axis)
+    _trace_parts(walk, result, spread, axis)
+    return [walk.narrowed(result)]
 
 
-def _trace_parts(walk: TieWalk, made: np.ndarray, parts: Sequence[np.ndarray], axis: int) -> None:
+def _trace_parts(walk: TieWalk, array: np.ndarray, parts: Sequence[np.ndarray], axis: int) -> None:
     """Which place of which part each is."""
     source = np.concatenate([part.ravel() for part in parts])
     starts = np.cumsum([0, *(part.size for part in parts)])
     places = [start + _places(part) for start, part in zip(starts, parts, strict=False)]
-    walk.sets.trace(made, np.concatenate([np.full(x.shape, i) for i, x in enumerate(parts)], axis))
-    walk.sets.trace_taken(made, source, np.concatenate(places, axis))
+    walk.sets.trace(array, np.concatenate([np.full(x.shape, i) for i, x in enumerate(parts)], axis))
+    walk.sets.trace_taken(array, source, np.concatenate(places, axis))
 
 
 def expanded(walk: TieWalk, node: ir.Node) -> Found:

@@ -195,11 +195,11 @@ def _delimited(number: int, value: bytes) -> bytes:
 
 
 def _written(number: int) -> bytes:
-    found = bytearray()
+    result = bytearray()
     while number > 127:
-        found.append(number & 127 | 128)
+        result.append(number & 127 | 128)
         number >>= 7
-    return bytes([*found, number])
+    return bytes([*result, number])
 
 
 # Models of more bytes are not in memory as a whole. Sessions of these do not have their weights rearranged, which would
@@ -373,12 +373,12 @@ class SpilledTensors:
         if array.nbytes < SMALL or array.dtype.hasobject:
             return tensor(name, array)
         number = helper.np_dtype_to_tensor_dtype(array.dtype)
-        made = onnx.TensorProto(name=name, data_type=number, dims=list(array.shape))
+        result = onnx.TensorProto(name=name, data_type=number, dims=list(array.shape))
         path = self._file()
         with path.open("ab") as file:
             start, length = self._place(np.ascontiguousarray(array), file)
-        refer(made, path.relative_to(ROOT).as_posix(), start, length)
-        return made
+        refer(result, path.relative_to(ROOT).as_posix(), start, length)
+        return result
 
     def _file(self) -> Path:
         if self._scratch is None:
@@ -402,10 +402,16 @@ def tensor(name: str, array: np.ndarray) -> onnx.TensorProto:
     return numpy_helper.from_array(np.asarray(array, order="C"), name)
 
 
-def content(made: onnx.TensorProto) -> Hashable:
+def content(tensor_proto: onnx.TensorProto) -> Hashable:
     """The same for initializers of equal type, shape and values, of one maker."""
-    place = tuple(entry.value for entry in made.external_data) if refers(made) else ()
-    return made.data_type, tuple(made.dims), made.raw_data, tuple(made.string_data), place
+    place = tuple(entry.value for entry in tensor_proto.external_data) if refers(tensor_proto) else ()
+    return (
+        tensor_proto.data_type,
+        tuple(tensor_proto.dims),
+        tensor_proto.raw_data,
+        tuple(tensor_proto.string_data),
+        place,
+    )
 
 
 # A model in a file, or where that would be too large for one message, in a file and one of its tensors beside it.
@@ -503,17 +509,17 @@ def _placed(model: onnx.ModelProto) -> Iterator[tuple[str, tuple[int, int]]]:
 def _referring(model: onnx.ModelProto, path: Path) -> onnx.ModelProto:
     """The model with references in the place of large tensors."""
     places = _places(model)
-    made = onnx.ModelProto()
-    _copy_others(made, model, "graph")
-    _copy_others(made.graph, model.graph, "initializer")
+    referring = onnx.ModelProto()
+    _copy_others(referring, model, "graph")
+    _copy_others(referring.graph, model.graph, "initializer")
     for tensor in model.graph.initializer:
         if tensor.name not in places:
-            made.graph.initializer.append(tensor)
+            referring.graph.initializer.append(tensor)
             continue
         start, end = places[tensor.name]
-        reference = made.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+        reference = referring.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
         refer(reference, path.with_suffix(SUFFIX).name, start, end - start)
-    return made
+    return referring
 
 
 def _copy_others(made: onnx.ModelProto | onnx.GraphProto, given: onnx.ModelProto | onnx.GraphProto, but: str) -> None:

@@ -211,9 +211,9 @@ def draws(layers: Sequence[Layer]) -> dict[str, int]:
 def find_layers(model: ir.Model) -> list[Layer]:
     """The layers of the main graph in execution order."""
     rooted = _rooted(model.graph)
-    found = [layer for node in model.graph if (layer := _as_layer(node, rooted)) is not None]
-    shared = Counter(layer.weight for layer in found)
-    return [replace(layer, keeps_bias=_keeps_bias(layer, shared[layer.weight])) for layer in found]
+    result = [layer for node in model.graph if (layer := _as_layer(node, rooted)) is not None]
+    shared = Counter(layer.weight for layer in result)
+    return [replace(layer, keeps_bias=_keeps_bias(layer, shared[layer.weight])) for layer in result]
 
 
 def _keeps_bias(layer: Layer, sharing: int) -> bool:
@@ -226,25 +226,25 @@ def find_inner_layers(model: ir.Model) -> dict[ir.Node, Layer]:
 
     Names of outputs and inputs are followed by the number of the subgraph: two branches of an If may use one twice.
     """
-    found = {}
+    inner_layers = {}
     for number, graph in enumerate(model.graph.subgraphs()):
         rooted = _rooted(graph)
         for node in graph:
             layer = _as_layer(node, rooted)
             if layer is not None and layer.weight in model.graph.initializers:
                 name, read = (f"{value} in graph {number}" for value in (layer.name, layer.input))
-                found[node] = replace(layer, name=name, input=read)
-    return found
+                inner_layers[node] = replace(layer, name=name, input=read)
+    return inner_layers
 
 
 def _rooted(graph: ir.Graph) -> set[str]:
     """All that logarithms and roots are made of since the last layers."""
-    found = set[str]()
+    result = set[str]()
     for node in reversed(graph):
-        is_inside = any(output.name in found for output in node.outputs) and node.op_type not in LAYERS
+        is_inside = any(output.name in result for output in node.outputs) and node.op_type not in LAYERS
         if node.op_type in NOT_NEGATIVE or is_inside:
-            found.update(str(value.name) for value in node.inputs if value is not None)
-    return found
+            result.update(str(value.name) for value in node.inputs if value is not None)
+    return result
 
 
 def why_not_a_layer(node: ir.Node) -> str:
@@ -346,9 +346,9 @@ def _tables(model: ir.Model, weights: Sequence[Weight]) -> Iterator[str | None]:
     """For each weight of layers the table with its numbers, if there is one that only rows are picked of."""
     left = {name: value for name, value in model.graph.initializers.items() if rank(value) == MATRIX and pickers(value)}
     for weight in weights:
-        found = next((name for name, value in left.items() if _is_table_of(model, weight, value)), None)
-        left.pop(found or "", None)
-        yield found
+        result = next((name for name, value in left.items() if _is_table_of(model, weight, value)), None)
+        left.pop(result or "", None)
+        yield result
 
 
 def _is_table_of(model: ir.Model, weight: Weight, table: ir.Value) -> bool:

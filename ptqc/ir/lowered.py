@@ -47,5 +47,5 @@ class Lowered:
 
 def own_name(value: str, mark: str) -> str:
     """The model's name of a value of a lowered graph."""
-    name, found, part = value.rpartition(mark)
-    return name if found and part in PARTS else value
+    name, result, part = value.rpartition(mark)
+    return name if result and part in PARTS else value

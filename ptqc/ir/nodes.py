@@ -187,22 +187,22 @@ def insert_before(
     name: str | None = None,
 ) -> ir.Value:
     """Put a new node in front of another one; returns its output, which takes the given name."""
-    made = ir.node(op_type, inputs, attributes=attributes or {})  # type: ignore[arg-type]
+    result = ir.node(op_type, inputs, attributes=attributes or {})  # type: ignore[arg-type]
     assert node.graph is not None
-    node.graph.insert_before(node, made)
+    node.graph.insert_before(node, result)
     if name is not None:
-        made.outputs[0].name = name
-    return made.outputs[0]
+        result.outputs[0].name = name
+    return result.outputs[0]
 
 
 def replace_node(
     node: ir.Node, op_type: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, object] | None = None
 ) -> ir.Node:
     """Put another node in the place of one with a single output; the output keeps its name, type and shape."""
-    made = ir.node(op_type, inputs, attributes=attributes or {})  # type: ignore[arg-type]
+    result = ir.node(op_type, inputs, attributes=attributes or {})  # type: ignore[arg-type]
     assert node.graph is not None
-    ir.convenience.replace_nodes_and_values(node.graph, node, [node], [made], node.outputs[:1], made.outputs)
-    return made
+    ir.convenience.replace_nodes_and_values(node.graph, node, [node], [result], node.outputs[:1], result.outputs)
+    return result
 
 
 def take_over(old: ir.Value, new: ir.Value) -> bool:
@@ -283,9 +283,9 @@ def _infer_with_sequences(model: ir.Model) -> None:
     for value in inner:
         value.shape = None
     inferred = onnx.shape_inference.infer_shapes(ir.to_proto(model), data_prop=False)
-    found = {info.name: info.type for info in inferred.graph.value_info}
+    result = {info.name: info.type for info in inferred.graph.value_info}
     for value in inner:
-        if (kind := found.get(value.name)) is not None:
+        if (kind := result.get(value.name)) is not None:
             value.type = ir.serde.deserialize_type_proto_for_type(kind)
             if kind.HasField("tensor_type"):
                 value.shape = ir.serde.deserialize_type_proto_for_shape(kind)

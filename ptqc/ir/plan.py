@@ -36,8 +36,8 @@ class Plan:
     @cached_property
     def params(self) -> Mapping[str, QuantParams]:
         """Tensor -> parameters, for those that are codes; tensors of one site share one object."""
-        found = coded(self.activations)
-        return {tensor: found[site.name] for site in self.sites if site.name in found for tensor in site.tensors}
+        result = coded(self.activations)
+        return {tensor: result[site.name] for site in self.sites if site.name in result for tensor in site.tensors}
 
     @cached_property
     def rounded(self) -> Mapping[str, ActivationParams]:
@@ -52,8 +52,8 @@ class Plan:
     @property
     def cast_sites(self) -> dict[str, FloatActivation]:
         """The same of whole sites, by name, in order of appearance."""
-        found = rounded_to(self.activations)
-        return {site.name: found[site.name] for site in self.sites if site.name in found}
+        result = rounded_to(self.activations)
+        return {site.name: result[site.name] for site in self.sites if site.name in result}
 
     @cached_property
     def integer(self) -> Mapping[str, QuantizableOp]:
@@ -135,9 +135,9 @@ class Plan:
         return cls(roles.layers, roles.weights, roles.kernels, roles.sites, activations, formats)
 
 
-def _same(what: str, known: set[str], given: Mapping[str, object], *, subset: bool) -> None:
-    unknown = sorted(set(given) - known)
-    missing = [] if subset else sorted(known - set(given))
+def _same(what: str, known: set[str], values: Mapping[str, object], *, subset: bool) -> None:
+    unknown = sorted(set(values) - known)
+    missing = [] if subset else sorted(known - set(values))
     if unknown or missing:
         raise UsageError(f"the plan is for another model: unknown {what}s {unknown[:5]}, missing {what}s {missing[:5]}")
 

@@ -82,8 +82,8 @@ def _let_read(graph: onnx.GraphProto, name: str, types: Mapping[str, onnx.TypePr
 
 
 def _names(graph: onnx.GraphProto) -> set[str]:
-    made = {name for node in graph.node for name in (*node.input, *node.output)}
-    return made | {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    result = {name for node in graph.node for name in (*node.input, *node.output)}
+    return result | {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
 
 
 def _unused(name: str, taken: set[str]) -> str:
@@ -126,8 +126,8 @@ def _rounded_sizes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
 
 def _sizes_of(node: onnx.NodeProto) -> tuple[int, ...]:
     """Inputs, by place, that say what shape the output has."""
-    found = OPERATORS.get(node.op_type) if node.domain in ONNX_DOMAINS else None
-    return () if found is None else found.parameters
+    result = OPERATORS.get(node.op_type) if node.domain in ONNX_DOMAINS else None
+    return () if result is None else result.parameters
 
 
 def _rounds(node: onnx.NodeProto) -> bool:

@@ -16,12 +16,16 @@ def steps(lowered: Lowered) -> Iterator[LoweredStep]:
     """The kernels that read codes and have a reference, in execution order."""
     tensors = {codes: tensor for tensor, codes in lowered.codes.items()}
     for node in lowered.model.graph:
-        found = known(node)
-        if found is None or found.reference is None or (Trait.LAYER in found.traits and not has_codes(node, lowered)):
+        result = known(node)
+        if (
+            result is None
+            or result.reference is None
+            or (Trait.LAYER in result.traits and not has_codes(node, lowered))
+        ):
             continue
         inputs = [codes_of(value) for value in data_inputs(node)]
         output = _quantized(node)
-        if output is None and Trait.FLOAT_OUTPUT in found.traits:
+        if output is None and Trait.FLOAT_OUTPUT in result.traits:
             output = str(node.outputs[0].name)
         if output is not None and all(name is not None for name in inputs):
             yield LoweredStep(node, tuple(str(name) for name in inputs), output, tensors.get(output, output))
@@ -32,8 +36,8 @@ def bounds(step: LoweredStep, values: Values) -> tuple[np.ndarray, np.ndarray]:
     operator = known(step.node)
     assert operator is not None
     assert operator.reference is not None
-    found = operator.reference(step, [values[name] for name in step.inputs])
-    return found if isinstance(found, tuple) else (found, found)
+    result = operator.reference(step, [values[name] for name in step.inputs])
+    return result if isinstance(result, tuple) else (result, result)
 
 
 def has_codes(layer: ir.Node, lowered: Lowered) -> bool:

@@ -59,8 +59,8 @@ def _summed_axes(node: ir.Node, rank: int) -> set[int]:
     """Axes that a node takes a mean or a sum along."""
     if node.domain or not node.op_type.startswith(("ReduceMean", "ReduceSum")):
         return set()
-    given = constant(input_of(node, 1))
-    axes = integers(node, "axes", []) if given is None else given.tolist()
+    result = constant(input_of(node, 1))
+    axes = integers(node, "axes", []) if result is None else result.tolist()
     return {axis % rank for axis in axes}
 
 

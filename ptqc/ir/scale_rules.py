@@ -27,14 +27,14 @@ Found = Sequence[np.ndarray] | None
 
 def summed(walk: TieWalk, node: ir.Node) -> Found:
     """What is added has one factor."""
-    rank, made = len(walk.shape(node.outputs[0])), None
+    rank, result = len(walk.shape(node.outputs[0])), None
     for value in map(required, node.inputs):
         own = of_constant(walk, value) if is_constant(value) else walk.numbers(value)
         own = own.reshape(aligned(own.shape, rank))
-        target = own.shape if made is None else np.broadcast_shapes(own.shape, made.shape)
-        own, made = (walk.spread(x, target) for x in (own, own if made is None else made))
-        walk.sets.join(own, made)
-    return None if made is None else [walk.narrowed(made)]
+        target = own.shape if result is None else np.broadcast_shapes(own.shape, result.shape)
+        own, result = (walk.spread(x, target) for x in (own, own if result is None else result))
+        walk.sets.join(own, result)
+    return None if result is None else [walk.narrowed(result)]
 
 
 def multiplied(walk: TieWalk, node: ir.Node) -> Found:
@@ -57,9 +57,9 @@ def _by_constant(walk: TieWalk, node: ir.Node, value: ir.Value, factor: ir.Value
         return [numbers]
     if len(wide) != 1 or walk.shape(value) != shape or (read := along(numbers, wide[0], shape[wide[0]])) is None:
         return None
-    given = walk.sets.fresh(shape[wide[0]])
-    walk.take(factor, Role((-1,), (Factor((0,), given), Factor((0,), read, -1))))
-    return [placed(given, wide[0], len(shape))]
+    result = walk.sets.fresh(shape[wide[0]])
+    walk.take(factor, Role((-1,), (Factor((0,), result), Factor((0,), read, -1))))
+    return [placed(result, wide[0], len(shape))]
 
 
 def divided(walk: TieWalk, node: ir.Node) -> Found:
@@ -92,10 +92,10 @@ def normalized(walk: TieWalk, node: ir.Node) -> Found:
     if not all(map(is_constant, constants)):
         return None
     walk.keep(node.inputs[0])
-    given = walk.sets.fresh(shape[-1])
+    result = walk.sets.fresh(shape[-1])
     for value in constants:
-        take_vector(walk, value, given)
-    return [placed(given, -1, len(shape))]
+        take_vector(walk, value, result)
+    return [placed(result, -1, len(shape))]
 
 
 def reduced_otherwise(walk: TieWalk, node: ir.Node) -> Found:

@@ -110,9 +110,9 @@ def find_sites(model: ir.Model, kernels: Sequence[QuantizableOp]) -> list[ScaleG
 
 def _in_float(model: ir.Model) -> set[str]:
     """Caches, what nodes make that compute in float, and what calibration has not shown."""
-    found = {str(value.name) for cache in find_caches(model) for value in (cache.past, cache.present)}
+    result = {str(value.name) for cache in find_caches(model) for value in (cache.past, cache.present)}
     marked = (node for node in model.graph if not node.metadata_props.keys().isdisjoint((IN_FLOAT, UNSEEN)))
-    return found | {str(value.name) for node in marked for value in node.outputs}
+    return result | {str(value.name) for node in marked for value in node.outputs}
 
 
 def _absorbed_by_kernel(node: ir.Node, kernels: Sequence[QuantizableOp]) -> ir.Node | None:

@@ -38,27 +38,27 @@ def labels(graph: onnx.GraphProto) -> dict[str, Labels]:
 def _labels(node: onnx.NodeProto) -> Labels:
     values = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
     try:
-        found: Labels = list(values.get(INTEGERS, ())) or [label.decode() for label in values.get(STRINGS, ())]
+        result: Labels = list(values.get(INTEGERS, ())) or [label.decode() for label in values.get(STRINGS, ())]
     except UnicodeDecodeError as error:
         raise ModelError(f"the ZipMap that gives {node.output[0]!r} has labels that are no text: {error}") from error
-    if not found:
+    if not result:
         raise ModelError(f"the ZipMap that gives {node.output[0]!r} has no class labels; export the model again")
-    return found
+    return result
 
 
 def take_off(graph: onnx.GraphProto) -> dict[str, Labels]:
     """Let the outputs that are maps be the tensors of scores; what `labels` says."""
-    found = labels(graph)
+    result = labels(graph)
     known = (value for value in (*graph.value_info, *graph.input, *graph.output))
     types = {value.name: value.type for value in known if value.type.tensor_type.HasField("shape")}
     outputs = {value.name: value for value in graph.output}
     for node in graph.node:
-        if node.output and node.output[0] in found:
+        if node.output and node.output[0] in result:
             name = node.output[0]
-            scores = helper.make_tensor_type_proto(TensorProto.FLOAT, [None, len(found[name])])
+            scores = helper.make_tensor_type_proto(TensorProto.FLOAT, [None, len(result[name])])
             outputs[name].type.CopyFrom(types.get(node.input[0], scores))
             node.CopyFrom(helper.make_node("Identity", node.input, [name]))
-    return found
+    return result
 
 
 def as_tensors(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -76,35 +76,35 @@ def load(path: Path) -> ir.Model:
     return ir.from_proto(as_tensors(onnx.load(path, load_external_data=False)))
 
 
-def remember(model: ir.Model, found: Maps) -> None:
+def remember(model: ir.Model, maps: Maps) -> None:
     """Keep what was taken off with the model."""
-    if found:
-        model.graph.metadata_props[KEY] = json.dumps(found)
+    if maps:
+        model.graph.metadata_props[KEY] = json.dumps(maps)
 
 
 def remembered(model: ir.Model) -> dict[str, Labels]:
     """What was taken off, by output; empty for a model without maps."""
-    found: dict[str, Labels] = json.loads(model.graph.metadata_props.get(KEY, "{}"))
-    return found
+    result: dict[str, Labels] = json.loads(model.graph.metadata_props.get(KEY, "{}"))
+    return result
 
 
 def put_back(
-    graph: onnx.GraphProto, outputs: Iterable[onnx.ValueInfoProto], found: Maps, names: Mapping[str, str]
+    graph: onnx.GraphProto, outputs: Iterable[onnx.ValueInfoProto], maps: Maps, names: Mapping[str, str]
 ) -> None:
     """Let a graph give these outputs, as maps where they were such. names: of the tensors of scores, by output."""
     del graph.output[:]
-    graph.output.extend(as_given(value, found) for value in outputs)
-    for name, classes in found.items():
+    graph.output.extend(as_given(value, maps) for value in outputs)
+    for name, classes in maps.items():
         node = helper.make_node(OPERATOR, [names[name]], [name], domain=DOMAIN)
         node.attribute.append(helper.make_attribute(_kind(classes), classes))
         graph.node.append(node)
 
 
-def as_given(value: onnx.ValueInfoProto, found: Maps) -> onnx.ValueInfoProto:
+def as_given(value: onnx.ValueInfoProto, maps: Maps) -> onnx.ValueInfoProto:
     """An output as the file has it."""
-    if value.name not in found:
+    if value.name not in maps:
         return value
-    key = TensorProto.INT64 if _kind(found[value.name]) == INTEGERS else TensorProto.STRING
+    key = TensorProto.INT64 if _kind(maps[value.name]) == INTEGERS else TensorProto.STRING
     one = helper.make_map_type_proto(key, helper.make_tensor_type_proto(TensorProto.FLOAT, None))
     return helper.make_value_info(value.name, helper.make_sequence_type_proto(one))
 

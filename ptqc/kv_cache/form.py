@@ -132,10 +132,10 @@ Values = Mapping[str, np.ndarray]
 
 def packed_feeds(feeds: Values, forms: Mapping[str, CacheForm]) -> dict[str, np.ndarray]:
     """Feeds of the model as it was, as its packed form takes them. forms: by the name of the cache."""
-    found = dict[str, np.ndarray]()
+    result = dict[str, np.ndarray]()
     for name, array in feeds.items():
-        found.update(packed_arrays(name, array, forms[name]) if name in forms else {name: array})
-    return found
+        result.update(packed_arrays(name, array, forms[name]) if name in forms else {name: array})
+    return result
 
 
 def unpacked_feeds(feeds: Values, forms: Mapping[str, CacheForm]) -> dict[str, np.ndarray]:

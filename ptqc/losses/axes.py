@@ -17,14 +17,14 @@ RARE = 0.05
 DEAD = 1e-12
 
 
-def channel_axis(found: Trace | None, declared: Sequence[int | str | None], values: Arrays) -> int | None:
+def channel_axis(trace: Trace | None, declared: Sequence[int | str | None], values: Arrays) -> int | None:
     """The axis that the graph says, unless its size varies between samples; else the one that the data says.
 
     None: there is none. declared: sizes of the axes, symbolic ones as text or None.
     """
     rank = values[0].ndim
-    if found is not None and (found.axis is None or not sizes_vary(values, found.axis)):
-        return found.axis
+    if trace is not None and (trace.axis is None or not sizes_vary(values, trace.axis)):
+        return trace.axis
     likely = [axis for axis in range(1, rank) if not sizes_vary(values, axis)]
     fixed = [axis for axis in likely if axis < len(declared) and isinstance(declared[axis], int)]
     return _by_data(fixed or likely, values)
@@ -39,9 +39,9 @@ def _by_data(axes: Sequence[int], values: Arrays) -> int | None:
     """Of these axes, the one whose slices differ most from each other; the usual one unless another is far better."""
     if len(axes) < 2:
         return axes[0] if axes else None
-    told = {axis: _difference(values, axis) for axis in axes}
-    best, usual = max(told, key=lambda axis: told[axis]), usual_axis(values[0].ndim)
-    return usual if usual in told and told[best] < max(CLEARLY * told[usual], WELL) else best
+    result = {axis: _difference(values, axis) for axis in axes}
+    best, usual = max(result, key=lambda axis: result[axis]), usual_axis(values[0].ndim)
+    return usual if usual in result and result[best] < max(CLEARLY * result[usual], WELL) else best
 
 
 def _difference(values: Arrays, axis: int) -> float:
@@ -52,7 +52,7 @@ def _difference(values: Arrays, axis: int) -> float:
     return float(max(between, 0.0) / max(within, DEAD))
 
 
-def groups(found: Trace | None, axis: int | None, values: Arrays) -> tuple[Group, ...]:
+def groups(trace: Trace | None, axis: int | None, values: Arrays) -> tuple[Group, ...]:
     """Neighbouring channels that are scores, or are not, by the graph; else of one scale, by the data."""
     if axis is None or sizes_vary(values, axis):
         return ()
@@ -61,8 +61,8 @@ def groups(found: Trace | None, axis: int | None, values: Arrays) -> tuple[Group
     lows = np.min([value.min(axis=others) for value in values], axis=0)
     highs = np.max([value.max(axis=others) for value in values], axis=0)
     within = (lows >= 0) & (highs <= 1)
-    if found is not None and found.axis == axis and found.scores.any():
-        return _runs(found.scores & within, found.source)
+    if trace is not None and trace.axis == axis and trace.scores.any():
+        return _runs(trace.scores & within, trace.source)
     scale = np.sqrt(np.mean([np.square(value, dtype=np.float64).mean(others) for value in values], axis=0))
     several = _of_one_scale(scale)
     if len(several) < 2:

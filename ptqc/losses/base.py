@@ -203,10 +203,10 @@ class OutputKind(ABC):
 
     def to_json(self) -> dict[str, Any]:
         """The document for manifests and the store, without what was fitted."""
-        found = {one.name: getattr(self, one.name) for one in fields(self) if one.metadata != FITTED}
-        if "groups" in found:
-            found["groups"] = [[group.start, group.stop, group.scores] for group in found["groups"]]
-        return {"kind": self.name, **{key: _plain(value) for key, value in found.items()}}
+        result = {one.name: getattr(self, one.name) for one in fields(self) if one.metadata != FITTED}
+        if "groups" in result:
+            result["groups"] = [[group.start, group.stop, group.scores] for group in result["groups"]]
+        return {"kind": self.name, **{key: _plain(value) for key, value in result.items()}}
 
 
 class Head(OutputKind):
@@ -251,8 +251,8 @@ def rows(value: np.ndarray, axis: int) -> np.ndarray:
 def some_rows(value: np.ndarray, axis: int) -> np.ndarray:
     """Some of the `rows`, evenly spread, with about LOOKED_AT values."""
     moved = np.moveaxis(value, axis, -1)
-    found = moved.reshape(-1, moved.shape[-1])
-    return found[:: max(1, found.size // LOOKED_AT)].astype(np.float64)
+    result = moved.reshape(-1, moved.shape[-1])
+    return result[:: max(1, result.size // LOOKED_AT)].astype(np.float64)
 
 
 def sizes_vary(values: Arrays, axis: int) -> bool:

@@ -68,8 +68,8 @@ class Boxes(OutputKind):
 
     def fitted(self, values: Arrays) -> Self:
         """With its constants."""
-        found = Weighted.of(lambda: ((value[:, -1], value[:, :-1]) for value in values))
-        return replace(self, share=found.share, variance=floored(found.variance))
+        result = Weighted.of(lambda: ((value[:, -1], value[:, :-1]) for value in values))
+        return replace(self, share=result.share, variance=floored(result.variance))
 
     def losses(self, reference: np.ndarray, quantized: np.ndarray) -> dict[str, float]:
         assert self.variance is not None

@@ -66,8 +66,8 @@ class Classes(Head):
 
     def same(self, reference: np.ndarray, quantized: np.ndarray) -> np.ndarray:
         """Of every prediction, whether its top class is the same; of a detector, of those that are not background."""
-        real, found = (np.ravel(value.argmax(self.axis)) for value in (reference, quantized))
-        return np.asarray((real == found)[real != self.background])
+        real, result = (np.ravel(value.argmax(self.axis)) for value in (reference, quantized))
+        return np.asarray((real == result)[real != self.background])
 
     @abstractmethod
     def log_probabilities(self, value: np.ndarray) -> np.ndarray:
@@ -85,9 +85,9 @@ class Classes(Head):
         return np.asarray(-np.expm1(rows(self.log_probabilities(value), self.axis)[:, self.background]))
 
     def scores(self, value: np.ndarray) -> np.ndarray:
-        found = np.exp(rows(self.log_probabilities(value), self.axis))
-        found[:, self.background] = 0
-        return np.asarray(found)
+        result = np.exp(rows(self.log_probabilities(value), self.axis))
+        result[:, self.background] = 0
+        return np.asarray(result)
 
     def fitted(self, values: Arrays) -> Self:
         """With its constants."""

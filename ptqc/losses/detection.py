@@ -54,10 +54,10 @@ class Detection(OutputKind):
 
     def fitted(self, values: Arrays) -> Self:
         """With its constants."""
-        found = Weighted.of(lambda: self._weighed(values))
+        result = Weighted.of(lambda: self._weighed(values))
         for group in self.groups:
-            found.variance[group.channels] = floored(found.variance[group.channels])
-        return replace(self, share=found.share, variance=found.variance)
+            result.variance[group.channels] = floored(result.variance[group.channels])
+        return replace(self, share=result.share, variance=result.variance)
 
     def _weighed(self, values: Arrays) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Weights and anchors of each sample."""
@@ -70,12 +70,12 @@ class Detection(OutputKind):
         y, z = rows(reference, self.axis), rows(quantized, self.axis)
         scores = self.scores(y)
         weight = scores.max(1)
-        found = {SCORES: float(binary_divergence(scores, self.scores(z)).sum(1).mean() / self.share)}
+        losses = {SCORES: float(binary_divergence(scores, self.scores(z)).sum(1).mean() / self.share)}
         for group in self.groups:
             if not group.scores:
                 error = ((z - y)[:, group.channels] ** 2 / self.variance[group.channels]).mean(1)
-                found[str(group)] = float((weight * error).mean() / self.share)
-        return found
+                losses[str(group)] = float((weight * error).mean() / self.share)
+        return losses
 
     def combine(self, losses: Mapping[str, float]) -> float:
         """Of the output."""
@@ -84,10 +84,10 @@ class Detection(OutputKind):
     def scores(self, anchors: np.ndarray) -> np.ndarray:
         """(anchors, classes): probabilities that something of the class is there."""
         scores = sorted((group for group in self.groups if group.scores), key=lambda group: group.stop - group.start)
-        found = [anchors[:, group.channels] for group in scores]
-        if len(found) == 2 and found[0].shape[1] == 1:
-            return np.asarray(found[0] * found[1])
-        return np.concatenate(found, 1)
+        result = [anchors[:, group.channels] for group in scores]
+        if len(result) == 2 and result[0].shape[1] == 1:
+            return np.asarray(result[0] * result[1])
+        return np.concatenate(result, 1)
 
     def units(self) -> dict[str, Unit]:
         return {SCORES: PER_DETECTION} | {str(group): RELATIVE for group in self.groups if not group.scores}

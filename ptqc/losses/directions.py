@@ -30,13 +30,13 @@ def directions(loss: OutputLoss, outputs: Outputs, random: np.random.Generator) 
     With all of them together, E[½ (Σ v · δ)²] is what changes δ of the outputs lose. Packed caches have none: their
     codes are whole numbers, which follow nothing small. Raises Unsupported for a kind of output without a rule.
     """
-    found = {}
+    result = {}
     for name, kind in loss.kinds.items():
         if outputs[name].size and not isinstance(kind, PackedCache):
             signs = random.choice(np.array([-1.0, 1.0]), outputs[name].shape)
             vector = _direction(kind, kind.read(name, outputs), signs)
-            found[name] = np.asarray(np.sqrt(loss.rate(kind)) * vector, np.float32)
-    return found
+            result[name] = np.asarray(np.sqrt(loss.rate(kind)) * vector, np.float32)
+    return result
 
 
 @singledispatch
@@ -50,10 +50,10 @@ def _direction(kind: OutputKind, value: np.ndarray, signs: np.ndarray) -> np.nda
 def _(kind: Classes, value: np.ndarray, signs: np.ndarray) -> np.ndarray:
     p = np.exp(kind.log_probabilities(value))
     spread = np.sqrt(p) * signs
-    found = spread - p * spread.sum(kind.axis, keepdims=True)
+    result = spread - p * spread.sum(kind.axis, keepdims=True)
     if isinstance(kind, Probabilities):  # the loss is that of the logarithms
-        found = found / np.maximum(value, SMALLEST_PROBABILITY)
-    return np.asarray(found / np.sqrt(value.size / value.shape[kind.axis] * kind.share))
+        result = result / np.maximum(value, SMALLEST_PROBABILITY)
+    return np.asarray(result / np.sqrt(value.size / value.shape[kind.axis] * kind.share))
 
 
 @_direction.register
@@ -88,33 +88,33 @@ def _(kind: Embedding, value: np.ndarray, signs: np.ndarray) -> np.ndarray:
 @_direction.register
 def _(kind: Boxes, value: np.ndarray, signs: np.ndarray) -> np.ndarray:
     assert kind.variance is not None
-    found = rows(signs, kind.axis)
-    places, coordinates = found.shape
+    result = rows(signs, kind.axis)
+    places, coordinates = result.shape
     weight = value[:, -1:] / (places * coordinates * kind.share)
-    return _in_place(found * np.sqrt(2 * BOX * weight / kind.variance), signs, kind.axis)
+    return _in_place(result * np.sqrt(2 * BOX * weight / kind.variance), signs, kind.axis)
 
 
 @_direction.register
 def _(kind: Detection, value: np.ndarray, signs: np.ndarray) -> np.ndarray:
     assert kind.variance is not None
-    anchors, found = rows(value, kind.axis), rows(signs, kind.axis)
+    anchors, result = rows(value, kind.axis), rows(signs, kind.axis)
     scores, places = kind.scores(anchors), len(anchors) * kind.share
     weight = scores.max(1, keepdims=True)
     of_scores = sorted((group for group in kind.groups if group.scores), key=lambda group: group.stop - group.start)
     for group in kind.groups:
         if not group.scores:
             size = group.stop - group.start
-            found[:, group.channels] *= np.sqrt(2 * BOX * weight / (places * size * kind.variance[group.channels]))
+            result[:, group.channels] *= np.sqrt(2 * BOX * weight / (places * size * kind.variance[group.channels]))
     classes = of_scores[-1]
     if scores.shape[1] == classes.stop - classes.start and len(of_scores) > 1:  # a class score times the objectness
-        (objectness, names), along = of_scores, found[:, classes.channels]
+        (objectness, names), along = of_scores, result[:, classes.channels]
         along = along * _slope_of_scores(scores) / np.sqrt(places)
-        found[:, names.channels] = along * anchors[:, objectness.channels]
-        found[:, objectness.channels] = (along * anchors[:, names.channels]).sum(1, keepdims=True)
+        result[:, names.channels] = along * anchors[:, objectness.channels]
+        result[:, objectness.channels] = (along * anchors[:, names.channels]).sum(1, keepdims=True)
     else:
         for group in of_scores:
-            found[:, group.channels] *= _slope_of_scores(anchors[:, group.channels]) / np.sqrt(places)
-    return _in_place(found, signs, kind.axis)
+            result[:, group.channels] *= _slope_of_scores(anchors[:, group.channels]) / np.sqrt(places)
+    return _in_place(result, signs, kind.axis)
 
 
 def _slope_of_scores(p: np.ndarray) -> np.ndarray:
@@ -130,7 +130,7 @@ def _along(vector: np.ndarray, rank: int, axis: int) -> np.ndarray:
     return vector.reshape(shape)
 
 
-def _in_place(found: np.ndarray, like: np.ndarray, axis: int) -> np.ndarray:
+def _in_place(array: np.ndarray, like: np.ndarray, axis: int) -> np.ndarray:
     """Inverse of `rows`."""
     moved = np.moveaxis(like, axis, -1)
-    return np.moveaxis(found.reshape(moved.shape), -1, axis)
+    return np.moveaxis(array.reshape(moved.shape), -1, axis)

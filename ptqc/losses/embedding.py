@@ -42,8 +42,8 @@ class Embedding(OutputKind):
             return None
         one = facts.positions == facts.values[0].shape[0]
         flat = facts.channels >= MANY and is_flat(facts) and not are_alike(facts)
-        found = of_one_length(facts) or (one and (flat or says(facts.name, EMBEDDINGS)))
-        return cls.asked(facts) if found else None
+        result = of_one_length(facts) or (one and (flat or says(facts.name, EMBEDDINGS)))
+        return cls.asked(facts) if result else None
 
     @classmethod
     def asked(cls, facts: OutputFacts) -> "OutputKind":
@@ -71,8 +71,8 @@ class Embedding(OutputKind):
         cosines = np.concatenate([self._compared(*pair)[0] for pair in pairs])
         del loss
         mean, least = float(cosines.mean()), float(cosines.min())
-        told = [Figure("mean cosine", mean, f"mean cosine {mean:.4f}", LOW_COSINE)]
-        return [*told, Figure("least cosine", least, f"least {least:.4f}"), *decibels(sqnr)]
+        result = [Figure("mean cosine", mean, f"mean cosine {mean:.4f}", LOW_COSINE)]
+        return [*result, Figure("least cosine", least, f"least {least:.4f}"), *decibels(sqnr)]
 
     def describe(self) -> str:
         return f"embedding along axis {self.axis}, {'' if self.normalized else 'not '}normalized"

@@ -29,7 +29,7 @@ def with_boxes(
 
     free: outputs of which the user says nothing. Raises UsageError where what the user calls boxes has no scores.
     """
-    found = dict(kinds)
+    boxes = dict(kinds)
     for name, kind in kinds.items():
         known, is_said = facts[name], isinstance(kind, Boxes)
         if known.axis is None or not (is_said or (name in free and _may_be_boxes(kind, known))):
@@ -37,13 +37,13 @@ def with_boxes(
         heads = {other: head for other in kinds if (head := _head(kinds[other], facts[other], known)) is not None}
         if heads:  # objectness is rarer than the classes beside it
             scores = min(heads, key=lambda other: float(_weights(heads[other], facts[other]).mean()))
-            found |= {scores: heads[scores], name: Boxes(known.axis, scores, heads[scores])}
+            boxes |= {scores: heads[scores], name: Boxes(known.axis, scores, heads[scores])}
         elif is_said:
             raise UsageError(
                 f"loss: output {name!r} cannot be {Boxes.name}: no other output has scores for the same places that "
                 f"find nothing at most of them; other kinds are {', '.join(one.name for one in PLAIN)}"
             )
-    return found
+    return boxes
 
 
 def _may_be_boxes(kind: OutputKind, facts: OutputFacts) -> bool:

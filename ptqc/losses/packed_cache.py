@@ -31,10 +31,10 @@ class PackedCache(State):
     @classmethod
     def asked(cls, facts: OutputFacts) -> "OutputKind":
         """Raises UsageError for an output that is not packed."""
-        found = cls.recognize(facts)
-        if found is None:
+        result = cls.recognize(facts)
+        if result is None:
             raise UsageError(f"loss: output {facts.name!r} cannot be {cls.name}: nothing packs it")
-        return found
+        return result
 
     def real(self, name: str, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
         """Unpacked. name: of the output that holds the codes."""

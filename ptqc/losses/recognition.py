@@ -58,37 +58,37 @@ CACHE_AXES = 4
 PICTURE_BYTES = 2  # integers of so many bytes are the numbers that they say, others stand for something
 
 
-def check(model: ir.Model, asked: str | Mapping[str, str]) -> None:
+def check(model: ir.Model, requested: str | Mapping[str, str]) -> None:
     """Whether every output that is spoken of exists. Raises UsageError that names those that do."""
     known = [str(value.name) for value in model.graph.outputs]
-    for name in () if isinstance(asked, str) else asked:
+    for name in () if isinstance(requested, str) else requested:
         if name not in known:
             raise UsageError(f"loss: the model has no output {name!r}; its outputs: {', '.join(known)}")
 
 
 def recognize(
-    model: ir.Model, feeds: Feeds, references: Sequence[Outputs], asked: str | Mapping[str, str] = AUTO
+    model: ir.Model, feeds: Feeds, references: Sequence[Outputs], requested: str | Mapping[str, str] = AUTO
 ) -> dict[str, OutputKind]:
     """The kind of every output that is judged, in the model's order.
 
-    feeds: one sample, with which shapes are found out. references: outputs of some samples. asked: a kind for all
+    feeds: one sample, with which shapes are found out. references: outputs of some samples. requested: a kind for all
     outputs, or for some by name. Raises ModelError where the float model gives NaN or infinities.
     """
-    found = facts(model, feeds, references)
-    given = {name: asked if isinstance(asked, str) else asked.get(name, AUTO) for name in found}
+    result = facts(model, feeds, references)
+    given = {name: requested if isinstance(requested, str) else requested.get(name, AUTO) for name in result}
     kinds = {}
-    for name, known in found.items():
+    for name, known in result.items():
         if given[name] == AUTO:
             kinds[name] = next(kind for one in KNOWN if (kind := one.recognize(known)) is not None)
         else:
             kinds[name] = _asked(known, given[name])
-    return with_boxes(kinds, found, {name for name in found if given[name] == AUTO})
+    return with_boxes(kinds, result, {name for name in result if given[name] == AUTO})
 
 
 def _asked(known: OutputFacts, name: str) -> OutputKind:
     """What the user says; probabilities stay such where that is "kl"."""
-    if name == "kl" and (found := Probabilities.recognize(known)) is not None:
-        return found
+    if name == "kl" and (result := Probabilities.recognize(known)) is not None:
+        return result
     return BY_NAME[ALSO.get(name, name)].asked(known)
 
 
@@ -101,7 +101,7 @@ def facts(model: ir.Model, feeds: Feeds, references: Sequence[Outputs]) -> dict[
     shapes = _shapes(model, feeds, list(values.values()))
     carried = _carried(model, list(values.values()))
     inputs = tuple(shape_of(value) for value in model.graph.inputs)
-    found = {}
+    result = {}
     for name, value in values.items():
         reals = (as_real(outputs[name]) for outputs in references)
         arrays = tuple(array for array in reals if np.isfinite(array).any())
@@ -110,7 +110,7 @@ def facts(model: ir.Model, feeds: Feeds, references: Sequence[Outputs]) -> dict[
         axis = channel_axis(traced, shape_of(value), dense)
         rows = tuple(kept for array in arrays if (kept := finite_along(axis, array)[0]).size)
         arrays = rows or tuple(dense)
-        found[name] = OutputFacts(
+        result[name] = OutputFacts(
             name,
             shape_of(value),
             arrays,
@@ -124,7 +124,7 @@ def facts(model: ir.Model, feeds: Feeds, references: Sequence[Outputs]) -> dict[
             inputs=inputs,
             labels=_are_labels(references[0][name]),
         )
-    return found
+    return result
 
 
 def _are_labels(array: np.ndarray) -> bool:
@@ -156,9 +156,9 @@ def check_finite(model: ir.Model, references: Sequence[Outputs]) -> None:
 
 def flawed_values(kinds: Kinds, references: Sequence[Outputs]) -> dict[str, tuple[int, int]]:
     """How many values of an output are NaN or infinite in the float model, and of how many, where some are."""
-    found = {name: [outputs[name] for outputs in references] for name in kinds}
-    counts = {name: sum(int(np.count_nonzero(~np.isfinite(a))) for a in arrays) for name, arrays in found.items()}
-    return {name: (count, sum(a.size for a in found[name])) for name, count in counts.items() if count}
+    result = {name: [outputs[name] for outputs in references] for name in kinds}
+    counts = {name: sum(int(np.count_nonzero(~np.isfinite(a))) for a in arrays) for name, arrays in result.items()}
+    return {name: (count, sum(a.size for a in result[name])) for name, count in counts.items() if count}
 
 
 def shape_of(value: ir.Value) -> tuple[int | str | None, ...]:
@@ -184,15 +184,15 @@ def _carried(model: ir.Model, outputs: Sequence[ir.Value]) -> frozenset[str]:
     So do caches that a first run begins, for a model of another file, where there is another output beside them.
     """
     free = list(model.graph.inputs)
-    found = {str(value.name) for value in outputs if _begins_cache(value)}
+    result = {str(value.name) for value in outputs if _begins_cache(value)}
     for output in outputs:
         for value in free:
             if _hands_on(value, output):
-                found.add(str(output.name))
+                result.add(str(output.name))
                 free.remove(value)
                 break
-    rest = [value for value in model.graph.outputs if str(value.name) not in found]
-    return frozenset(found) if free and rest else frozenset()
+    rest = [value for value in model.graph.outputs if str(value.name) not in result]
+    return frozenset(result) if free and rest else frozenset()
 
 
 def _begins_cache(output: ir.Value) -> bool:

@@ -52,8 +52,8 @@ class Scores(Head):
         return replace(self, share=max(mean_of(self.weights(value) for value in values), LEAST_SHARE))
 
     def losses(self, reference: np.ndarray, quantized: np.ndarray) -> dict[str, float]:
-        found = binary_divergence(self.scores(reference), self.scores(quantized))
-        return {"": float(found.sum(1).mean() / self.share)}
+        result = binary_divergence(self.scores(reference), self.scores(quantized))
+        return {"": float(result.sum(1).mean() / self.share)}
 
     def beside_boxes(self, axis: int | None, facts: OutputFacts) -> "Head | None":
         del facts

@@ -57,8 +57,8 @@ class OutputLoss:
 
     def mean(self, reference: Iterable[Outputs], quantized: Iterable[Outputs]) -> float:
         """Over batches, each weighed by the size of its outputs."""
-        found = [(self(a, b), self.size(a)) for a, b in zip(reference, quantized, strict=True)]
-        return _weighed([loss for loss, _ in found], [size for _, size in found])
+        result = [(self(a, b), self.size(a)) for a, b in zip(reference, quantized, strict=True)]
+        return _weighed([loss for loss, _ in result], [size for _, size in result])
 
     def size(self, outputs: Outputs) -> int:
         """Elements of all outputs that are judged: how much a batch weighs in a mean."""
@@ -74,9 +74,9 @@ class OutputLoss:
 
     def mean_losses(self, name: str, reference: Iterable[Outputs], quantized: Iterable[Outputs]) -> dict[str, float]:
         """Mean losses of one output, by groups of its channels; batches are weighed by their size."""
-        found = [(self.losses(name, a, b), self._size(name, a)) for a, b in zip(reference, quantized, strict=True)]
-        sizes = [size for _, size in found]
-        return {group: _weighed([losses[group] for losses, _ in found], sizes) for group in found[0][0]}
+        result = [(self.losses(name, a, b), self._size(name, a)) for a, b in zip(reference, quantized, strict=True)]
+        sizes = [size for _, size in result]
+        return {group: _weighed([losses[group] for losses, _ in result], sizes) for group in result[0][0]}
 
     @property
     def unit(self) -> str:

@@ -49,18 +49,18 @@ class Unknown(Exception):
 
 def sources_of(values: Sequence[ir.Value]) -> list[str]:
     """Names of everything between these values and the layers behind them, whose shapes `trace` needs."""
-    found: dict[str, None] = {}
+    result: dict[str, None] = {}
     left = [value for value in values if value is not None]
     while left:
         value = left.pop()
         node = value.producer()
-        if not value.name or value.name in found or node is None or constant(value) is not None:
+        if not value.name or value.name in result or node is None or constant(value) is not None:
             continue
-        found[value.name] = None
-        found.update(dict.fromkeys(str(x.name) for x in node.outputs if x.name))
+        result[value.name] = None
+        result.update(dict.fromkeys(str(x.name) for x in node.outputs if x.name))
         if node.op_type not in CHANNELS:
             left += [x for x in node.inputs if x is not None]
-    return list(found)
+    return list(result)
 
 
 def trace(value: ir.Value, shapes: Shapes) -> Trace | None:
@@ -90,9 +90,9 @@ class _Tracer:
             except Unknown:
                 self._found[name] = None
             self._depth -= 1
-        if (found := self._found[name]) is None:
+        if (result := self._found[name]) is None:
             raise Unknown
-        return found
+        return result
 
     def shape(self, value: ir.Value | None) -> tuple[int, ...]:
         """The shape that the value had in the run, or that of a constant. Raises Unknown."""
@@ -107,14 +107,14 @@ class _Tracer:
             axis = CHANNELS[node.op_type]
             return self._fresh(node, value, axis if axis >= 0 else axis + len(self.shape(value)))
         handler = HANDLERS.get(node.op_type, _elementwise)
-        found = handler(self, node, value)
-        if found.axis is not None and len(found.source) != self.shape(value)[found.axis]:
+        result = handler(self, node, value)
+        if result.axis is not None and len(result.source) != self.shape(value)[result.axis]:
             raise Unknown
         keeps = node.op_type in KEEPS_SCORES or handler is not _elementwise
         return replace(
-            found,
-            scores=found.scores if keeps else np.zeros_like(found.scores),
-            direct=found.direct and node.op_type in LINEAR,
+            result,
+            scores=result.scores if keeps else np.zeros_like(result.scores),
+            direct=result.direct and node.op_type in LINEAR,
         )
 
     def _fresh(self, node: ir.Node, value: ir.Value, axis: int) -> Trace:
@@ -128,7 +128,7 @@ class _Tracer:
 
 def _elementwise(tracer: _Tracer, node: ir.Node, value: ir.Value) -> Trace:
     """Operators whose output has the shape of an input, or of several that are broadcast."""
-    shape, found, scores = tracer.shape(value), list[Trace](), True
+    shape, result, scores = tracer.shape(value), list[Trace](), True
     activations = [x for x in node.inputs if x is not None and constant(x) is None]
     for x in activations:
         try:
@@ -140,21 +140,21 @@ def _elementwise(tracer: _Tracer, node: ir.Node, value: ir.Value) -> Trace:
             continue
         axis = one.axis + len(shape) - len(given)
         if shape[axis] == len(one.source):
-            found.append(replace(one, axis=axis))
+            result.append(replace(one, axis=axis))
         else:
             scores = scores and bool(one.scores.all())
-    if not found:
+    if not result:
         raise Unknown
-    first = found[0]
+    first = result[0]
     if node.op_type == "Mul" and len(activations) < len(node.inputs):
         scores = False  # a factor makes any number of a probability
-    marks = np.logical_and.reduce([one.scores for one in found if one.axis == first.axis]) & scores
+    marks = np.logical_and.reduce([one.scores for one in result if one.axis == first.axis]) & scores
     return replace(first, scores=marks, direct=len(activations) == 1 and first.direct)
 
 
 def _sigmoid(tracer: _Tracer, node: ir.Node, value: ir.Value) -> Trace:
-    found = _elementwise(tracer, node, value)
-    return replace(found, scores=np.ones_like(found.scores))
+    result = _elementwise(tracer, node, value)
+    return replace(result, scores=np.ones_like(result.scores))
 
 
 def _softmax(tracer: _Tracer, node: ir.Node, value: ir.Value) -> Trace:
@@ -171,28 +171,30 @@ def _softmax(tracer: _Tracer, node: ir.Node, value: ir.Value) -> Trace:
 
 
 def _transpose(tracer: _Tracer, node: ir.Node, value: ir.Value) -> Trace:
-    found = tracer.of(node.inputs[0])
+    result = tracer.of(node.inputs[0])
     order = integers(node, "perm", list(range(len(tracer.shape(value))))[::-1])
-    return found if found.axis is None else replace(found, axis=order.index(found.axis))
+    return result if result.axis is None else replace(result, axis=order.index(result.axis))
 
 
 def _reshape(tracer: _Tracer, node: ir.Node, value: ir.Value) -> Trace:
-    found = tracer.of(node.inputs[0])
+    reshape = tracer.of(node.inputs[0])
     before, after = tracer.shape(node.inputs[0]), tracer.shape(value)
-    if found.axis is None:
-        return found
-    old, new = _block(before, after, found.axis)
-    channels, wide = before[found.axis], [axis for axis in new if after[axis] > 1]
+    if reshape.axis is None:
+        return reshape
+    old, new = _block(before, after, reshape.axis)
+    channels, wide = before[reshape.axis], [axis for axis in new if after[axis] > 1]
     if channels == 1 or not wide:
-        return _reshape_of_one(found, before, after)
+        return _reshape_of_one(reshape, before, after)
     axis = wide[-1]
     if len(wide) == 1 and after[axis] == channels:
-        return replace(found, axis=axis)
-    innermost = all(before[other] == 1 for other in old if other > found.axis)
+        return replace(reshape, axis=axis)
+    innermost = all(before[other] == 1 for other in old if other > reshape.axis)
     if innermost and channels % after[axis] == 0:  # several anchors of one pixel, then their channels
-        return replace(found.picked(np.arange(after[axis])), axis=axis)
-    if len(wide) == 1 and not any(before[other] > 1 for other in old if other < found.axis):  # places are channels, too
-        return replace(found.picked(np.repeat(np.arange(channels), after[axis] // channels)), axis=axis)
+        return replace(reshape.picked(np.arange(after[axis])), axis=axis)
+    if len(wide) == 1 and not any(
+        before[other] > 1 for other in old if other < reshape.axis
+    ):  # places are channels, too
+        return replace(reshape.picked(np.repeat(np.arange(channels), after[axis] // channels)), axis=axis)
     raise Unknown
 
 
@@ -231,25 +233,25 @@ def _block(before: Sequence[int], after: Sequence[int], axis: int) -> tuple[list
 
 def _concat(tracer: _Tracer, node: ir.Node, value: ir.Value) -> Trace:
     rank = len(tracer.shape(value))
-    along, found = integer(node, "axis", 0) % rank, list[Trace | None]()
+    along, result = integer(node, "axis", 0) % rank, list[Trace | None]()
     for x in node.inputs:
         try:
-            found.append(tracer.of(x))
+            result.append(tracer.of(x))
         except Unknown:
-            found.append(None)
-    axes = [one.axis for one in found if one is not None and one.axis is not None]
+            result.append(None)
+    axes = [one.axis for one in result if one is not None and one.axis is not None]
     if not axes:
         raise Unknown
     # Parts of one channel are as likely found along the wrong axis; most agree.
     axis = max(set(axes), key=axes.count)
-    known = [one for one in found if one is not None and one.axis == axis]
+    known = [one for one in result if one is not None and one.axis == axis]
     if along != axis:
         same = all(len(one.scores) == len(known[0].scores) for one in known)
         scores = np.logical_and.reduce([one.scores for one in known]) if same else np.zeros_like(known[0].scores)
         return replace(known[0], scores=scores, direct=all(one.direct for one in known))
     parts = [
         one if one is not None and one.axis == axis else _nothing(tracer.shape(x)[axis], axis)
-        for one, x in zip(found, node.inputs, strict=True)
+        for one, x in zip(result, node.inputs, strict=True)
     ]
     source, scores = (np.concatenate([getattr(one, of) for one in parts]) for of in ("source", "scores"))
     return Trace(axis, source, scores, direct=False)
@@ -261,31 +263,31 @@ def _nothing(channels: int, axis: int) -> Trace:
 
 
 def _split(tracer: _Tracer, node: ir.Node, value: ir.Value) -> Trace:
-    found = tracer.of(node.inputs[0])
+    split = tracer.of(node.inputs[0])
     rank = len(tracer.shape(value))
     axis = integer(node, "axis", 0) % rank
-    if axis != found.axis:
-        return found
+    if axis != split.axis:
+        return split
     sizes = [tracer.shape(output)[axis] for output in node.outputs]
     place = list(node.outputs).index(value)
     start = sum(sizes[:place])
-    return found.picked(np.arange(start, start + sizes[place]))
+    return split.picked(np.arange(start, start + sizes[place]))
 
 
 def _slice(tracer: _Tracer, node: ir.Node, value: ir.Value) -> Trace:
-    found = tracer.of(node.inputs[0])
+    result = tracer.of(node.inputs[0])
     before, after = tracer.shape(node.inputs[0]), tracer.shape(value)
-    if found.axis is None or before[found.axis] == after[found.axis]:
-        return found
+    if result.axis is None or before[result.axis] == after[result.axis]:
+        return result
     starts, ends = constant(node.inputs[1]), constant(node.inputs[2])
     axes, steps = constant(input_of(node, 3)), constant(input_of(node, 4))
     if starts is None or ends is None:
         raise Unknown
     along = list(range(len(starts))) if axes is None else [int(axis) % len(before) for axis in axes]
-    place = along.index(found.axis)
+    place = along.index(result.axis)
     step = 1 if steps is None else int(steps[place])
-    index = np.arange(len(found.source))[int(starts[place]) : int(ends[place]) : step]
-    return found.picked(index)
+    index = np.arange(len(result.source))[int(starts[place]) : int(ends[place]) : step]
+    return result.picked(index)
 
 
 def _gather(tracer: _Tracer, node: ir.Node, value: ir.Value) -> Trace:
@@ -293,34 +295,34 @@ def _gather(tracer: _Tracer, node: ir.Node, value: ir.Value) -> Trace:
     if table is not None:  # an embedding
         rank = len(tracer.shape(value))
         return _nothing(tracer.shape(value)[-1], rank - 1)
-    found = tracer.of(node.inputs[0])
+    gather = tracer.of(node.inputs[0])
     axis = integer(node, "axis", 0) % len(tracer.shape(node.inputs[0]))
     added = (len(tracer.shape(node.inputs[1]))) - 1
-    if found.axis is None:
-        return found
-    if axis == found.axis:
+    if gather.axis is None:
+        return gather
+    if axis == gather.axis:
         if index is None or index.ndim > 1:
             raise Unknown
-        return replace(found, axis=None) if index.ndim == 0 else found.picked(index)
-    return replace(found, axis=found.axis + added if found.axis > axis else found.axis)
+        return replace(gather, axis=None) if index.ndim == 0 else gather.picked(index)
+    return replace(gather, axis=gather.axis + added if gather.axis > axis else gather.axis)
 
 
 def _reduce(tracer: _Tracer, node: ir.Node, _value: ir.Value) -> Trace:
-    found, before = tracer.of(node.inputs[0]), tracer.shape(node.inputs[0])
+    result, before = tracer.of(node.inputs[0]), tracer.shape(node.inputs[0])
     given = constant(input_of(node, 1))
     listed = integers(node, "axes", []) if given is None else [int(axis) for axis in given.ravel()]
     axes = {axis % len(before) for axis in listed} or set(range(len(before)))
-    if found.axis is None or found.axis in axes:
+    if result.axis is None or result.axis in axes:
         raise Unknown
-    removed = 0 if integer(node, "keepdims", 1) else sum(axis < found.axis for axis in axes)
-    scores = found.scores & (node.op_type in KEEPS_SCORES)
-    return replace(found, scores=scores, axis=found.axis - removed, direct=False)
+    removed = 0 if integer(node, "keepdims", 1) else sum(axis < result.axis for axis in axes)
+    scores = result.scores & (node.op_type in KEEPS_SCORES)
+    return replace(result, scores=scores, axis=result.axis - removed, direct=False)
 
 
 def _same_axis(tracer: _Tracer, node: ir.Node, _value: ir.Value) -> Trace:
     """Operators on planes of pixels."""
-    found = tracer.of(node.inputs[0])
-    return replace(found, direct=False)
+    result = tracer.of(node.inputs[0])
+    return replace(result, direct=False)
 
 
 HANDLERS: Mapping[str, Callable[[_Tracer, ir.Node, ir.Value], Trace]] = {

@@ -30,5 +30,5 @@ class Weighted:
 
 def mean_of(arrays: Iterable[np.ndarray]) -> float:
     """The mean of all numbers of several arrays."""
-    found = [(float(array.sum(dtype=np.float64)), array.size) for array in arrays]
-    return sum(total for total, _ in found) / max(sum(size for _, size in found), 1)
+    result = [(float(array.sum(dtype=np.float64)), array.size) for array in arrays]
+    return sum(total for total, _ in result) / max(sum(size for _, size in result), 1)

@@ -52,19 +52,19 @@ class Ask(Protocol):
 
 def check(index: int, ask: Ask | None = None) -> None:
     """Raises TargetError where the GPU of this number cannot run CUDA libraries."""
-    found = (ask or asked)()
-    if found.is_emulator:
+    driver = (ask or asked)()
+    if driver.is_emulator:
         raise TargetError(f"{DRIVER} is ptqc's emulator, which only verifies; take it out of the library path")
-    if found.version < NEEDED_VERSION:
+    if driver.version < NEEDED_VERSION:
         raise TargetError(
-            f"the driver knows CUDA {_dotted(found.version)}, and the library needs {_dotted(NEEDED_VERSION)}: install "
+            f"the driver knows CUDA {_dotted(driver.version)}, and the library needs {_dotted(NEEDED_VERSION)}: install "
             "a newer driver, or run model.onnx"
         )
-    if not 0 <= index < len(found.capabilities):
-        raise TargetError(f"there is no GPU cuda:{index}; this machine has {len(found.capabilities)}")
-    if found.capabilities[index] < NEEDED_CAPABILITY:
+    if not 0 <= index < len(driver.capabilities):
+        raise TargetError(f"there is no GPU cuda:{index}; this machine has {len(driver.capabilities)}")
+    if driver.capabilities[index] < NEEDED_CAPABILITY:
         raise TargetError(
-            f"cuda:{index} has compute capability {_dotted(found.capabilities[index])}, and the library needs "
+            f"cuda:{index} has compute capability {_dotted(driver.capabilities[index])}, and the library needs "
             f"{_dotted(NEEDED_CAPABILITY)} or more; run model.onnx"
         )
 
@@ -191,21 +191,21 @@ def find() -> CudaDevice:
     done = sandbox.run(__name__, [], PATIENCE, ADDRESSES)
     if done.problem:
         raise TargetError(f"the process that asked NVIDIA's driver {done.problem}")
-    told = json.loads(done.said)
-    if "refused" in told:
-        raise TargetError(told["refused"])
-    return CudaDevice.from_json(told)
+    result = json.loads(done.said)
+    if "refused" in result:
+        raise TargetError(result["refused"])
+    return CudaDevice.from_json(result)
 
 
 def _asked() -> dict[str, Any]:
     """What the driver tells of the first GPU, or why it cannot be used."""
     try:
-        found = asked()
-        check(0, lambda: found)
+        result = asked()
+        check(0, lambda: result)
     except TargetError as error:
         return {"refused": str(error)}
     known = VERSION.read_text().strip() if VERSION.is_file() else ""
-    return CudaDevice(found.names[0], found.capabilities[0], known or ".".join(map(str, found.version))).to_json()
+    return CudaDevice(result.names[0], result.capabilities[0], known or ".".join(map(str, result.version))).to_json()
 
 
 if __name__ == "__main__":
@@ -259,14 +259,14 @@ class CudaRuntime:
         """Raises InternalError where a function does not succeed."""
         if code := getattr(self._library, name)(*arguments):
             self._library.cudaGetErrorString.restype = ctypes.c_char_p
-            told = self._library.cudaGetErrorString(code).decode()
-            raise InternalError(f"{name} failed: {told}")
+            result = self._library.cudaGetErrorString(code).decode()
+            raise InternalError(f"{name} failed: {result}")
 
     def made(self, name: str, *arguments: Any) -> ctypes.c_void_p:
         """What a function writes to its first argument."""
-        found = ctypes.c_void_p()
-        self.call(name, ctypes.byref(found), *arguments)
-        return found
+        made = ctypes.c_void_p()
+        self.call(name, ctypes.byref(made), *arguments)
+        return made
 
 
 def key(batch: int, tensors: Sequence[Any]) -> tuple[int, ...]:
@@ -299,9 +299,9 @@ class GpuClock:
         ask()
         self._runtime.call("cudaEventRecord", end, ctypes.c_void_p(USUAL))
         self._runtime.call("cudaEventSynchronize", end)
-        found = ctypes.c_float()
-        self._runtime.call("cudaEventElapsedTime", ctypes.byref(found), begin, end)
-        return MICROSECONDS * found.value
+        result = ctypes.c_float()
+        self._runtime.call("cudaEventElapsedTime", ctypes.byref(result), begin, end)
+        return MICROSECONDS * result.value
 
     def repeated(self, launch: Callable[[int], object], times: int) -> Callable[[], float]:
         """Tells the microseconds of one of so many launches in a row, as often as it is called.
@@ -343,11 +343,11 @@ class GpuFeeds:
 
 def are_on_gpu(feeds: Mapping[str, Any]) -> bool:
     """Whether inputs are on a GPU. Raises UsageError where only some are."""
-    found = {name: _is_on_gpu(value) for name, value in feeds.items()}
-    if len(set(found.values())) > 1:
-        where = ", ".join(f"{name!r} is {'on a GPU' if is_there else 'not'}" for name, is_there in found.items())
+    result = {name: _is_on_gpu(value) for name, value in feeds.items()}
+    if len(set(result.values())) > 1:
+        where = ", ".join(f"{name!r} is {'on a GPU' if is_there else 'not'}" for name, is_there in result.items())
         raise UsageError(f"inputs have to be on the GPU all or none: {where}")
-    return any(found.values())
+    return any(result.values())
 
 
 def _is_on_gpu(value: Any) -> bool:
@@ -358,11 +358,11 @@ def take(ffi: Any, feeds: Mapping[str, Any], interface: Interface, index: int) -
     """Inputs where they lie. Raises UsageError for what the interface does not take, or TVM cannot read there."""
     inputs = {}
     for value in interface.inputs:
-        given = feeds[value.name]
-        tensor = _imported(ffi, value.name, given)
-        if given.__dlpack_device__()[1] != index:
+        result = feeds[value.name]
+        tensor = _imported(ffi, value.name, result)
+        if result.__dlpack_device__()[1] != index:
             raise UsageError(
-                f"input {value.name!r} is on cuda:{given.__dlpack_device__()[1]}; the library on cuda:{index}"
+                f"input {value.name!r} is on cuda:{result.__dlpack_device__()[1]}; the library on cuda:{index}"
             )
         value.check_kind(np.dtype(str(tensor.dtype)), tuple(tensor.shape))
         if value.value is not None:
@@ -379,9 +379,9 @@ def take(ffi: Any, feeds: Mapping[str, Any], interface: Interface, index: int) -
     return GpuFeeds(inputs, int(torch.cuda.current_stream(index).cuda_stream), torch.from_dlpack)
 
 
-def _imported(ffi: Any, name: str, given: Any) -> Any:
+def _imported(ffi: Any, name: str, value: Any) -> Any:
     try:
-        return ffi.from_dlpack(given)
+        return ffi.from_dlpack(value)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise UsageError(f"input {name!r} cannot be taken by DLPack: {error}") from error
 

@@ -40,19 +40,19 @@ class _Device:
         """Memory on the GPU."""
         return self._allocate(self.ffi.Shape(tuple(shape)), self.ffi.dtype(dtype), self._device, None)
 
-    def put(self, array: np.ndarray, made: Any = None) -> Any:
-        """A copy on the GPU. made: where to."""
-        made = self.empty(array.shape, str(array.dtype)) if made is None else made
-        self._copy(self.ffi.from_dlpack(aligned(array)), made)
+    def put(self, array: np.ndarray, value: Any = None) -> Any:
+        """A copy on the GPU. value: where to."""
+        value = self.empty(array.shape, str(array.dtype)) if value is None else value
+        self._copy(self.ffi.from_dlpack(aligned(array)), value)
         self.wait()
-        return made
+        return value
 
     def pull(self, tensor: Any) -> np.ndarray:
         """A copy on the host."""
-        made = aligned(np.empty(tuple(tensor.shape), str(tensor.dtype)))
-        self._copy(tensor, self.ffi.from_dlpack(made))
+        pull = aligned(np.empty(tuple(tensor.shape), str(tensor.dtype)))
+        self._copy(tensor, self.ffi.from_dlpack(pull))
         self.wait()
-        return made
+        return pull
 
     def wait(self) -> None:
         """For all that was asked of the stream that everything is on unless said otherwise."""
@@ -85,8 +85,8 @@ class _CudaMachine:
                 self._workspace, self._batch = None, 0  # frees the old one first
                 self._graphs.clear()
                 self._workspace, self._batch = self.virtual["workspace"](*inputs), batch
-            found: Sequence[Any] = self.virtual["main"](*inputs, constants, self._workspace)
-        return found
+            result: Sequence[Any] = self.virtual["main"](*inputs, constants, self._workspace)
+        return result
 
     def replay(self, batch: int, inputs: Sequence[Any], constants: Any) -> Sequence[Any]:
         """The same by a CUDA graph of a run on these addresses; its outputs are overwritten by its next run."""
@@ -147,8 +147,8 @@ class CudaLibrary:
         try:
             return cls(interface, ffi, load_module(ffi, path), weights, index, graph=graph)
         except (RuntimeError, AttributeError, OSError, ValueError, MemoryError) as error:
-            if told := cuda.refusal_of(error, index):
-                raise told from error
+            if result := cuda.refusal_of(error, index):
+                raise result from error
             raise TargetError(f"{path} is not a CUDA library that runs here: {error}") from error
 
     def run(self, feeds: Mapping[str, Any], stream: int | None = None) -> dict[str, Any]:
@@ -175,15 +175,15 @@ class CudaLibrary:
             outputs = [self._device.pull(tensor) for tensor in self._start(machine, batch or 1, place)]
         return self._named(outputs)
 
-    def _run_there(self, given: GpuFeeds, stream: int | None) -> dict[str, Any]:
-        batch = self.interface.batch(given.shapes)
+    def _run_there(self, gpu_feeds: GpuFeeds, stream: int | None) -> dict[str, Any]:
+        batch = self.interface.batch(gpu_feeds.shapes)
         with self._failing(1 if batch is None else batch):
             if batch == 0:
-                return self._named([given.give(self._device.put(a)) for a in self.interface.no_outputs().values()])
-            machine = self._machine(given.stream if stream is None else stream)
-            inputs = [given.inputs[value.name] for value in self.interface.inputs]
-            found = self._start(machine, batch or 1, inputs)
-            return self._named([given.give(tensor) for tensor in found])
+                return self._named([gpu_feeds.give(self._device.put(a)) for a in self.interface.no_outputs().values()])
+            machine = self._machine(gpu_feeds.stream if stream is None else stream)
+            inputs = [gpu_feeds.inputs[value.name] for value in self.interface.inputs]
+            result = self._start(machine, batch or 1, inputs)
+            return self._named([gpu_feeds.give(tensor) for tensor in result])
 
     def _start(self, machine: _CudaMachine, batch: int, inputs: Sequence[Any]) -> Sequence[Any]:
         run = machine.replay if self.graph else machine.run

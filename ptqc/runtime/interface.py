@@ -155,20 +155,22 @@ class Interface:
 
     def lengths_of(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
         """The lengths of inputs of fitting shapes. Raises UsageError where one is not allowed, or they do not agree."""
-        found = bound([(value.shape, shapes[value.name]) for value in self.inputs])
-        told = ", ".join(f"{name} = {size}" for name, size in found.items())
+        lengths = bound([(value.shape, shapes[value.name]) for value in self.inputs])
+        message = ", ".join(f"{name} = {size}" for name, size in lengths.items())
         for length in self.lengths:
-            if found[length.name] < length.least:
+            if lengths[length.name] < length.least:
                 least = f"the library takes {length.least} or more"
-                raise UsageError(f"the inputs have {length.name} = {found[length.name]}; {least}")
+                raise UsageError(f"the inputs have {length.name} = {lengths[length.name]}; {least}")
         for value in self.inputs:
             shape = tuple(shapes[value.name])
-            if any(isinstance(e, SymExpr) and e.at(found) != s for s, e in zip(shape, value.shape, strict=True)):
-                raise UsageError(f"input {value.name!r} is {value.dtype} {list(shape)}; expected {value} with {told}")
+            if any(isinstance(e, SymExpr) and e.at(lengths) != s for s, e in zip(shape, value.shape, strict=True)):
+                raise UsageError(
+                    f"input {value.name!r} is {value.dtype} {list(shape)}; expected {value} with {message}"
+                )
         for limit in self.limits:
-            if not limit.allows(found):
-                raise UsageError(f"the inputs have {told}; the network takes {limit.size} up to {limit.most}")
-        return found
+            if not limit.allows(lengths):
+                raise UsageError(f"the inputs have {message}; the network takes {limit.size} up to {limit.most}")
+        return lengths
 
     def no_outputs(self, lengths: Mapping[str, int] | None = None) -> dict[str, np.ndarray]:
         """The outputs of no samples. lengths: of the inputs, where they vary."""
@@ -182,8 +184,8 @@ class Interface:
             raise TargetError(f"there is no native library for {isa!r}; there are: {there or 'none'}")
         refusals = [build.refusal() for build in builds]
         if None not in refusals:
-            told = "; ".join(filter(None, refusals))
-            raise TargetError(f"{told}; compile for an instruction set that this machine has, or run model.onnx")
+            message = "; ".join(filter(None, refusals))
+            raise TargetError(f"{message}; compile for an instruction set that this machine has, or run model.onnx")
         return builds[refusals.index(None)]
 
 

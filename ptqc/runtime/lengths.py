@@ -95,10 +95,10 @@ class SymExpr:
         return True
 
     def __add__(self, other: Any) -> Any:
-        found = _terms(other)
-        if found is None:
+        result = _terms(other)
+        if result is None:
             return self.expression + other
-        return size_of(_sum(dict(self.terms), found))
+        return size_of(_sum(dict(self.terms), result))
 
     def __radd__(self, other: Any) -> Any:
         return self + other if _terms(other) is not None else other + self.expression
@@ -113,12 +113,12 @@ class SymExpr:
         return -self + other if _terms(other) is not None else other - self.expression
 
     def __mul__(self, other: Any) -> Any:
-        found = _terms(other)
-        if found is None:
+        result = _terms(other)
+        if result is None:
             return self.expression * other
         made: dict[Product, int] = {}
         for product, factor in self.terms:
-            for another, number in found.items():
+            for another, number in result.items():
                 made = _sum(made, {tuple(sorted(product + another)): factor * number})
         return size_of(made)
 
@@ -126,16 +126,16 @@ class SymExpr:
         return self * other if _terms(other) is not None else other * self.expression
 
     def __floordiv__(self, other: Any) -> Any:
-        found = _terms(other)
-        ratio = None if found is None else _ratio(dict(self.terms), found)
+        result = _terms(other)
+        ratio = None if result is None else _ratio(dict(self.terms), result)
         return self.expression // _plain(other) if ratio is None else size_of(ratio)
 
     def __rfloordiv__(self, other: Any) -> Any:
         return other // self.expression
 
     def __mod__(self, other: Any) -> Any:
-        found = _terms(other)
-        if found is not None and _ratio(dict(self.terms), found) is not None:
+        result = _terms(other)
+        if result is not None and _ratio(dict(self.terms), result) is not None:
             return 0
         return self.expression % _plain(other)
 
@@ -177,8 +177,8 @@ def with_lengths(lengths: Mapping[str, Any]) -> Iterator[None]:
 
 def size_of(terms: Terms) -> Any:
     """A size that these terms add up to: a number where no length is left."""
-    found = SymExpr(terms)
-    return found if found.names else sum(factor for _, factor in found.terms)
+    sym_expr = SymExpr(terms)
+    return sym_expr if sym_expr.names else sum(factor for _, factor in sym_expr.terms)
 
 
 def of_length(name: str) -> SymExpr:
@@ -219,10 +219,10 @@ class Limit:
 
 def narrowest(limits: Iterable[Limit]) -> tuple[Limit, ...]:
     """Of several limits of one size the narrowest."""
-    found: dict[Size, int] = {}
+    result: dict[Size, int] = {}
     for limit in limits:
-        found[limit.size] = min(limit.most, found.get(limit.size, limit.most))
-    return tuple(Limit(size, most) for size, most in found.items())
+        result[limit.size] = min(limit.most, result.get(limit.size, limit.most))
+    return tuple(Limit(size, most) for size, most in result.items())
 
 
 def names_of(sizes: Sequence[Any]) -> set[str]:
@@ -258,12 +258,12 @@ def read(entry: Any) -> Any:
 
 def bound(shapes: Sequence[tuple[Sequence[Any], Sequence[int]]]) -> dict[str, int]:
     """The lengths that arrays of these sizes have, which are axes of their own. shapes: declared, and found."""
-    found: dict[str, int] = {}
+    result: dict[str, int] = {}
     for declared, sizes in shapes:
         for size, number in zip(declared, sizes, strict=True):
             if isinstance(size, SymExpr) and (name := size.length) is not None:
-                found.setdefault(name, number)
-    return found
+                result.setdefault(name, number)
+    return result
 
 
 def _terms(other: Any) -> dict[Product, int] | None:
@@ -298,7 +298,7 @@ def _ratio(terms: Terms, divisor: Terms) -> dict[Product, int] | None:
             return None
         ratio = _sum(ratio, {tuple(left): factor})
         part = {tuple(sorted((*left, *other))): -factor * number for other, number in divisor.items()}
-        rest = {found: number for found, number in _sum(rest, part).items() if number}
+        rest = {result: number for result, number in _sum(rest, part).items() if number}
     return ratio
 
 

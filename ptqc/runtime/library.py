@@ -48,8 +48,8 @@ class _Machine:
             self._sizes = tuple(map(max, sizes, self._sizes)) if self._sizes else tuple(sizes)
             given = inputs if self._sizes == tuple(sizes) else largest(self._sizes)
             self._workspace = self._make_workspace(*given)
-        found: Sequence[Any] = self._main(*inputs, constants, self._workspace)
-        return found
+        result: Sequence[Any] = self._main(*inputs, constants, self._workspace)
+        return result
 
 
 class Library:
@@ -103,10 +103,12 @@ class Library:
         machine, convert = self._machine(), self._ffi.from_dlpack
         inputs = [convert(aligned(np.asarray(feeds[value.name]))) for value in self.interface.inputs]
         try:
-            found = machine.run((batch or 1, *lengths.values()), inputs, self.constants, partial(self._inputs, lengths))
+            result = machine.run(
+                (batch or 1, *lengths.values()), inputs, self.constants, partial(self._inputs, lengths)
+            )
         except Exception as error:
             raise InternalError(f"the native library failed: {error}") from error
-        outputs = zip(self.interface.outputs, found, strict=True)
+        outputs = zip(self.interface.outputs, result, strict=True)
         return {value.name: np.from_dlpack(array) for value, array in outputs}  # memory that each run makes anew
 
     def _inputs(self, names: Iterable[str], sizes: Sequence[int]) -> list[Any]:

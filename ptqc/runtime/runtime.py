@@ -31,10 +31,10 @@ def check_version(tvm: str) -> None:
     if os.environ.get(RUNTIME_VARIABLE):
         return
     with contextlib.suppress(metadata.PackageNotFoundError):  # told where the runtime is looked for
-        found = metadata.version(PACKAGE)
-        if found != tvm:
+        result = metadata.version(PACKAGE)
+        if result != tvm:
             raise TargetError(
-                f"the native library was built with {PACKAGE} {tvm}, and {found} is installed: "
+                f"the native library was built with {PACKAGE} {tvm}, and {result} is installed: "
                 f"pip install {PACKAGE}=={tvm}, or compile again"
             )
 
@@ -71,14 +71,14 @@ def runtime_path(install: str = INSTALL) -> Path:
     install: what to do where there is none. Raises TargetError then.
     """
     if named := os.environ.get(RUNTIME_VARIABLE):
-        found = [Path(named)]
+        result = [Path(named)]
     else:
         spec = importlib.util.find_spec("tvm")
-        found = [Path(folder) / "lib" / RUNTIME for folder in (spec and spec.submodule_search_locations) or ()]
-    for path in found:
+        result = [Path(folder) / "lib" / RUNTIME for folder in (spec and spec.submodule_search_locations) or ()]
+    for path in result:
         if path.is_file():
             return path.resolve()
-    looked = f"{found[0]} does not exist" if found else "the package apache-tvm is not installed"
+    looked = f"{result[0]} does not exist" if result else "the package apache-tvm is not installed"
     raise TargetError(
         f"running a native library needs TVM's runtime, and {looked}: {install}, or set {RUNTIME_VARIABLE} "
         f"to the path of {RUNTIME}"

@@ -76,23 +76,23 @@ class JointChoice:
     @property
     def choices(self) -> dict[str, list[Option]]:
         """The options of each choice, in order."""
-        found: dict[str, list[Option]] = {}
+        choices: dict[str, list[Option]] = {}
         for option in self.options:
-            found.setdefault(option.choice, []).append(option)
-        return found
+            choices.setdefault(option.choice, []).append(option)
+        return choices
 
     def happening(self, selection: Selection) -> dict[str, bool]:
         """Whether each event happens."""
-        found: dict[str, bool] = {}
+        happening: dict[str, bool] = {}
         for event in self.events:
-            true = [self._is(condition, selection, found) == condition.holds for condition in event.conditions]
-            found[event.name] = all(true) if event.every else any(true)
-        return found
+            true = [self._is(condition, selection, happening) == condition.holds for condition in event.conditions]
+            happening[event.name] = all(true) if event.every else any(true)
+        return happening
 
     def allows(self, selection: Selection) -> bool:
         """Whether nothing happens that never may."""
-        found = self.happening(selection)
-        return not any(event.never and found[event.name] for event in self.events)
+        result = self.happening(selection)
+        return not any(event.never and result[event.name] for event in self.events)
 
     def costs(self, selection: Selection) -> dict[str, float]:
         """What a selection costs, by resource."""
@@ -124,11 +124,11 @@ class JointChoice:
 
 def total(several: Sequence[Costs]) -> dict[str, float]:
     """The sum of costs, by resource."""
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     for costs in several:
         for resource, cost in costs.items():
-            found[resource] = found.get(resource, 0) + cost
-    return found
+            result[resource] = result.get(resource, 0) + cost
+    return result
 
 
 # HiGHS as PuLP calls it, with the program handed over in three calls instead of one for each variable and row.
@@ -248,12 +248,12 @@ def solve(program: JointChoice, goal: Goal) -> Answer:
         if _largest(program, goal.least, allowed) > TOO_SMALL * scale:
             break
         try:
-            found = _round(program, goal, allowed)
+            result = _round(program, goal, allowed)
         except NoSelection:  # the known one keeps the limits by less than the solver can tell
             break
         # What was left out costs more than the known one. An earlier bound has the tolerance of a larger scale.
-        best = min(found, best, key=lambda answer: answer.value)
-        best = replace(best, bound=min(found.bound, best.value))
+        best = min(result, best, key=lambda answer: answer.value)
+        best = replace(best, bound=min(result.bound, best.value))
     return best
 
 
@@ -534,17 +534,17 @@ def _least_beside(program: JointChoice, resource: str, limits: Mapping[str, floa
         return None
 
 
-def prices(program: JointChoice, goal: Goal, found: Answer, more: Mapping[str, float]) -> dict[str, float]:
+def prices(program: JointChoice, goal: Goal, answer: Answer, more: Mapping[str, float]) -> dict[str, float]:
     """How much the least resource falls where the limit on another grows by so much: by solving again, each alone.
 
     Differences below the gaps of both answers are no better known than these.
     """
-    return {resource: _price(program, goal, found, resource, step) for resource, step in more.items()}
+    return {resource: _price(program, goal, answer, resource, step) for resource, step in more.items()}
 
 
-def _price(program: JointChoice, goal: Goal, found: Answer, resource: str, step: float) -> float:
+def _price(program: JointChoice, goal: Goal, answer: Answer, resource: str, step: float) -> float:
     wider = Goal(goal.least, {**goal.limits, resource: goal.limits[resource] + step}, goal.then, goal.gap, goal.nodes)
-    return max(0.0, found.value - solve(program, wider).value)
+    return max(0.0, answer.value - solve(program, wider).value)
 
 
 # What is proven of the best choice of a program: its bound, and what a little more of each limit would gain.

@@ -118,12 +118,12 @@ def bench(model: Model, *, threads: int = 1, isa: str = "") -> Bench | FileBench
             "thread: leave out --threads and --isa (`ptqc compare` times whole files on several threads)"
         )
     if path is None:
-        found, names = memory_contender(model, 1), OwnNames()
+        result, names = memory_contender(model, 1), OwnNames()
     elif artifact is None:
-        found, names = file_contender(path, 1, None), OwnNames.beside(path)
+        result, names = file_contender(path, 1, None), OwnNames.beside(path)
     else:
-        found, names = file_contender(artifact.path, 1, artifact), OwnNames.of(artifact)
-    return _bench_file(found.name, found.model, _sample(found.model, artifact), names)
+        result, names = file_contender(artifact.path, 1, artifact), OwnNames.of(artifact)
+    return _bench_file(result.name, result.model, _sample(result.model, artifact), names)
 
 
 def _sample(model: ir.Model, artifact: Artifact | None) -> Feeds:
@@ -140,12 +140,12 @@ def _sample(model: ir.Model, artifact: Artifact | None) -> Feeds:
 def _bench_file(name: str, model: ir.Model, feeds: Feeds, names: OwnNames) -> FileBench:
     nodes = list(model.graph)
     keys = {str(output.name): place for place, node in enumerate(nodes) for output in node.outputs}
-    (found,) = profile([Subject(model, feeds, keys)], SECONDS)
+    (result,) = profile([Subject(model, feeds, keys)], SECONDS)
     operators = [
-        _operator(nodes[place], names, found.kernels.get(place, ""), nanoseconds)
-        for place, nanoseconds in sorted((key, taken) for key, taken in found.charges.items() if isinstance(key, int))
+        _operator(nodes[place], names, result.kernels.get(place, ""), nanoseconds)
+        for place, nanoseconds in sorted((key, taken) for key, taken in result.charges.items() if isinstance(key, int))
     ]
-    return FileBench(name, tuple(operators), found.nanoseconds)
+    return FileBench(name, tuple(operators), result.nanoseconds)
 
 
 def _operator(node: ir.Node, names: OwnNames, kernel: str, nanoseconds: float) -> OperatorTime:

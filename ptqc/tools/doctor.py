@@ -55,8 +55,8 @@ class Finding:
     remedy: str = ""
 
     def __str__(self) -> str:
-        told = f"{self.state:<7} {self.what:<22} {self.found}"
-        return f"{told}\n{'':<31}{self.remedy}" if self.remedy else told
+        message = f"{self.state:<7} {self.what:<22} {self.found}"
+        return f"{message}\n{'':<31}{self.remedy}" if self.remedy else message
 
 
 @dataclass(frozen=True)
@@ -124,10 +124,10 @@ def _package(requirement: Requirement, otherwise: Judgement, remedy: str) -> Fin
 
 def _processor() -> Iterator[Finding]:
     features = processor_features()
-    told = [name for name in TOLD_FEATURES if name in features]
+    result = [name for name in TOLD_FEATURES if name in features]
     usable = f"{processors()} of {os.cpu_count()} threads usable"
     yield Finding(
-        "processor", f"{processor_name()}, {usable}, with {' '.join(told) or 'no vector instructions of note'}"
+        "processor", f"{processor_name()}, {usable}, with {' '.join(result) or 'no vector instructions of note'}"
     )
 
 
@@ -164,12 +164,12 @@ def _solver() -> Iterator[Finding]:
     small, large = {"loss": 2.0, "bytes": 1.0}, {"loss": 1.0, "bytes": 2.0}
     program = JointChoice((Option("weight", "small", small), Option("weight", "large", large)))
     try:
-        found = solve(program, Goal("loss", {"bytes": 1.5})).selection["weight"]
+        result = solve(program, Goal("loss", {"bytes": 1.5})).selection["weight"]
     except Exception as error:  # whatever PuLP and HiGHS raise
         yield Finding("solver", f"does not run: {error}", Judgement.LACK, "pip install --force-reinstall pulp highspy")
         return
-    state = Judgement.OK if found == "small" else Judgement.LACK
-    yield Finding("solver", "HiGHS solves" if found == "small" else "HiGHS gives a wrong answer", state)
+    state = Judgement.OK if result == "small" else Judgement.LACK
+    yield Finding("solver", "HiGHS solves" if result == "small" else "HiGHS gives a wrong answer", state)
 
 
 def _targets() -> Iterator[Finding]:

@@ -54,8 +54,10 @@ class RunOutputs:
         outputs = [
             f"  {visible(name)}  {' or '.join(sorted(map(str, shapes)))}" for name, shapes in self.shapes.items()
         ]
-        told = f"{self.samples:,} samples in {self.runtime}, {number(self.milliseconds)} ms each; outputs of a sample:"
-        return "\n".join([told, *outputs, f"written to {self.output}"])
+        message = (
+            f"{self.samples:,} samples in {self.runtime}, {number(self.milliseconds)} ms each; outputs of a sample:"
+        )
+        return "\n".join([message, *outputs, f"written to {self.output}"])
 
 
 @quiet_libraries()
@@ -81,10 +83,10 @@ def run(
     place = path_of("output", output)
     if place.exists() or not place.resolve().parent.is_dir():
         raise UsageError(f"cannot write to {place}: give a new file or folder, within a folder that exists")
-    found = list(contenders(model, threads))
-    chosen = found[0] if onnx_only else found[-1]
+    result = list(contenders(model, threads))
+    chosen = result[0] if onnx_only else result[-1]
     inputs = input_specs(chosen.model)
-    stream = open_source(data, inputs, EVERY_SAMPLE, as_compiled(preprocessing, found))
+    stream = open_source(data, inputs, EVERY_SAMPLE, as_compiled(preprocessing, result))
     with tempfile.TemporaryDirectory(dir=place.resolve().parent, prefix=".ptqc-run-") as room:
         writer = _Stacked(place) if place.suffix == ".npz" else _Separate(place, Path(room) / "outputs", stream)
         count, seconds = _run(chosen, checked(stream, inputs, EVERY_SAMPLE), stream.count, writer, progress)

@@ -96,18 +96,18 @@ def sweep(
     deadline = Deadline.after(time_limit, time.monotonic())
     if not 2 <= points <= MOST_POINTS:
         raise UsageError(f"points is {points}; give a number from 2 to {MOST_POINTS}")
-    asked = None if budgets is None else [_size(given) for given in budgets]
-    found = artifact.load(folder)
+    requested = None if budgets is None else [_size(given) for given in budgets]
+    result = artifact.load(folder)
     store = store_at(cache)
     with one_blas_thread():
-        prepared, analysis, measured, _ = recall(store, found.manifest["measurements"], progress)
+        prepared, analysis, measured, _ = recall(store, result.manifest["measurements"], progress)
         written = {
-            name: found.manifest["options"].get(name, getattr(measured, name)) for name in ("inline", "operators")
+            name: result.manifest["options"].get(name, getattr(measured, name)) for name in ("inline", "operators")
         }
         options = replace(measured, **written)
-        if found.manifest.get("rounded_activations"):  # as in the artifact, so that points are of files like it
+        if result.manifest.get("rounded_activations"):  # as in the artifact, so that points are of files like it
             analysis = applied(rounding_of(options), analysis).made
-        targets = _targets(analysis, options, prepared.origin, asked, points)
+        targets = _targets(analysis, options, prepared.origin, requested, points)
         with progress.stage("measure the frontier", len(targets)) as stage:
             rows, files = _measured(analysis, options, targets, deadline, stage)
         with progress.stage("compare speeds"):
@@ -123,33 +123,33 @@ def sweep(
         "asked": len(targets),
         "points": sorted(rows, key=lambda row: row["bytes"]),
     }
-    return Swept(_published(found, document), document)
+    return Swept(_published(result, document), document)
 
 
-def _size(given: GivenBudget) -> SizeBudget:
-    budget = parse(given)
+def _size(given_budget: GivenBudget) -> SizeBudget:
+    budget = parse(given_budget)
     if not isinstance(budget, SizeBudget):
-        raise UsageError(f"budget {given!r} is not a size; a sweep takes sizes, such as 25% or 4.5MB")
+        raise UsageError(f"budget {given_budget!r} is not a size; a sweep takes sizes, such as 25% or 4.5MB")
     return budget
 
 
 def _targets(
-    analysis: Analysis, options: CompileOptions, origin: Origin, asked: Sequence[SizeBudget] | None, points: int
+    analysis: Analysis, options: CompileOptions, origin: Origin, requested: Sequence[SizeBudget] | None, points: int
 ) -> list[_Target]:
     """Plans of the sizes that are asked for, or of sizes from the smallest to the best; each plan once."""
     problem = problem_of(analysis, analysis.undecided, options)
     limits: list[tuple[int, str | None]]
-    if asked is not None:
-        limits = [(budget.limit(origin.size, origin.weights), str(budget)) for budget in asked]
+    if requested is not None:
+        limits = [(budget.limit(origin.size, origin.weights), str(budget)) for budget in requested]
     else:
         ends = problem.size(smallest_choice(problem)), problem.size(best_choice(problem))
         limits = [(int(np.ceil(size)), None) for size in np.geomspace(*ends, points)]
-    found = list[_Target]()
+    targets = list[_Target]()
     for limit, budget in limits:
         best = PlanSearch(analysis, options, limit, problem=problem).allocate()
-        if all(best.plan != other.plan for other in found):
-            found.append(_Target(limit, budget, best.plan, best.allocation.loss))
-    return found
+        if all(best.plan != other.plan for other in targets):
+            targets.append(_Target(limit, budget, best.plan, best.allocation.loss))
+    return targets
 
 
 def _measured(
@@ -197,8 +197,8 @@ def _times(analysis: Analysis, files: Sequence[onnx.ModelProto]) -> list[float]:
     first = Subject(analysis.model, feeds)
     subjects = ([first, *(Subject(file, feeds) for file in group)] for group in groups)
     times = [latencies(each, SECONDS / len(groups)) for each in subjects]
-    original = float(np.median([found[0] for found in times]))
-    return [original, *(original * one / found[0] for found in times for one in found[1:])]
+    original = float(np.median([result[0] for result in times]))
+    return [original, *(original * one / result[0] for result in times for one in result[1:])]
 
 
 def _published(found: Artifact, document: dict[str, Any]) -> Artifact:

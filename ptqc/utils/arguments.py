@@ -45,11 +45,11 @@ def one_of(name: str, value: object, known: tuple[str, ...]) -> None:
         raise UsageError(f"{name} is {value!r}; known: {', '.join(known)}")
 
 
-def unknown(what: str, given: Iterable[str], known: Iterable[str], others: Iterable[str] = ()) -> UsageError:
+def unknown(what: str, texts: Iterable[str], known: Iterable[str], others: Iterable[str] = ()) -> UsageError:
     """An error that names what is known, and what may have been meant. others: known as well, but not listed."""
-    names, known = sorted(given), list(known)
-    told = ", ".join(shorten(visible(name), SHOWN) for name in names)
-    return UsageError(f"unknown {what} {told}{meant(names, [*known, *others])}; known: {', '.join(known)}")
+    names, known = sorted(texts), list(known)
+    message = ", ".join(shorten(visible(name), SHOWN) for name in names)
+    return UsageError(f"unknown {what} {message}{meant(names, [*known, *others])}; known: {', '.join(known)}")
 
 
 def meant(names: Iterable[str], known: Iterable[str]) -> str:

@@ -77,9 +77,9 @@ class Pace:
             each = (time.monotonic() - self._began) / self._done if self._done else self.seconds
             left = max(self.total - self._passed, 0.0)
             needed = (each or 0.0) * left
-            found = min(1.0, self.deadline.left / needed) if needed else float(self.deadline.left > 0)
-            self.is_short |= found < 1
-            return found
+            part = min(1.0, self.deadline.left / needed) if needed else float(self.deadline.left > 0)
+            self.is_short |= part < 1
+            return part
 
     @property
     def whole(self) -> float:

@@ -16,8 +16,8 @@ MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 def machine() -> str:
     """The kind of this machine, by the name that Linux gives it."""
-    found = platform.machine().lower()
-    return MACHINES.get(found, found)
+    result = platform.machine().lower()
+    return MACHINES.get(result, result)
 
 
 @cache

@@ -97,18 +97,18 @@ def held_mb() -> float | None:
         lines = STATUS.read_text().splitlines()
     except OSError:
         return None
-    found = [int(line.split()[1]) for line in lines if line.startswith(HELD)]
-    return sum(found) / 1024 if found else None
+    result = [int(line.split()[1]) for line in lines if line.startswith(HELD)]
+    return sum(result) / 1024 if result else None
 
 
 def available_bytes() -> int:
     """Memory that a new process can have: what the system calls available, within the limit of a container."""
-    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    result = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     system = Path("/proc/meminfo")
     if system.exists():
         lines = (line.split() for line in system.read_text().splitlines())
-        found += [int(words[1]) * 1024 for words in lines if words[0] == "MemAvailable:"]
+        result += [int(words[1]) * 1024 for words in lines if words[0] == "MemAvailable:"]
     for place in CONTAINER_LIMITS:
         text = place.read_text().strip() if place.exists() else ""
-        found += [int(text)] if text.isdigit() else []
-    return min(found)
+        result += [int(text)] if text.isdigit() else []
+    return min(result)

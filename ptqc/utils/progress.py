@@ -34,11 +34,11 @@ class Progress(Protocol):
         """One line that stays."""
 
 
-def check_progress(given: object) -> None:
+def check_progress(value: object) -> None:
     """Raises UsageError for what shows no progress."""
-    if not all(callable(getattr(given, name, None)) for name in ("stage", "line")):
+    if not all(callable(getattr(value, name, None)) for name in ("stage", "line")):
         raise UsageError(
-            f"progress is {shown(given)}; give an object with stage(name, total), a context, and line(text), such as "
+            f"progress is {shown(value)}; give an object with stage(name, total), a context, and line(text), such as "
             "ptqc.utils.progress.Lines()"
         )
 
@@ -158,8 +158,8 @@ class _Count:
 
     def left(self, now: float) -> str:
         """What is left, where it is known."""
-        told = self._known.told(now)
-        return f", about {told} left" if told else ""
+        result = self._known.told(now)
+        return f", about {result} left" if result else ""
 
 
 class Live:
@@ -183,8 +183,8 @@ class Live:
             """What is left, as plain lines tell it."""
 
             def render(self, task: Task) -> Text:  # noqa: ARG002
-                told = known.told(time.monotonic())
-                return Text(f"about {told} left" if told else "")
+                result = known.told(time.monotonic())
+                return Text(f"about {result} left" if result else "")
 
         steps = "{task.percentage:.0f} %" if isinstance(total, Shares) else "{task.completed}/{task.total}"
         columns = (

@@ -69,14 +69,14 @@ def _problem(done: subprocess.CompletedProcess[str], room: int) -> str | None:
     if done.returncode == 0:
         return None
     last = _last(done.stderr, LAST_LINES)
-    told = f": {last}" if last else ""
+    message = f": {last}" if last else ""
     if done.returncode == OUT_OF_MEMORY:
         return f"needs more memory than the {room / 1e9:.1f} GB that there are"
     if done.returncode == -signal.SIGKILL:
         return "was killed by the system (SIGKILL), as it does when memory runs out"
     if done.returncode < 0:
-        return f"crashed ({signal.Signals(-done.returncode).name}){told}"
-    return f"failed (exit code {done.returncode}){told}"
+        return f"crashed ({signal.Signals(-done.returncode).name}){message}"
+    return f"failed (exit code {done.returncode}){message}"
 
 
 def _last(text: str | bytes, count: int) -> str:

@@ -65,13 +65,13 @@ class Scratch:
 
     def __init__(self) -> None:
         _clear_left()
-        made = Path(tempfile.mkdtemp(prefix=PREFIX))
-        self._used = InUse(made)
+        result = Path(tempfile.mkdtemp(prefix=PREFIX))
+        self._used = InUse(result)
         # Named so only now that it is locked: whoever finds the name without a lock may remove it.
         try:
-            self.folder = made.rename(made.with_name(LOCKED + made.name.removeprefix(PREFIX)))
+            self.folder = result.rename(result.with_name(LOCKED + result.name.removeprefix(PREFIX)))
         except OSError:
-            shutil.rmtree(made, ignore_errors=True)
+            shutil.rmtree(result, ignore_errors=True)
             raise
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
 

@@ -290,8 +290,8 @@ class Cleared:
         return {"removed": self.removed.to_json(), "in_use": self.in_use}
 
     def __str__(self) -> str:
-        kept = f"; {self.in_use} in use by other processes stay" if self.in_use else ""
-        return f"removed {self.removed}{kept}"
+        text = f"; {self.in_use} in use by other processes stay" if self.in_use else ""
+        return f"removed {self.removed}{text}"
 
 
 def contents(store: Store) -> Contents:
@@ -430,8 +430,8 @@ class SharedStore(Store):
 
     def open(self, name: str) -> Entry | None:
         """The entry of a key's digest, or None; copied where only the URL has it."""
-        found = super().open(name)
-        return found if found is not None or not self._copy(name) else super().open(name)
+        result = super().open(name)
+        return result if result is not None or not self._copy(name) else super().open(name)
 
     def put(
         self,

@@ -8,10 +8,10 @@ SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 def visible(text: object) -> str:
     """The text on one line; what does not print or reorders text (control, bidi, surrogates) is shown as \\uXXXX."""
-    found = str(text)
-    if found.isprintable():
-        return found
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in found)
+    result = str(text)
+    if result.isprintable():
+        return result
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in result)
 
 
 def shorten(text: str, limit: int) -> str:
@@ -45,8 +45,8 @@ def percent(share: float) -> str:
 
 def facts(document: Mapping[str, object]) -> list[tuple[str, str]]:
     """Names and values of a document's numbers and texts; what holds others is left out."""
-    told = [(name, _fact(value)) for name, value in document.items()]
-    return [(name.replace("_", " "), value) for name, value in told if value is not None]
+    result = [(name, _fact(value)) for name, value in document.items()]
+    return [(name.replace("_", " "), value) for name, value in result if value is not None]
 
 
 def _fact(value: object) -> str | None:

@@ -52,8 +52,8 @@ class OnnxRuntimeMeter:
         """Of what has nothing on codes, and of a plan's file."""
         _, exported = packed(analysis, plan, table_parameters(analysis, plan.formats), options)
         subjects = [in_float(analysis, options), Subject(exported.proto, analysis.held_back[0])]
-        real, found = latencies(subjects, FEW_SECONDS)
-        return real, found
+        real, result = latencies(subjects, FEW_SECONDS)
+        return real, result
 
     def profiles(self, analysis: Analysis, _options: CompileOptions, fitted: QuantizedModel) -> tuple[Profile, Profile]:
         """Of the float model, and of the delivered file."""
@@ -62,8 +62,8 @@ class OnnxRuntimeMeter:
             float_subject(analysis.model, plan, feeds),
             quantized_subject(fitted.lowered, fitted.exported, plan, feeds),
         ]
-        real, found = profile(subjects, FEW_SECONDS)
-        return real, found
+        real, result = profile(subjects, FEW_SECONDS)
+        return real, result
 
 
 def measure_times(analysis: Analysis, options: CompileOptions, progress: Progress) -> OpLatencies:
@@ -134,15 +134,15 @@ def quantized_subject(lowered: Lowered, exported: Exported, plan: Plan, feeds: F
     """A packed file, its nodes charged to operators and to conversions of tensors."""
     short, keys = exported.renamed, charged_to(lowered, plan)
     for node in lowered.model.graph:
-        made, read = str(node.outputs[0].name), str(node.inputs[0].name) if node.inputs and node.inputs[0] else ""
-        if _is_quantize(keys.get(made)) and read not in short:  # what a table makes is no conversion
-            keys.update(dict.fromkeys((made, *lookup.inside(made)), keys[read]))
+        result, read = str(node.outputs[0].name), str(node.inputs[0].name) if node.inputs and node.inputs[0] else ""
+        if _is_quantize(keys.get(result)) and read not in short:  # what a table makes is no conversion
+            keys.update(dict.fromkeys((result, *lookup.inside(result)), keys[read]))
         elif node.op_type == "MaxPool":
-            keys.update(dict.fromkeys(float_pools.inside(made), keys[made]))
+            keys.update(dict.fromkeys(float_pools.inside(result), keys[result]))
         elif node.op_type in float_layers.ROUNDED:
-            keys[float_layers.inside(made)] = keys[made]
+            keys[float_layers.inside(result)] = keys[result]
         elif node.op_type in matmul_nbits.PRODUCTS:
-            keys[matmul_nbits.inside(made)] = keys[made]
+            keys[matmul_nbits.inside(result)] = keys[result]
     return Subject(exported.proto, feeds, {short.get(name, name): key for name, key in keys.items()})
 
 
@@ -152,16 +152,16 @@ def charged_to(lowered: Lowered, plan: Plan) -> dict[str, Hashable]:
     tensor_of = {codes: tensor for tensor, codes in lowered.codes.items()}
     keys: dict[str, Hashable] = {}
     for node in lowered.model.graph:
-        made, read = str(node.outputs[0].name), str(node.inputs[0].name) if node.inputs and node.inputs[0] else ""
-        if node.op_type == "QuantizeLinear" and made in tensor_of:
-            tensor = tensor_of[made]
-            keys[made] = ("quantize", tensor)
+        result, read = str(node.outputs[0].name), str(node.inputs[0].name) if node.inputs and node.inputs[0] else ""
+        if node.op_type == "QuantizeLinear" and result in tensor_of:
+            tensor = tensor_of[result]
+            keys[result] = ("quantize", tensor)
             keys[read] = owner.get(tensor, tensor)  # the value may be called otherwise before it is rounded
         elif node.op_type == "DequantizeLinear" and read in tensor_of:
-            keys[made] = ("dequantize", tensor_of[read])
+            keys[result] = ("dequantize", tensor_of[read])
         else:
-            tensor = tensor_of.get(made, made)
-            keys.setdefault(made, owner.get(tensor, tensor))
+            tensor = tensor_of.get(result, result)
+            keys.setdefault(result, owner.get(tensor, tensor))
     return keys
 
 
@@ -174,8 +174,8 @@ def _moves(rounded: Profile) -> dict[Hashable, float]:
     images = {key: shape for key, shape in rounded.shapes.items() if isinstance(key, tuple) and len(shape) == 4}
     if not images:
         return {}
-    (found,) = profile([_transposes(sorted(set(images.values())))], SECONDS / 4)
-    return {(what, tensor): found.charges.get((what, images[what, tensor]), 0.0) for what, tensor in images}
+    (result,) = profile([_transposes(sorted(set(images.values())))], SECONDS / 4)
+    return {(what, tensor): result.charges.get((what, images[what, tensor]), 0.0) for what, tensor in images}
 
 
 def _transposes(shapes: Sequence[tuple[int, ...]]) -> Subject:
@@ -186,11 +186,11 @@ def _transposes(shapes: Sequence[tuple[int, ...]]) -> Subject:
     for place, shape in enumerate(shapes):
         last = tuple(shape[axis] for axis in TO_LAST)
         for what, given, order in (("quantize", shape, TO_LAST), ("dequantize", last, FROM_LAST)):
-            read, made = f"{what}{place}", f"{what}{place}_moved"
-            nodes.append(helper.make_node("Transpose", [read], [made], perm=order))
+            read, result = f"{what}{place}", f"{what}{place}_moved"
+            nodes.append(helper.make_node("Transpose", [read], [result], perm=order))
             inputs.append(helper.make_tensor_value_info(read, TensorProto.UINT8, given))
-            outputs.append(helper.make_tensor_value_info(made, TensorProto.UINT8, None))
-            feeds[read], keys[made] = np.zeros(given, np.uint8), (what, shape)
+            outputs.append(helper.make_tensor_value_info(result, TensorProto.UINT8, None))
+            feeds[read], keys[result] = np.zeros(given, np.uint8), (what, shape)
     graph = helper.make_graph(nodes, "transposes", inputs, outputs)
     opsets = [helper.make_opsetid("", LOWEST_OPSET)]
     return Subject(helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION), feeds, keys)
@@ -251,23 +251,23 @@ class LibraryMeter:
         quantized = [[], [site.name for site in analysis.sites], *turns(analysis.sites, network)]
         plans = [any_plan(analysis, options, {name: analysis.ranges[name] for name in names}) for names in quantized]
         with progress.stage(f"{'time' if self.timer.is_measured else 'predict'} the library's operators"):
-            found = self._profiles(analysis, [_built(analysis, plan) for plan in plans], LIBRARY_SECONDS)
-        times = times_of(network, found, self.timer.runtime, self.target)
+            result = self._profiles(analysis, [_built(analysis, plan) for plan in plans], LIBRARY_SECONDS)
+        times = times_of(network, result, self.timer.runtime, self.target)
         return replace(times, is_measured=self.timer.is_measured)
 
     def latencies(self, analysis: Analysis, options: CompileOptions, plan: Plan) -> tuple[float, float]:
         """Of the library in float, and of that of a plan."""
         graphs = [_built(analysis, one) for one in (any_plan(analysis, options, {}), plan)]
-        real, found = self._profiles(analysis, graphs, FEW_LIBRARY_SECONDS)
-        return real.nanoseconds, found.nanoseconds
+        real, result = self._profiles(analysis, graphs, FEW_LIBRARY_SECONDS)
+        return real.nanoseconds, result.nanoseconds
 
     def profiles(self, analysis: Analysis, options: CompileOptions, fitted: QuantizedModel) -> tuple[Profile, Profile]:
         """Of the library in float, and of the delivered one."""
         delivered = LoweredPlan(fitted.plan, fitted.lowered, fitted.exported)
-        real, found = self._profiles(
+        real, result = self._profiles(
             analysis, [_built(analysis, any_plan(analysis, options, {})), delivered], FEW_LIBRARY_SECONDS
         )
-        return real, found
+        return real, result
 
     def _profiles(self, analysis: Analysis, graphs: "Sequence[LoweredPlan]", seconds: float) -> list[Profile]:
         samples = list(analysis.held_back.of_main_size().few(SAMPLES))
@@ -309,9 +309,9 @@ def turns(sites: Sequence[ScaleGroup], network: Network) -> list[list[str]]:
     return groups
 
 
-def times_of(network: Network, found: Sequence[Profile], runtime: str, target: str) -> OpLatencies:
+def times_of(network: Network, profiles: Sequence[Profile], runtime: str, target: str) -> OpLatencies:
     """Times from profiles of the float network, of all on codes, and of others with conversions."""
-    real, codes, *others = (profile.charges for profile in found)
+    real, codes, *others = (profile.charges for profile in profiles)
     floats = {o.node: real.get(o.node, 0.0) for o in network.operators}
     integers = {o.node: codes.get(o.node, 0.0) for o in network.operators if o.tensors}
     quantize, dequantize = (
@@ -330,11 +330,11 @@ def charges(
 ) -> dict[Hashable, float]:
     """Nanoseconds by operator, or by ("quantize" or "dequantize", tensor)."""
     charged = _Charged(program.calls, graph, operators, macs)
-    found: dict[Hashable, float] = {}
+    result: dict[Hashable, float] = {}
     for call in program.calls:
         key = charged.key(call)
-        found[key] = found.get(key, 0.0) + call.nanoseconds
-    return found
+        result[key] = result.get(key, 0.0) + call.nanoseconds
+    return result
 
 
 class _Charged:
@@ -354,11 +354,11 @@ class _Charged:
 
     def key(self, call: TimedCall) -> Hashable:
         """Of what a call computes; a copy's is that of what reads it, or that of the value which it is of."""
-        found = [self.keys.get(str(node.outputs[0].name)) for node in self._computed(call)]
-        layers = [key for key in found if key in self.operators]
+        result = [self.keys.get(str(node.outputs[0].name)) for node in self._computed(call)]
+        layers = [key for key in result if key in self.operators]
         if layers:
             return max(layers, key=lambda key: self.macs.get(str(key), 0))
-        if conversions := [key for key in found if isinstance(key, tuple)]:
+        if conversions := [key for key in result if isinstance(key, tuple)]:
             return conversions[0]
         reader = self.readers.get(call.output)
         return self.keys.get(call.value) if reader is None else self.key(reader)

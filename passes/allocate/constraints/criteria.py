@@ -300,8 +300,8 @@ class MeanLoss(OnSplits):
 
     def _lost(self, file: onnx.ModelProto, samples: Samples) -> Lost:
         loss = self.splits.loss
-        found = [(loss(a, b), loss.size(a)) for a, b in self.splits.compared(file, samples)]
-        return Lost.mean(_weighed(found))
+        result = [(loss(a, b), loss.size(a)) for a, b in self.splits.compared(file, samples)]
+        return Lost.mean(_weighed(result))
 
     def start(self, default: float) -> float:
         del default
@@ -320,9 +320,9 @@ class SameClass(OnSplits):
         losses = list[tuple[float, int]]()  # the divergence of the first output of classes
 
         def compared() -> Compared:
-            for real, found in self.splits.compared(file, self.splits.held_back):
-                losses.append((kind.combine(kind.losses(real[name], found[name])), real[name].size))
-                yield real, found
+            for real, result in self.splits.compared(file, self.splits.held_back):
+                losses.append((kind.combine(kind.losses(real[name], result[name])), real[name].size))
+                yield real, result
 
         lost = self._lost(compared())
         likely = self._flips.share(float(_weighed(losses).mean()))
@@ -334,12 +334,12 @@ class SameClass(OnSplits):
         return self._lost(self.splits.compared(file, self.splits.judging))
 
     def _lost(self, compared: Compared) -> Lost:
-        found = [differing_classes(self.splits.kinds, *pair) for pair in compared]
-        differing, predictions = (sum(numbers) for numbers in zip(*found, strict=True))
-        if max(count for _, count in found) == 1:
+        result = [differing_classes(self.splits.kinds, *pair) for pair in compared]
+        differing, predictions = (sum(numbers) for numbers in zip(*result, strict=True))
+        if max(count for _, count in result) == 1:
             bound = most_of(differing, predictions)
-            return Lost(differing / predictions, bound, predictions, EXACT, tuple(float(x) for x, _ in found))
-        values = _weighed([(number / max(count, 1), count) for number, count in found])
+            return Lost(differing / predictions, bound, predictions, EXACT, tuple(float(x) for x, _ in result))
+        values = _weighed([(number / max(count, 1), count) for number, count in result])
         if np.ptp(values) > 0:
             return Lost.mean(values)
         more = values.copy()  # one more prediction is taken to differ: samples that are all alike show no spread
@@ -408,8 +408,8 @@ class LabelledDrop(Criterion):
 
     def _lost(self, file: onnx.ModelProto, first: int) -> Lost:
         half, real = self.labelled.every_second(first), self._real[first::2]
-        found = half.measured(_scored(file, self.model).run)
-        value, drops = half.points(real) - half.points(found), half.drops(real, found)
+        result = half.measured(_scored(file, self.model).run)
+        value, drops = half.points(real) - half.points(result), half.drops(real, result)
         bound = value + mean_at_most(drops) - float(drops.mean())
         return Lost(value, bound, len(half.samples), STUDENT, tuple(drops.tolist()))
 
@@ -449,12 +449,14 @@ class EvaluatedDrop(Criterion):
         return None
 
 
-def differing_classes(kinds: Kinds, real: Outputs, found: Outputs) -> tuple[int, int]:
+def differing_classes(kinds: Kinds, real: Outputs, outputs: Outputs) -> tuple[int, int]:
     """Predictions of a run whose top class differs, and how many there are: of the output that differs most.
 
     (0, 0) where no output has classes.
     """
-    each = [~kind.same(*comparable(kind, real[name], found[name])) for name, kind in outputs_of_classes(kinds).items()]
+    each = [
+        ~kind.same(*comparable(kind, real[name], outputs[name])) for name, kind in outputs_of_classes(kinds).items()
+    ]
     nothing = np.zeros(0, np.bool_)
     worst = max(each, key=lambda differs: (differs.mean() if differs.size else 0.0, differs.size), default=nothing)
     return int(worst.sum()), int(worst.size)

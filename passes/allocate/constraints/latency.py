@@ -110,8 +110,8 @@ class LatencyBudget(Constraint):
             return None
         if analysis.activations.keys() == job.analysis.activations.keys():
             return None
-        told = f"a file predicted to take {predicted:.3g} ms took {measured:.3g} ms: activations were chosen again"
-        return replace(job, analysis=analysis, timed=longer, notes=(*job.notes, *notes, Note("latency", "", told)))
+        message = f"a file predicted to take {predicted:.3g} ms took {measured:.3g} ms: activations were chosen again"
+        return replace(job, analysis=analysis, timed=longer, notes=(*job.notes, *notes, Note("latency", "", message)))
 
     def __str__(self) -> str:
         return f"{self.nanoseconds / 1e6:g} ms{f'@{self.target}' if self.target else ''}"
@@ -164,22 +164,22 @@ MILLISECOND, MICROSECOND = 1e6, 1e3
 STEP = "latency"
 
 
-def latency_report(budget: LatencyBudget, timed: Timed, plan: Plan, real: Profile, found: Profile) -> BudgetReport:
+def latency_report(budget: LatencyBudget, timed: Timed, plan: Plan, real: Profile, profile: Profile) -> BudgetReport:
     """The times of a delivered file beside its prediction. real: of the float network at the same time."""
     is_measured = timed.times.is_measured
-    predicted = timed.network.predict(timed.times, plan.params) if is_measured else found.nanoseconds
+    predicted = timed.network.predict(timed.times, plan.params) if is_measured else profile.nanoseconds
     document = {
         "budget": str(budget),
         "budget_ms": budget.nanoseconds / MILLISECOND,
         "runtime": timed.times.runtime,
         "predicted_ms": predicted / MILLISECOND,
-        "measured_ms": found.nanoseconds / MILLISECOND if is_measured else None,
+        "measured_ms": profile.nanoseconds / MILLISECOND if is_measured else None,
         "float_ms": real.nanoseconds / MILLISECOND,
-        "operators": _operators(timed, plan, found.charges),
-        "conversions": _conversions(timed, plan, found.charges),
+        "operators": _operators(timed, plan, profile.charges),
+        "conversions": _conversions(timed, plan, profile.charges),
         "times": timed.times.to_json(),
     }
-    return BudgetReport(document, _over_budget(budget, timed.times, found))
+    return BudgetReport(document, _over_budget(budget, timed.times, profile))
 
 
 def _operators(timed: Timed, plan: Plan, charges: Mapping[Hashable, float]) -> list[dict[str, Any]]:
@@ -201,23 +201,23 @@ def _operators(timed: Timed, plan: Plan, charges: Mapping[Hashable, float]) -> l
 
 def _conversions(timed: Timed, plan: Plan, charges: Mapping[Hashable, float]) -> dict[str, float | None]:
     operators = {o.node for o in timed.network.operators}
-    found = timed.network.conversion_times(timed.times, plan.params)
+    result = timed.network.conversion_times(timed.times, plan.params)
     taken = sum(ns for key, ns in charges.items() if key not in operators)
     return {
-        "tensors": len(found),
-        "predicted_us": (sum(found.values()) if timed.times.is_measured else taken) / MICROSECOND,
+        "tensors": len(result),
+        "predicted_us": (sum(result.values()) if timed.times.is_measured else taken) / MICROSECOND,
         "measured_us": taken / MICROSECOND if timed.times.is_measured else None,
     }
 
 
-def _over_budget(budget: LatencyBudget, times: OpLatencies, found: Profile) -> tuple[Note, ...]:
-    if found.nanoseconds <= budget.nanoseconds:
+def _over_budget(budget: LatencyBudget, times: OpLatencies, profile: Profile) -> tuple[Note, ...]:
+    if profile.nanoseconds <= budget.nanoseconds:
         return ()
     what = "one run of the library" if budget.target else "one run"
     took, remedy = "took", "run it again where nothing else runs, or give a smaller budget"
     if not times.is_measured:
         took, remedy = "is predicted to take", "give a smaller budget"
-    message = f"{what} {took} {found.nanoseconds / MILLISECOND:.3g} ms, over the budget of {budget}: {remedy}"
+    message = f"{what} {took} {profile.nanoseconds / MILLISECOND:.3g} ms, over the budget of {budget}: {remedy}"
     return (Note(STEP, "", message, Level.WARNING),)
 
 
@@ -235,10 +235,10 @@ def fitting_times(
     manifest: Mapping[str, Any], budget: LatencyBudget | None, options: CompileOptions
 ) -> OpLatencies | None:
     """The same where they were measured of what this budget is of; what was predicted is predicted again."""
-    found = recorded_times(manifest)
-    if found is None or budget is None or not found.is_measured or found.target != budget.target:
+    result = recorded_times(manifest)
+    if result is None or budget is None or not result.is_measured or result.target != budget.target:
         return None
-    return found if found.in_blocks == _times_blocks(budget, options) else None
+    return result if result.in_blocks == _times_blocks(budget, options) else None
 
 
 def _times_blocks(budget: LatencyBudget, options: CompileOptions) -> bool:
@@ -260,9 +260,9 @@ def _check_where(times: OpLatencies, budget: LatencyBudget, options: CompileOpti
             "measure without --times"
         )
     if times.in_blocks != _times_blocks(budget, options):
-        asked, given = ("onnxruntime", "standard") if options.in_blocks else ("standard", "onnxruntime")
+        asked, timed = ("onnxruntime", "standard") if options.in_blocks else ("standard", "onnxruntime")
         raise UsageError(
-            f"the times given are of products in float by the {given} operators, and operators is {asked!r}: ask for "
+            f"the times given are of products in float by the {timed} operators, and operators is {asked!r}: ask for "
             "the same, or measure without --times"
         )
 
@@ -310,9 +310,9 @@ def _trial(job: CompileState, clock: LatencyMeter, analysis: Analysis, timed: Ti
     The actual time is relative to that of nothing on codes at the same moment, as the machine may have slowed down.
     """
     plan = clocks.any_plan(analysis, job.options, analysis.activations)
-    real, found = clock.latencies(analysis, job.options, plan)
+    real, result = clock.latencies(analysis, job.options, plan)
     network, times = timed.network, timed.times
-    return network.predict(times, plan.params), found / real * network.predict(times, ())
+    return network.predict(times, plan.params), result / real * network.predict(times, ())
 
 
 # The choice itself: sites and weights are one integer program (`ptqc.passes.allocate.joint`); its time is that of the
@@ -353,13 +353,13 @@ class MeetLatency:
             raise self._infeasible(quantized, f" with {self.activations} activations")
         sites, proof = self._least_loss(given, self.program(given))
         chosen = {site.name: given.ranges[site.name] for site in sites}
-        found = ActivationLoss(given).loss_of(source_params(sites, given.ranges))
-        analysis = replace(given, activations=chosen, activation_loss=found, proof=proof)
-        return Result(analysis, True, (note_on_loss(self.name, given, found, self.limit, self.budget),))
+        result = ActivationLoss(given).loss_of(source_params(sites, given.ranges))
+        analysis = replace(given, activations=chosen, activation_loss=result, proof=proof)
+        return Result(analysis, True, (note_on_loss(self.name, given, result, self.limit, self.budget),))
 
-    def program(self, given: Sensitivities) -> JointChoice:
+    def program(self, sensitivities: Sensitivities) -> JointChoice:
         """Weights and sites with their losses, times and bytes."""
-        return program_of(given, self.weighed, self.network, self.times)
+        return program_of(sensitivities, self.weighed, self.network, self.times)
 
     @property
     def _limits(self) -> dict[str, float]:
@@ -376,47 +376,47 @@ class MeetLatency:
         """The same with another limit for the size."""
         return replace(self, weighed=replace(self.weighed, limit=limit))
 
-    def smallest(self, given: Analysis) -> float:
+    def smallest(self, analysis: Analysis) -> float:
         """About the bytes of the smallest file with the activations that were chosen: as the program has them."""
-        return smallest(given, self.program(given))
+        return smallest(analysis, self.program(analysis))
 
-    def _fits(self, given: Analysis) -> bool:
-        return self.weighed.limit is None or self.smallest(given) <= self.weighed.limit
+    def _fits(self, analysis: Analysis) -> bool:
+        return self.weighed.limit is None or self.smallest(analysis) <= self.weighed.limit
 
-    def _least_loss(self, given: Sensitivities, program: JointChoice) -> tuple[list[ScaleGroup], Proof | None]:
+    def _least_loss(self, sensitivities: Sensitivities, program: JointChoice) -> tuple[list[ScaleGroup], Proof | None]:
         """The sites, and what is proven of the choice."""
         limits = self._limits
         try:
-            fastest = sites_of(given, solve(program, Goal(NANOSECONDS, self._size_limit)).selection)
-            shortest = self._time(given, fastest)
+            fastest = sites_of(sensitivities, solve(program, Goal(NANOSECONDS, self._size_limit)).selection)
+            shortest = self._time(sensitivities, fastest)
             for _ in range(ATTEMPTS):
                 goal = least_loss(limits, limits)
                 answer = solve(program, goal)
-                sites = sites_of(given, answer.selection)
-                over = self._time(given, sites) - self.budget.nanoseconds
+                sites = sites_of(sensitivities, answer.selection)
+                over = self._time(sensitivities, sites) - self.budget.nanoseconds
                 if over <= 0:
                     return sites, Proof(program, goal, answer, {r: NAMES[r] for r in limits})
                 # Sites that serve no layer were dropped, and what they carried takes longer in float.
                 limits[NANOSECONDS] = max(limits[NANOSECONDS] - over, shortest)
         except NoSelection:
-            raise self._refusal(given, program) from None
+            raise self._refusal(sensitivities, program) from None
         return fastest, None
 
-    def _time(self, given: Sensitivities, sites: list[ScaleGroup]) -> float:
-        return self._predict(given.tensors_of({site.name for site in sites}))
+    def _time(self, sensitivities: Sensitivities, sites: list[ScaleGroup]) -> float:
+        return self._predict(sensitivities.tensors_of({site.name for site in sites}))
 
-    def _refusal(self, given: Sensitivities, program: JointChoice) -> Infeasible:
-        found = contradiction(program, self._limits)
-        if found.resources != (NANOSECONDS, BYTES):
-            fastest = sites_of(given, solve(program, Goal(NANOSECONDS)).selection)
-            if NANOSECONDS in found.resources:
-                return self._infeasible(given.tensors_of({site.name for site in fastest}))
-        size, beside = self.weighed.limit or 0, found.beside
-        least, shortest = beside.get(BYTES) or found.alone[BYTES], beside.get(NANOSECONDS) or found.alone[NANOSECONDS]
+    def _refusal(self, sensitivities: Sensitivities, program: JointChoice) -> Infeasible:
+        result = contradiction(program, self._limits)
+        if result.resources != (NANOSECONDS, BYTES):
+            fastest = sites_of(sensitivities, solve(program, Goal(NANOSECONDS)).selection)
+            if NANOSECONDS in result.resources:
+                return self._infeasible(sensitivities.tensors_of({site.name for site in fastest}))
+        size, beside = self.weighed.limit or 0, result.beside
+        least, shortest = beside.get(BYTES) or result.alone[BYTES], beside.get(NANOSECONDS) or result.alone[NANOSECONDS]
         return Infeasible(
             f"the budgets of {size:,} bytes and {self.budget} contradict each other: within {self.budget} about "
             f"{least:,.0f} bytes are the fewest, within the bytes {shortest / 1e6:.3g} ms the shortest; alone, about "
-            f"{found.alone[BYTES]:,.0f} bytes and {found.alone[NANOSECONDS] / 1e6:.3g} ms can be reached",
+            f"{result.alone[BYTES]:,.0f} bytes and {result.alone[NANOSECONDS] / 1e6:.3g} ms can be reached",
             round(least),
         )
 

@@ -290,13 +290,13 @@ def _rounds(build: _Building, criterion: Criterion, deadline: Deadline, progress
     while len(rounds) < ROUNDS:
         if rounds and not deadline.leaves((time.monotonic() - began) / len(rounds)):
             break
-        found = build(limit, rounds)
-        if found is None:
+        result = build(limit, rounds)
+        if result is None:
             break
-        rounds.append(found)
-        progress.advance(f"{found.size:,} bytes")
-        good, bad = (max(good, limit), bad) if found.room >= 1 else (good, min(bad, limit))
-        limit = _next(limit * found.room, good, bad)
+        rounds.append(result)
+        progress.advance(f"{result.size:,} bytes")
+        good, bad = (max(good, limit), bad) if result.room >= 1 else (good, min(bad, limit))
+        limit = _next(limit * result.room, good, bad)
         if limit <= CLOSE * good:
             break
     return rounds
@@ -308,10 +308,10 @@ def _safer(build: _Building, rounds: list[Round], deadline: Deadline, progress: 
     added = list[Round]()
     for part in SAFER[: ROUNDS - len(rounds)]:
         began = time.monotonic()
-        found = build(part * good, [*rounds, *added])
-        if found is not None:
-            added.append(found)
-            progress.advance(f"{found.size:,} bytes")
+        result = build(part * good, [*rounds, *added])
+        if result is not None:
+            added.append(result)
+            progress.advance(f"{result.size:,} bytes")
         if not deadline.leaves(time.monotonic() - began):
             break
     return added
@@ -367,10 +367,12 @@ def _check_agreeing(job: CompileState, budget: LossBudget, criterion: Criterion,
         return
     least = sum(c.loss for c in problem.chosen(best_choice(problem)))
     needed = smallest_within(problem, room).bytes if room > least else None
-    told = f"one that loses so little has about {needed:,} bytes" if needed else "none is predicted to lose so little"
+    message = (
+        f"one that loses so little has about {needed:,} bytes" if needed else "none is predicted to lose so little"
+    )
     raise Infeasible(
         f"the budgets {job.budgets.get(SizeBudget)} and {budget} contradict each other: the best file of at most "
-        f"{job.limit:,} bytes {loses}; {told}",
+        f"{job.limit:,} bytes {loses}; {message}",
         needed or best.size,
     )
 
@@ -418,13 +420,13 @@ def _to_json(lost: Lost) -> dict[str, Any]:
 def _missed(budget: LossBudget, verdict: Verdict, judged: Lost, needed: int | None) -> Note:
     shown = verdict.criterion.shown
     on = f"on {judged.samples:,} unseen samples" if judged.samples else "by the score"
-    found = f"the file loses {shown(judged.value)} {on}"
+    text = f"the file loses {shown(judged.value)} {on}"
     if judged.value > budget.limit:
-        return Note(STEP, "", f"{found}, over the budget of {budget}: allow a larger loss", Level.WARNING)
+        return Note(STEP, "", f"{text}, over the budget of {budget}: allow a larger loss", Level.WARNING)
     more = "give more samples"
     if needed is not None:
         more = f"about {max(needed - judged.samples, 1):,} samples more would show that it is kept"
-    message = f"{found}, but it may lose up to {shown(judged.bound)}, over the budget of {budget}: {more}"
+    message = f"{text}, but it may lose up to {shown(judged.bound)}, over the budget of {budget}: {more}"
     return Note(STEP, "", message, Level.WARNING)
 
 
@@ -451,8 +453,8 @@ def gather_apart(
         return samples, None
     measured, judging = _set_aside(samples, options.samples, budget.samples_necessary)
     check_runs(source.model, judging)
-    told = f"{len(judging)} of the samples choose nothing: they judge the budget {budget}"
-    notes = [*samples.notes, Note("calibrate", "", told)]
+    text = f"{len(judging)} of the samples choose nothing: they judge the budget {budget}"
+    notes = [*samples.notes, Note("calibrate", "", text)]
     if isinstance(calibration, str) and calibration == SYNTHETIC:
         message = f"the budget {budget} is judged on drawn samples, and says nothing of real ones"
         notes.append(Note("calibrate", "", message, Level.WARNING))
@@ -469,10 +471,10 @@ def with_judges(
     """What an earlier compile prepared, with other samples that judge. Raises CalibrationError."""
     limit = (0 if budget is None else budget.samples_wanted) + len(prepared.samples)
     batches = OpenBatches(prepared.model)
-    given = collect(calibration, input_specs(prepared.model), folder, limit, preprocessing, rows=batches)
-    given = with_recorded(prepared.model, given, folder / "recorded")
-    check_runs(prepared.model, given)
-    return replace(prepared, judging=_fresh(given, prepared.samples))
+    result = collect(calibration, input_specs(prepared.model), folder, limit, preprocessing, rows=batches)
+    result = with_recorded(prepared.model, result, folder / "recorded")
+    check_runs(prepared.model, result)
+    return replace(prepared, judging=_fresh(result, prepared.samples))
 
 
 def _set_aside(samples: Samples, most: int, necessary: int) -> tuple[Samples, Samples]:
@@ -498,10 +500,10 @@ def _set_aside(samples: Samples, most: int, necessary: int) -> tuple[Samples, Sa
 def _fresh(samples: Samples, measured: Samples) -> Samples:
     """The samples that are not among those that are measured on. Raises CalibrationError where fewer than two are."""
     known = {record.sha256 for record in measured.records}
-    found = samples.select([i for i, record in enumerate(samples.records) if record.sha256 not in known])
-    if len(found) < 2:
+    fresh = samples.select([i for i, record in enumerate(samples.records) if record.sha256 not in known])
+    if len(fresh) < 2:
         raise CalibrationError(
-            f"only {len(found)} of {len(samples)} samples differ from those that were measured on and can judge a loss "
+            f"only {len(fresh)} of {len(samples)} samples differ from those that were measured on and can judge a loss "
             "budget; give at least 2, and preferably some hundreds"
         )
-    return found
+    return fresh

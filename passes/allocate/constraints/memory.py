@@ -135,8 +135,8 @@ def _shapes(model: ir.Model, feeds: Feeds, inner: Sequence[str]) -> Mapping[str,
     """Of inputs and inner values; of a model beyond memory not all values are there at a time."""
     if is_in_files(model):
         return observed_shapes(model, feeds)
-    found = {**feeds, **tensors_of(Runner(model, inner).run(feeds, inner))}
-    return {name: array.shape for name, array in found.items()}
+    result = {**feeds, **tensors_of(Runner(model, inner).run(feeds, inner))}
+    return {name: array.shape for name, array in result.items()}
 
 
 def sample_of(analysis: Analysis) -> Feeds:
@@ -180,67 +180,67 @@ class MeetMemory:
     name: ClassVar[str] = "meet-memory"
     effect: ClassVar[Effect] = Effect.DECIDE
 
-    def apply(self, given: Analysis) -> Result[Analysis]:
+    def apply(self, analysis: Analysis) -> Result[Analysis]:
         """The decision with the activations that keep the budgets, what they lose together, and how much of the memory
         is left for the weights.
 
         Raises Infeasible with the least memory that is predicted, alone and within the other budgets.
         """
-        least, most_of_weights = self._weights(given)
-        if self._over(given, given.activations, most_of_weights) <= 0:
-            return Result(given, False)
-        program, most = self.program(given)
-        if self._over(given, given.activations, least) <= 0 and self._may_stay(given, program, most):
-            return Result(self._with_weights(given), True)
+        least, most_of_weights = self._weights(analysis)
+        if self._over(analysis, analysis.activations, most_of_weights) <= 0:
+            return Result(analysis, False)
+        program, most = self.program(analysis)
+        if self._over(analysis, analysis.activations, least) <= 0 and self._may_stay(analysis, program, most):
+            return Result(self._with_weights(analysis), True)
         if self.activations != "auto":
-            raise self._refusal(given, pinned(given, program), most, f" with {self.activations} activations")
+            raise self._refusal(analysis, pinned(analysis, program), most, f" with {self.activations} activations")
         slack = 0
         for _ in range(ATTEMPTS):
-            found = self._solved(program, most, slack)
-            if found is None:
+            result = self._solved(program, most, slack)
+            if result is None:
                 break
-            goal, answer = found
-            sites = sites_of(given, answer.selection)
-            over = self._over(given, {site.name: None for site in sites}, self._chosen(given, answer.selection))
+            goal, answer = result
+            sites = sites_of(analysis, answer.selection)
+            over = self._over(analysis, {site.name: None for site in sites}, self._chosen(analysis, answer.selection))
             if over <= 0:
-                chosen = {site.name: given.ranges[site.name] for site in sites}
-                lost = ActivationLoss(given).loss_of(source_params(sites, given.ranges))
-                told = Proof(program, goal, answer, {resource: NAMES[resource] for resource in self._others})
-                made = replace(given, activations=chosen, activation_loss=lost, proof=told)
-                note = note_on_loss(self.name, given, lost, self.limit, self.budget)
+                chosen = {site.name: analysis.ranges[site.name] for site in sites}
+                lost = ActivationLoss(analysis).loss_of(source_params(sites, analysis.ranges))
+                proof = Proof(program, goal, answer, {resource: NAMES[resource] for resource in self._others})
+                made = replace(analysis, activations=chosen, activation_loss=lost, proof=proof)
+                note = note_on_loss(self.name, analysis, lost, self.limit, self.budget)
                 return Result(self._with_weights(made), True, (note,))
             # Sites that serve no layer were dropped, and what they carried takes more in float.
             slack += over
-        raise self._refusal(given, program, most)
+        raise self._refusal(analysis, program, most)
 
-    def program(self, given: Sensitivities) -> tuple[JointChoice, dict[str, int]]:
+    def program(self, sensitivities: Sensitivities) -> tuple[JointChoice, dict[str, int]]:
         """Weights and sites with their losses, times, bytes in the file and bytes at each step; of these the most."""
         times = NO_TIMES if self.timed is None else self.timed.times
-        program = program_of(given, self.weighed, self.memory.network, times)
-        return with_memory(program, self.memory, {t: site.name for t, site in given.site_of.items()})
+        program = program_of(sensitivities, self.weighed, self.memory.network, times)
+        return with_memory(program, self.memory, {t: site.name for t, site in sensitivities.site_of.items()})
 
     def within(self, limit: int) -> "MeetMemory":
         """The same with another limit for the size."""
         return replace(self, weighed=replace(self.weighed, limit=limit))
 
-    def smallest(self, given: Analysis) -> float:
+    def smallest(self, analysis: Analysis) -> float:
         """About the bytes of the smallest file with the activations that were chosen: as the program has them."""
-        return smallest(given, self.program(given)[0])
+        return smallest(analysis, self.program(analysis)[0])
 
     @property
     def _others(self) -> dict[str, float]:
-        found = {} if self.timed is None else {NANOSECONDS: self.timed.limit}
-        return found if self.weighed.limit is None else {**found, BYTES: float(self.weighed.limit)}
+        result = {} if self.timed is None else {NANOSECONDS: self.timed.limit}
+        return result if self.weighed.limit is None else {**result, BYTES: float(self.weighed.limit)}
 
-    def _may_stay(self, given: Analysis, program: JointChoice, most: Mapping[str, int]) -> bool:
+    def _may_stay(self, analysis: Analysis, program: JointChoice, most: Mapping[str, int]) -> bool:
         """Whether formats keep the budgets beside the activations, and other activations would lose little less.
 
         These compute on integers for what they may lose, and other ones have to be better by as much.
         """
-        stays = self._solved(pinned(given, program), most)
+        stays = self._solved(pinned(analysis, program), most)
         if stays is None or self.activations != "auto":
             return stays is not None
-        free, limit = self._solved(program, most), limit_of(given.loss_unit, self.limit)
+        free, limit = self._solved(program, most), limit_of(analysis.loss_unit, self.limit)
         return free is None or stays[1].value - free[1].value <= limit
 
     def _solved(self, program: JointChoice, most: Mapping[str, int], slack: int = 0) -> tuple[Goal, Answer] | None:
@@ -252,14 +252,14 @@ class MeetMemory:
         except NoSelection:
             return None
 
-    def _with_weights(self, given: Analysis) -> Analysis:
+    def _with_weights(self, analysis: Analysis) -> Analysis:
         """The decision with what its activations leave of the memory."""
-        return replace(given, weight_memory=-self._over(given, given.activations, 0))
+        return replace(analysis, weight_memory=-self._over(analysis, analysis.activations, 0))
 
-    def _weights(self, given: Analysis) -> tuple[int, int]:
+    def _weights(self, analysis: Analysis) -> tuple[int, int]:
         """The least and the most that formats of weights add to the memory, with the activations that were chosen."""
         least = most = 0
-        for group in self._candidates(given.tensors_of(given.activations)).values():
+        for group in self._candidates(analysis.tensors_of(analysis.activations)).values():
             least += min(candidate.memory for candidate in group)
             most += max(candidate.memory for candidate in group)
         return least, most
@@ -273,26 +273,26 @@ class MeetMemory:
             for name, group in weighed.in_float.by_weight().items()
         }
 
-    def _chosen(self, given: Sensitivities, selection: Selection) -> int:
+    def _chosen(self, sensitivities: Sensitivities, selection: Selection) -> int:
         """What the formats of a selection add to the memory, or more where sites that serve no layer are dropped."""
-        quantized = given.tensors_of({site.name: None for site in sites_of(given, selection)})
+        quantized = sensitivities.tensors_of({site.name: None for site in sites_of(sensitivities, selection)})
         chosen = {choice: state.form for choice, state in selection.items() if isinstance(state, Stored)}
         return sum(
             next((c.memory for c in group if c.form == chosen[weight_choice(name)]), max(c.memory for c in group))
             for name, group in self._candidates(quantized).items()
         )
 
-    def _over(self, given: Sensitivities, sites: Mapping[str, object], weights: int) -> int:
+    def _over(self, sensitivities: Sensitivities, sites: Mapping[str, object], weights: int) -> int:
         """Bytes beyond the budget. weights: what their formats add."""
-        return self.memory.peak(given.tensors_of(sites)) + self.more + weights - self.budget.bytes
+        return self.memory.peak(sensitivities.tensors_of(sites)) + self.more + weights - self.budget.bytes
 
     def _refusal(
-        self, given: Sensitivities, program: JointChoice, most: Mapping[str, int], how: str = ""
+        self, sensitivities: Sensitivities, program: JointChoice, most: Mapping[str, int], how: str = ""
     ) -> Infeasible:
-        alone = self._least(given, program, most, {})
+        alone = self._least(sensitivities, program, most, {})
         if alone is None or alone > self.budget.bytes or not self._others:
             return self._infeasible(alone or self.budget.bytes, how)
-        beside = self._least(given, program, most, self._others)
+        beside = self._least(sensitivities, program, most, self._others)
         kinds = " and ".join(NAMES[resource] for resource in self._others)
         within = "cannot be kept whatever the memory" if beside is None else f"leave about {beside:,} bytes at least"
         return Infeasible(
@@ -302,12 +302,12 @@ class MeetMemory:
         )
 
     def _least(
-        self, given: Sensitivities, program: JointChoice, most: Mapping[str, int], others: Mapping[str, float]
+        self, sensitivities: Sensitivities, program: JointChoice, most: Mapping[str, int], others: Mapping[str, float]
     ) -> int | None:
         """About the least memory within other limits, by halving; None where these cannot be kept."""
         largest = max(most, key=lambda step: most[step])
         try:
-            best = self._reached(given, solve(program, Goal(largest, others)).selection)
+            best = self._reached(sensitivities, solve(program, Goal(largest, others)).selection)
         except NoSelection:
             return None
         low = 0
@@ -315,14 +315,14 @@ class MeetMemory:
             middle = (low + best) // 2
             tried = {**others, **_limits(most, middle - self.more)}
             try:
-                best = min(middle, self._reached(given, solve(program, Goal(largest, tried)).selection))
+                best = min(middle, self._reached(sensitivities, solve(program, Goal(largest, tried)).selection))
             except NoSelection:
                 low = middle
         return best
 
-    def _reached(self, given: Sensitivities, selection: Selection) -> int:
-        sites = {site.name: None for site in sites_of(given, selection)}
-        return self.budget.bytes + self._over(given, sites, self._chosen(given, selection))
+    def _reached(self, sensitivities: Sensitivities, selection: Selection) -> int:
+        sites = {site.name: None for site in sites_of(sensitivities, selection)}
+        return self.budget.bytes + self._over(sensitivities, sites, self._chosen(sensitivities, selection))
 
     def _infeasible(self, least: int, how: str) -> Infeasible:
         alone = self.memory.fixed + sum(self._smallest_weights().values())
@@ -334,12 +334,12 @@ class MeetMemory:
 
     def _smallest_weights(self) -> dict[str, int]:
         """What each weight adds at least to the bytes of weights in float32, in any format and on any kernel."""
-        found = {weight.weight: weight.on_codes for weight in self.memory.weights if weight.nodes}
+        weights = {weight.weight: weight.on_codes for weight in self.memory.weights if weight.nodes}
         if self.activations == "float":
-            found = {}
+            weights = {}
         for name, group in self.weighed.in_float.by_weight().items():
-            found[name] = min(found.get(name, 0), *(candidate.memory for candidate in group))
-        return found
+            weights[name] = min(weights.get(name, 0), *(candidate.memory for candidate in group))
+        return weights
 
 
 def _limits(most: Mapping[str, int], allowed: int) -> dict[str, float]:
@@ -354,18 +354,18 @@ CORRECTIONS = 3
 def _chosen(job: CompileState, budget: MemoryBudget, model: MemoryModel) -> CompileState:
     """The compile with a choice whose file keeps the budget; the one that it has where that does."""
     options = job.options
-    found, (least, more) = job, _needed(job, model)
+    chosen, (least, more) = job, _needed(job, model)
     if least <= budget.bytes:
         return job
     step = MeetMemory(model, budget, more, options.activations, options.activation_limit, weighed_of(job), job.timed)
     for _ in range(CORRECTIONS):
         try:
-            found = _with(job, step)
+            chosen = _with(job, step)
         except Infeasible as refusal:
             raise _measured(job, step, refusal) from None
-        needed, more = _needed(found, model)
+        needed, more = _needed(chosen, model)
         if needed <= budget.bytes:
-            return found
+            return chosen
         least, step = min(least, needed), replace(step, more=more)
     raise Infeasible(
         f"the budget of {budget} cannot be met: of the files that were predicted to keep it, the least needs "
@@ -397,9 +397,9 @@ def _needed(job: CompileState, model: MemoryModel) -> tuple[int, int]:
         formats = best_within(problem, job.limit).choice
     except Infeasible:  # which is told when the file is fitted to its size, if this choice stays
         formats = smallest_choice(problem)
-    found = _measure(job, model, analysis.undecided.with_formats(formats))
+    result = _measure(job, model, analysis.undecided.with_formats(formats))
     predicted = model.peak(analysis.tensors_of(analysis.activations)) + sum(c.memory for c in problem.chosen(formats))
-    return found, found - predicted
+    return result, result - predicted
 
 
 def _measure(job: CompileState, model: MemoryModel, plan: Plan) -> int:

@@ -20,12 +20,12 @@ def has_latency(facts: ReportFacts) -> bool:
 
 def latency_tables(facts: ReportFacts) -> str:
     """The whole, and the operators in execution order."""
-    found, together = facts.manifest["latency"], with_activations(facts.manifest["allocation"])
-    facts_told = [*_whole(found), *([("weights and activations together", together)] if together else [])]
+    result, together = facts.manifest["latency"], with_activations(facts.manifest["allocation"])
+    facts_told = [*_whole(result), *([("weights and activations together", together)] if together else [])]
     whole = (f'<th scope="row">{safe(what)}</th><td>{safe(told)}</td>' for what, told in facts_told)
     head = [">#", "operator", "type", "compute", ">predicted µs", ">measured µs", ">in float µs", ">on integers µs"]
-    longest = max((entry["measured_us"] or 0.0 for entry in found["operators"]), default=0.0)
-    rows = [_operator(i + 1, entry, longest, facts.labels) for i, entry in enumerate(found["operators"])]
+    longest = max((entry["measured_us"] or 0.0 for entry in result["operators"]), default=0.0)
+    rows = [_operator(i + 1, entry, longest, facts.labels) for i, entry in enumerate(result["operators"])]
     operators = table(head, rows, "sortable")
     shown = operators if len(rows) <= OPEN_ROWS else details(f"{len(rows):,} operators", operators)
     return table(["what", "value"], whole, "facts") + shown
@@ -33,31 +33,31 @@ def latency_tables(facts: ReportFacts) -> str:
 
 def with_activations(allocation: Document) -> str:
     """What is proven of a choice of weights and activations together; empty where there was none."""
-    found = allocation.get("with_activations")
-    if not found:
+    result = allocation.get("with_activations")
+    if not result:
         return ""
-    proof = "proven best" if found["status"] == "optimal" else f"at most {percent(found['gap'])} from the best"
+    proof = "proven best" if result["status"] == "optimal" else f"at most {percent(result['gap'])} from the best"
     gains = ", ".join(
         f"+1 % of {what}: -{gain:.2g}" if gain > 0 else f"+1 % of {what} gains nothing"
-        for what, gain in found["prices_of_one_percent"].items()
+        for what, gain in result["prices_of_one_percent"].items()
     )
-    return f"predicted loss {found['loss']:.3g} {allocation['unit']}, {proof}" + (f"; {gains}" if gains else "")
+    return f"predicted loss {result['loss']:.3g} {allocation['unit']}, {proof}" + (f"; {gains}" if gains else "")
 
 
-def _whole(found: Document) -> Iterator[tuple[str, str]]:
-    conversions = found["conversions"]
-    yield "budget", found["budget"]
-    yield "predicted", f"{number(found['predicted_ms'])} ms"
+def _whole(document: Document) -> Iterator[tuple[str, str]]:
+    conversions = document["conversions"]
+    yield "budget", document["budget"]
+    yield "predicted", f"{number(document['predicted_ms'])} ms"
     predicted = f"{conversions['tensors']:,} tensors: predicted {number(conversions['predicted_us'])} µs"
-    if found["measured_ms"] is None:
+    if document["measured_ms"] is None:
         yield "measured", "nothing: the times are predicted from the figures of chips"
-        yield "float network, predicted", f"{number(found['float_ms'])} ms"
-        yield "predicted for", found["runtime"]
+        yield "float network, predicted", f"{number(document['float_ms'])} ms"
+        yield "predicted for", document["runtime"]
         yield "conversions between float and codes", predicted
     else:
-        yield "measured", f"{number(found['measured_ms'])} ms"
-        yield "float network, at the same time", f"{number(found['float_ms'])} ms"
-        yield "measured in", found["runtime"]
+        yield "measured", f"{number(document['measured_ms'])} ms"
+        yield "float network, at the same time", f"{number(document['float_ms'])} ms"
+        yield "measured in", document["runtime"]
         measured = f"measured {number(conversions['measured_us'])} µs"
         yield "conversions between float and codes", f"{predicted}, {measured}"
 
@@ -97,40 +97,42 @@ def has_memory(facts: ReportFacts) -> bool:
 
 def memory_in_words(manifest: Document) -> str:
     """Weights and run, for ONNX Runtime and for each native library."""
-    found = manifest.get("memory")
-    if found is None:
+    result = manifest.get("memory")
+    if result is None:
         return UNTOLD
     libraries = "".join(
         f"; {visible(isa)} library {weights / MEGABYTE:.2f} MB and {run / MEGABYTE:.2f} MB"
         for isa, weights, run in _libraries(manifest)
     )
-    needed, weights = found["needed_bytes"], found["weights_bytes"]
-    limit = found["limit_bytes"]
-    budget = "" if limit is None else f", {100 * needed / limit:.1f} % of the budget of {found['budget']}"
-    how = "predicted" if found["run_bytes"] is None else "measured"
+    needed, weights = result["needed_bytes"], result["weights_bytes"]
+    limit = result["limit_bytes"]
+    budget = "" if limit is None else f", {100 * needed / limit:.1f} % of the budget of {result['budget']}"
+    how = "predicted" if result["run_bytes"] is None else "measured"
     parts = f"weights {weights / MEGABYTE:.2f} MB, a run of one sample at most {(needed - weights) / MEGABYTE:.2f} MB"
-    where = f"{how}; {found['runtime']}, one thread, beside the runtime itself"
+    where = f"{how}; {result['runtime']}, one thread, beside the runtime itself"
     return f"memory when loaded: {needed / MEGABYTE:.2f} MB{budget}; {parts} ({where}){libraries}"
 
 
 def memory_table(facts: ReportFacts) -> str:
     """Bytes of weights and of a run."""
-    rows = (f'<th scope="row">{safe(what)}</th><td>{safe(told)}</td>' for what, told in _memory_rows(facts.manifest))
+    rows = (
+        f'<th scope="row">{safe(what)}</th><td>{safe(result)}</td>' for what, result in _memory_rows(facts.manifest)
+    )
     return table(["what", "value"], rows, "facts")
 
 
 def _memory_rows(manifest: Document) -> Iterator[tuple[str, str]]:
-    found = manifest["memory"]
-    measured = found["run_bytes"]
-    if found["limit_bytes"] is not None:
-        yield "budget", found["budget"]
-        yield "kept", "yes" if found["needed_bytes"] <= found["limit_bytes"] else "no"
-    yield "together", f"{found['needed_bytes']:,} bytes"
-    yield "weights as they are loaded", f"{found['weights_bytes']:,} bytes"
-    yield "a run of one sample, predicted from what lives at each step", f"{found['predicted_run_bytes']:,} bytes"
+    result = manifest["memory"]
+    measured = result["run_bytes"]
+    if result["limit_bytes"] is not None:
+        yield "budget", result["budget"]
+        yield "kept", "yes" if result["needed_bytes"] <= result["limit_bytes"] else "no"
+    yield "together", f"{result['needed_bytes']:,} bytes"
+    yield "weights as they are loaded", f"{result['weights_bytes']:,} bytes"
+    yield "a run of one sample, predicted from what lives at each step", f"{result['predicted_run_bytes']:,} bytes"
     told = "this release does not tell" if measured is None else f"{measured:,} bytes"
     yield "the same by the allocator of ONNX Runtime", told
-    yield "in", f"{found['runtime']}, one thread"
+    yield "in", f"{result['runtime']}, one thread"
     for isa, weights, run in _libraries(manifest):
         yield f"native library for {isa}", f"{weights:,} bytes of weights, {run:,} bytes for a run, beside its outputs"
 
@@ -151,21 +153,21 @@ def has_loss_budget(facts: ReportFacts) -> bool:
     return facts.manifest.get("loss_budget") is not None
 
 
-def loss_in_words(found: Document) -> str:
+def loss_in_words(document: Document) -> str:
     """What was asked, predicted, measured and shown, on one line."""
-    judged, count = found["judged"], len(found["rounds"])
+    judged, count = document["judged"], len(document["rounds"])
     plans = f"{count} {'plan' if count == 1 else 'plans'} built"
-    first = f"{shown(judged['lost'], found['unit'])} on {judged['samples']:,} unseen samples"
+    first = f"{shown(judged['lost'], document['unit'])} on {judged['samples']:,} unseen samples"
     if not judged["samples"]:
-        first = f"{shown(judged['lost'], found['unit'])} by the score, with no bound"
-    elif found["unit"] == SAME:
-        first += f", at least {shown(judged['bound'], SAME)} ({_certainty(found)})"
+        first = f"{shown(judged['lost'], document['unit'])} by the score, with no bound"
+    elif document["unit"] == SAME:
+        first += f", at least {shown(judged['bound'], SAME)} ({_certainty(document)})"
     else:
-        first += f", at most {shown(judged['bound'], found['unit'])} ({_certainty(found)})"
-    kept = "" if found["kept"] else "NOT SHOWN TO BE KEPT: "
-    held = f"{shown(found['measured']['lost'], found['unit'])} on held-back samples"
-    predicted = f"predicted {number(found['predicted'])} {found['predicted_unit']}"
-    return f"{kept}{first}, of the budget of {found['budget']}; {held}, {predicted}; {plans}"
+        first += f", at most {shown(judged['bound'], document['unit'])} ({_certainty(document)})"
+    kept = "" if document["kept"] else "NOT SHOWN TO BE KEPT: "
+    held = f"{shown(document['measured']['lost'], document['unit'])} on held-back samples"
+    predicted = f"predicted {number(document['predicted'])} {document['predicted_unit']}"
+    return f"{kept}{first}, of the budget of {document['budget']}; {held}, {predicted}; {plans}"
 
 
 def shown(lost: float, unit: str) -> str:
@@ -175,32 +177,32 @@ def shown(lost: float, unit: str) -> str:
     return f"{lost:+.2f} points lost" if unit == DROP else f"{number(lost)} {unit}"
 
 
-def _certainty(found: Document) -> str:
-    return f"{100 * found['confidence']:.0f} % sure, {found['judged']['method']}"
+def _certainty(document: Document) -> str:
+    return f"{100 * document['confidence']:.0f} % sure, {document['judged']['method']}"
 
 
 def loss_budget_table(facts: ReportFacts) -> str:
     """The budget, and the plans in the order in which they were built."""
-    found = facts.manifest["loss_budget"]
-    whole = (f'<th scope="row">{safe(what)}</th><td>{safe(told)}</td>' for what, told in _whole_loss(found))
-    unit = found["predicted_unit"]
+    result = facts.manifest["loss_budget"]
+    whole = (f'<th scope="row">{safe(what)}</th><td>{safe(told)}</td>' for what, told in _whole_loss(result))
+    unit = result["predicted_unit"]
     head = [">#", ">bytes", f">predicted ({unit})", ">held-back samples", ">judge", ">judge's bound", "delivered"]
-    rows = (_round(found, number, one) for number, one in enumerate(found["rounds"]))
+    rows = (_round(result, number, one) for number, one in enumerate(result["rounds"]))
     return table(["what", "value"], whole, "facts") + table(head, rows)
 
 
-def _whole_loss(found: Document) -> Iterator[tuple[str, str]]:
-    judged = found["judged"]
-    yield "budget", found["budget"]
-    yield "kept", "yes" if found["kept"] else "not shown"
+def _whole_loss(document: Document) -> Iterator[tuple[str, str]]:
+    judged = document["judged"]
+    yield "budget", document["budget"]
+    yield "kept", "yes" if document["kept"] else "not shown"
     yield "judged on", f"{judged['samples']:,} unseen samples" if judged["samples"] else "the score"
-    yield "bound", f"{_certainty(found)}, one-sided"
-    if found["samples_needed"] is not None:
-        yield "samples that would show it, if the rest is like these", f"about {found['samples_needed']:,}"
+    yield "bound", f"{_certainty(document)}, one-sided"
+    if document["samples_needed"] is not None:
+        yield "samples that would show it, if the rest is like these", f"about {document['samples_needed']:,}"
 
 
-def _round(found: Document, place: int, one: Document) -> str:
-    judged, unit = one["judged"], found["unit"]
+def _round(document: Document, place: int, one: Document) -> str:
+    judged, unit = one["judged"], document["unit"]
     return "".join(
         [
             cell(str(place + 1), place),
@@ -208,7 +210,7 @@ def _round(found: Document, place: int, one: Document) -> str:
             cell(number(one["predicted"]), one["predicted"]),
             cell(safe(shown(one["measured"]["lost"], unit)), one["measured"]["lost"]),
             *(_judged(judged, part, unit) for part in ("lost", "bound")),
-            cell("yes" if place == found["delivered"] else ""),
+            cell("yes" if place == document["delivered"] else ""),
         ]
     )
 
@@ -229,15 +231,15 @@ def has_caches(facts: ReportFacts) -> bool:
 
 def caches_in_words(manifest: Document) -> str:
     """Bytes in all, forms, and what they lose."""
-    found = manifest["caches"]
+    result = manifest["caches"]
     counts: dict[str, int] = {}
-    for cache in found["caches"]:
+    for cache in result["caches"]:
         counts[cache["form"]] = counts.get(cache["form"], 0) + 1
     kinds = ", ".join(f"{count} {visible(form)}" for form, count in counts.items())
-    after, before = found["bytes"], found["float_bytes"]
-    share = f"{before:,} -> {after:,} bytes for {found['places']} tokens: {100 * after / max(before, 1):.1f} %"
-    limit = "" if found["limit_bytes"] is None else f", within the {found['limit_bytes']:,} of {found['budget']}"
-    loss = "" if found["loss"] is None else f"; they lose {found['loss']:.3g} {found['unit']} in a step"
+    after, before = result["bytes"], result["float_bytes"]
+    share = f"{before:,} -> {after:,} bytes for {result['places']} tokens: {100 * after / max(before, 1):.1f} %"
+    limit = "" if result["limit_bytes"] is None else f", within the {result['limit_bytes']:,} of {result['budget']}"
+    loss = "" if result["loss"] is None else f"; they lose {result['loss']:.3g} {result['unit']} in a step"
     return f"{share}{limit}; {kinds}{loss}"
 
 
@@ -246,10 +248,10 @@ def cache_table(facts: ReportFacts) -> str:
     return table(HEADER, _rows(facts.manifest["caches"]))
 
 
-def _rows(found: Document) -> Iterator[str]:
-    for cache in found["caches"]:
+def _rows(document: Document) -> Iterator[str]:
+    for cache in document["caches"]:
         share = f"{100 * cache['bytes'] / max(cache['float_bytes'], 1):.1f} %"
-        loss = "" if cache["loss"] is None else f"{cache['loss']:.3g} {found['unit']}"
+        loss = "" if cache["loss"] is None else f"{cache['loss']:.3g} {document['unit']}"
         inputs = ", ".join(cache["inputs"])
         cells = (cache["form"], inputs, f"{cache['bytes']:,}", share, loss)
         yield f'<th scope="row">{safe(cache["name"])}</th>' + "".join(f"<td>{safe(cell)}</td>" for cell in cells)
@@ -271,17 +273,19 @@ def output_table(facts: ReportFacts) -> str:
 
 
 def _output_rows(outputs: list[Document]) -> Iterator[str]:
-    for found in outputs:
-        told = "; ".join(figure["text"] for figure in found["figures"])
-        loss = cell(number(found["loss"]), found["loss"])
-        yield cell(name(found["output"])) + cell(safe(found["judged_as"])) + loss + _rest(found["loss_unit"], told)
-        if len(found["losses"]) > 1:
-            for group, value in found["losses"].items():
-                yield cell("") + cell(safe(group)) + cell(number(value), value) + _rest(found["units"][group], "")
+    for result in outputs:
+        message = "; ".join(figure["text"] for figure in result["figures"])
+        loss = cell(number(result["loss"]), result["loss"])
+        yield (
+            cell(name(result["output"])) + cell(safe(result["judged_as"])) + loss + _rest(result["loss_unit"], message)
+        )
+        if len(result["losses"]) > 1:
+            for group, value in result["losses"].items():
+                yield cell("") + cell(safe(group)) + cell(number(value), value) + _rest(result["units"][group], "")
 
 
-def _rest(unit: str, told: str) -> str:
-    return cell(safe(unit)) + cell(safe(told))
+def _rest(unit: str, text: str) -> str:
+    return cell(safe(unit)) + cell(safe(text))
 
 
 # The measured frontier: a table for the terminal, and the plots of loss and of time against size.
@@ -347,9 +351,11 @@ def _shapes(
     for size, loss in measured:
         yield dot(axes.x(size), axes.y(loss), 3.5, "point", f"{size:,} bytes: {number(loss)} {facts.unit} measured")
     lost = float(facts.manifest["results"]["loss"])
-    told = f"this file: {facts.size:,} bytes, {number(lost)}"
-    yield dot(axes.x(facts.size), axes.y(lost), 7, "here", told)
-    yield label(WIDTH - RIGHT, TOP + 10, f"line with dots: measured; thin line: predicted; ring: {told}", "tick", "end")
+    message = f"this file: {facts.size:,} bytes, {number(lost)}"
+    yield dot(axes.x(facts.size), axes.y(lost), 7, "here", message)
+    yield label(
+        WIDTH - RIGHT, TOP + 10, f"line with dots: measured; thin line: predicted; ring: {message}", "tick", "end"
+    )
 
 
 def _table(document: Document) -> str:
@@ -358,5 +364,5 @@ def _table(document: Document) -> str:
     rows = []
     for point in document["points"]:
         values = [-1.0 if point[key] is None else float(point[key]) for key in keys]
-        rows.append("".join(cell(told, value) for told, value in zip(_told(document, point), values, strict=True)))
+        rows.append("".join(cell(result, value) for result, value in zip(_told(document, point), values, strict=True)))
     return table(head, rows, "sortable")

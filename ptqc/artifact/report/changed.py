@@ -43,9 +43,9 @@ def _sample(sample: Document, unit: str) -> str:
         for of, url in sample["pictures"].items()
     )
     said = "".join(_said(output) for output in sample["outputs"])
-    told = f"{name(whose)} loss {number(sample['loss'])} {safe(unit)}"
+    message = f"{name(whose)} loss {number(sample['loss'])} {safe(unit)}"
     text = _text(sample["text"]) if "text" in sample else ""
-    return f"<figure>{pictures}<figcaption>{told}</figcaption>{_counts(objects)}{text}{said}</figure>"
+    return f"<figure>{pictures}<figcaption>{message}</figcaption>{_counts(objects)}{text}{said}</figure>"
 
 
 def _counts(objects: Document | None) -> str:
@@ -67,13 +67,13 @@ def _pair(url: str, objects: Document) -> str:
     return f'<div class="pair">{drawn}</div>'
 
 
-def _boxes(url: str, size: Sequence[int], found: Sequence[Document], who: str) -> str:
+def _boxes(url: str, size: Sequence[int], documents: Sequence[Document], who: str) -> str:
     width, height = 100.0, 100.0 * size[1] / size[0]
-    told = ", ".join(f"class {one['label']} {percent(one['score'])}" for one in found) or "nothing"
+    result = ", ".join(f"class {one['label']} {percent(one['score'])}" for one in documents) or "nothing"
     extent = f'width="{width:.2f}" height="{height:.2f}"'
     picture = f'<image href="{safe(url)}" {extent} preserveAspectRatio="none"/>'
-    shapes = "".join(_box(one, width, height) for one in found)
-    head = f'<svg viewBox="0 0 {width:.2f} {height:.2f}" role="img" aria-label="{safe(f"{who} finds: {told}")}">'
+    shapes = "".join(_box(one, width, height) for one in documents)
+    head = f'<svg viewBox="0 0 {width:.2f} {height:.2f}" role="img" aria-label="{safe(f"{who} finds: {result}")}">'
     return f"{head}{picture}{shapes}</svg>"
 
 
@@ -100,7 +100,7 @@ def _token(piece: str, is_marked: bool) -> str:
 
 
 def _changes(output: Document) -> str:
-    told = f"another token or class at {output['differing']} of {output['of']} places"
+    message = f"another token or class at {output['differing']} of {output['of']} places"
     if not output["changed"]:
         return f"<div>{name(output['output'])}: the same at all {output['of']} places</div>"
     rows = "".join(
@@ -108,7 +108,7 @@ def _changes(output: Document) -> str:
         for place, before, after in output["changed"]
     )
     head = '<thead><tr><th scope="col">place</th><th scope="col">float</th><th scope="col">compiled</th></tr></thead>'
-    return f"<div>{name(output['output'])}: {told}</div><table>{head}<tbody>{rows}</tbody></table>"
+    return f"<div>{name(output['output'])}: {message}</div><table>{head}<tbody>{rows}</tbody></table>"
 
 
 def _said(output: Document) -> str:

@@ -59,26 +59,26 @@ class Energy:
     @classmethod
     def of(cls, plan: Document, sensitivity: Document) -> "Energy":
         """From the documents of an artifact, of any version."""
-        return cls({found.layer: found for found in _layers(plan, sensitivity)})
+        return cls({result.layer: result for result in _layers(plan, sensitivity)})
 
     @property
     def macs(self) -> int:
         """Multiply-accumulates of the layers that are counted."""
-        return sum(found.macs for found in self.layers.values() if found.bits is not None)
+        return sum(result.macs for result in self.layers.values() if result.bits is not None)
 
     @property
     def float_macs(self) -> int:
         """Multiply-accumulates of the layers that are not."""
-        return sum(found.macs for found in self.layers.values() if found.bits is None)
+        return sum(result.macs for result in self.layers.values() if result.bits is None)
 
     def of_layers(self, names: Iterable[str]) -> float | None:
         """Bit flips of these layers with signed arithmetic; None where none of them is counted."""
-        found = [flips for name in names if (flips := self.layers[name].flips()) is not None]
-        return sum(found) if found else None
+        result = [flips for name in names if (flips := self.layers[name].flips()) is not None]
+        return sum(result) if result else None
 
     def flips(self, *, signed: bool = True) -> float:
         """Bit flips of one sample in all layers that are counted."""
-        return sum(found.flips(signed=signed) or 0.0 for found in self.layers.values())
+        return sum(result.flips(signed=signed) or 0.0 for result in self.layers.values())
 
     def of_int8(self, *, signed: bool = True) -> float:
         """The same as a share of what 8-bit weights in these layers take. Asks for layers that are counted."""
@@ -88,11 +88,11 @@ class Energy:
         """The totals for the manifest; None where no layer is counted."""
         if not self.macs:
             return None
-        told = {
+        result = {
             name: {"bit_flips": self.flips(signed=signed), "of_int8": self.of_int8(signed=signed)}
             for name, signed in (("signed", True), ("unsigned", False))
         }
-        return {"model": "PANN", "macs": self.macs, "float_macs": self.float_macs, **told}
+        return {"model": "PANN", "macs": self.macs, "float_macs": self.float_macs, **result}
 
     def in_words(self) -> str:
         """The totals in one sentence."""
@@ -100,11 +100,13 @@ class Energy:
             return "bit flips: none to tell, as no layer with known multiply-accumulates computes on integers"
         shares = [percent(self.of_int8(signed=signed)) for signed in (True, False)]
         flips = [magnitude(self.flips(signed=signed)).strip() for signed in (True, False)]
-        told = f"{flips[0]} with signed arithmetic, {flips[1]} unsigned: {shares[0]} and {shares[1]} of int8 everywhere"
+        message = (
+            f"{flips[0]} with signed arithmetic, {flips[1]} unsigned: {shares[0]} and {shares[1]} of int8 everywhere"
+        )
         if self.float_macs:
             share = self.float_macs / (self.macs + self.float_macs)
-            told += f"; layers in float, {percent(share)} of the MACs, not counted"
-        return f"bit flips of a sample: {told} ({WHOSE})"
+            message += f"; layers in float, {percent(share)} of the MACs, not counted"
+        return f"bit flips of a sample: {message} ({WHOSE})"
 
 
 def _layers(plan: Document, sensitivity: Document) -> Iterator[LayerEnergy]:

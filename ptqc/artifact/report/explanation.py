@@ -38,7 +38,7 @@ class ExplainedLayer:
 
     def cells(self, with_times: bool) -> tuple[str, ...]:
         """As the table tells it."""
-        told = (
+        result = (
             shorten(visible(self.label), NAME_LENGTH),
             f"{self.elements:,}",
             self.format,
@@ -48,7 +48,7 @@ class ExplainedLayer:
             "–" if self.bit_flips is None else magnitude(self.bit_flips).strip(),
         )
         times = ("" if us is None else number(us) for us in (self.predicted_us, self.measured_us))
-        return (*told, *times) if with_times else told
+        return (*result, *times) if with_times else result
 
 
 @dataclass(frozen=True)
@@ -66,15 +66,15 @@ class Explanation:
         times = {} if latency is None else {entry["node"]: entry for entry in latency["operators"]}
         measured = {entry["weight"]: entry for entry in self.sensitivity["weights"]}
         for entry in self.plan["weights"]:
-            found = measured[entry["weight"]]
-            chosen = next(c for c in found["candidates"] if c["format"] == entry["format"])
+            result = measured[entry["weight"]]
+            chosen = next(c for c in result["candidates"] if c["format"] == entry["format"])
             for layer, compute in (entry["layers"] or {entry["weight"]: "table"}).items():
                 timed = times.get(layer, {"predicted_us": None, "measured_us": None})
                 yield ExplainedLayer(
                     layer,
                     labels.get(layer, layer),
                     entry["weight"],
-                    found["elements"],
+                    result["elements"],
                     entry["format"],
                     compute,
                     chosen["bytes"],
@@ -111,11 +111,11 @@ class Explanation:
     def _outputs(self) -> Iterator[str]:
         """How each output was judged, the losses of its groups, and how a budget of loss is kept."""
         outputs: Sequence[Document] = self.manifest["results"].get("outputs", [])
-        for found in outputs:
-            yield f"{judged_as(found)}: {agreement(found)}"
-            if len(found["losses"]) > 1:
-                for group, loss in found["losses"].items():
-                    yield f"  {group}: loss {loss:.3g} {found['units'][group]}"
+        for result in outputs:
+            yield f"{judged_as(result)}: {agreement(result)}"
+            if len(result["losses"]) > 1:
+                for group, loss in result["losses"].items():
+                    yield f"  {group}: loss {loss:.3g} {result['units'][group]}"
         if (budget := self.manifest.get("loss_budget")) is not None:
             yield loss_in_words(budget)
 

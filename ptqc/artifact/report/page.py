@@ -182,14 +182,16 @@ def _section(section: Section, facts: ReportFacts) -> str:
 
 def _warnings(facts: ReportFacts) -> str:
     """Each in a box; more than FEW_WARNINGS in one, so that they do not fill the first screen."""
-    told = [_warning(note["message"], note["subject"]) for note in facts.warnings]
+    result = [_warning(note["message"], note["subject"]) for note in facts.warnings]
     option = facts.manifest["cpu"]["session_option_without_vnni"]
     if option:
-        told.append(_warning(f"8-bit weights can saturate on x64 CPUs without VNNI; there, set {entries(option)}", ""))
-    if len(told) <= FEW_WARNINGS:
-        return "\n".join(f'<div class="warning" role="note"><b>Warning</b> {one}</div>' for one in told)
-    items = "".join(f"<li>{one}</li>" for one in told)
-    return f'<div class="warning" role="note"><b>{len(told)} warnings</b><ul>{items}</ul></div>'
+        result.append(
+            _warning(f"8-bit weights can saturate on x64 CPUs without VNNI; there, set {entries(option)}", "")
+        )
+    if len(result) <= FEW_WARNINGS:
+        return "\n".join(f'<div class="warning" role="note"><b>Warning</b> {one}</div>' for one in result)
+    items = "".join(f"<li>{one}</li>" for one in result)
+    return f'<div class="warning" role="note"><b>{len(result)} warnings</b><ul>{items}</ul></div>'
 
 
 def _warning(message: str, subject: str) -> str:

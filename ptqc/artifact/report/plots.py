@@ -241,13 +241,13 @@ def _budget(facts: ReportFacts, axes: PlotAxes) -> Iterator[str]:
 
 def _this_file(facts: ReportFacts, axes: PlotAxes) -> Iterator[str]:
     x, y = axes.x(facts.size), axes.y(facts.loss)
-    told = f"{facts.size:,} bytes, {number(facts.loss)}"
-    yield dot(x, y, 7, "here", f"this file: {told} {facts.unit}")
+    message = f"{facts.size:,} bytes, {number(facts.loss)}"
+    yield dot(x, y, 7, "here", f"this file: {message} {facts.unit}")
     right = x < WIDTH / 2
     yield label(
         x + 13 if right else x - 13,
         y - 9 if right else y + 19,
-        f"this file: {told}",
+        f"this file: {message}",
         "strong",
         "start" if right else "end",
     )

@@ -134,8 +134,8 @@ class ReportFacts:
         """Where the bytes of the written file are; they add up to it."""
         codes = [Part(f"weights in {form}", form.colour, total) for form, total in self._codes().items()]
         packed, stored = sum(part.bytes for part in codes), sum(row.chosen.bytes for row in self.rows)
-        fixed, told = self.sensitivity["fixed_bytes"], self.manifest["file"]["bytes_told_to_solver"]
-        functions = max(0, told - fixed - stored)
+        fixed, result = self.sensitivity["fixed_bytes"], self.manifest["file"]["bytes_told_to_solver"]
+        functions = max(0, result - fixed - stored)
         rest = [
             Part("scales, biases, unpacking calls", "scales", stored - packed),
             Part("unpacking functions", "functions", functions),
@@ -187,8 +187,8 @@ def _is_on_float(note: Document) -> bool:
 
 def labels_in(manifest: Document) -> Document:
     """Names by which people know layers, by those of the model's values."""
-    found: Document = manifest.get("labels", {})
-    return found
+    result: Document = manifest.get("labels", {})
+    return result
 
 
 def labelled_notes(manifest: Document) -> list[Document]:

@@ -54,14 +54,14 @@ def _size(manifest: Document) -> Iterator[tuple[str, str]]:
 
 
 def _targets(manifest: Document) -> Iterator[tuple[str, str]]:
-    for name, found in manifest.get("targets", {}).items():
-        if "missing" in found:
-            yield name, f"not built: {found['missing']}"
-        elif "libraries" not in found:
-            yield name, visible(", ".join(f"{what} {value}" for what, value in facts(found))) or "built"
-        for library in found.get("libraries", ()):
+    for name, result in manifest.get("targets", {}).items():
+        if "missing" in result:
+            yield name, f"not built: {result['missing']}"
+        elif "libraries" not in result:
+            yield name, visible(", ".join(f"{what} {value}" for what, value in facts(result))) or "built"
+        for library in result.get("libraries", ()):
             steps = f"{sum(library['steps'].values())} steps of {library['kernels']} kernels"
-            size = f"{library['bytes']:,} bytes beside {found['weights_bytes']:,} of weights"
+            size = f"{library['bytes']:,} bytes beside {result['weights_bytes']:,} of weights"
             yield name, f"native library for {library['isa']}, {size}, {steps}; {_verified(library['verification'])}"
 
 
@@ -111,16 +111,16 @@ def _quality(manifest: Document) -> Iterator[tuple[str, str]]:
 
 
 def _kept_loss(manifest: Document) -> Iterator[tuple[str, str]]:
-    found = manifest.get("loss_budget")
-    if found is not None:
-        yield "loss", loss_in_words(found)
+    result = manifest.get("loss_budget")
+    if result is not None:
+        yield "loss", loss_in_words(result)
 
 
 def _outputs(outputs: Sequence[Document]) -> Iterator[tuple[str, str]]:
     """How each was judged, with its own figures where the line above says them of another."""
-    for found in outputs[:LISTED]:
-        is_said = len(outputs) == 1 and [figure["name"] for figure in found["figures"]] in SAID
-        yield "output", judged_as(found) if is_said else f"{judged_as(found)}: {agreement(found)}"
+    for result in outputs[:LISTED]:
+        is_said = len(outputs) == 1 and [figure["name"] for figure in result["figures"]] in SAID
+        yield "output", judged_as(result) if is_said else f"{judged_as(result)}: {agreement(result)}"
     if len(outputs) > LISTED:
         yield "output", f"and {len(outputs) - LISTED} more, see the report"
 
@@ -158,22 +158,22 @@ def _caches(manifest: Document) -> Iterator[tuple[str, str]]:
 
 
 def _time(manifest: Document) -> Iterator[tuple[str, str]]:
-    found = manifest.get("latency")
-    if found is not None:
-        predicted, measured, real = (found[f"{what}_ms"] for what in ("predicted", "measured", "float"))
+    result = manifest.get("latency")
+    if result is not None:
+        predicted, measured, real = (result[f"{what}_ms"] for what in ("predicted", "measured", "float"))
         digits = ".3g" if measured is None else ".3f"
         known = "not measured," if measured is None else f"measured {measured:.3f} ms"
-        told = f"predicted {predicted:{digits}} ms, {known} of the budget of {found['budget']}"
-        yield "time", f"{told} (float {real:{digits}} ms; {found['runtime']})"
+        message = f"predicted {predicted:{digits}} ms, {known} of the budget of {result['budget']}"
+        yield "time", f"{message} (float {real:{digits}} ms; {result['runtime']})"
 
 
 def _latency(times: Document) -> str:
     speed = times["speed"]
     if speed is None:
         return f"not measured: {times.get('speed_missing', 'for want of time or memory')}"
-    found = f"{times['float_ms']:.3f} -> {times['compiled_ms']:.3f} ms"
+    text = f"{times['float_ms']:.3f} -> {times['compiled_ms']:.3f} ms"
     rows = "one sample" if speed["rows"] == 1 else f"a batch of {speed['rows']} as the model asks for"
-    return f"{found}, {rows}, one thread, ONNX Runtime: {_faster(speed)}"
+    return f"{text}, {rows}, one thread, ONNX Runtime: {_faster(speed)}"
 
 
 def _faster(speed: Document) -> str:
@@ -190,12 +190,12 @@ def _faster(speed: Document) -> str:
 
 
 def _warnings(manifest: Document) -> Iterator[tuple[str, str]]:
-    found = [note for note in labelled_notes(manifest) if note["level"] == "warning"]
-    for note in found[:WARNINGS]:
+    result = [note for note in labelled_notes(manifest) if note["level"] == "warning"]
+    for note in result[:WARNINGS]:
         about = f"{shorten(visible(note['subject']), NAME_LENGTH)}: " if note["subject"] else ""
         yield "WARNING", f"{about}{visible(note['message'])}"
-    if len(found) > WARNINGS:
-        yield "WARNING", f"and {len(found) - WARNINGS} more, see the report"
+    if len(result) > WARNINGS:
+        yield "WARNING", f"and {len(result) - WARNINGS} more, see the report"
 
 
 # The figures at the top.
@@ -282,9 +282,9 @@ def _kernels(facts: ReportFacts) -> HeadlineFigure:
 
 
 def _checked(facts: ReportFacts) -> HeadlineFigure:
-    found = facts.manifest["verification"]
-    more = f"equal to the reference in {found['codes_compared']:,} numbers, of {found['kernels_compared']:,} kernels"
-    return HeadlineFigure("kernels checked", "bit-exact" if found["codes_compared"] else "none", more)
+    result = facts.manifest["verification"]
+    more = f"equal to the reference in {result['codes_compared']:,} numbers, of {result['kernels_compared']:,} kernels"
+    return HeadlineFigure("kernels checked", "bit-exact" if result["codes_compared"] else "none", more)
 
 
 def _gap(facts: ReportFacts) -> HeadlineFigure:
@@ -327,10 +327,10 @@ class NoteGroup:
 
 def groups(notes: Sequence[Mapping[str, Any]]) -> list[NoteGroup]:
     """In the order of the first note of each."""
-    found: dict[tuple[str, str], list[str]] = {}
+    result: dict[tuple[str, str], list[str]] = {}
     for note in notes:
-        found.setdefault((note["step"], note["message"]), []).append(note["subject"])
+        result.setdefault((note["step"], note["message"]), []).append(note["subject"])
     return [
         NoteGroup(step, message, len(subjects), tuple(filter(None, subjects)))
-        for (step, message), subjects in found.items()
+        for (step, message), subjects in result.items()
     ]

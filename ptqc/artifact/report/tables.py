@@ -84,8 +84,8 @@ def layer_table(facts: ReportFacts) -> str:
     ]
     reasons = {note["subject"]: note["message"] for note in facts.float_notes}
     rows = [_layer(i + 1, row, facts, reasons) for i, row in enumerate(facts.rows)]
-    found = table(head, rows, "sortable")
-    shown = found if len(rows) <= OPEN_ROWS else details(f"{len(rows):,} rows", found)
+    result = table(head, rows, "sortable")
+    shown = result if len(rows) <= OPEN_ROWS else details(f"{len(rows):,} rows", result)
     return f"<p>{safe(facts.energy.in_words())}</p>{shown}"
 
 
@@ -125,14 +125,14 @@ def activation_table(facts: ReportFacts) -> str:
     quantized = sum(site["quantized"] for site in sites)
     analysis = Counter(entry["format"] for entry in facts.plan["activations"] if "zero_point" not in entry)
     rounded = "".join(f" and {count:,} rounded to {form}" for form, count in analysis.items())
-    told = (
+    message = (
         f"<p>{quantized:,} of {len(sites):,} activations are quantized to 8 bits{rounded}; together they cost "
         f"a loss of {number(loss)} {safe(facts.unit)}.</p>"
     )
     largest = max(site["loss"] for site in sites)
     rows = [_site(i + 1, site, scales.get(site["site"]), largest, facts.labels) for i, site in enumerate(sites)]
-    found = table([">#", "activation", "stored as", ">scale", ">zero point", ">loss alone"], rows, "sortable")
-    return told + (found if len(rows) <= OPEN_SITES else details(f"{len(rows):,} activations", found))
+    result = table([">#", "activation", "stored as", ">scale", ">zero point", ">loss alone"], rows, "sortable")
+    return message + (result if len(rows) <= OPEN_SITES else details(f"{len(rows):,} activations", result))
 
 
 def _site(place: int, site: Document, analysis: Document | None, largest: float, labels: Document) -> str:

@@ -17,7 +17,7 @@ def has_native(facts: ReportFacts) -> bool:
 
 def native_tables(facts: ReportFacts) -> str:
     """One part for each target with native libraries."""
-    return "\n".join(_target(title, found) for title, found in _native(facts).items())
+    return "\n".join(_target(title, result) for title, result in _native(facts).items())
 
 
 def has_others(facts: ReportFacts) -> bool:
@@ -28,54 +28,54 @@ def has_others(facts: ReportFacts) -> bool:
 def other_tables(facts: ReportFacts) -> str:
     """What each target that builds something else says of it."""
     tables = []
-    for title, found in _others(facts).items():
-        rows = [f'<th scope="row">{safe(what)}</th><td>{safe(value)}</td>' for what, value in text.facts(found)]
+    for title, result in _others(facts).items():
+        rows = [f'<th scope="row">{safe(what)}</th><td>{safe(value)}</td>' for what, value in text.facts(result)]
         tables.append(table([title, ""], rows, "facts"))
     return "\n".join(tables)
 
 
 def _native(facts: ReportFacts) -> dict[str, Document]:
     targets = facts.manifest.get("targets", {})
-    return {title: found for title, found in targets.items() if "libraries" in found or "missing" in found}
+    return {title: result for title, result in targets.items() if "libraries" in result or "missing" in result}
 
 
 def _others(facts: ReportFacts) -> dict[str, Document]:
-    return {title: found for title, found in facts.manifest.get("targets", {}).items() if title not in _native(facts)}
+    return {title: result for title, result in facts.manifest.get("targets", {}).items() if title not in _native(facts)}
 
 
-def _target(title: str, found: Document) -> str:
-    if "missing" in found:
-        return f"<p>{safe(title)}: not built: {safe(found['missing'])}</p>"
-    weights = f"<p>{found['weights_bytes']:,} bytes of weights, packed, for all libraries.</p>"
-    return weights + "\n".join(_library(title, library) for library in found["libraries"])
+def _target(title: str, document: Document) -> str:
+    if "missing" in document:
+        return f"<p>{safe(title)}: not built: {safe(document['missing'])}</p>"
+    weights = f"<p>{document['weights_bytes']:,} bytes of weights, packed, for all libraries.</p>"
+    return weights + "\n".join(_library(title, library) for library in document["libraries"])
 
 
-def _library(title: str, found: Document) -> str:
-    rows = (f'<th scope="row">{safe(what)}</th><td>{told}</td>' for what, told in _facts(found))
-    return table([title, ""], rows, "facts") + _families(found) + _differing(found)
+def _library(title: str, document: Document) -> str:
+    rows = (f'<th scope="row">{safe(what)}</th><td>{result}</td>' for what, result in _facts(document))
+    return table([title, ""], rows, "facts") + _families(document) + _differing(document)
 
 
-def _facts(found: Document) -> Iterator[tuple[str, str]]:
-    yield "instruction set", f"{safe(found['isa'])}: {safe(', '.join(found['cpu_features']))}"
-    yield "library", f"{found['bytes']:,} bytes, and {found['constant_bytes']:,} of the weights"
-    yield "weights of fewer than 8 bits", f"packed in the file, {safe(found['low_bit_weights'])}"
-    if "loaded_bytes" in found:
-        yield "memory of the weights", f"{found['loaded_bytes']:,} bytes, unpacked"
-    yield "memory of a run", f"{found['workspace_bytes']:,} bytes for each sample, beside the outputs"
-    if "tuned" in found:
-        yield "tuned", _tuned(found["tuned"])
-    yield from _verified(found["verification"])
-    rounded = found["roundings_of_float_parts"]
+def _facts(document: Document) -> Iterator[tuple[str, str]]:
+    yield "instruction set", f"{safe(document['isa'])}: {safe(', '.join(document['cpu_features']))}"
+    yield "library", f"{document['bytes']:,} bytes, and {document['constant_bytes']:,} of the weights"
+    yield "weights of fewer than 8 bits", f"packed in the file, {safe(document['low_bit_weights'])}"
+    if "loaded_bytes" in document:
+        yield "memory of the weights", f"{document['loaded_bytes']:,} bytes, unpacked"
+    yield "memory of a run", f"{document['workspace_bytes']:,} bytes for each sample, beside the outputs"
+    if "tuned" in document:
+        yield "tuned", _tuned(document["tuned"])
+    yield from _verified(document["verification"])
+    rounded = document["roundings_of_float_parts"]
     shown = " ".join(name(value) for value in rounded[:OPEN_NAMES])
     rest = rounded[OPEN_NAMES:]
     more = details(f"and {len(rest):,} more", " ".join(map(name, rest))) if rest else ""
     yield "float parts rounded to codes", f"{shown}{more}" if rounded else "none"
 
 
-def _tuned(found: Document) -> str:
-    shares = found["of_first"]
-    told = f"{len(shares):,} of {found['kernels']:,} kernels have loops cut otherwise than usual"
-    return told + (f", and take {statistics.median(shares):.2f} of the time in the median" if shares else "")
+def _tuned(document: Document) -> str:
+    shares = document["of_first"]
+    message = f"{len(shares):,} of {document['kernels']:,} kernels have loops cut otherwise than usual"
+    return message + (f", and take {statistics.median(shares):.2f} of the time in the median" if shares else "")
 
 
 def _verified(checked: Document) -> Iterator[tuple[str, str]]:
@@ -91,16 +91,16 @@ def _verified(checked: Document) -> Iterator[tuple[str, str]]:
     yield "compared end to end", f"{checked['end_to_end_integers']:,} integers, {differing:,} of them different"
 
 
-def _families(found: Document) -> str:
-    counts = sorted(found["steps"].items(), key=lambda item: (-item[1], item[0]))
-    total = sum(found["steps"].values())
+def _families(document: Document) -> str:
+    counts = sorted(document["steps"].items(), key=lambda item: (-item[1], item[0]))
+    total = sum(document["steps"].values())
     rows = (cell(f"<code>{safe(family)}</code>", family) + cell(f"{n:,}", n, n / total) for family, n in counts)
-    lead = f"<p>{total:,} calls of {found['kernels']:,} kernels; layers of one shape share one.</p>"
+    lead = f"<p>{total:,} calls of {document['kernels']:,} kernels; layers of one shape share one.</p>"
     return lead + table(["family of kernels", ">calls"], rows, "sortable")
 
 
-def _differing(found: Document) -> str:
-    different = found["verification"].get("end_to_end_different")
+def _differing(document: Document) -> str:
+    different = document["verification"].get("end_to_end_different")
     if not different:
         return ""
     lead = (
@@ -108,7 +108,7 @@ def _differing(found: Document) -> str:
         "their results are rounded to the neighbouring code; with those codes replaced by the file's, no other "
         "integer differs:</p>"
     )
-    rounded = found["verification"].get("end_to_end_rounded", {})
+    rounded = document["verification"].get("end_to_end_rounded", {})
     rows = (
         cell(name(tensor), tensor)
         + cell(f"{count:,}", count)

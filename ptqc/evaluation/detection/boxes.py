@@ -124,12 +124,12 @@ def without_overlaps(boxes: np.ndarray, labels: np.ndarray, most: float, count: 
 
     boxes (n, 4): corners, the surest in front (greedy non-maximum suppression).
     """
-    kept, left = list[int](), np.arange(len(boxes))
-    while len(left) and len(kept) < count:
+    overlaps, left = list[int](), np.arange(len(boxes))
+    while len(left) and len(overlaps) < count:
         first, left = left[0], left[1:]
-        kept.append(int(first))
+        overlaps.append(int(first))
         same = labels[left] == labels[first]
         apart = np.ones(len(left), bool)
         apart[same] = overlap(boxes[[first]], boxes[left[same]])[0] <= most
         left = left[apart]
-    return kept
+    return overlaps

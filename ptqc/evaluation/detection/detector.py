@@ -100,11 +100,11 @@ class Detector:
         known = (BOX, CLASSES, *ONCE)
         if wrong := set(self.columns) - set(known):
             raise unknown("column", wrong, known)
-        given = self.columns
-        judged = ("score" in given and "class" in given) != (CLASSES in given)
-        if given and (BOX not in given or len(set(given)) < len(given) or not judged):
+        result = self.columns
+        judged = ("score" in result and "class" in result) != (CLASSES in result)
+        if result and (BOX not in result or len(set(result)) < len(result) or not judged):
             raise UsageError(
-                f"columns = {','.join(given)!r}, expected a box with its classes, or with a class and its score: such "
+                f"columns = {','.join(result)!r}, expected a box with its classes, or with a class and its score: such "
                 f"as {' or '.join(ROWS)}"
             )
 
@@ -125,44 +125,44 @@ class Detector:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "Detector":
         """Inverse of `to_json`."""
-        given: dict[str, Any] = {
+        result: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in document.items()
         }
-        return cls(**given)
+        return cls(**result)
 
     @classmethod
     def parse(cls, options: Mapping[str, Any], base: "Detector | None" = None) -> "Detector":
         """`base` (default: all defaults) with command-line texts: "box,classes", "0.1,0.1,0.2,0.2", ["boxes=NAME"]."""
-        given = dict(options)
-        if "columns" in given:
-            given["columns"] = tuple(part.strip() for part in given["columns"].split(","))
+        result = dict(options)
+        if "columns" in result:
+            result["columns"] = tuple(part.strip() for part in result["columns"].split(","))
         try:
-            if "variances" in given:
-                given["variances"] = tuple(map(float, given["variances"].split(",")))
-            if "overlap" in given:
-                given["overlap"] = float(given["overlap"])
+            if "variances" in result:
+                result["variances"] = tuple(map(float, result["variances"].split(",")))
+            if "overlap" in result:
+                result["overlap"] = float(result["overlap"])
         except ValueError as error:
             raise UsageError(f"variances and overlap are numbers: {error}") from error
-        pairs = [text.partition("=") for text in given.get("outputs", ())]
+        pairs = [text.partition("=") for text in result.get("outputs", ())]
         if plain := [role for role, equals, _ in pairs if not equals]:
             raise UsageError(f"--outputs {plain[0]} names no output: write ROLE=NAME, such as boxes=output_1")
         if pairs:
-            given["outputs"] = {role: name for role, _, name in pairs}
-        return replace(base or cls(), **given)
+            result["outputs"] = {role: name for role, _, name in pairs}
+        return replace(base or cls(), **result)
 
     @cached_property
     def _anchors(self) -> np.ndarray:
         assert self.anchors is not None
         try:
-            found = np.load(Path(self.anchors), allow_pickle=False)
+            result = np.load(Path(self.anchors), allow_pickle=False)
         except OSError as error:
             raise UsageError(f"cannot read the anchors {self.anchors}: {error}") from error
         except Exception as error:  # NumPy raises many types for a file of another kind
             raise UsageError(f"the anchors {self.anchors} are no .npy file of numbers") from error
-        if not isinstance(found, np.ndarray) or found.ndim != 2 or found.shape[1] != SIDES:
-            shape = getattr(found, "shape", None)
+        if not isinstance(result, np.ndarray) or result.ndim != 2 or result.shape[1] != SIDES:
+            shape = getattr(result, "shape", None)
             raise UsageError(f"the anchors {self.anchors} have shape {shape}, expected (n, 4): centre, width, height")
-        return found.astype(np.float64)
+        return result.astype(np.float64)
 
     def knows(self, names: Mapping[str, Any]) -> bool:
         """Whether the form of boxes is given, or known by the names of the outputs."""

@@ -64,8 +64,8 @@ def labelled_pictures(
     """
     if not isinstance(data, str | Path) or not Path(data).is_dir():
         wrong = isinstance(data, str | Path) and not Path(data).exists()
-        told = f"there is no folder {data}" if wrong else f"data is {shown(data)}"
-        raise CalibrationError(f"{told}; mean average precision needs a folder of images")
+        message = f"there is no folder {data}" if wrong else f"data is {shown(data)}"
+        raise CalibrationError(f"{message}; mean average precision needs a folder of images")
     if len(inputs) != 1:
         raise CalibrationError(f"a folder of images fits models with one input; this one has {len(inputs)}")
     folder = Path(data)
@@ -100,13 +100,13 @@ def _reader(
     if path is not None and not path.exists():
         raise CalibrationError(f"the labels {path} do not exist; give a folder of text files, or a COCO file")
     if path is not None and path.is_file():
-        found = _of_coco(path, numbers)
-        named = [file for file in files if _key(file, folder, found) is not None]
+        result = _of_coco(path, numbers)
+        named = [file for file in files if _key(file, folder, result) is not None]
         if not named:
             raise CalibrationError(
-                f"{path} names none of the images in {folder}; it has {shown(next(iter(found), ''))}"
+                f"{path} names none of the images in {folder}; it has {shown(next(iter(result), ''))}"
             )
-        return (lambda file: found[str(_key(file, folder, found))]), named
+        return (lambda file: result[str(_key(file, folder, result))]), named
     if numbers == "ids":
         raise CalibrationError("classes 'ids' are those of a COCO file: give it with --labels")
     texts = {file: _text_of(file, folder, path) for file in files}
@@ -159,8 +159,8 @@ def _of_text(path: Path) -> Objects:
 
 
 def _objects(boxes: Sequence[Sequence[float]], labels: Sequence[int], crowd: Sequence[bool] | None = None) -> Objects:
-    given = np.zeros(len(labels), bool) if crowd is None else np.array(crowd, bool)
-    return Objects(np.array(boxes, np.float64).reshape(-1, 4), np.array(labels, np.int64), given)
+    result = np.zeros(len(labels), bool) if crowd is None else np.array(crowd, bool)
+    return Objects(np.array(boxes, np.float64).reshape(-1, 4), np.array(labels, np.int64), result)
 
 
 def _key(file: Path, folder: Path, found: Mapping[str, Objects]) -> str | None:

@@ -42,23 +42,23 @@ class Matched:
     true: np.ndarray
 
 
-def matched(found: Detections, truth: Truth) -> Matched:
+def matched(detections: Detections, truth: Truth) -> Matched:
     """The detections of a picture, each with whether it is right."""
     order, parts = list[int](), list[np.ndarray]()
-    for label in np.unique(found.labels):
-        own = np.flatnonzero(found.labels == label)
-        own = own[np.argsort(-found.scores[own], kind="stable")][:MOST]
+    for label in np.unique(detections.labels):
+        own = np.flatnonzero(detections.labels == label)
+        own = own[np.argsort(-detections.scores[own], kind="stable")][:MOST]
         there = truth.labels == label
         order += own.tolist()
-        parts.append(_results(found.boxes[own], truth.boxes[there], truth.crowd[there]))
+        parts.append(_results(detections.boxes[own], truth.boxes[there], truth.crowd[there]))
     results = np.concatenate(parts) if parts else np.zeros((0, len(THRESHOLDS)), np.int8)
-    return Matched(found.scores[order], found.labels[order], results, truth.labels[~truth.crowd])
+    return Matched(detections.scores[order], detections.labels[order], results, truth.labels[~truth.crowd])
 
 
-def _results(found: np.ndarray, true: np.ndarray, crowd: np.ndarray) -> np.ndarray:
+def _results(array: np.ndarray, true: np.ndarray, crowd: np.ndarray) -> np.ndarray:
     """(detections, thresholds), of one class."""
-    results = np.full((len(found), len(THRESHOLDS)), MISS, np.int8)
-    inner, own = intersection(found, true), areas(found)[:, None]
+    results = np.full((len(array), len(THRESHOLDS)), MISS, np.int8)
+    inner, own = intersection(array, true), areas(array)[:, None]
     union = np.where(crowd, own, own + areas(true) - inner)
     shares = inner / np.maximum(union, 1e-12)
     for place, threshold in enumerate(THRESHOLDS):
@@ -86,10 +86,10 @@ class MeanPrecision:
     def of(cls, pictures: Iterable[Matched]) -> "MeanPrecision":
         """NaN where no picture has anything to be found."""
         given = list(pictures)
-        found = np.array(list(_of_classes(given)))
-        if not len(found):
+        result = np.array(list(_of_classes(given)))
+        if not len(result):
             return cls(*[float("nan")] * 3)
-        means = found.mean(0)
+        means = result.mean(0)
         return cls(float(means.mean()), float(means[0]), float(means[AT_75]))
 
 
@@ -111,8 +111,8 @@ def _average(results: np.ndarray, count: int) -> np.ndarray:
     hits, misses = (np.cumsum(results == kind, 0) for kind in (HIT, MISS))
     precision = hits / np.maximum(hits + misses, 1)
     falling = np.maximum.accumulate(precision[::-1], 0)[::-1]
-    found = np.zeros(results.shape[1])
+    average = np.zeros(results.shape[1])
     for place in range(results.shape[1]):
         at = np.searchsorted(hits[:, place] / count, RECALLS)
-        found[place] = falling[at[at < len(falling)], place].sum() / len(RECALLS)
-    return found
+        average[place] = falling[at[at < len(falling)], place].sum() / len(RECALLS)
+    return average

@@ -69,13 +69,13 @@ class DetectorRows:
         width = table.shape[1]
         if width < others + (CLASSES in columns) or (CLASSES not in columns and width != others):
             raise UsageError(f"an output of shape {array.shape} does not have the columns {','.join(columns)}")
-        found, start = dict[str, np.ndarray](), 0
+        result, start = dict[str, np.ndarray](), 0
         for name in columns:
             stop = start + (SIDES if name == BOX else width - others if name == CLASSES else 1)
-            found[name], start = table[:, start:stop].astype(np.float64), stop
-        if "class" in found:
-            return cls(found[BOX], found["score"][:, 0], found["class"][:, 0])
-        return cls(found[BOX], found[CLASSES], objectness=found.get("objectness"))
+            result[name], start = table[:, start:stop].astype(np.float64), stop
+        if "class" in result:
+            return cls(result[BOX], result["score"][:, 0], result["class"][:, 0])
+        return cls(result[BOX], result[CLASSES], objectness=result.get("objectness"))
 
     @classmethod
     def _of_several(cls, roles: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> "DetectorRows":
@@ -85,8 +85,10 @@ class DetectorRows:
         if "classes" in roles:
             classes, flat = _named(arrays, roles["classes"]).reshape(-1), scores.reshape(-1)
             if not len(classes) == len(flat) == len(boxes):
-                told = f"{len(boxes)} boxes, {len(flat)} scores and {len(classes)} classes"
-                raise UsageError(f"outputs {', '.join(roles.values())} have {told}, expected one of each for each box")
+                message = f"{len(boxes)} boxes, {len(flat)} scores and {len(classes)} classes"
+                raise UsageError(
+                    f"outputs {', '.join(roles.values())} have {message}, expected one of each for each box"
+                )
             count = len(boxes)
             if "count" in roles:
                 count = min(count, int(_named(arrays, roles["count"]).reshape(-1)[0]))
@@ -179,6 +181,6 @@ def _roles(named: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> Iterat
         )
     for role, name in (("boxes", boxes), ("scores", scores)):
         yield role, name
-    for role, found in (("classes", classes), ("count", count), ("selected", selected)):
-        if found is not None:
-            yield role, found
+    for role, result in (("classes", classes), ("count", count), ("selected", selected)):
+        if result is not None:
+            yield role, result

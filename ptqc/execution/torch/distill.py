@@ -58,16 +58,16 @@ def distill(model: ir.Model, batch: np.ndarray, steps: int, done: Callable[[], N
     low, high = _extreme(start, torch.amin), _extreme(start, torch.amax)
     x = start.clone().requires_grad_()
     optimizer = torch.optim.Adam([x], RATE * float(start.std()))
-    errors, found = [float("inf")], start
+    errors, result = [float("inf")], start
     for step in range(steps + 1):
         error = _error(graph, stored, x)
         if error.item() < min(errors):
-            found = x.detach().clone()
+            result = x.detach().clone()
         errors.append(error.item())
         if step < steps:
             _descend(optimizer, error, x, low, high)
             done()
-    return Distilled(found.numpy(), errors[1], min(errors))
+    return Distilled(result.numpy(), errors[1], min(errors))
 
 
 def _descend(optimizer: torch.optim.Optimizer, error: Tensor, x: Tensor, low: Tensor, high: Tensor) -> None:
@@ -80,13 +80,13 @@ def _descend(optimizer: torch.optim.Optimizer, error: Tensor, x: Tensor, low: Te
 
 def _stored(model: ir.Model, graph: TorchGraph) -> list[_Statistics]:
     """The statistics of every batch normalization with constant ones."""
-    found = []
+    result = []
     for node in model.graph:
         names = [str(value.name) for value in node.inputs if value is not None]
         if node.op_type == "BatchNormalization" and names[3] in graph.constants and names[4] in graph.constants:
             mean, variance = graph.constants[names[3]], graph.constants[names[4]]
-            found.append(_Statistics(str(required(node.inputs[0]).name), mean, (variance + EPSILON).sqrt()))
-    return found
+            result.append(_Statistics(str(required(node.inputs[0]).name), mean, (variance + EPSILON).sqrt()))
+    return result
 
 
 def _error(graph: TorchGraph, stored: Sequence[_Statistics], x: Tensor) -> Tensor:

@@ -131,8 +131,8 @@ class TorchGraph:
 
 def _constants(model: ir.Model) -> Iterable[tuple[str, Tensor]]:
     """Initializers and values of Constant nodes, as far as torch has their types."""
-    made = (value for node in model.graph if node.op_type == "Constant" for value in node.outputs)
-    for value in (*model.graph.initializers.values(), *made):
+    result = (value for node in model.graph if node.op_type == "Constant" for value in node.outputs)
+    for value in (*model.graph.initializers.values(), *result):
         if (tensor := ir.convenience.get_const_tensor(value)) is not None and tensor.dtype in DTYPES:
             yield str(value.name), tensor_of(tensor.numpy())
 
@@ -173,9 +173,9 @@ class Backward:
     ) -> None:
         self._take, self._inner, self.bytes = take, frozenset(inner), 0
         leaves = {name: self._leaf(name, graph.constants[name]) for name in constants}
-        given = {name: tensor_of(value) for name, value in feeds.items()}
+        result = {name: tensor_of(value) for name, value in feeds.items()}
         with torch.enable_grad():
-            self._outputs = graph.run(given, replace=leaves, hook=self._watch)
+            self._outputs = graph.run(result, replace=leaves, hook=self._watch)
 
     def along(self, directions: Mapping[str, np.ndarray]) -> None:
         """Sweep back once: gradients of Σ direction · output over the outputs; what no output depends on gets none."""

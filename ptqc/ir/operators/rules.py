@@ -14,27 +14,27 @@ def is_float(value: ir.Value) -> bool:
 
 def data_inputs(node: ir.Node) -> list[ir.Value]:
     """The inputs of a node that carry activations."""
-    found = known(node)
-    if found is not None and found.operands is None:
+    result = known(node)
+    if result is not None and result.operands is None:
         return [value for value in node.inputs if value is not None]
-    places = found.operands if found is not None and found.operands is not None else (0,)
+    places = result.operands if result is not None and result.operands is not None else (0,)
     return [value for place in places if place < len(node.inputs) and (value := node.inputs[place]) is not None]
 
 
 def keeps_codes(node: ir.Node) -> bool:
     """Whether the node can run on codes with one scale for input and output."""
-    found = known(node)
-    if found is None or found.moves is None or not all(is_float(value) for value in data_inputs(node)):
+    result = known(node)
+    if result is None or result.moves is None or not all(is_float(value) for value in data_inputs(node)):
         return False
-    return not any(constant(value) is not None for value in data_inputs(node)) and found.moves(node)
+    return not any(constant(value) is not None for value in data_inputs(node)) and result.moves(node)
 
 
 def has_own_scale(node: ir.Node) -> bool:
     """Whether a node, which is no layer, has a kernel on codes whose output has a scale of its own."""
-    found = known(node)
-    if found is None or not found.kernels or Trait.LAYER in found.traits:
+    result = known(node)
+    if result is None or not result.kernels or Trait.LAYER in result.traits:
         return False
-    several = found.operands is None
+    several = result.operands is None
     return not (several and any(constant(value) is not None for value in data_inputs(node)))
 
 

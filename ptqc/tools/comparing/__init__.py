@@ -86,10 +86,12 @@ class ModelComparison:
         whose = (
             "of the processor's time on one thread" if self.threads == 1 else f"that pass, with {self.threads} threads"
         )
-        told = [table(heading, rows), "", f"ms {whose}, of one sample, in turns; compared on {self.samples}"]
+        result = [table(heading, rows), "", f"ms {whose}, of one sample, in turns; compared on {self.samples}"]
         if self.load > processors():
-            told.append(f"the machine was busy, a load of {self.load:.1f} on {processors()} processors: {self._trust}")
-        return "\n".join(told)
+            result.append(
+                f"the machine was busy, a load of {self.load:.1f} on {processors()} processors: {self._trust}"
+            )
+        return "\n".join(result)
 
     @property
     def _trust(self) -> str:
@@ -131,22 +133,22 @@ def compare(
     if threads < 1:
         raise UsageError(f"threads = {threads}; expected a positive number")
     load = getloadavg()[0]
-    found = [contender for model in models for contender in contenders(model, threads, recording=True)]
-    if len(found) < 2:
+    result = [contender for model in models for contender in contenders(model, threads, recording=True)]
+    if len(result) < 2:
         raise UsageError(
             "there is nothing to compare: give two models or more, ONNX files or folders of `ptqc compile`"
         )
-    found = of_one_interface(found)
+    result = of_one_interface(result)
     with scratch() as folder:
-        feeds, described = _samples(found, calibration, samples, as_compiled(preprocessing, found), Path(folder))
-        pairs = _outputs(found, feeds, progress)
+        feeds, described = _samples(result, calibration, samples, as_compiled(preprocessing, result), Path(folder))
+        pairs = _outputs(result, feeds, progress)
         with progress.stage("compare speeds"):
-            times = race([one.starter(feeds[0]) for one in found], processor_ns if threads == 1 else wall_ns)
-        judged = _judged(found[0].model, feeds, pairs)
+            times = race([one.starter(feeds[0]) for one in result], processor_ns if threads == 1 else wall_ns)
+        judged = _judged(result[0].model, feeds, pairs)
     assert times is not None  # there was no deadline
     rows = [
         ComparedModel(one.name, one.runtime, one.bytes, speed_of(times[:, 0], times[:, place]), judged[place])
-        for place, one in enumerate(found)
+        for place, one in enumerate(result)
     ]
     return ModelComparison(tuple(rows), threads, described, load)
 

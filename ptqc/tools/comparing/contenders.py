@@ -73,7 +73,7 @@ def as_compiled(stated: Preprocessing | None, found: Sequence[Contender]) -> Pre
     return stated or next(filter(None, kept), None)
 
 
-def contenders(given: Model, threads: int, *, recording: bool = False) -> Iterator[Contender]:
+def contenders(model: Model, threads: int, *, recording: bool = False) -> Iterator[Contender]:
     """A model in a file or in memory, or of an artifact its file and its library. threads: of a run, 0 for all.
 
     recording: let models read from inputs what they draw, so that all get the same (see `ptqc.ir.recorded`).
@@ -81,10 +81,10 @@ def contenders(given: Model, threads: int, *, recording: bool = False) -> Iterat
     """
     if threads < 0:
         raise UsageError(f"threads = {threads}; give a positive number, or 0 for all processors")
-    if not isinstance(given, str | PathLike):
-        yield memory_contender(given, threads, recording=recording)
+    if not isinstance(model, str | PathLike):
+        yield memory_contender(model, threads, recording=recording)
         return
-    path = path_of("model", given)
+    path = path_of("model", model)
     if not path.is_dir():
         yield file_contender(path, threads, None, recording=recording)
         return
@@ -107,10 +107,10 @@ def contenders(given: Model, threads: int, *, recording: bool = False) -> Iterat
     )
 
 
-def memory_contender(given: object, threads: int, *, recording: bool = False) -> Contender:
+def memory_contender(value: object, threads: int, *, recording: bool = False) -> Contender:
     """A model in memory, in ONNX Runtime. Raises UsageError for what is no model, ModelError for a damaged one."""
     room = Scratch()
-    path, kind = file_of(given, room.folder)
+    path, kind = file_of(value, room.folder)
     return replace(file_contender(path, threads, None, f"the {kind}", recording=recording), room=room)
 
 
@@ -204,10 +204,10 @@ def of_one_interface(found: Sequence[Contender]) -> list[Contender]:
 
 def _unpacking(one: Contender) -> Contender:
     """The same for caches that are not packed, if it is an artifact that packs them."""
-    told = one.artifact.manifest.get("caches") if one.artifact is not None else None
-    if told is None:
+    result = one.artifact.manifest.get("caches") if one.artifact is not None else None
+    if result is None:
         return one
-    forms = forms_told(told["caches"])
+    forms = forms_told(result["caches"])
     presents = {str(c.present.name): forms[c.name] for c in find_caches(one.model) if c.name in forms}
 
     def start() -> Run:

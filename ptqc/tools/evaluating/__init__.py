@@ -100,9 +100,9 @@ class Evaluation:
             for row in self.rows
         ]
         better = "more" if self.higher_is_better else "less"
-        told = [f"{self.title} ({better} is better), with its standard error, on {self.cases:,} cases", ""]
+        result = [f"{self.title} ({better} is better), with its standard error, on {self.cases:,} cases", ""]
         left = [f"left out: {name}: {reason}" for name, reason in self.left_out.items()]
-        return "\n".join([*told, table(heading, rows), *([""] if left else []), *left])
+        return "\n".join([*result, table(heading, rows), *([""] if left else []), *left])
 
 
 def _signed(found: Estimate) -> tuple[str, str]:
@@ -134,18 +134,18 @@ def evaluate(
     words, where that of the data is not meant. detector: how the models write what they find, for "map"; default: as an
     artifact's compile was told. Raises CalibrationError where data, labels and metric do not go together.
     """
-    asked = metric_of(metric)
+    requested = metric_of(metric)
     if samples is not None and samples < 1:
         raise UsageError(f"samples = {samples}; expected a positive number")
-    found = [contender for model in models for contender in contenders(model, threads)]
-    if not found:
+    result = [contender for model in models for contender in contenders(model, threads)]
+    if not result:
         raise UsageError("there is nothing to evaluate: give ONNX files, or folders of `ptqc compile`")
-    found = of_one_interface(found)
-    inputs = input_specs(found[0].model)
-    judged = _judged_output(found[0], output)
+    result = of_one_interface(result)
+    inputs = input_specs(result[0].model)
+    judged = _judged_output(result[0], output)
     decode = _decoder(data, tokenizer)
-    prepared, found_roles = as_compiled(preprocessing, found), roles(inputs)
-    chosen = _of_detector(asked, detector, found)
+    prepared, found_roles = as_compiled(preprocessing, result), roles(inputs)
+    chosen = _of_detector(requested, detector, result)
     if isinstance(chosen, MeanAP):
         judges = read_pictures(data, labels, chosen.detector.classes, inputs, samples, prepared or Preprocessing())
     else:
@@ -154,8 +154,8 @@ def evaluate(
     def case(given: LabelledCase, outputs: Sequence[Outputs], firsts: Sequence[Outputs]) -> Case:
         return Case(given.name, given.feeds, outputs, firsts, given.label, judged, found_roles, decode)
 
-    measured, left_out = _measure(found, judges, chosen, case, progress)
-    rows = [_row(found[place], chosen, measured, place) for place in measured]
+    measured, left_out = _measure(result, judges, chosen, case, progress)
+    rows = [_row(result[place], chosen, measured, place) for place in measured]
     if not rows:
         raise ModelError("; ".join(f"{name}: {reason}" for name, reason in left_out.items()))
     count = len(next(iter(measured.values())))
@@ -173,11 +173,11 @@ def _of_detector(metric: Metric, stated: Detector | None, found: Sequence[Conten
     return metric if detector is None else replace(metric, detector=detector)
 
 
-def _judged_output(first: Contender, asked: str | None) -> str:
+def _judged_output(first: Contender, requested: str | None) -> str:
     names = [str(value.name) for value in first.model.graph.outputs]
-    if asked is not None and asked not in names:
-        raise UsageError(f"{first.name} has no output {asked!r}; it has {', '.join(names)}")
-    return names[0] if asked is None else asked
+    if requested is not None and requested not in names:
+        raise UsageError(f"{first.name} has no output {requested!r}; it has {', '.join(names)}")
+    return names[0] if requested is None else requested
 
 
 def _decoder(data: object, tokenizer: str | PathLike[str] | None) -> Callable[[Sequence[int]], str] | None:
@@ -199,18 +199,18 @@ def _measure(
     numbers: dict[int, list[tuple[Any, ...]]] = {place: [] for place in runs}
     left_out: dict[str, str] = {}
     with progress.stage("evaluate", judges.count) as stage:
-        for given in judges.cases:
+        for result in judges.cases:
             firsts: list[Outputs] = []
             for place in list(runs):
                 try:
                     with running(found[place]):
-                        outputs: list[Outputs] = [runs[place](sample) for sample in given.feeds]
+                        outputs: list[Outputs] = [runs[place](sample) for sample in result.feeds]
                 except UsageError as error:
                     del runs[place]
                     left_out[f"{found[place].name} ({found[place].runtime})"] = str(error)
                     continue
                 firsts = firsts or outputs
-                numbers[place].append(metric.measure(case(given, outputs, firsts)))
+                numbers[place].append(metric.measure(case(result, outputs, firsts)))
             stage.advance()
     return {place: metric.gathered(numbers[place]) for place in runs}, left_out
 

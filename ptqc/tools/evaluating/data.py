@@ -70,25 +70,25 @@ def read_judges(
     Raises CalibrationError for data and labels that cannot be read, or do not belong together, here or from the cases.
     """
     # Which samples labels belong to that are given apart, only their place among all samples tells.
-    source, found = _opened(data, metric, inputs, preprocessing, most if labels is None else None)
+    source, result = _opened(data, metric, inputs, preprocessing, most if labels is None else None)
     if metric.needs_labels and labels is None and is_input(LABELS, inputs):
         raise CalibrationError(
             f"the model has an input {LABELS!r}, which the array `{LABELS}` of the data feeds, and the metric "
             f"{metric.called} needs labels: give them apart, with --labels"
         )
     if labels is not None:
-        found = _apart(labels)
+        result = _apart(labels)
     together = metric.samples
-    limit = EVERY_SAMPLE if most is None or found or together > 1 else most
+    limit = EVERY_SAMPLE if most is None or result or together > 1 else most
     stream = open_source(source, inputs, limit, preprocessing)
     if stream.count is not None:
-        _check_counts(stream.count, found, together)
-    total = len(found) or (None if stream.count is None else stream.count // together)
+        _check_counts(stream.count, result, together)
+    total = len(result) or (None if stream.count is None else stream.count // together)
     if total is None:
         limit = EVERY_SAMPLE if most is None else most * together
-        return Judges(_cases(checked(stream, inputs, limit), found, metric, None), None)
+        return Judges(_cases(checked(stream, inputs, limit), result, metric, None), None)
     chosen = frozenset(spread(total, total if most is None else most))
-    return Judges(_cases(checked(stream, inputs, limit), found, metric, chosen), len(chosen))
+    return Judges(_cases(checked(stream, inputs, limit), result, metric, chosen), len(chosen))
 
 
 def read_pictures(
@@ -204,16 +204,16 @@ def _takes_rows(spec: InputSpec) -> bool:
     return not isinstance(spec.shape[0], int) or spec.shape[0] == 1
 
 
-def _of_arrays(given: Mapping[str, Any], inputs: Sequence[InputSpec]) -> tuple[object, list[Any]]:
+def _of_arrays(values: Mapping[str, Any], inputs: Sequence[InputSpec]) -> tuple[object, list[Any]]:
     if is_input(LABELS, inputs):
-        return given, []
-    arrays = {name: array for name, array in given.items() if name not in (LABELS, LABELS + LENGTHS)}
-    return arrays, _cut(given) if LABELS in given else []
+        return values, []
+    arrays = {name: array for name, array in values.items() if name not in (LABELS, LABELS + LENGTHS)}
+    return arrays, _cut(values) if LABELS in values else []
 
 
-def _cut(given: Mapping[str, Any]) -> list[Any]:
+def _cut(values: Mapping[str, Any]) -> list[Any]:
     """The labels of a mapping, one of each case, where there are lengths of different lengths."""
-    labels, lengths = np.asarray(given[LABELS]), given.get(LABELS + LENGTHS)
+    labels, lengths = np.asarray(values[LABELS]), values.get(LABELS + LENGTHS)
     if labels.ndim == 0:
         raise CalibrationError(f"`{LABELS}` is one value, expected an array with one label for each sample")
     if lengths is None:
@@ -281,13 +281,13 @@ def _of_table(texts: Texts, metric: Metric) -> tuple[object, list[Any]]:
         raise CalibrationError(f"cannot read the texts of {path}: {error}; give a text file in UTF-8") from error
     corpus, labels = list[str](), list[Any]()
     for number, line in enumerate(lines, 1):
-        *given, label = line.split("\t")
+        *result, label = line.split("\t")
         if not line.strip():
             continue
-        if len(given) != metric.samples or not all(text.strip() for text in given):
+        if len(result) != metric.samples or not all(text.strip() for text in result):
             columns = " and ".join(["text"] * metric.samples)
             raise CalibrationError(f"{path}, line {number}: {line[:60]!r} is not {columns} and label between tabs")
-        corpus += given
+        corpus += result
         labels.append(_number(label))
     return replace(texts, corpus=corpus), labels
 

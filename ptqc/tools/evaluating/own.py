@@ -45,25 +45,25 @@ class OwnMetric(Metric):
         return float(measured.mean())
 
 
-def metric_of(given: object) -> Metric:
+def metric_of(value: object) -> Metric:
     """The metric of a name, of `module:name`, or of an object. Raises UsageError that lists those that there are."""
-    if isinstance(given, Metric):
-        return given
-    if isinstance(given, type) and issubclass(given, Metric):
-        return _made(given)
-    if callable(given):
-        return OwnMetric(given)
-    if not isinstance(given, str):
-        raise UsageError(f"metric is {shown(given)}; {ADVICE}")
-    if is_named(given):
-        return _imported(given)
+    if isinstance(value, Metric):
+        return value
+    if isinstance(value, type) and issubclass(value, Metric):
+        return _made(value)
+    if callable(value):
+        return OwnMetric(value)
+    if not isinstance(value, str):
+        raise UsageError(f"metric is {shown(value)}; {ADVICE}")
+    if is_named(value):
+        return _imported(value)
     for kind in METRICS:
-        rest = given.removeprefix(kind.name)
-        if rest != given and rest[:1] in ("", "-") and (found := kind.of(rest[1:])) is not None:
-            return found
+        rest = value.removeprefix(kind.name)
+        if rest != value and rest[:1] in ("", "-") and (metric := kind.of(rest[1:])) is not None:
+            return metric
     known = ", ".join(kind.shown or kind.name for kind in METRICS)
-    likely = meant([given.lower()], known.split(", "))
-    raise UsageError(f"metric is {given!r}{likely}; known: {known}, and module:function")
+    likely = meant([value.lower()], known.split(", "))
+    raise UsageError(f"metric is {value!r}{likely}; known: {known}, and module:function")
 
 
 def _made(kind: type[Metric]) -> Metric:
@@ -79,9 +79,9 @@ def _made(kind: type[Metric]) -> Metric:
 
 def _imported(text: str) -> Metric:
     try:
-        found = imported(text)
+        result = imported(text)
     except Exception as error:  # the user's module may raise anything
         raise UsageError(f"metric {text!r}: {type(error).__name__}: {error}") from error
-    if not isinstance(found, Metric) and not callable(found):
-        raise UsageError(f"metric {text!r} is {shown(found)}; {ADVICE}")
-    return metric_of(found)
+    if not isinstance(result, Metric) and not callable(result):
+        raise UsageError(f"metric {text!r} is {shown(result)}; {ADVICE}")
+    return metric_of(result)

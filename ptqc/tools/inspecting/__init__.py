@@ -55,10 +55,10 @@ def inspect(model: Model) -> Inspection:
 def _inspected(source: ModelSource) -> Inspection:
     try:
         normal, notes = _normal_form(source)
-        found = _compilable(source, normal)
+        result = _compilable(source, normal)
     except PtqcError as error:
         return _described(source, str(error))
-    return _described(source, None, found, notes)
+    return _described(source, None, result, notes)
 
 
 def _normal_form(source: ModelSource) -> tuple[ir.Model, tuple[str, ...]]:
@@ -97,12 +97,12 @@ def _compilable(source: ModelSource, model: ir.Model) -> Compilable:
 
 
 def _stays_float(model: ir.Model, plan: Plan) -> tuple[StaysFloat, ...]:
-    counts = Counter((found.op_type, found.reason) for found in float_operators(model, plan))
+    counts = Counter((result.op_type, result.reason) for result in float_operators(model, plan))
     return tuple(StaysFloat(operator, count, reason) for (operator, reason), count in counts.most_common())
 
 
 def _described(
-    source: ModelSource, refusal: str | None, found: Compilable | None = None, notes: tuple[str, ...] = ()
+    source: ModelSource, refusal: str | None, compilable: Compilable | None = None, notes: tuple[str, ...] = ()
 ) -> Inspection:
     model = released(source.model)
     operators = Counter(node.op_type for node in model.graph.all_nodes())
@@ -110,7 +110,9 @@ def _described(
     inputs = tuple(_tensor(value, content(model, str(value.name))) for value in fed)
     outputs = tuple(_tensor(value) for value in model.graph.outputs)
     opset = model.opset_imports.get("")
-    return Inspection(source.called, source.size, opset, inputs, outputs, _ordered(operators), found, refusal, notes)
+    return Inspection(
+        source.called, source.size, opset, inputs, outputs, _ordered(operators), compilable, refusal, notes
+    )
 
 
 def _tensor(value: ir.Value, what: str = "") -> Tensor:

@@ -117,24 +117,30 @@ class Inspection:
         yield "operators", _counted(self.operators)
 
 
-def _of(found: Compilable, size: int) -> Iterator[tuple[str, str]]:
-    macs = "unknown, since some sizes are free" if found.macs is None else f"{magnitude(found.macs)}MACs"
-    inner = f" and {found.inner_layers:,} in branches or loops" if found.inner_layers else ""
+def _of(compilable: Compilable, size: int) -> Iterator[tuple[str, str]]:
+    macs = "unknown, since some sizes are free" if compilable.macs is None else f"{magnitude(compilable.macs)}MACs"
+    inner = f" and {compilable.inner_layers:,} in branches or loops" if compilable.inner_layers else ""
     counted = ", the inner ones not counted" if inner else ""
-    yield "layers", f"{found.layers:,}{inner} with {found.parameters:,} weights; one run of one sample: {macs}{counted}"
-    smallest = f"{found.smallest:,} bytes ({100 * found.smallest / size:.1f} %)"
-    yield "smallest", f"between {found.at_least:,} and about {smallest}; a compile measures and tells the exact number"
-    sensible = ", ".join(f"--budget {budget} ({count:,} bytes)" for budget, count in found.sensible.items())
+    yield (
+        "layers",
+        f"{compilable.layers:,}{inner} with {compilable.parameters:,} weights; one run of one sample: {macs}{counted}",
+    )
+    smallest = f"{compilable.smallest:,} bytes ({100 * compilable.smallest / size:.1f} %)"
+    yield (
+        "smallest",
+        f"between {compilable.at_least:,} and about {smallest}; a compile measures and tells the exact number",
+    )
+    sensible = ", ".join(f"--budget {budget} ({count:,} bytes)" for budget, count in compilable.sensible.items())
     yield "sensible", sensible or "none: the graph's text is most of the file"
-    memory = f"{found.memory / 1e9:.1f} GB of memory"
-    known = f"roughly {_duration(found.seconds or 0)} of processor time and {memory}"
+    memory = f"{compilable.memory / 1e9:.1f} GB of memory"
+    known = f"roughly {_duration(compilable.seconds or 0)} of processor time and {memory}"
     yield (
         "compile",
-        f"the time depends on free sizes or loops; roughly {memory}" if found.seconds is None else known,
+        f"the time depends on free sizes or loops; roughly {memory}" if compilable.seconds is None else known,
     )
-    for kind in found.stays_float:
+    for kind in compilable.stays_float:
         yield "stays float", f"{kind.count:,} {visible(kind.operator)}: {kind.reason}"
-    if not found.stays_float:
+    if not compilable.stays_float:
         yield "stays float", "nothing has to; a compile leaves in float what would lose more than it saves time"
 
 
@@ -174,14 +180,14 @@ def content(model: ir.Model, name: str) -> str:
 
 def _image(value: ir.Value, axis: int, channels: int | str | None) -> str:
     kind = f"an image of {channels} channel{'' if channels == 1 else 's'}, channels {'first' if axis == 1 else 'last'}"
-    found = stated_range(value)
-    if found is None:
+    result = stated_range(value)
+    if result is None:
         # A spectrogram has the shape of a picture, too, and comes as arrays.
         return (
             f"{kind}; the graph does not say how pixels are scaled: for files of images give the --scale, --mean and "
             "--std of its training; arrays (.npz) are taken as they are"
         )
-    return f"{kind}; {found.description}"
+    return f"{kind}; {result.description}"
 
 
 def _is_long(shape: tuple[int | str | None, ...]) -> bool:
@@ -246,17 +252,17 @@ def products_of_a_run(model: ir.Model, layers: Sequence[Layer]) -> int | None:
     None where one of them has free sizes other than the batch, the first axis (of what recurrent operators read, the
     second one).
     """
-    of_layers, found = {layer.name: layer for layer in layers}, list[int | None]()
+    of_layers, result = {layer.name: layer for layer in layers}, list[int | None]()
     for node in model.graph:
         output = node.outputs[0]
         if layer := of_layers.get(str(output.name)):
-            found.append(_product(output.shape, layer.width))
+            result.append(_product(output.shape, layer.width))
         elif node.op_type in RECURRENT:
-            found.append(_recurrent(node))
+            result.append(_recurrent(node))
         elif node.op_type == "MatMul":
             summed = _last(input_of(node, 0))
-            found.append(None if summed is None else _product(output.shape, summed))
-    return sum(each for each in found if each is not None) if None not in found else None
+            result.append(None if summed is None else _product(output.shape, summed))
+    return sum(each for each in result if each is not None) if None not in result else None
 
 
 def _product(shape: ir.Shape | None, summed: int, batch: int = 0) -> int | None:

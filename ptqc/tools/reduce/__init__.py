@@ -90,7 +90,7 @@ def reduce(
     Raises UsageError where the command does not fail, or the output exists; and what reading and samples raise.
     """
     started = time.monotonic()
-    asked, path, place = Command.parse(command, message), path_of("model", model), path_of("output", output)
+    requested, path, place = Command.parse(command, message), path_of("model", model), path_of("output", output)
     _check_free(place)
     proto = as_tensors(parse(read_bytes(path)))
     check_tensors(proto, path)
@@ -100,12 +100,12 @@ def reduce(
         samples = _samples(proto, calibration, preprocessing, folder / "samples", seed)
         whole = Whole(proto, record(proto, samples, folder))
         trials = Trials(whole, folder, len(samples))
-        failure, asked = _first(trials, asked)
+        failure, requested = _first(trials, requested)
         deadline, data = Deadline.after(time_limit, started), place.with_suffix(".npz")
         with progress.stage("reduce") as stage:
 
             def fails(cut: Subgraph) -> bool:
-                if not deadline.leaves(0) or trials.run(cut, asked)[0] != failure:
+                if not deadline.leaves(0) or trials.run(cut, requested)[0] != failure:
                     return False
                 stage.advance(f"{len(cut.nodes)} nodes")
                 return trials.write(cut, place, data)  # at once, so that an interrupt loses nothing
@@ -113,7 +113,7 @@ def reduce(
             trials.write(whole.all(), place, data)
             cut = smallest(whole, fails)
     nodes = (len(cut.nodes), len(whole.nodes))
-    return Reduced(place, data, *nodes, trials.count, failure, asked.told(place, data))
+    return Reduced(place, data, *nodes, trials.count, failure, requested.told(place, data))
 
 
 def _check_free(place: Path) -> None:
@@ -137,8 +137,8 @@ def _first(trials: Trials, command: Command) -> tuple[Failure, Command]:
     """How the command fails on the whole model, and the command with a limit for its parts."""
     failure, seconds = trials.run(trials.whole.all(), command)
     if failure is None:
-        told = command.told(Path("model.onnx"), Path("data.npz"))
+        result = command.told(Path("model.onnx"), Path("data.npz"))
         meant = f" with a message that matches {command.message!r}" if command.message else ""
-        raise UsageError(f"nothing to reduce: `{told}` does not fail on the model{meant}")
+        raise UsageError(f"nothing to reduce: `{result}` does not fail on the model{meant}")
     check_told_apart(failure, command.message)
     return failure, replace(command, seconds=min(command.seconds, 3 * seconds + SECONDS))

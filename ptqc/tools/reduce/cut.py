@@ -39,18 +39,18 @@ class Whole:
 
     def inputs(self, cut: Subgraph) -> list[str]:
         """Names of what a part reads and does not make, constants left out."""
-        made = {name for i in cut.nodes for name in self.nodes[i].output}
+        result = {name for i in cut.nodes for name in self.nodes[i].output}
         read = (cut.stands_for(name) for i in cut.nodes for name in sorted(self._reads[i]))
-        return [name for name in dict.fromkeys(read) if name not in made and name not in self._constants]
+        return [name for name in dict.fromkeys(read) if name not in result and name not in self._constants]
 
     def outputs(self, cut: Subgraph) -> list[str]:
         """Names of what a part gives: what the rest of the graph reads, and what nothing in the part does."""
         inside = {cut.stands_for(name) for i in cut.nodes for name in self._reads[i]}
         kept = set(cut.nodes)
         outside = {name for i, names in enumerate(self._reads) if i not in kept for name in names} | self._outputs
-        made = [name for i in cut.nodes for name in self.nodes[i].output if name]
-        shown = [name for name in made if name in outside and (name not in cut.hidden or name not in inside)]
-        return shown or [name for name in made if name not in inside][-1:]
+        result = [name for i in cut.nodes for name in self.nodes[i].output if name]
+        shown = [name for name in result if name in outside and (name not in cut.hidden or name not in inside)]
+        return shown or [name for name in result if name not in inside][-1:]
 
     def model(self, cut: Subgraph) -> onnx.ModelProto | None:
         """A part as a model; None where a value has no known type, or a graph inside a node reads a replaced one."""

@@ -70,8 +70,8 @@ def main(folder: Path) -> None:
         with np.load(path) as given:
             feeds = dict(given)
         values = runner.run(feeds).items()
-        found = {name: value for name, value in values if isinstance(value, np.ndarray) and value.dtype != object}
-        write_npz(path, {**found, **feeds})
+        result = {name: value for name, value in values if isinstance(value, np.ndarray) and value.dtype != object}
+        write_npz(path, {**result, **feeds})
 
 
 if __name__ == "__main__":

@@ -54,8 +54,8 @@ class Trials:
 
     def _feeds(self, names: Sequence[str]) -> Feeds | None:
         """Samples stacked on a new axis, those with the sizes of the first; None where values are not known."""
-        found = [feeds for i in range(self.samples) if (feeds := recorded(self.folder, i, names)) is not None]
-        alike = [feeds for feeds in found if all(feeds[name].shape == found[0][name].shape for name in names)]
+        result = [feeds for i in range(self.samples) if (feeds := recorded(self.folder, i, names)) is not None]
+        alike = [feeds for feeds in result if all(feeds[name].shape == result[0][name].shape for name in names)]
         if not alike:
             return None
         alike += alike[:1] * (FEWEST - len(alike))

@@ -158,17 +158,17 @@ def _features() -> str:
 
 def _products() -> str:
     """The kernels that NumPy's library multiplies with; other packages may have loaded libraries of their own."""
-    found = [one for one in threadpool_info() if one["user_api"] == "blas"]
-    own = [one for one in found if "numpy" in one["filepath"]] or found
+    result = [one for one in threadpool_info() if one["user_api"] == "blas"]
+    own = [one for one in result if "numpy" in one["filepath"]] or result
     return " ".join(sorted({one.get("architecture") or one["internal_api"] for one in own}))
 
 
 def _source() -> str:
     """Of all modules of ptqc: a checkout may have changed while its version has not."""
-    folder, found = Path(__file__).parents[2], hashlib.sha256()
+    folder, result = Path(__file__).parents[2], hashlib.sha256()
     for path in sorted(_modules(folder)):
-        found.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes())
-    return found.hexdigest()
+        result.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes())
+    return result.hexdigest()
 
 
 def _modules(folder: Path) -> Iterator[Path]:

@@ -130,8 +130,10 @@ class Ray(Remote):
                 try:
                     files = self._connect(ray)
                     if not self.address and ray.util.get_node_ip_address() != LOOPBACK:
-                        told = "; Ray was imported before: connect it yourself, with ray.init()" if was_loaded else ""
-                        raise UsageError(f"Ray would listen on more than the loopback interface of this machine{told}")
+                        result = "; Ray was imported before: connect it yourself, with ray.init()" if was_loaded else ""
+                        raise UsageError(
+                            f"Ray would listen on more than the loopback interface of this machine{result}"
+                        )
                     yield ray
                 finally:
                     ray.shutdown()

@@ -53,7 +53,7 @@ def name_of(unit: UnitOfWork[Any]) -> str:
 def unit_of(name: str) -> type[UnitOfWork[Any]]:
     """The class that a message names. Raises InternalError for what is no unit of ptqc: nothing else is imported."""
     module, _, attribute = name.partition(":")
-    found = getattr(import_module(module), attribute, None) if module.startswith(PACKAGE) else None
-    if not (isinstance(found, type) and issubclass(found, UnitOfWork)):
+    unit = getattr(import_module(module), attribute, None) if module.startswith(PACKAGE) else None
+    if not (isinstance(unit, type) and issubclass(unit, UnitOfWork)):
         raise InternalError(f"{name!r} is no unit of work of ptqc")
-    return found
+    return unit

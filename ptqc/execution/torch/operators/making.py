@@ -38,8 +38,8 @@ def _range(_node: ir.Node, start: Tensor, limit: Tensor, delta: Tensor) -> Tenso
 
 
 def _eye_like(node: ir.Node, x: Tensor) -> Tensor:
-    given = node.attributes.get("dtype")
-    dtype = x.dtype if given is None else DTYPES[ir.DataType(given.as_int())]
+    result = node.attributes.get("dtype")
+    dtype = x.dtype if result is None else DTYPES[ir.DataType(result.as_int())]
     return torch.ones(x.shape).triu(k := integer(node, "k", 0)).tril(k).to(dtype)
 
 
@@ -48,10 +48,10 @@ def _dropout(node: ir.Node, x: Tensor, *_ratio_and_mode: Tensor | None) -> tuple
 
 
 def _known_type(node: ir.Node) -> str | None:
-    given = node.attributes.get("to") or node.attributes.get("dtype")
-    if given is None or ir.DataType(given.as_int()) in DTYPES:
+    result = node.attributes.get("to") or node.attributes.get("dtype")
+    if result is None or ir.DataType(result.as_int()) in DTYPES:
         return None
-    return f"torch has no tensors of {ir.DataType(given.as_int())}"
+    return f"torch has no tensors of {ir.DataType(result.as_int())}"
 
 
 def _in_inference(node: ir.Node) -> str | None:

@@ -12,10 +12,10 @@ from ptqc.ir.nodes import text
 def _pad(
     node: ir.Node, x: Tensor, pads: Tensor, value: Tensor | None = None, axes_input: Tensor | None = None
 ) -> Tensor:
-    given = whole_numbers(pads)
+    result = whole_numbers(pads)
     axes = list(range(x.ndim)) if axes_input is None else whole_numbers(axes_input)
     begin, end = [0] * x.ndim, [0] * x.ndim
-    for axis, before, after in zip(axes, given[: len(axes)], given[len(axes) :], strict=True):
+    for axis, before, after in zip(axes, result[: len(axes)], result[len(axes) :], strict=True):
         begin[axis], end[axis] = before, after
     mode = text(node, "mode", "constant")
     if mode == "constant":

@@ -21,12 +21,12 @@ class Cosine(Metric):
 
     def measure(self, case: Case) -> tuple[float, ...]:
         """The cosine."""
-        found = vector(case)
+        result = vector(case)
         first = Case(case.name, case.feeds, case.firsts, case.firsts, None, case.output, case.roles)
         wanted = vector(first) if case.label is None else case.wanted.astype(np.float64).reshape(-1)
-        if found.shape != wanted.shape:
-            raise case.refused(f"output {case.output!r} has {found.size} numbers, and the label {wanted.size}")
-        return (cosine(found, wanted),)
+        if result.shape != wanted.shape:
+            raise case.refused(f"output {case.output!r} has {result.size} numbers, and the label {wanted.size}")
+        return (cosine(result, wanted),)
 
     def score(self, measured: np.ndarray) -> float:
         """See `Metric`."""

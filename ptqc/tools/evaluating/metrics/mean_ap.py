@@ -42,23 +42,23 @@ class MeanAP(Metric):
         """What was found in the picture, and whether it is there."""
         assert isinstance(case.label, Truth)
         try:
-            found = self.detector.found(case.outputs[0], case.label.size)
+            result = self.detector.found(case.outputs[0], case.label.size)
         except UsageError as error:
             raise case.refused(str(error)) from error
-        return (matched(found, case.label),)
+        return (matched(result, case.label),)
 
     def gathered(self, measured: Sequence[tuple[Any, ...]]) -> np.ndarray:
         """See `Metric`."""
-        found = np.empty((len(measured), 1), object)
-        found[:, 0] = [one for (one,) in measured]
-        return found
+        result = np.empty((len(measured), 1), object)
+        result[:, 0] = [one for (one,) in measured]
+        return result
 
     def score(self, measured: np.ndarray) -> float:
         """See `Metric`."""
-        found = MeanPrecision.of(measured[:, 0])
-        return 100 * (found.at_50 if self.only_lowest else found.mean)
+        result = MeanPrecision.of(measured[:, 0])
+        return 100 * (result.at_50 if self.only_lowest else result.mean)
 
     def details(self, measured: np.ndarray) -> dict[str, float]:
         """At single thresholds."""
-        found = MeanPrecision.of(measured[:, 0])
-        return {"AP50": 100 * found.at_50, "AP75": 100 * found.at_75}
+        result = MeanPrecision.of(measured[:, 0])
+        return {"AP50": 100 * result.at_50, "AP75": 100 * result.at_75}

@@ -30,10 +30,10 @@ class Similarity(Metric):
         """See `Metric`; NaN has no rank."""
         if np.isnan(measured).any():
             return float("nan")
-        found, wanted = (ranks(column) for column in measured.T)
-        found, wanted = found - found.mean(), wanted - wanted.mean()
-        sizes = float(np.linalg.norm(found) * np.linalg.norm(wanted))
-        return 100 * float(found @ wanted) / sizes if sizes else float("nan")
+        result, wanted = (ranks(column) for column in measured.T)
+        result, wanted = result - result.mean(), wanted - wanted.mean()
+        sizes = float(np.linalg.norm(result) * np.linalg.norm(wanted))
+        return 100 * float(result @ wanted) / sizes if sizes else float("nan")
 
 
 def ranks(values: np.ndarray) -> np.ndarray:

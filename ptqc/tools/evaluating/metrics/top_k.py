@@ -58,13 +58,13 @@ class TopK(Share):
 def _rows(case: Case, answer: np.ndarray, label: np.ndarray) -> np.ndarray:
     """(predictions, classes): the classes lie along the last axis, or along the first behind the batch."""
     if label.size == 1:
-        found = answer.reshape(1, -1)
+        rows = answer.reshape(1, -1)
     else:
         whole = answer[0] if answer.shape[:1] == (1,) and answer.ndim > label.squeeze().ndim + 1 else answer
         axes = [axis for axis in (-1, 0) if np.delete(whole.shape, axis).tolist() == list(label.squeeze().shape)]
         if not axes:
             raise case.refused(f"output {case.output!r} has shape {answer.shape}, and the label {label.shape}")
-        found = np.moveaxis(whole, axes[0], -1).reshape(label.size, -1)
-    if label.max(initial=0) >= found.shape[1]:
-        raise case.refused(f"the label is class {label.max()}, but output {case.output!r} has {found.shape[1]} classes")
-    return found
+        rows = np.moveaxis(whole, axes[0], -1).reshape(label.size, -1)
+    if label.max(initial=0) >= rows.shape[1]:
+        raise case.refused(f"the label is class {label.max()}, but output {case.output!r} has {rows.shape[1]} classes")
+    return rows

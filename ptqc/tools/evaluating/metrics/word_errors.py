@@ -30,14 +30,14 @@ class WordErrors(Share):
 
     def measure(self, case: Case) -> tuple[float, ...]:
         """Errors and words."""
-        found, wanted = self._heard(case), case.label
+        result, wanted = self._heard(case), case.label
         if isinstance(wanted, str):
             if case.decode is None:
                 raise case.refused("the label is a text: give the --tokenizer that turns tokens into words")
-            heard, said = case.decode(found).split(), wanted.split()
+            heard, said = case.decode(result).split(), wanted.split()
             return 100 * float(distance(heard, said)), float(len(said))
         tokens = [int(token) for token in case.whole("tokens").reshape(-1) if token >= 0]
-        return 100 * float(distance(found, tokens)), float(len(tokens))
+        return 100 * float(distance(result, tokens)), float(len(tokens))
 
     def _heard(self, case: Case) -> list[int]:
         answer = case.answers[0]
@@ -50,10 +50,10 @@ class WordErrors(Share):
         return [int(token) for token in likeliest[starts] if token != self.blank]
 
 
-def distance(found: Sequence[object], wanted: Sequence[object]) -> int:
+def distance(values: Sequence[object], wanted: Sequence[object]) -> int:
     """The fewest words put in, left out or changed between two sequences (Levenshtein 1966)."""
     row = list(range(len(wanted) + 1))
-    for number, word in enumerate(found, 1):
+    for number, word in enumerate(values, 1):
         before, row[0] = row[0], number
         for place, other in enumerate(wanted, 1):
             changed = before + (word != other)
