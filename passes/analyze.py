@@ -1,4 +1,4 @@
-"""Everything that is measured once per model and calibration set, whatever the budgets; kept in the store.
+"""Everything that is measured once per model and calibration set, for all budgets; kept in the store.
 
 Calibration, per-layer error minimization, sensitivity, and the choice of integer activations, each a pass.
 """
@@ -80,10 +80,12 @@ def analyze(
     deadline: Deadline,
     make_run: Callable[[], Run],
 ) -> tuple[CanonicalModel, Analysis, list[Note], str]:
-    """Measure the model with its outlier channels split off, where what is left of them computes on integers.
+    """Split outlier channels off where the rest can then compute on integers, and measure.
+
+    It is measured again without splits that turn out unused.
 
     max_bytes: of the file, which a split makes larger; None: any. deadline: of the whole compile. make_run: gives what
-    runs the passes, once for each split that is tried. Gives the model, and what `measure` does.
+    runs the passes, once for each split that is tried. Gives the model and the result of `measure`.
     """
     began = time.monotonic()
     prepared = with_splits(whole, options, store, progress, deadline.share(SPLITTING_SHARE), max_bytes)
@@ -132,7 +134,7 @@ def measure(
         "origin": asdict(prepared.origin),
         "options": options.to_json(),
         "batchable": prepared.samples.batchable,
-        "is_even": prepared.is_even,
+        "is_even": prepared.holds_back_first,
         "splits": to_json(prepared.remedies),
         "caches": prepared.caches,
         "notes": [[note.step, note.subject, note.message, note.level] for note in (*prepared.notes, *notes)],

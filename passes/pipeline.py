@@ -2,9 +2,9 @@
 
 Each step, and the file that holds it:
 
-    canonicalization                     canonicalize/, a file for each rewrite, listed in rewrites.py
     packed caches of keys and values     kv_cache/apply.py
-    channel equalization                 equalize/equalize_channels.py: scale_channels.py, rotate.py, standardize.py
+    canonicalization                     canonicalize/, a file for each rewrite, listed in rewrites.py
+    channel equalization                 equalize/equalize_channels.py: standardize.py, scale_channels.py, rotate.py
     channel reordering                   equalize/order_for_pruning.py, by reorder_channels.py
     outlier channels split off           equalize/split.py, quantize/choose_splits.py
     calibration                          quantize/calibrate.py
@@ -13,12 +13,15 @@ Each step, and the file that holds it:
     choice of integer activations        allocate/choose_activations.py
     integer-programming bit allocation   allocate/allocation.py, solved by ptqc/solver/integer_program.py
     budgets of time, memory and loss     allocate/constraints/
-    bias correction                      reconstruct/bias_correction.py, layer after layer in reconstruct.py
+    layer-wise reconstruction            reconstruct/reconstruct.py, layer after layer: layer_problem.py
+    bias correction                      reconstruct/bias_correction.py
     gradient steps on scales and biases  reconstruct/gradients.py (advanced)
     lowering to integer kernels          allocate/lower.py
+    fallback: rounding to nearest        allocate/simplest.py, where it loses less at the same bytes
 
-Up to the choice of activations nothing depends on a budget, and everything is measured once (`analyze.py`); from then
-on `allocate/meet_budgets.py` runs the passes. `ptqc passes` lists them with their options.
+Up to the choice of activations, everything is measured once and kept in the store (`analyze.py`). Only a budget of
+caches, and one of size that leaves no room for splits, change it. Then `allocate/meet_budgets.py` runs the passes.
+`ptqc passes` lists them with their options.
 """
 
 from typing import Any
@@ -42,9 +45,9 @@ from ptqc.passes.reconstruct.reconstruct import Reconstruct
 
 # Channel equalization: offered where channels are uneven, and accepted on held-back samples. Channel
 # reordering: where weights are pruned to 2:4.
-EVENING: tuple[type[Any], ...] = (Standardize, ScaleChannels, Rotate, ReorderChannels)
+EQUALIZATION: tuple[type[Any], ...] = (Standardize, ScaleChannels, Rotate, ReorderChannels)
 # Calibration, per-layer error minimization and sensitivity, whatever the budgets: measured in one way or the other.
-MEASURING: tuple[type[Any], ...] = (
+ANALYSIS: tuple[type[Any], ...] = (
     ChooseSplits,
     SplitOutliers,
     ScaleRows,
@@ -57,4 +60,4 @@ MEASURING: tuple[type[Any], ...] = (
 )
 # Bit allocation and reconstruction: the first three where latency, memory or layers in float ask for them, the others
 # for each plan that is tried within a budget.
-FITTING: tuple[type[Any], ...] = (MeetLatency, MeetMemory, ChooseFloatRoundings, Reconstruct, TuneFeatures, Lower)
+ALLOCATION: tuple[type[Any], ...] = (MeetLatency, MeetMemory, ChooseFloatRoundings, Reconstruct, TuneFeatures, Lower)

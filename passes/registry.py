@@ -12,7 +12,7 @@ from ptqc.formats.families import added_family
 from ptqc.ir.operators.registry import added_operator
 from ptqc.passes.base import Effect, Pass, Rewrite
 from ptqc.passes.canonicalize.rewrites import default_rewrites
-from ptqc.passes.pipeline import EVENING, FITTING, MEASURING
+from ptqc.passes.pipeline import ALLOCATION, ANALYSIS, EQUALIZATION
 from ptqc.plugins import Plugin, PluginKind, by_name
 from ptqc.utils.arguments import unknown
 
@@ -88,7 +88,7 @@ def listing() -> PassList:
     known = by_name(PluginKind.REWRITE)
     added = [ListedPass.of(type(added_rewrite(known[name])), known[name].package) for name in sorted(known)]
     rewrites = (ListedPass.of(type(rewrite)) for rewrite in default_rewrites())
-    return PassList((*rewrites, *added, *map(ListedPass.of, (*EVENING, *MEASURING, *FITTING))))
+    return PassList((*rewrites, *added, *map(ListedPass.of, (*EQUALIZATION, *ANALYSIS, *ALLOCATION))))
 
 
 # What installed packages add, kind by kind: whether each can be used.

@@ -1,6 +1,6 @@
-"""The whole compile on one page: each line of it is a pass (`ptqc.passes`) or a stage (`ptqc.passes.allocate`).
+"""A compile from top to bottom: read, canonicalize, equalize, analyze, meet the budgets, verify, publish.
 
-`ptqc.api` makes a request of what users give.
+`ptqc.api` makes a request of what users give; `ptqc.passes.pipeline` lists the steps with their files.
 """
 
 import math
@@ -97,14 +97,14 @@ class CompileRequest:
         return Deadline.after(self.options.time_limit, self.started)
 
     def analyze(self, prepared: CanonicalModel) -> tuple[CanonicalModel, Analysis, list[Note], str]:
-        """See `ptqc.passes.analyze`; each of its runs has the same share of the time that is left."""
+        """Measure the model once; every run, as after undoing a split, has the same share of the time that is left."""
         max_bytes, in_library = self.budgets.max_bytes(prepared.origin), self.target is not None
 
-        def run() -> Run:
+        def make_run() -> Run:
             deadline = self.deadline.share(MEASURING_SHARE)
             return Run(deadline, self.dump, self.executor, in_library=in_library, floor=FLOOR)
 
-        return analyze(prepared, self.options, self.store, self.progress, max_bytes, self.deadline, run)
+        return analyze(prepared, self.options, self.store, self.progress, max_bytes, self.deadline, make_run)
 
     def context(self, scoring: Scoring | None) -> Context:
         """What the budgets are met with."""
@@ -139,15 +139,16 @@ def compile_model(model: Model, calibration: object, request: CompileRequest) ->
         source, samples, judging = cached.source, cached.samples, cached.judging
         check_samples(request.target, samples, source.model)
         labelled = request.labelled(source.model, folder)
-        prepared = prepare(source, samples, progress, request.dump, request.rewrites)  # rewrite
-        prepared = affordable(replace(prepared, judging=judging, caches=cached.told), request.deadline)
+        # Canonicalize.
+        prepared = prepare(source, samples, progress, request.dump, request.rewrites)
+        prepared = affordable(replace(prepared, judging=judging, caches=cached.description), request.deadline)
         check_early(prepared, request.budgets, options, request.target)
         check_detector(prepared, request.detector)
         scoring = request.scoring(prepared.model, labelled)
-        prepared = equalized(
-            prepared, options, request.store, request.deadline, progress
-        )  # channels scaled and rotated
+        # Scale and rotate channels; order them for pruning.
+        prepared = equalized(prepared, options, request.store, request.deadline, progress)
         prepared = ordered_for_pruning(prepared, options, progress)
+        # Calibrate, solve weights in every format, measure what each loses.
         try:
             prepared, analysis, notes, entry = request.analyze(prepared)
         except TimeTooShort as error:

@@ -18,7 +18,7 @@ from ptqc.utils.deadline import parse_seconds
 
 Activations = Literal["auto", "integer", "float", "float8"]
 Loss = str | Mapping[str, str]
-Observer = str  # "auto", or a method of `ptqc.calibration.ranges`
+RangeMethodName = str  # "auto", or a method of `ptqc.calibration.ranges`
 Operators = Literal["standard", "onnxruntime"]
 CacheKind = Literal["float", "float16", "int8", "int4", "bfp4", "bfp4-sorted"]
 KvCache = CacheKind | Mapping[str, CacheKind]
@@ -35,11 +35,11 @@ T = TypeVar("T")
 
 
 class Phase(IntEnum):
-    """The first phase of a compile that reads an option: what earlier ones found serves all of its values."""
+    """The first phase of a compile whose stored results depend on an option; `ptqc resolve` can change those of FIT."""
 
-    SOLVE = 1
-    MEASURE = 2
-    FIT = 3
+    SOLVE = 1  # the candidates of every weight, and everything before them
+    MEASURE = 2  # sensitivities, and the choice of activations
+    FIT = 3  # allocation, reconstruction, the file
 
 
 def option(
@@ -85,7 +85,7 @@ class CompileOptions:
     """Options of `ptqc.compile`."""
 
     samples: int = option(256, "the most calibration samples to use", metavar="N")
-    observer: Observer = option(
+    observer: RangeMethodName = option(
         "auto",
         "how to choose activation ranges, such as minmax or mse; an unknown name lists all",
         phase=Phase.MEASURE,
@@ -315,7 +315,7 @@ class Keywords(FitKeywords, total=False):
     """All fields of `CompileOptions` as `ptqc.compile` takes them; a test holds them together."""
 
     samples: int
-    observer: Observer
+    observer: RangeMethodName
     activations: Activations
     activation_limit: float
     loss: Loss

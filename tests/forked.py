@@ -86,6 +86,7 @@ class Forks:
             "arguments": list(command[MODULE - 2 :]),
             "environment": dict(os.environ),
             "folder": str(folder or Path.cwd()),
+            "path": sys.path,
             "processors": sorted(os.sched_getaffinity(0)),
         }
         with TemporaryFile("w+", errors="replace") as output, TemporaryFile("w+", errors="replace") as errors:
@@ -138,7 +139,7 @@ def _program(words: Sequence[str]) -> str:
 
 def _fixed() -> tuple[object, ...]:
     """What must be as it was when the processes that fork were started."""
-    return (*map(os.environ.get, FIXED), *sys.path)
+    return tuple(map(os.environ.get, FIXED))
 
 
 def main(kind: str, descriptor: str) -> NoReturn:
@@ -201,6 +202,7 @@ def _become(given: Mapping[str, Any], streams: Sequence[int]) -> NoReturn:
     os.environ.clear()
     os.environ.update(given["environment"])
     os.chdir(given["folder"])
+    sys.path[:] = given["path"]
     os.sched_setaffinity(0, given["processors"])
     try:
         sandbox.main(given["arguments"])

@@ -68,7 +68,7 @@ class Product(TiledProduct):
     @property
     def name(self) -> str:
         """What it is called."""
-        return family_of(self.shape)
+        return self.family if self.shape is DENSE[0] else family_of(self.shape)
 
     @property
     def input_words(self) -> int:

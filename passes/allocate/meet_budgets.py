@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from ptqc.passes.allocate.activations_in_float import fit_finite, with_float_layers
 from ptqc.passes.allocate.fit import FITTING_SHARE, fit, stored_parameters, verified
-from ptqc.passes.allocate.simplest import Fit, or_simpler
+from ptqc.passes.allocate.simplest import PlanBuilder, or_simpler
 from ptqc.passes.allocate.state import BudgetedModel, BudgetReport, CompileState, Constraint, Context
 
 
@@ -45,14 +45,14 @@ def _built(job: CompileState, context: Context) -> BudgetedModel:
 
 
 def _within_size(job: CompileState, context: Context) -> BudgetedModel:
-    """The best file within the size, and never worse than rounding to nearest."""
+    """The best file within the size; that of rounding to nearest where it loses less."""
     plan, target, stored = context.plan, context.target, stored_parameters(job, context.store)
-    job = with_float_layers(job, target, plan)  # choose what layers in float read
+    job = with_float_layers(job, target, plan)  # inputs of float layers in bfloat16 or FP8
     analysis = replace(job.analysis, deadline=context.deadline.share(FITTING_SHARE))
-    fitting = Fit(analysis, lambda known: fit(known, job.options, job.limit, plan, stored), target is not None)
-    job, fitted = fit_finite(job, analysis, plan, fitting.fit)
+    builder = PlanBuilder(analysis, lambda known: fit(known, job.options, job.limit, plan, stored), target is not None)
+    job, fitted = fit_finite(job, analysis, plan, builder.fit)
     if plan is None and not job.budgets.choose_activations:
-        before, (job, fitted) = fitted, or_simpler(job, fitted, fitting)
+        before, (job, fitted) = fitted, or_simpler(job, fitted, builder)
         if fitted is not before:  # a fault of the compiler, which may be why it loses more, would go unseen
             verified(job, before)
     return BudgetedModel(job, fitted)

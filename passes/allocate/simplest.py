@@ -28,7 +28,7 @@ NEXT_TO_NOTHING = 0.01
 
 
 @dataclass(frozen=True)
-class Fit:
+class PlanBuilder:
     """How plans are fitted. decided: with the deadline for it. in_library: see `ChooseActivations`."""
 
     analysis: Analysis
@@ -36,23 +36,23 @@ class Fit:
     in_library: bool
 
 
-def or_simpler(job: CompileState, fitted: QuantizedModel, fitting: Fit) -> tuple[CompileState, QuantizedModel]:
+def or_simpler(job: CompileState, fitted: QuantizedModel, builder: PlanBuilder) -> tuple[CompileState, QuantizedModel]:
     """What was fitted; where rounding to nearest loses less, the better of that and of a plan without codes."""
     if job.options.activations not in ("auto", "float") or is_in_files(job.model):
         return job, fitted
-    plain = in_float(fitting.analysis)
+    plain = in_float(builder.analysis)
     try:
         simple = rounded_to_nearest(plain, job.options, job.limit)
     except (Infeasible, NotFinite):
         return job, fitted
     loss = HeldBackLoss(job.model, job.analysis.held_back, job.analysis.kinds)
     ours, others = loss(fitted.exported.proto), loss(simple.exported.proto)
-    if ours - others <= _worth_losing(job, fitting):
+    if ours - others <= _worth_losing(job, builder):
         return job, fitted
     unit, before = job.analysis.loss_unit, ours
     best = simple
     if job.analysis.activations:
-        result = fitting.fit(plain)
+        result = builder.fit(plain)
         ours = loss(result.exported.proto)
         best = result if ours <= others else simple
     what = "activations in float" if best is not simple else "weights rounded to nearest"
@@ -93,12 +93,12 @@ def _nearest(analysis: Analysis, plan: Plan) -> QuantizedParameters:
     return QuantizedParameters(with_tables(solutions, plan.weights), flat)
 
 
-def _worth_losing(job: CompileState, fitting: Fit) -> float:
+def _worth_losing(job: CompileState, builder: PlanBuilder) -> float:
     """The loss that the time which codes save is worth."""
     analysis = job.analysis
     if not analysis.activations:
         return 0.0
     worth, limit = Worth.of(analysis), limit_of(analysis.loss_unit, job.options.activation_limit)
     sites = [site for site in analysis.sites if site.name in analysis.activations]
-    times = worth.arithmetic if fitting.in_library else worth.times
+    times = worth.arithmetic if builder.in_library else worth.times
     return limit * max(worth.saved(sites, times) / WORTH, NEXT_TO_NOTHING)

@@ -113,7 +113,7 @@ class Constraint:
         return job
 
     def search(self, job: "CompileState", context: Context) -> "BudgetedModel | None":
-        """Search for the file in this constraint's own way; None: by the plan search of a size."""
+        """Give the file that this constraint's own search finds; None: the search within a size is to find it."""
 
     def report(self, job: "CompileState", fitted: "QuantizedModel", context: Context) -> BudgetReport | None:
         """Measure the finished file."""
@@ -124,7 +124,7 @@ class Constraint:
 
 @dataclass(frozen=True)
 class Budgets:
-    """At most one constraint of each kind. strict: a file that keeps all but its size poorly is not delivered."""
+    """At most one constraint of each kind. strict: raise in place of delivering a file that misses one."""
 
     constraints: tuple[Constraint, ...] = ()
     strict: bool = False
@@ -219,7 +219,7 @@ class QuantizedModel:
 
     @property
     def problem(self) -> Problem:
-        """What the solver was told."""
+        """The problem that was solved."""
         return self.allocated.problem
 
     @property
@@ -238,8 +238,8 @@ class QuantizedModel:
         return self.packed.exported
 
     @property
-    def told(self) -> int:
-        """Bytes of the plan by what the solver was told."""
+    def predicted_size(self) -> int:
+        """Bytes of the file as the integer program counted them."""
         return self.problem.size(self.plan.formats)
 
 

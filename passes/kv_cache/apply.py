@@ -108,12 +108,15 @@ def _bytes(caches: Sequence[CacheDescription]) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class PackedCaches:
-    """A model that keeps its caches packed, with samples that it takes. told: for the manifest; None: nothing asked."""
+    """A model that keeps its caches packed, with samples that it takes.
+
+    description: for the manifest; None where nothing was asked.
+    """
 
     source: ModelSource
     samples: Samples
     judging: Samples | None
-    told: Mapping[str, Any] | None = None
+    description: Mapping[str, Any] | None = None
 
 
 def with_packed_caches(

@@ -96,13 +96,13 @@ def recall(store: Store, name: str, progress: Progress) -> tuple[CanonicalModel,
     options = CompileOptions.of({**stored["options"], "bits": tuple(stored["options"]["bits"])})
     notes = stored_notes(entry, everything=True)
     own = len(notes) - stored["own_notes"]
-    origin, is_even = Origin(**stored["origin"]), stored.get("is_even", True)
+    origin, holds_back_first = Origin(**stored["origin"]), stored.get("is_even", True)
     judging = Samples.open(entry.folder / JUDGING) if (entry.folder / JUDGING).is_dir() else None
     samples = replace(samples, batchable=stored["batchable"])
     splits = from_json(stored.get("splits", []))
     caches = stored.get("caches")
     prepared = CanonicalModel(
-        model, samples, origin, tuple(notes[:own]), is_even, judging, splits, whole, caches=caches
+        model, samples, origin, tuple(notes[:own]), holds_back_first, judging, splits, whole, caches=caches
     )
     candidates = StoredWeights(store, {}, model).open(stored["candidates"])
     if candidates is None:

@@ -35,11 +35,11 @@ from ptqc.passes.quantize.measure_sensitivity import (
     MeasureSensitivity,
     forms_of,
     losses_of,
-    mean_shift,
     rows_of,
     weights_of_tables,
 )
 from ptqc.passes.quantize.phases import Sensitivities, WeightCandidates
+from ptqc.passes.reconstruct.bias_correction import mean_shift
 from ptqc.utils.lazy import Lazy
 from ptqc.utils.parallel import in_order
 

@@ -37,7 +37,8 @@ from ptqc.losses import AUTO, OutputLoss, flawed_values, recognize
 from ptqc.notes import Level, Note, out_of_time, unfit
 from ptqc.passes.allocate.choose_activations import limit_of
 from ptqc.passes.base import Effect, Result
-from ptqc.passes.quantize.phases import CalibrationStats, Sensitivities, WeightCandidates
+from ptqc.passes.quantize.phases import Sensitivities, WeightCandidates
+from ptqc.passes.reconstruct.bias_correction import mean_shift
 from ptqc.utils.deadline import Pace
 from ptqc.utils.lazy import Lazy
 from ptqc.utils.memory import give_back
@@ -396,15 +397,6 @@ def _measure_layer(
 
 def _shifted(outputs: Sequence[Held], shift: np.ndarray, batch: int) -> np.ndarray:
     return np.asarray(np.asarray(outputs[batch]) + shift)
-
-
-def mean_shift(observed: CalibrationStats, layer: Layer, weight: np.ndarray) -> np.ndarray:
-    """(W − Ŵ) E[x]: what exact bias correction adds to the bias; zeros where there is none."""
-    if not layer.is_corrected:
-        return np.zeros(layer.channels, np.float32)
-    delta = layer.matrix(initial(observed.model, layer.weight) - weight)
-    shift = np.einsum("gok,gk->go", delta, observed.moments[layer.weight].mean)
-    return np.asarray(shift.reshape(-1), np.float32)
 
 
 def _tables(candidates: WeightCandidates, slicer: Slicer) -> tuple[list[str], set[str]]:

@@ -55,11 +55,11 @@ PLAUSIBLE_SAMPLES = 16
 class CanonicalModel:
     """A model in normal form with its samples; `origin` describes the file it came from.
 
-    is_even: whether the first sample in HELD_BACK is held back each time, as earlier compiles did; else another one
-    each time, so that kinds of samples that take turns are in both splits.
+    holds_back_first: whether the first sample in HELD_BACK is held back each time, as earlier compiles did; else
+    another one each time, so that kinds of samples that take turns are in both splits.
     judging: other samples, which choose nothing: a budget of loss is judged on them.
     remedies: what is split off in `model`, and which rows have scales; whole: the model without that, where there is.
-    evened: digest of the constants where channels were scaled or rotated, as held-back samples decided; else empty.
+    equalized: digest of the constants where channels were scaled or rotated, as held-back samples decided; else empty.
     caches: how those of a decoder are kept, for the manifest; None where nothing was asked of them.
     """
 
@@ -67,7 +67,7 @@ class CanonicalModel:
     samples: Samples
     origin: "Origin"
     notes: tuple[Note, ...]
-    is_even: bool = False
+    holds_back_first: bool = False
     judging: Samples | None = None
     remedies: tuple[Remedy, ...] = ()
     whole: ir.Model | None = None
@@ -92,7 +92,7 @@ class CanonicalModel:
 
     def _held(self) -> list[int]:
         count = len(self.samples)
-        turns = [0 if self.is_even else _turn(block) for block in range(-(-count // HELD_BACK))]
+        turns = [0 if self.holds_back_first else _turn(block) for block in range(-(-count // HELD_BACK))]
         return [min(HELD_BACK * block + turn, count - 1) for block, turn in enumerate(turns)]
 
 

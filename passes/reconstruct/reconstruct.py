@@ -36,7 +36,7 @@ from ptqc.passes.base import Effect, Result
 from ptqc.passes.quantize import gptq, moments
 from ptqc.passes.quantize.moments import ColumnSample, Joined
 from ptqc.passes.quantize.phases import Analysis, AnalyzedPlan
-from ptqc.passes.reconstruct.bias_correction import ROUNDS, LayerInputs, LayerProblem
+from ptqc.passes.reconstruct.layer_problem import ROUNDS, LayerInputs, LayerProblem
 from ptqc.passes.reconstruct.quantized_walk import Holding, compact, fine_values, peak_bytes, uncompressed
 from ptqc.utils.deadline import Deadline
 from ptqc.utils.memory import give_back

@@ -187,7 +187,7 @@ def manifest(job: CompileState, outcome: CompileOutcome) -> dict[str, Any]:
         "budget": None if size is None else str(size),
         "file": {
             "bytes": fitted.exported.size,
-            "bytes_told_to_solver": fitted.told,
+            "bytes_told_to_solver": fitted.predicted_size,
             "opset": proto.opset_import[0].version,
             "ir_version": proto.ir_version,
             "oldest_onnxruntime": oldest_runtime(proto.opset_import[0].version, proto.ir_version, own),

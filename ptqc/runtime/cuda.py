@@ -57,8 +57,8 @@ def check(index: int, ask: Ask | None = None) -> None:
         raise TargetError(f"{DRIVER} is ptqc's emulator, which only verifies; take it out of the library path")
     if driver.version < NEEDED_VERSION:
         raise TargetError(
-            f"the driver knows CUDA {_dotted(driver.version)}, and the library needs {_dotted(NEEDED_VERSION)}: install "
-            "a newer driver, or run model.onnx"
+            f"the driver knows CUDA {_dotted(driver.version)}, and the library needs {_dotted(NEEDED_VERSION)}: "
+            "install a newer driver, or run model.onnx"
         )
     if not 0 <= index < len(driver.capabilities):
         raise TargetError(f"there is no GPU cuda:{index}; this machine has {len(driver.capabilities)}")

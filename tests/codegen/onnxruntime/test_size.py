@@ -159,7 +159,7 @@ def test_the_solver_is_told_the_size_of_the_file(integer: Measured, limit: int |
     """Length prefixes may differ, and which units of scales and biases are equal, so that the file has them once."""
     fitted = integer.fit(limit)
     unit = field_bytes(tensor("ab", np.array(1, np.float32)).ByteSize())
-    assert abs(len(fitted.exported.data) - fitted.told) <= size.BOUND + unit * len(integer.context.weights)
+    assert abs(len(fitted.exported.data) - fitted.predicted_size) <= size.BOUND + unit * len(integer.context.weights)
     assert limit is None or len(fitted.exported.data) <= limit
 
 

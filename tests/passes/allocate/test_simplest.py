@@ -14,7 +14,7 @@ from ptqc.ir.nodes import initial
 from ptqc.ir.plan import Plan
 from ptqc.passes.allocate.activations_in_float import in_float
 from ptqc.passes.allocate.fit import HeldBackLoss
-from ptqc.passes.allocate.simplest import Fit, or_simpler, rounded_to_nearest
+from ptqc.passes.allocate.simplest import PlanBuilder, or_simpler, rounded_to_nearest
 from ptqc.passes.allocate.state import CompileState, QuantizedModel
 
 LIMIT = 20_000
@@ -33,8 +33,10 @@ def job_of(measured: Measured) -> CompileState:
 def taken(measured: Measured, plan: Plan) -> tuple[QuantizedModel, QuantizedModel, CompileState]:
     """A plan's file, what is delivered in place of it, and the compile with its activations."""
     job, fitted = job_of(measured), measured.fit(None, plan)
-    fitting = Fit(job.analysis, lambda analysis: replace(measured, context=analysis).fit(LIMIT), in_library=False)
-    after, found = or_simpler(job, fitted, fitting)
+    builder = PlanBuilder(
+        job.analysis, lambda analysis: replace(measured, context=analysis).fit(LIMIT), in_library=False
+    )
+    after, found = or_simpler(job, fitted, builder)
     return fitted, found, after
 
 

@@ -85,16 +85,20 @@ def test_bytes_and_loss_are_told(llama: ModelSource, tmp_path: Path, kind: Cache
     row = ROW[kind]
     assert told[0] == f"2 caches are packed (2 as {kind}): they take {40 * row:,} bytes for 10 tokens, not 2,560"
     assert "nat in one step, on samples with something cached" in told[1]
-    assert found.told is not None
-    assert [found.told["bytes"], found.told["float_bytes"], found.told["places"]] == [40 * row, 2560, 10]
-    assert {cache["form"] for cache in found.told["caches"]} == {kind}
+    assert found.description is not None
+    assert [found.description["bytes"], found.description["float_bytes"], found.description["places"]] == [
+        40 * row,
+        2560,
+        10,
+    ]
+    assert {cache["form"] for cache in found.description["caches"]} == {kind}
     # Every other sample judges.
     real = [one["logits"].astype(np.float64) for one in map(Runner(llama.model).run, samples[1::2])]
     stored = [one["logits"].astype(np.float64) for one in map(Runner(found.source.model).run, found.samples[1::2])]
     chances = [np.exp(logits) / np.exp(logits).sum(-1, keepdims=True) for logits in real]
     others = [logits - np.log(np.exp(logits).sum(-1, keepdims=True)) for logits in stored]
     losses = [(p * (np.log(p) - q)).sum() for p, q in zip(chances, others, strict=True)]
-    assert found.told["loss"] == pytest.approx(np.mean(losses), rel=1e-3, abs=1e-7)
+    assert found.description["loss"] == pytest.approx(np.mean(losses), rel=1e-3, abs=1e-7)
 
 
 def test_samples_without_a_past_show_nothing(llama: ModelSource, tmp_path: Path) -> None:
@@ -151,8 +155,8 @@ def test_a_budget_takes_the_forms_that_lose_least(llama: ModelSource, tmp_path: 
     """By trying all."""
     model = llama.model
     found, samples = packed(llama, tmp_path, "float", feeds(4), f"{share}%cache")
-    assert found.told is not None
-    assert found.told["bytes"] <= 2560 * share // 100 == found.told["limit_bytes"]
+    assert found.description is not None
+    assert found.description["bytes"] <= 2560 * share // 100 == found.description["limit_bytes"]
     seen = CacheStatistics(model, samples)
     alone = {
         (cache, name): (0.0, 1280) if form is None else (seen.loss({cache: form}), seen.bytes(cache, form))
@@ -164,18 +168,18 @@ def test_a_budget_takes_the_forms_that_lose_least(llama: ModelSource, tmp_path: 
         (alone["past_key_0", key][0] + alone["past_value_0", value][0], key, value)
         for key in ("float", *NAMES)
         for value in ("float", *NAMES)
-        if alone["past_key_0", key][1] + alone["past_value_0", value][1] <= found.told["limit_bytes"]
+        if alone["past_key_0", key][1] + alone["past_value_0", value][1] <= found.description["limit_bytes"]
     ]
-    tried = [min(pairs)[1:], *((name, name) for name in NAMES if ROW[name] * 40 <= found.told["limit_bytes"])]
+    tried = [min(pairs)[1:], *((name, name) for name in NAMES if ROW[name] * 40 <= found.description["limit_bytes"])]
     plans = [{"past_key_0": seen.form("past_key_0", k), "past_value_0": seen.form("past_value_0", v)} for k, v in tried]
     wanted = min(seen.loss({name: form for name, form in plan.items() if form is not None}) for plan in plans)
-    assert found.told["loss"] == pytest.approx(wanted, rel=1e-4, abs=1e-12)
+    assert found.description["loss"] == pytest.approx(wanted, rel=1e-4, abs=1e-12)
 
 
 def test_what_is_asked_of_a_cache_stays_within_a_budget(llama: ModelSource, tmp_path: Path) -> None:
     found, _ = packed(llama, tmp_path, {"past_key_0": "float16"}, feeds(4), "35%cache")
-    assert found.told is not None
-    key, value = found.told["caches"]
+    assert found.description is not None
+    key, value = found.description["caches"]
     assert key["form"] == "float16"
     assert value["bytes"] <= 2560 * 0.35 - 640
     with pytest.raises(UsageError, match="'int8' for all caches, and the budget 35%cache would choose"):

@@ -68,7 +68,7 @@ def test_kinds_of_samples_that_take_turns_are_in_both_splits(tmp_path: Path, kin
 
 
 def test_an_earlier_compile_held_back_the_first_of_four(tmp_path: Path) -> None:
-    found = replace(prepared(residual(), samples(3, 8, 8, count=10), tmp_path), is_even=True)
+    found = replace(prepared(residual(), samples(3, 8, 8, count=10), tmp_path), holds_back_first=True)
     assert found.held_back.names == [found.samples.names[i] for i in (0, 4, 8)]
 
 

@@ -26,7 +26,7 @@ from ptqc.ir.quantized_weight import QuantizedParameters, QuantizedWeight
 from ptqc.passes.quantize import gptq
 from ptqc.passes.quantize.phases import Analysis, AnalyzedPlan
 from ptqc.passes.reconstruct import reconstruct
-from ptqc.passes.reconstruct.bias_correction import LayerInputs, LayerProblem
+from ptqc.passes.reconstruct.layer_problem import LayerInputs, LayerProblem
 from ptqc.passes.reconstruct.reconstruct import (
     GENEROUS_STRENGTHS,
     STRENGTHS,

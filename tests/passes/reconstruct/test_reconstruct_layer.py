@@ -13,7 +13,7 @@ from ptqc.ir.layers import Layer
 from ptqc.ir.quantized_weight import QuantizedWeight
 from ptqc.passes.quantize.gptq import ColumnOrder, Factored, RoundingTarget, grids_for, round_all
 from ptqc.passes.quantize.moments import ColumnSample, Joined
-from ptqc.passes.reconstruct.bias_correction import DAMPING, LayerInputs, LayerProblem
+from ptqc.passes.reconstruct.layer_problem import DAMPING, LayerInputs, LayerProblem
 
 # One layer
 
