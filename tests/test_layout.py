@@ -207,3 +207,25 @@ def test_no_text_that_is_installed_names_documentation_that_is_not() -> None:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.search(r"\bdocs/\w|\.md\b", node.value)
     ]
     assert not named
+
+
+# What others call or implement: users, plugins, and whoever adds a pass, a budget or a target.
+INTERFACES = (
+    *("ptqc/__init__.py", "ptqc/api.py", "ptqc/options.py", "ptqc/plugins.py", "ptqc/errors.py"),
+    *("passes/base.py", "passes/allocate/state.py", "codegen/targets.py", "codegen/kernels/backend.py"),
+)
+
+
+def test_interfaces_and_protocols_say_what_they_are() -> None:
+    """Elsewhere a good name and types say it."""
+    every = {path.relative_to(ROOT).as_posix(): path for room in ROOMS for path in modules(room).values()}
+    assert set(INTERFACES) <= every.keys()
+    bare = []
+    for name, path in every.items():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if not isinstance(node, ast.ClassDef | ast.FunctionDef) or node.name.startswith("_"):
+                continue
+            is_protocol = isinstance(node, ast.ClassDef) and any("Protocol" in ast.unparse(base) for base in node.bases)
+            if (is_protocol or name in INTERFACES) and ast.get_docstring(node) is None:
+                bare.append(f"{name}: {node.name}")
+    assert bare == []
