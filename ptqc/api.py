@@ -110,8 +110,7 @@ def compile(  # noqa: A001
     check_output(place, force)
     check_target(built)
     store = store_at(cache)
-    for constraint in budgets:
-        constraint.check_request(built, store, is_scored=labels is not None or evaluate is not None)
+    budgets.check_request(built, store, is_scored=labels is not None or evaluate is not None)
     solving = executor_of(executor, workers, store)
     check_kind("preprocessing", preprocessing, Preprocessing)
     check_kind("detector", detector, Detector)
@@ -189,8 +188,7 @@ def resolve(
     check_output(place, force)
     check_target(built)
     store = store_at(cache)
-    for constraint in budgets:
-        constraint.check_request(built, store, is_scored=labels is not None or evaluate is not None)
+    budgets.check_request(built, store, is_scored=labels is not None or evaluate is not None)
     opened = artifact.load(folder)
     earlier = opened.manifest
     preprocessing = preprocessing or opened.preprocessing

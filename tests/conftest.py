@@ -68,7 +68,7 @@ def own_process() -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture(autouse=True)
 def own_import_path() -> Iterator[None]:
-    """What a test adds to the import path goes with it: processes are forked only while the path stays as it was."""
+    """What a test adds to the import path goes with it."""
     before = list(sys.path)
     yield
     sys.path[:] = before

@@ -64,10 +64,10 @@ def measure(program: Program, isa: Isa, level: Tuning, store: Store | None) -> T
     entries = {name: store.get(key) for name, key in keys.items()} if store is not None else {}
     results = {name: TunedKernel.from_json(entry.document) for name, entry in entries.items() if entry is not None}
     missing = [_Trials.of(program, *distinct[name], isa, tried) for name in distinct if name not in results]
-    for name, result in _fastest(missing):
-        results[name] = result
+    for name, cut in _fastest(missing):
+        results[name] = cut
         if store is not None:
-            store.put(keys[name], result.to_json(), {})
+            store.put(keys[name], cut.to_json(), {})
     return {name: results[name] for name in distinct}
 
 

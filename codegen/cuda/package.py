@@ -35,14 +35,14 @@ def write_library(
 
     obtain(store, _key(module, tools, gpus), {LIBRARY: path, IMAGE: image, TEXT: text, REPORT: report}, build)
     codes = {
-        gpu: {name: KernelCode(**code) for name, code in result.items()}
-        for gpu, result in json.loads(report.read_text()).items()
+        gpu: {name: KernelCode(**code) for name, code in codes_of_gpu.items()}
+        for gpu, codes_of_gpu in json.loads(report.read_text()).items()
     }
     return Image(image, text.read_text(encoding="utf-8"), codes)
 
 
 def _document(codes: Mapping[str, Mapping[str, KernelCode]]) -> dict[str, dict[str, dict[str, int]]]:
-    return {gpu: {name: asdict(code) for name, code in result.items()} for gpu, result in codes.items()}
+    return {gpu: {name: asdict(code) for name, code in codes_of_gpu.items()} for gpu, codes_of_gpu in codes.items()}
 
 
 def _key(module: Any, tools: Toolkit, gpus: Sequence[str]) -> dict[str, str]:

@@ -213,7 +213,7 @@ def step_costs(model: MemoryModel, sites: Mapping[str, str]) -> list[StepCosts]:
         for key, steps, size in _parts(tensor, site):
             for step in steps:
                 costs[step][key] = costs[step].get(key, 0) + size
-    return [StepCosts(*result) for result in zip(fixed, costs, strict=True)]
+    return [StepCosts(*columns) for columns in zip(fixed, costs, strict=True)]
 
 
 def _parts(tensor: LiveTensor, site: str) -> Iterator[tuple[Key, range, int]]:

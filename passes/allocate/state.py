@@ -41,6 +41,12 @@ class Quantity:
     unit: str
     target: str = ""
 
+    def bytes(self, suffix: str = "") -> float | None:
+        """Bytes, where the unit is one of these with `suffix` behind it, as in MBram; None for another unit."""
+        unit = self.unit.upper()
+        factor = BYTES_PER_UNIT.get(unit.removesuffix(suffix.upper())) if unit.endswith(suffix.upper()) else None
+        return None if factor is None else self.number * factor
+
 
 @dataclass(frozen=True)
 class BudgetReport:
@@ -131,6 +137,11 @@ class Budgets:
 
     def __iter__(self) -> Iterator[Constraint]:
         return iter(self.constraints)
+
+    def check_request(self, target: Chosen | None, store: Store, *, is_scored: bool) -> None:
+        """Refuse, before anything is read, what cannot be asked for together. Raises UsageError."""
+        for one in self.constraints:
+            one.check_request(target, store, is_scored=is_scored)
 
     def get(self, kind: type[Kind]) -> Kind | None:
         """The constraint of a kind."""

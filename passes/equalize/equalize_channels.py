@@ -386,17 +386,34 @@ def constants_digest(model: ir.Model) -> str:
 
 def reach_of(model: ir.Model, ties: ChannelTies, samples: Samples) -> np.ndarray:
     """The largest magnitude that each set of channels has where a layer reads it (sets,)."""
+    reach = np.zeros(len(ties.classes))
+    for sets, values, axes in channels_read(model, ties, samples):
+        np.maximum.at(reach, sets, np.abs(values).max(axes, keepdims=True, initial=0.0))
+    return reach
+
+
+def mean_squares(model: ir.Model, ties: ChannelTies, samples: Samples) -> np.ndarray:
+    """The mean square of each set of channels where a layer reads it (sets,)."""
+    sums, counts = np.zeros(len(ties.classes)), np.zeros(len(ties.classes))
+    for sets, values, axes in channels_read(model, ties, samples):
+        np.add.at(sums, sets, np.square(values, dtype=np.float64).mean(axes, keepdims=True))
+        np.add.at(counts, sets, 1)
+    return np.asarray(sums / np.maximum(counts, 1))
+
+
+def channels_read(
+    model: ir.Model, ties: ChannelTies, samples: Samples
+) -> Iterator[tuple[np.ndarray, np.ndarray, tuple[int, ...]]]:
+    """What layers read, sample by sample: the sets of its channels, its values, and the axes that hold no channels."""
     read = dict.fromkeys(layer.input for layer in find_layers(model))
-    taps, reach = [name for name in read if name in ties.tensors], np.zeros(len(ties.classes))
+    taps = [name for name in read if name in ties.tensors]
     if not taps:
-        return reach
+        return
     runner = Runner(model, taps)
     for feeds in samples:
         for name, values in runner.run(feeds, taps).items():
             sets = ties.tensors[name]
-            axes = tuple(axis for axis, size in enumerate(sets.shape) if size == 1)
-            np.maximum.at(reach, sets, np.abs(values).max(axes, keepdims=True, initial=0.0))
-    return reach
+            yield sets, values, tuple(axis for axis, size in enumerate(sets.shape) if size == 1)
 
 
 def weights_of(model: ir.Model, ties: ChannelTies) -> np.ndarray:

@@ -13,8 +13,6 @@ from itertools import combinations
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.calibration.samples import Samples
-from ptqc.execution.onnxruntime import Runner
 from ptqc.execution.shapes import observed_shapes
 from ptqc.ir.channel_rules import ORDERS
 from ptqc.ir.channels import ChannelTies, find_ties
@@ -22,7 +20,7 @@ from ptqc.ir.layers import Layer, find_layers
 from ptqc.ir.nodes import initial
 from ptqc.notes import Note
 from ptqc.options import CompileOptions
-from ptqc.passes.equalize.equalize_channels import constants_digest
+from ptqc.passes.equalize.equalize_channels import constants_digest, mean_squares
 from ptqc.passes.equalize.reorder_channels import ReorderChannels
 from ptqc.passes.quantize.prepare import PROBES, CanonicalModel
 from ptqc.passes.runner import run_rewrites
@@ -36,9 +34,10 @@ ROWS, PAIRS = 1024, 4000
 # Share of the lost energy that an order has to save.
 LEAST_GAIN = 0.01
 # Of eight channels: all pairs, all ways to take four, and the pairs within those.
-_PAIRS = list(combinations(range(2 * FOUR), 2))
+_NUMBER = {pair: number for number, pair in enumerate(combinations(range(2 * FOUR), 2))}
+_PAIRS = np.array(list(_NUMBER))
 _FOURS = np.array(list(combinations(range(2 * FOUR), FOUR)))
-_WITHIN = np.array([[_PAIRS.index(pair) for pair in combinations(four, 2)] for four in _FOURS.tolist()])
+_WITHIN = np.array([[_NUMBER[pair] for pair in combinations(four, 2)] for four in _FOURS.tolist()])
 
 
 def ordered_for_pruning(prepared: CanonicalModel, options: CompileOptions, progress: Progress) -> CanonicalModel:
@@ -60,24 +59,8 @@ def ordered_for_pruning(prepared: CanonicalModel, options: CompileOptions, progr
     model = prepared.model.clone()
     notes = run_rewrites(model, (ReorderChannels(ties, places),), [prepared.samples[i] for i in range(PROBES)])
     gain = f"pruning to 2:4 takes {after / whole:.1%} of the energy of the weights, {before / whole:.1%} as they were"
-    result = (*prepared.notes, *notes, Note(STEP, "", gain))
-    return replace(prepared, model=model, equalized=constants_digest(model), notes=result)
-
-
-def mean_squares(model: ir.Model, ties: ChannelTies, samples: Samples) -> np.ndarray:
-    """Mean square of each set of channels where a layer reads it (sets,)."""
-    read = dict.fromkeys(layer.input for layer in find_layers(model))
-    taps = [name for name in read if name in ties.tensors]
-    sums, counts = np.zeros(len(ties.classes)), np.zeros(len(ties.classes))
-    runner = Runner(model, taps) if taps else None
-    for feeds in samples if runner is not None else ():
-        assert runner is not None
-        for name, values in runner.run(feeds, taps).items():
-            sets = ties.tensors[name]
-            axes = tuple(axis for axis, size in enumerate(sets.shape) if size == 1)
-            np.add.at(sums, sets, np.square(values, dtype=np.float64).mean(axes, keepdims=True))
-            np.add.at(counts, sets, 1)
-    return np.asarray(sums / np.maximum(counts, 1))
+    all_notes = (*prepared.notes, *notes, Note(STEP, "", gain))
+    return replace(prepared, model=model, equalized=constants_digest(model), notes=all_notes)
 
 
 def _energies(model: ir.Model, ties: ChannelTies, power: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -145,5 +128,5 @@ def best_order(energy: np.ndarray, random: np.random.Generator) -> np.ndarray:
 
 def _kept_by_four(energy: np.ndarray) -> np.ndarray:
     """What the larger two keep of each way to take four of eight channels: energy (rows, 8) -> (ways,)."""
-    sums = energy[:, np.array(_PAIRS)].sum(-1).T
+    sums = energy[:, _PAIRS].sum(-1).T
     return np.asarray(sums[_WITHIN].max(1).sum(-1))

@@ -68,8 +68,8 @@ def divergence(queries: np.ndarray, keys: np.ndarray, other: np.ndarray) -> floa
     queries: (samples, t, d); keys, other: (samples, s, d).
     """
     scale = keys.shape[-1] ** -0.5
-    true, result = (_log_softmax(queries.astype(np.float64) @ x.swapaxes(-1, -2) * scale) for x in (keys, other))
-    return float((np.exp(true) * (true - result)).sum(-1).mean())
+    true, cached = (_log_softmax(queries.astype(np.float64) @ x.swapaxes(-1, -2) * scale) for x in (keys, other))
+    return float((np.exp(true) * (true - cached)).sum(-1).mean())
 
 
 def _log_softmax(scores: np.ndarray) -> np.ndarray:
@@ -104,8 +104,8 @@ def sort_head(
     with their heads joined along t; held_keys: (samples, s, d).
     """
     order, same = order_of(keys, pairs), np.arange(keys.shape[-1])
-    plain, result = (_loss(held_queries, held_keys, x, bits, block) for x in (same, order))
-    return SortedHead(order, (plain, result)) if result < plain else SortedHead(same, (plain, plain))
+    plain, sorted_ = (_loss(held_queries, held_keys, x, bits, block) for x in (same, order))
+    return SortedHead(order, (plain, sorted_)) if sorted_ < plain else SortedHead(same, (plain, plain))
 
 
 def _loss(queries: np.ndarray, keys: np.ndarray, order: np.ndarray, bits: int, block: int) -> float:

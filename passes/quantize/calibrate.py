@@ -279,10 +279,10 @@ def _from_inside(node: ir.Node, wanted: Mapping[ir.Node, str], numbers: Iterator
     """New outputs of a node for what is read in its graphs."""
     graphs = [each.as_graph() for each in node.attributes.values() if each.type == ir.AttributeType.GRAPH]
     inside = [_handed_on(graph, wanted, numbers) for graph in graphs]
-    names = [name for result in inside for name in result]
-    for graph, result in zip(graphs, inside, strict=True):
+    names = [name for values in inside for name in values]
+    for graph, values in zip(graphs, inside, strict=True):
         for name in names:
-            maker = _maker(result.get(name))
+            maker = _maker(values.get(name))
             _name(maker.outputs[0], f"{name} {next(numbers)}")
             graph.append(maker)
             graph.outputs.append(maker.outputs[0])

@@ -240,7 +240,7 @@ def round_best(
     for steps in scales.NEARBY:
         others = round_all([target.beside(steps) for target in targets], second, numbers)
         each = zip(targets, best, others, strict=True)
-        best = [result.better(other, target.matrix, whole) for target, result, other in each]
+        best = [known.better(other, target.matrix, whole) for target, known, other in each]
     return best
 
 

@@ -156,8 +156,8 @@ def _pixel_ranges(model: ir.Model, seed: int, side: int) -> tuple[dict[str, Pixe
     images = {spec.name: spec.dtype for spec in input_specs(model) if is_image(spec)}
     values = {str(value.name): value for value in model.graph.inputs}
     stated = {name: RAW if dtype == np.uint8 else stated_range(values[name]) for name, dtype in images.items()}
-    pixels = {name: result for name, result in stated.items() if result is not None}
-    remarks = {name: f"drawn as {result.description}" for name, result in pixels.items()}
+    pixels = {name: pixel for name, pixel in stated.items() if pixel is not None}
+    remarks = {name: f"drawn as {pixel.description}" for name, pixel in pixels.items()}
     unknown = [name for name in images if name not in pixels]
     if unknown:
         guess, reason = _guess(model, unknown, pixels, seed, side)

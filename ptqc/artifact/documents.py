@@ -75,15 +75,15 @@ def check_activations(analysis: Analysis, plan: Plan) -> float:
     """
     if not plan.activations:
         return 0.0
-    result = ActivationLoss(analysis).loss_of(plan.rounded)
+    loss = ActivationLoss(analysis).loss_of(plan.rounded)
     promised = analysis.activation_loss
     given, chosen = plan.activations, analysis.activations
     is_measured = coded(given) == coded(chosen) and given.items() <= chosen.items()
-    if is_measured and not result <= FACTOR * promised + ALLOWANCE:  # NaN included
+    if is_measured and not loss <= FACTOR * promised + ALLOWANCE:  # NaN included
         raise VerificationError(
-            f"the plan's activations lose {result:.3g} {analysis.loss_unit}; {promised:.3g} were measured"
+            f"the plan's activations lose {loss:.3g} {analysis.loss_unit}; {promised:.3g} were measured"
         )
-    return promised if given == chosen else result
+    return promised if given == chosen else loss
 
 
 def check_documents(manifest: Mapping[str, Any], plan: Mapping[str, Any], fitted: QuantizedModel) -> None:
@@ -227,15 +227,15 @@ def _of_budgets(reports: Mapping[str, BudgetReport]) -> dict[str, Any]:
 def _allocation(job: CompileState, fitted: QuantizedModel) -> dict[str, Any]:
     allocation, problem = fitted.allocation, fitted.problem
     percent = max(1, job.prepared.origin.size // 100)
-    result = allocation.status == "given"
+    is_given = allocation.status == "given"
     return {
         "status": allocation.status,
         "loss": allocation.loss,
         "unit": job.analysis.loss_unit,
         "bound": allocation.bound,
-        "gap": 0.0 if result else allocation.gap,
+        "gap": 0.0 if is_given else allocation.gap,
         "limit": job.limit or fitted.exported.size,
-        "price_of_one_percent": 0.0 if result else price(problem, allocation, percent),
+        "price_of_one_percent": 0.0 if is_given else price(problem, allocation, percent),
         "smallest_bytes": problem.size(smallest_choice(problem)),
         "with_activations": None if job.analysis.proof is None else job.analysis.proof.to_json(),
     }
@@ -252,7 +252,7 @@ def sensitivity(job: CompileState, fitted: QuantizedModel) -> dict[str, Any]:
     largest = max(fitted.exported.size, 2 * problem.size(smallest_choice(problem)))
     weights = []
     for weight, group in problem.by_weight().items():
-        result = next(w for w in analysis.weights if w.name == weight)
+        role = next(w for w in analysis.weights if w.name == weight)
         candidates = [
             {
                 "format": str(c.form),
@@ -263,8 +263,8 @@ def sensitivity(job: CompileState, fitted: QuantizedModel) -> dict[str, Any]:
             }
             for c in group
         ]
-        layers = {layer.name: analysis.macs.get(layer.name, 0) for layer in result.layers}
-        weights.append({"weight": weight, "elements": result.size, "layers": layers, "candidates": candidates})
+        layers = {layer.name: analysis.macs.get(layer.name, 0) for layer in role.layers}
+        weights.append({"weight": weight, "elements": role.size, "layers": layers, "candidates": candidates})
     quantized = coded(analysis.activations)
     sites = [
         {"site": s.name, "loss": analysis.site_losses.get(s.name, 0.0), "quantized": s.name in quantized}
@@ -329,6 +329,6 @@ def oldest_runtime(opset: int, ir_version: int, own: Collection[str] = ()) -> st
     by_opset = {22: "1.20", 23: "1.23", 24: "1.24", 25: "1.31", 26: "1.31"}
     by_ir_version = {11: "1.22", 12: "1.23", 13: "1.24"}
     by_operator = {"GatherBlockQuantized": "1.23"}  # of bytes of 4 or 8 bits
-    result = ["1.18", by_opset.get(opset, "1.18"), by_ir_version.get(ir_version, "1.18")]
-    result += [by_operator.get(name, "1.18") for name in own]
-    return max(result, key=lambda version: [int(part) for part in version.split(".")])
+    versions = ["1.18", by_opset.get(opset, "1.18"), by_ir_version.get(ir_version, "1.18")]
+    versions += [by_operator.get(name, "1.18") for name in own]
+    return max(versions, key=lambda version: [int(part) for part in version.split(".")])

@@ -298,12 +298,12 @@ def run_completion(options: argparse.Namespace) -> None:
     import shtab
 
     kinds = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY, "DATA": shtab.FILE}
-    result, known = options.parsers()
+    parser, known = options.parsers()
     for action in (action for command in known.values() for action in command._actions):
         wanted = kinds.get(str(action.metavar), shtab.FILE if action.dest in ("model", "models", "folder") else None)
         if wanted is not None:
             action.complete = wanted
-    print(shtab.complete(result, options.shell))
+    print(shtab.complete(parser, options.shell))
 
 
 def run_run(options: argparse.Namespace) -> None:

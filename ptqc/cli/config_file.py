@@ -66,7 +66,7 @@ class Configuration:
         for name, values in by_command.items():
             if missing := set(map(_key, values)) - options[name].keys():
                 raise unknown(f"option of {name} in {path}:", missing, options[name])
-        known = sorted({option for result in options.values() for option in result})
+        known = sorted({option for of_command in options.values() for option in of_command})
         if missing := set(map(_key, shared)) - set(known):
             raise unknown(f"option in {path}:", missing, known)
         return cls(path, shared, by_command)
@@ -77,11 +77,11 @@ class Configuration:
         Raises UsageError for a value that the option does not take.
         """
         options = dict(_options(parser))
-        result = {**self.shared, **self.by_command.get(command, {})}
-        used = [key for key in result if _key(key) in options]
+        stated = {**self.shared, **self.by_command.get(command, {})}
+        used = [key for key in stated if _key(key) in options]
         for key in used:
             action = options[_key(key)]
-            action.default, action.required = self._value(action, key, result[key]), False
+            action.default, action.required = self._value(action, key, stated[key]), False
         return used
 
     def _value(self, action: argparse.Action, key: str, value: object) -> Any:
@@ -97,12 +97,12 @@ class Configuration:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise self._wrong(key, value, f"a text or a number: {action.help or ''}".rstrip(": "))
         try:
-            result = action.type(str(value)) if callable(action.type) else str(value)
+            parsed = action.type(str(value)) if callable(action.type) else str(value)
         except (ValueError, argparse.ArgumentTypeError) as error:
             raise self._wrong(key, value, str(error) or str(action.metavar)) from error
-        if action.choices is not None and result not in action.choices:
+        if action.choices is not None and parsed not in action.choices:
             raise self._wrong(key, value, f"one of {', '.join(map(str, action.choices))}")
-        return self._located(result, action.metavar)
+        return self._located(parsed, action.metavar)
 
     def _located(self, value: Any, kind: object) -> Any:
         """Paths are meant from the folder of the file; URLs are none."""

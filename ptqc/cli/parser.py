@@ -38,7 +38,7 @@ def parse(words: Sequence[str], namespace: argparse.Namespace | None = None) -> 
     Of what it returns, `run` is the function that runs the command, `used` tells what the file said, and `configured`
     has the names of those options. Raises UsageError for words and files that are wrong.
     """
-    result, known = parsers()
+    parser, known = parsers()
     command = words[0] if words else ""
     if command and not command.startswith("-") and command not in known:
         raise unknown("command", [command], known)
@@ -46,7 +46,7 @@ def parse(words: Sequence[str], namespace: argparse.Namespace | None = None) -> 
     if command in known:
         _check_options(words[1:], known[command])
         used, configured = _configure(command, known)
-    options = result.parse_args(words, namespace)
+    options = parser.parse_args(words, namespace)
     options.used = "" if getattr(options, "quiet", False) else used
     options.configured = configured
     return options
@@ -54,17 +54,17 @@ def parse(words: Sequence[str], namespace: argparse.Namespace | None = None) -> 
 
 def _configure(command: str, known: Commands) -> tuple[str, frozenset[str]]:
     """Defaults of the command from the nearest configuration file; what to tell of them, and their names."""
-    result = Configuration.find(Path.cwd(), known)
-    used = result.apply(command, known[command]) if result else ()
-    message = f"from {result.path}: {', '.join(used)}" if result and used else ""
+    configuration = Configuration.find(Path.cwd(), known)
+    used = configuration.apply(command, known[command]) if configuration else ()
+    message = f"from {configuration.path}: {', '.join(used)}" if configuration and used else ""
     return message, frozenset(name.replace("-", "_") for name in used)
 
 
 def _check_options(words: Sequence[str], parser: argparse.ArgumentParser) -> None:
     """Raises UsageError for options that the command lacks, before others are missed."""
     options = list(parser._option_string_actions)  # argparse has no public list of them
-    result = [word.partition("=")[0] for word in words if re.match("--[a-z]", word)]
-    if missing := [name for name in result if name not in options]:
+    stated = [word.partition("=")[0] for word in words if re.match("--[a-z]", word)]
+    if missing := [name for name in stated if name not in options]:
         message = f"unknown option {', '.join(missing)}{meant(missing, options)}"
         raise UsageError(f"{message}; `{parser.prog} --help` lists the options")
 
@@ -79,8 +79,10 @@ def parsers() -> tuple[argparse.ArgumentParser, Commands]:
     )
     parser.add_argument("--version", action="version", version=f"ptqc {__version__}")
     added = parser.add_subparsers(required=True, metavar="COMMAND", dest="name")
-    for name, (result, add) in COMMANDS.items():
-        one = added.add_parser(name, allow_abbrev=False, help=result, description=f"{result[0].upper()}{result[1:]}.")
+    for name, (summary, add) in COMMANDS.items():
+        one = added.add_parser(
+            name, allow_abbrev=False, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
+        )
         add(one)
         if name != "completion":
             one.add_argument(

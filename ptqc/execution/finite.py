@@ -45,7 +45,7 @@ class Finite:
     def _compare(self, place: int, batch: int, name: str, found: np.ndarray, flaw: Flaw) -> None:
         feeds = self.batches[batch]
         session = self.slicer.session(self.slicer.needed(0, [name]), feeds, [name])
-        (wanted,) = session.run([name], {result.name: feeds[result.name] for result in session.get_inputs()})
+        (wanted,) = session.run([name], {value.name: feeds[value.name] for value in session.get_inputs()})
         is_flawed = np.isnan if flaw is Flaw.NAN else lambda array: ~np.isfinite(array)
         if wrong := int(np.count_nonzero(is_flawed(found) & ~is_flawed(wanted))):
             what = "NaN" if flaw is Flaw.NAN else "infinite"

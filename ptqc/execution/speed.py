@@ -313,4 +313,4 @@ def _round(runs: Sequence[Run], turn: int, end: float, generator: np.random.Gene
     while not times[0] or time.perf_counter() < end:
         for place in generator.permutation(len(runs)):
             times[place] += [clock(runs[place]) for _ in range(turn)]
-    return [undisturbed(result) for result in times]
+    return [undisturbed(turns) for turns in times]

@@ -29,7 +29,7 @@ def from_json(document: Mapping[str, Any]) -> CacheForm:
 
 def forms_told(documents: Sequence[Mapping[str, Any]]) -> dict[str, CacheForm]:
     """The forms of packed caches, by the name of the input: of what `with_caches` takes."""
-    return {result["name"]: from_json(result) for result in documents if result["form"] != FLOAT}
+    return {document["name"]: from_json(document) for document in documents if document["form"] != FLOAT}
 
 
 # Which outputs of a model hold a packed cache, and in which form: a mark on the nodes that make them.

@@ -298,7 +298,7 @@ def _ratio(terms: Terms, divisor: Terms) -> dict[Product, int] | None:
             return None
         ratio = _sum(ratio, {tuple(left): factor})
         part = {tuple(sorted((*left, *other))): -factor * number for other, number in divisor.items()}
-        rest = {result: number for result, number in _sum(rest, part).items() if number}
+        rest = {term: number for term, number in _sum(rest, part).items() if number}
     return ratio
 
 

@@ -197,8 +197,8 @@ def _times(analysis: Analysis, files: Sequence[onnx.ModelProto]) -> list[float]:
     first = Subject(analysis.model, feeds)
     subjects = ([first, *(Subject(file, feeds) for file in group)] for group in groups)
     times = [latencies(each, SECONDS / len(groups)) for each in subjects]
-    original = float(np.median([result[0] for result in times]))
-    return [original, *(original * one / result[0] for result in times for one in result[1:])]
+    original = float(np.median([turn[0] for turn in times]))
+    return [original, *(original * one / turn[0] for turn in times for one in turn[1:])]
 
 
 def _published(found: Artifact, document: dict[str, Any]) -> Artifact:

@@ -118,11 +118,11 @@ def integer(layer: LayerSpec, loops: Dense, stages: Sequence[RealStage] = ()) ->
     def settle(sums: Sequence[Accumulated], target: Any, numbers: Sequence[Any], extra: Sequence[Any]) -> None:
         factors, zero, *tail = numbers
         kind = vector("float32", isa.lanes)
-        values = [T.Cast(kind, result.total) * factors[span(result.packed, isa.lanes)] for result in sums]
+        values = [T.Cast(kind, lane_sum.total) * factors[span(lane_sum.packed, isa.lanes)] for lane_sum in sums]
         if y.dtype != "uint8":
             _keep(isa, y, _staged(stages, y, isa, zip(sums, values, strict=True), tail, extra), target)
             return
-        places = [result.place for result in sums]
+        places = [lane_sum.place for lane_sum in sums]
         epilogue.settle(isa, values, zero[0], target, places, tail, extra, fitting=fitting)
 
     def cut(chosen: Cut) -> KernelSource:
@@ -172,7 +172,7 @@ def real(
     constants += constants_of(stages, loops.pack_channels)
 
     def settle(sums: Sequence[Accumulated], target: Any, numbers: Sequence[Any], extra: Sequence[Any]) -> None:
-        totals = ((result, result.total) for result in sums)
+        totals = ((lane_sum, lane_sum.total) for lane_sum in sums)
         _keep(loops.isa, y, _staged(stages, y, loops.isa, totals, numbers, extra), target)
 
     def cut(chosen: Cut) -> KernelSource:
@@ -204,7 +204,7 @@ def bfloat(
 
     def settle(sums: Sequence[Accumulated], target: Any, numbers: Sequence[Any], extra: Sequence[Any]) -> None:
         (scales, *tail), lanes = numbers, loops.isa.lanes
-        values = ((result, result.total * scales[span(result.packed, lanes)]) for result in sums)
+        values = ((lane_sum, lane_sum.total * scales[span(lane_sum.packed, lanes)]) for lane_sum in sums)
         _keep(loops.isa, y, _staged(stages, y, loops.isa, values, tail, extra), target)
 
     def cut(chosen: Cut) -> KernelSource:
@@ -233,7 +233,7 @@ def _staged(
 ) -> list[Any]:
     """What becomes of real values, each given with where it belongs."""
     left = unrounded(stages, y)
-    return [composed(left, value, isa.lanes, result[1:], numbers, extra) for result, value in values]
+    return [composed(left, value, isa.lanes, lane_sum[1:], numbers, extra) for lane_sum, value in values]
 
 
 def _keep(isa: Isa, y: Layout, values: Sequence[Any], target: Any) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from ptqc.errors import UsageError
-from ptqc.passes.allocate.state import BYTES_PER_UNIT, Constraint, Quantity
+from ptqc.passes.allocate.state import Constraint, Quantity
 
 SUFFIX = "cache"
 
@@ -30,11 +30,10 @@ class CacheBudget(Constraint):
         """Read "25%cache", "4MBcache"."""
         if not quantity.unit.lower().endswith(SUFFIX):
             return None
-        unit = quantity.unit[: -len(SUFFIX)]
-        if unit == "%" and quantity.number <= 100:
+        if quantity.unit[: -len(SUFFIX)] == "%" and quantity.number <= 100:
             return cls(quantity.number, "%")
-        if (bytes_ := BYTES_PER_UNIT.get(unit.upper())) is not None:
-            return cls(quantity.number * bytes_, "B")
+        if (size := quantity.bytes(SUFFIX)) is not None:
+            return cls(size, "B")
         raise UsageError(f"budget {quantity.text!r} is neither a share of caches up to 100 % nor their size")
 
     def limit(self, float_bytes: int) -> int:

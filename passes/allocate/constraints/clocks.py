@@ -52,8 +52,8 @@ class OnnxRuntimeMeter:
         """Of what has nothing on codes, and of a plan's file."""
         _, exported = packed(analysis, plan, table_parameters(analysis, plan.formats), options)
         subjects = [in_float(analysis, options), Subject(exported.proto, analysis.held_back[0])]
-        real, result = latencies(subjects, FEW_SECONDS)
-        return real, result
+        real, quantized = latencies(subjects, FEW_SECONDS)
+        return real, quantized
 
     def profiles(self, analysis: Analysis, _options: CompileOptions, fitted: QuantizedModel) -> tuple[Profile, Profile]:
         """Of the float model, and of the delivered file."""
@@ -62,8 +62,8 @@ class OnnxRuntimeMeter:
             float_subject(analysis.model, plan, feeds),
             quantized_subject(fitted.lowered, fitted.exported, plan, feeds),
         ]
-        real, result = profile(subjects, FEW_SECONDS)
-        return real, result
+        real, quantized = profile(subjects, FEW_SECONDS)
+        return real, quantized
 
 
 def measure_times(analysis: Analysis, options: CompileOptions, progress: Progress) -> OpLatencies:
@@ -134,15 +134,15 @@ def quantized_subject(lowered: Lowered, exported: Exported, plan: Plan, feeds: F
     """A packed file, its nodes charged to operators and to conversions of tensors."""
     short, keys = exported.renamed, charged_to(lowered, plan)
     for node in lowered.model.graph:
-        result, read = str(node.outputs[0].name), str(node.inputs[0].name) if node.inputs and node.inputs[0] else ""
-        if _is_quantize(keys.get(result)) and read not in short:  # what a table makes is no conversion
-            keys.update(dict.fromkeys((result, *lookup.inside(result)), keys[read]))
+        output, read = str(node.outputs[0].name), str(node.inputs[0].name) if node.inputs and node.inputs[0] else ""
+        if _is_quantize(keys.get(output)) and read not in short:  # what a table makes is no conversion
+            keys.update(dict.fromkeys((output, *lookup.inside(output)), keys[read]))
         elif node.op_type == "MaxPool":
-            keys.update(dict.fromkeys(float_pools.inside(result), keys[result]))
+            keys.update(dict.fromkeys(float_pools.inside(output), keys[output]))
         elif node.op_type in float_layers.ROUNDED:
-            keys[float_layers.inside(result)] = keys[result]
+            keys[float_layers.inside(output)] = keys[output]
         elif node.op_type in matmul_nbits.PRODUCTS:
-            keys[matmul_nbits.inside(result)] = keys[result]
+            keys[matmul_nbits.inside(output)] = keys[output]
     return Subject(exported.proto, feeds, {short.get(name, name): key for name, key in keys.items()})
 
 
@@ -152,16 +152,16 @@ def charged_to(lowered: Lowered, plan: Plan) -> dict[str, Hashable]:
     tensor_of = {codes: tensor for tensor, codes in lowered.codes.items()}
     keys: dict[str, Hashable] = {}
     for node in lowered.model.graph:
-        result, read = str(node.outputs[0].name), str(node.inputs[0].name) if node.inputs and node.inputs[0] else ""
-        if node.op_type == "QuantizeLinear" and result in tensor_of:
-            tensor = tensor_of[result]
-            keys[result] = ("quantize", tensor)
+        output, read = str(node.outputs[0].name), str(node.inputs[0].name) if node.inputs and node.inputs[0] else ""
+        if node.op_type == "QuantizeLinear" and output in tensor_of:
+            tensor = tensor_of[output]
+            keys[output] = ("quantize", tensor)
             keys[read] = owner.get(tensor, tensor)  # the value may be called otherwise before it is rounded
         elif node.op_type == "DequantizeLinear" and read in tensor_of:
-            keys[result] = ("dequantize", tensor_of[read])
+            keys[output] = ("dequantize", tensor_of[read])
         else:
-            tensor = tensor_of.get(result, result)
-            keys.setdefault(result, owner.get(tensor, tensor))
+            tensor = tensor_of.get(output, output)
+            keys.setdefault(output, owner.get(tensor, tensor))
     return keys
 
 
@@ -174,8 +174,8 @@ def _moves(rounded: Profile) -> dict[Hashable, float]:
     images = {key: shape for key, shape in rounded.shapes.items() if isinstance(key, tuple) and len(shape) == 4}
     if not images:
         return {}
-    (result,) = profile([_transposes(sorted(set(images.values())))], SECONDS / 4)
-    return {(what, tensor): result.charges.get((what, images[what, tensor]), 0.0) for what, tensor in images}
+    (timed,) = profile([_transposes(sorted(set(images.values())))], SECONDS / 4)
+    return {(what, tensor): timed.charges.get((what, images[what, tensor]), 0.0) for what, tensor in images}
 
 
 def _transposes(shapes: Sequence[tuple[int, ...]]) -> Subject:
@@ -186,11 +186,11 @@ def _transposes(shapes: Sequence[tuple[int, ...]]) -> Subject:
     for place, shape in enumerate(shapes):
         last = tuple(shape[axis] for axis in TO_LAST)
         for what, given, order in (("quantize", shape, TO_LAST), ("dequantize", last, FROM_LAST)):
-            read, result = f"{what}{place}", f"{what}{place}_moved"
-            nodes.append(helper.make_node("Transpose", [read], [result], perm=order))
+            read, moved = f"{what}{place}", f"{what}{place}_moved"
+            nodes.append(helper.make_node("Transpose", [read], [moved], perm=order))
             inputs.append(helper.make_tensor_value_info(read, TensorProto.UINT8, given))
-            outputs.append(helper.make_tensor_value_info(result, TensorProto.UINT8, None))
-            feeds[read], keys[result] = np.zeros(given, np.uint8), (what, shape)
+            outputs.append(helper.make_tensor_value_info(moved, TensorProto.UINT8, None))
+            feeds[read], keys[moved] = np.zeros(given, np.uint8), (what, shape)
     graph = helper.make_graph(nodes, "transposes", inputs, outputs)
     opsets = [helper.make_opsetid("", LOWEST_OPSET)]
     return Subject(helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION), feeds, keys)
@@ -258,16 +258,16 @@ class LibraryMeter:
     def latencies(self, analysis: Analysis, options: CompileOptions, plan: Plan) -> tuple[float, float]:
         """Of the library in float, and of that of a plan."""
         graphs = [_built(analysis, one) for one in (any_plan(analysis, options, {}), plan)]
-        real, result = self._profiles(analysis, graphs, FEW_LIBRARY_SECONDS)
-        return real.nanoseconds, result.nanoseconds
+        real, quantized = self._profiles(analysis, graphs, FEW_LIBRARY_SECONDS)
+        return real.nanoseconds, quantized.nanoseconds
 
     def profiles(self, analysis: Analysis, options: CompileOptions, fitted: QuantizedModel) -> tuple[Profile, Profile]:
         """Of the library in float, and of the delivered one."""
         delivered = LoweredPlan(fitted.plan, fitted.lowered, fitted.exported)
-        real, result = self._profiles(
+        real, quantized = self._profiles(
             analysis, [_built(analysis, any_plan(analysis, options, {})), delivered], FEW_LIBRARY_SECONDS
         )
-        return real, result
+        return real, quantized
 
     def _profiles(self, analysis: Analysis, graphs: "Sequence[LoweredPlan]", seconds: float) -> list[Profile]:
         samples = list(analysis.held_back.of_main_size().few(SAMPLES))

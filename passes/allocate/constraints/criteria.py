@@ -320,9 +320,9 @@ class SameClass(OnSplits):
         losses = list[tuple[float, int]]()  # the divergence of the first output of classes
 
         def compared() -> Compared:
-            for real, result in self.splits.compared(file, self.splits.held_back):
-                losses.append((kind.combine(kind.losses(real[name], result[name])), real[name].size))
-                yield real, result
+            for real, packed in self.splits.compared(file, self.splits.held_back):
+                losses.append((kind.combine(kind.losses(real[name], packed[name])), real[name].size))
+                yield real, packed
 
         lost = self._lost(compared())
         likely = self._flips.share(float(_weighed(losses).mean()))

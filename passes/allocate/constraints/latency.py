@@ -58,7 +58,7 @@ class LatencyBudget(Constraint):
         return True
 
     def check_request(self, target: Chosen | None, store: Store, *, is_scored: bool) -> None:  # noqa: ARG002
-        """See `clock_of`."""
+        """See `meter_of`."""
         meter_of(self, target, store)
 
     def decide(self, job: CompileState, context: Context) -> CompileState:
@@ -201,11 +201,11 @@ def _operators(timed: Timed, plan: Plan, charges: Mapping[Hashable, float]) -> l
 
 def _conversions(timed: Timed, plan: Plan, charges: Mapping[Hashable, float]) -> dict[str, float | None]:
     operators = {o.node for o in timed.network.operators}
-    result = timed.network.conversion_times(timed.times, plan.params)
+    conversions = timed.network.conversion_times(timed.times, plan.params)
     taken = sum(ns for key, ns in charges.items() if key not in operators)
     return {
-        "tensors": len(result),
-        "predicted_us": (sum(result.values()) if timed.times.is_measured else taken) / MICROSECOND,
+        "tensors": len(conversions),
+        "predicted_us": (sum(conversions.values()) if timed.times.is_measured else taken) / MICROSECOND,
         "measured_us": taken / MICROSECOND if timed.times.is_measured else None,
     }
 
@@ -235,10 +235,10 @@ def fitting_times(
     manifest: Mapping[str, Any], budget: LatencyBudget | None, options: CompileOptions
 ) -> OpLatencies | None:
     """The same where they were measured of what this budget is of; what was predicted is predicted again."""
-    result = recorded_times(manifest)
-    if result is None or budget is None or not result.is_measured or result.target != budget.target:
+    recorded = recorded_times(manifest)
+    if recorded is None or budget is None or not recorded.is_measured or recorded.target != budget.target:
         return None
-    return result if result.in_blocks == _times_blocks(budget, options) else None
+    return recorded if recorded.in_blocks == _times_blocks(budget, options) else None
 
 
 def _times_blocks(budget: LatencyBudget, options: CompileOptions) -> bool:
@@ -310,9 +310,9 @@ def _trial(job: CompileState, clock: LatencyMeter, analysis: Analysis, timed: Ti
     The actual time is relative to that of nothing on codes at the same moment, as the machine may have slowed down.
     """
     plan = clocks.any_plan(analysis, job.options, analysis.activations)
-    real, result = clock.latencies(analysis, job.options, plan)
+    real, quantized = clock.latencies(analysis, job.options, plan)
     network, times = timed.network, timed.times
-    return network.predict(times, plan.params), result / real * network.predict(times, ())
+    return network.predict(times, plan.params), quantized / real * network.predict(times, ())
 
 
 # The choice itself: sites and weights are one integer program (`ptqc.passes.allocate.joint`); its time is that of the
@@ -353,9 +353,9 @@ class MeetLatency:
             raise self._infeasible(quantized, f" with {self.activations} activations")
         sites, proof = self._least_loss(given, self.program(given))
         chosen = {site.name: given.ranges[site.name] for site in sites}
-        result = ActivationLoss(given).loss_of(source_params(sites, given.ranges))
-        analysis = replace(given, activations=chosen, activation_loss=result, proof=proof)
-        return Result(analysis, True, (note_on_loss(self.name, given, result, self.limit, self.budget),))
+        loss = ActivationLoss(given).loss_of(source_params(sites, given.ranges))
+        analysis = replace(given, activations=chosen, activation_loss=loss, proof=proof)
+        return Result(analysis, True, (note_on_loss(self.name, given, loss, self.limit, self.budget),))
 
     def program(self, sensitivities: Sensitivities) -> JointChoice:
         """Weights and sites with their losses, times and bytes."""

@@ -446,7 +446,7 @@ def gather_apart(
     progress: Progress,
 ) -> tuple[Samples, Samples | None]:
     """The samples that are measured on, and with a budget of loss others that judge. Raises CalibrationError."""
-    wanted = 0 if budget is None else budget.samples_wanted
+    wanted = _wanted(budget)
     limit = options.samples + wanted
     samples = gather(source, calibration, folder, limit, preprocessing, progress, options.seed)
     if budget is None or not wanted:
@@ -469,12 +469,17 @@ def with_judges(
     budget: LossBudget | None,
 ) -> CanonicalModel:
     """What an earlier compile prepared, with other samples that judge. Raises CalibrationError."""
-    limit = (0 if budget is None else budget.samples_wanted) + len(prepared.samples)
+    limit = _wanted(budget) + len(prepared.samples)
     batches = OpenBatches(prepared.model)
     result = collect(calibration, input_specs(prepared.model), folder, limit, preprocessing, rows=batches)
     result = with_recorded(prepared.model, result, folder / "recorded")
     check_runs(prepared.model, result)
     return replace(prepared, judging=_fresh(result, prepared.samples))
+
+
+def _wanted(budget: LossBudget | None) -> int:
+    """How many samples judge where there are as many."""
+    return 0 if budget is None else budget.samples_wanted
 
 
 def _set_aside(samples: Samples, most: int, necessary: int) -> tuple[Samples, Samples]:

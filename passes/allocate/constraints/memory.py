@@ -32,7 +32,6 @@ from ptqc.passes.allocate.joint_sites import least_loss, note_on_loss, pinned, p
 from ptqc.passes.allocate.memory_model import MemoryModel
 from ptqc.passes.allocate.problem import packed, problem_of, table_parameters
 from ptqc.passes.allocate.state import (
-    BYTES_PER_UNIT,
     BudgetReport,
     CompileState,
     Constraint,
@@ -62,10 +61,8 @@ class MemoryBudget(Constraint):
     @classmethod
     def parse(cls, quantity: Quantity) -> Self | None:
         """Read "60MBram"."""
-        if not quantity.unit.lower().endswith(SUFFIX):
-            return None
-        unit = BYTES_PER_UNIT.get(quantity.unit[: -len(SUFFIX)].upper())
-        return None if unit is None else cls(int(quantity.number * unit))
+        size = quantity.bytes(SUFFIX)
+        return None if size is None else cls(int(size))
 
     @classmethod
     def default(cls) -> Self:

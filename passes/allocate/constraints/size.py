@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 from ptqc.errors import Infeasible
 from ptqc.options import CompileOptions
 from ptqc.passes.allocate.smallest import estimated_size, lower_bound
-from ptqc.passes.allocate.state import BYTES_PER_UNIT, Constraint, Quantity
+from ptqc.passes.allocate.state import Constraint, Quantity
 from ptqc.passes.quantize.prepare import CanonicalModel, Origin
 
 LARGEST_PARTS = 5
@@ -33,9 +33,8 @@ class SizeBudget(Constraint):
             return cls(quantity.number, "%")
         if unit.lower() in ("bit", "bits"):
             return cls(quantity.number, "bit")
-        if unit.upper() in BYTES_PER_UNIT:
-            return cls(quantity.number * BYTES_PER_UNIT[unit.upper()], "B")
-        return None
+        size = quantity.bytes()
+        return None if size is None else cls(size, "B")
 
     def limit(self, file_bytes: int, weights: int) -> int:
         """Bytes the file may have, for a model of `file_bytes` bytes with `weights` weights."""

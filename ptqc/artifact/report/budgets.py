@@ -20,12 +20,12 @@ def has_latency(facts: ReportFacts) -> bool:
 
 def latency_tables(facts: ReportFacts) -> str:
     """The whole, and the operators in execution order."""
-    result, together = facts.manifest["latency"], with_activations(facts.manifest["allocation"])
-    facts_told = [*_whole(result), *([("weights and activations together", together)] if together else [])]
+    latency, together = facts.manifest["latency"], with_activations(facts.manifest["allocation"])
+    facts_told = [*_whole(latency), *([("weights and activations together", together)] if together else [])]
     whole = (f'<th scope="row">{safe(what)}</th><td>{safe(told)}</td>' for what, told in facts_told)
     head = [">#", "operator", "type", "compute", ">predicted µs", ">measured µs", ">in float µs", ">on integers µs"]
-    longest = max((entry["measured_us"] or 0.0 for entry in result["operators"]), default=0.0)
-    rows = [_operator(i + 1, entry, longest, facts.labels) for i, entry in enumerate(result["operators"])]
+    longest = max((entry["measured_us"] or 0.0 for entry in latency["operators"]), default=0.0)
+    rows = [_operator(i + 1, entry, longest, facts.labels) for i, entry in enumerate(latency["operators"])]
     operators = table(head, rows, "sortable")
     shown = operators if len(rows) <= OPEN_ROWS else details(f"{len(rows):,} operators", operators)
     return table(["what", "value"], whole, "facts") + shown
@@ -97,19 +97,19 @@ def has_memory(facts: ReportFacts) -> bool:
 
 def memory_in_words(manifest: Document) -> str:
     """Weights and run, for ONNX Runtime and for each native library."""
-    result = manifest.get("memory")
-    if result is None:
+    memory = manifest.get("memory")
+    if memory is None:
         return UNTOLD
     libraries = "".join(
         f"; {visible(isa)} library {weights / MEGABYTE:.2f} MB and {run / MEGABYTE:.2f} MB"
         for isa, weights, run in _libraries(manifest)
     )
-    needed, weights = result["needed_bytes"], result["weights_bytes"]
-    limit = result["limit_bytes"]
-    budget = "" if limit is None else f", {100 * needed / limit:.1f} % of the budget of {result['budget']}"
-    how = "predicted" if result["run_bytes"] is None else "measured"
+    needed, weights = memory["needed_bytes"], memory["weights_bytes"]
+    limit = memory["limit_bytes"]
+    budget = "" if limit is None else f", {100 * needed / limit:.1f} % of the budget of {memory['budget']}"
+    how = "predicted" if memory["run_bytes"] is None else "measured"
     parts = f"weights {weights / MEGABYTE:.2f} MB, a run of one sample at most {(needed - weights) / MEGABYTE:.2f} MB"
-    where = f"{how}; {result['runtime']}, one thread, beside the runtime itself"
+    where = f"{how}; {memory['runtime']}, one thread, beside the runtime itself"
     return f"memory when loaded: {needed / MEGABYTE:.2f} MB{budget}; {parts} ({where}){libraries}"
 
 
@@ -122,17 +122,17 @@ def memory_table(facts: ReportFacts) -> str:
 
 
 def _memory_rows(manifest: Document) -> Iterator[tuple[str, str]]:
-    result = manifest["memory"]
-    measured = result["run_bytes"]
-    if result["limit_bytes"] is not None:
-        yield "budget", result["budget"]
-        yield "kept", "yes" if result["needed_bytes"] <= result["limit_bytes"] else "no"
-    yield "together", f"{result['needed_bytes']:,} bytes"
-    yield "weights as they are loaded", f"{result['weights_bytes']:,} bytes"
-    yield "a run of one sample, predicted from what lives at each step", f"{result['predicted_run_bytes']:,} bytes"
+    memory = manifest["memory"]
+    measured = memory["run_bytes"]
+    if memory["limit_bytes"] is not None:
+        yield "budget", memory["budget"]
+        yield "kept", "yes" if memory["needed_bytes"] <= memory["limit_bytes"] else "no"
+    yield "together", f"{memory['needed_bytes']:,} bytes"
+    yield "weights as they are loaded", f"{memory['weights_bytes']:,} bytes"
+    yield "a run of one sample, predicted from what lives at each step", f"{memory['predicted_run_bytes']:,} bytes"
     told = "this release does not tell" if measured is None else f"{measured:,} bytes"
     yield "the same by the allocator of ONNX Runtime", told
-    yield "in", f"{result['runtime']}, one thread"
+    yield "in", f"{memory['runtime']}, one thread"
     for isa, weights, run in _libraries(manifest):
         yield f"native library for {isa}", f"{weights:,} bytes of weights, {run:,} bytes for a run, beside its outputs"
 
@@ -183,11 +183,11 @@ def _certainty(document: Document) -> str:
 
 def loss_budget_table(facts: ReportFacts) -> str:
     """The budget, and the plans in the order in which they were built."""
-    result = facts.manifest["loss_budget"]
-    whole = (f'<th scope="row">{safe(what)}</th><td>{safe(told)}</td>' for what, told in _whole_loss(result))
-    unit = result["predicted_unit"]
+    document = facts.manifest["loss_budget"]
+    whole = (f'<th scope="row">{safe(what)}</th><td>{safe(told)}</td>' for what, told in _whole_loss(document))
+    unit = document["predicted_unit"]
     head = [">#", ">bytes", f">predicted ({unit})", ">held-back samples", ">judge", ">judge's bound", "delivered"]
-    rows = (_round(result, number, one) for number, one in enumerate(result["rounds"]))
+    rows = (_round(document, number, one) for number, one in enumerate(document["rounds"]))
     return table(["what", "value"], whole, "facts") + table(head, rows)
 
 
@@ -231,15 +231,15 @@ def has_caches(facts: ReportFacts) -> bool:
 
 def caches_in_words(manifest: Document) -> str:
     """Bytes in all, forms, and what they lose."""
-    result = manifest["caches"]
+    caches = manifest["caches"]
     counts: dict[str, int] = {}
-    for cache in result["caches"]:
+    for cache in caches["caches"]:
         counts[cache["form"]] = counts.get(cache["form"], 0) + 1
     kinds = ", ".join(f"{count} {visible(form)}" for form, count in counts.items())
-    after, before = result["bytes"], result["float_bytes"]
-    share = f"{before:,} -> {after:,} bytes for {result['places']} tokens: {100 * after / max(before, 1):.1f} %"
-    limit = "" if result["limit_bytes"] is None else f", within the {result['limit_bytes']:,} of {result['budget']}"
-    loss = "" if result["loss"] is None else f"; they lose {result['loss']:.3g} {result['unit']} in a step"
+    after, before = caches["bytes"], caches["float_bytes"]
+    share = f"{before:,} -> {after:,} bytes for {caches['places']} tokens: {100 * after / max(before, 1):.1f} %"
+    limit = "" if caches["limit_bytes"] is None else f", within the {caches['limit_bytes']:,} of {caches['budget']}"
+    loss = "" if caches["loss"] is None else f"; they lose {caches['loss']:.3g} {caches['unit']} in a step"
     return f"{share}{limit}; {kinds}{loss}"
 
 
@@ -273,15 +273,15 @@ def output_table(facts: ReportFacts) -> str:
 
 
 def _output_rows(outputs: list[Document]) -> Iterator[str]:
-    for result in outputs:
-        message = "; ".join(figure["text"] for figure in result["figures"])
-        loss = cell(number(result["loss"]), result["loss"])
+    for output in outputs:
+        message = "; ".join(figure["text"] for figure in output["figures"])
+        loss = cell(number(output["loss"]), output["loss"])
         yield (
-            cell(name(result["output"])) + cell(safe(result["judged_as"])) + loss + _rest(result["loss_unit"], message)
+            cell(name(output["output"])) + cell(safe(output["judged_as"])) + loss + _rest(output["loss_unit"], message)
         )
-        if len(result["losses"]) > 1:
-            for group, value in result["losses"].items():
-                yield cell("") + cell(safe(group)) + cell(number(value), value) + _rest(result["units"][group], "")
+        if len(output["losses"]) > 1:
+            for group, value in output["losses"].items():
+                yield cell("") + cell(safe(group)) + cell(number(value), value) + _rest(output["units"][group], "")
 
 
 def _rest(unit: str, text: str) -> str:

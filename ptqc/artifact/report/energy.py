@@ -59,17 +59,17 @@ class Energy:
     @classmethod
     def of(cls, plan: Document, sensitivity: Document) -> "Energy":
         """From the documents of an artifact, of any version."""
-        return cls({result.layer: result for result in _layers(plan, sensitivity)})
+        return cls({layer.layer: layer for layer in _layers(plan, sensitivity)})
 
     @property
     def macs(self) -> int:
         """Multiply-accumulates of the layers that are counted."""
-        return sum(result.macs for result in self.layers.values() if result.bits is not None)
+        return sum(layer.macs for layer in self.layers.values() if layer.bits is not None)
 
     @property
     def float_macs(self) -> int:
         """Multiply-accumulates of the layers that are not."""
-        return sum(result.macs for result in self.layers.values() if result.bits is None)
+        return sum(layer.macs for layer in self.layers.values() if layer.bits is None)
 
     def of_layers(self, names: Iterable[str]) -> float | None:
         """Bit flips of these layers with signed arithmetic; None where none of them is counted."""
@@ -78,7 +78,7 @@ class Energy:
 
     def flips(self, *, signed: bool = True) -> float:
         """Bit flips of one sample in all layers that are counted."""
-        return sum(result.flips(signed=signed) or 0.0 for result in self.layers.values())
+        return sum(layer.flips(signed=signed) or 0.0 for layer in self.layers.values())
 
     def of_int8(self, *, signed: bool = True) -> float:
         """The same as a share of what 8-bit weights in these layers take. Asks for layers that are counted."""

@@ -54,14 +54,14 @@ def _size(manifest: Document) -> Iterator[tuple[str, str]]:
 
 
 def _targets(manifest: Document) -> Iterator[tuple[str, str]]:
-    for name, result in manifest.get("targets", {}).items():
-        if "missing" in result:
-            yield name, f"not built: {result['missing']}"
-        elif "libraries" not in result:
-            yield name, visible(", ".join(f"{what} {value}" for what, value in facts(result))) or "built"
-        for library in result.get("libraries", ()):
+    for name, document in manifest.get("targets", {}).items():
+        if "missing" in document:
+            yield name, f"not built: {document['missing']}"
+        elif "libraries" not in document:
+            yield name, visible(", ".join(f"{what} {value}" for what, value in facts(document))) or "built"
+        for library in document.get("libraries", ()):
             steps = f"{sum(library['steps'].values())} steps of {library['kernels']} kernels"
-            size = f"{library['bytes']:,} bytes beside {result['weights_bytes']:,} of weights"
+            size = f"{library['bytes']:,} bytes beside {document['weights_bytes']:,} of weights"
             yield name, f"native library for {library['isa']}, {size}, {steps}; {_verified(library['verification'])}"
 
 
@@ -118,9 +118,9 @@ def _kept_loss(manifest: Document) -> Iterator[tuple[str, str]]:
 
 def _outputs(outputs: Sequence[Document]) -> Iterator[tuple[str, str]]:
     """How each was judged, with its own figures where the line above says them of another."""
-    for result in outputs[:LISTED]:
-        is_said = len(outputs) == 1 and [figure["name"] for figure in result["figures"]] in SAID
-        yield "output", judged_as(result) if is_said else f"{judged_as(result)}: {agreement(result)}"
+    for output in outputs[:LISTED]:
+        is_said = len(outputs) == 1 and [figure["name"] for figure in output["figures"]] in SAID
+        yield "output", judged_as(output) if is_said else f"{judged_as(output)}: {agreement(output)}"
     if len(outputs) > LISTED:
         yield "output", f"and {len(outputs) - LISTED} more, see the report"
 
@@ -158,13 +158,13 @@ def _caches(manifest: Document) -> Iterator[tuple[str, str]]:
 
 
 def _time(manifest: Document) -> Iterator[tuple[str, str]]:
-    result = manifest.get("latency")
-    if result is not None:
-        predicted, measured, real = (result[f"{what}_ms"] for what in ("predicted", "measured", "float"))
+    latency = manifest.get("latency")
+    if latency is not None:
+        predicted, measured, real = (latency[f"{what}_ms"] for what in ("predicted", "measured", "float"))
         digits = ".3g" if measured is None else ".3f"
         known = "not measured," if measured is None else f"measured {measured:.3f} ms"
-        message = f"predicted {predicted:{digits}} ms, {known} of the budget of {result['budget']}"
-        yield "time", f"{message} (float {real:{digits}} ms; {result['runtime']})"
+        message = f"predicted {predicted:{digits}} ms, {known} of the budget of {latency['budget']}"
+        yield "time", f"{message} (float {real:{digits}} ms; {latency['runtime']})"
 
 
 def _latency(times: Document) -> str:
@@ -190,12 +190,12 @@ def _faster(speed: Document) -> str:
 
 
 def _warnings(manifest: Document) -> Iterator[tuple[str, str]]:
-    result = [note for note in labelled_notes(manifest) if note["level"] == "warning"]
-    for note in result[:WARNINGS]:
+    warnings = [note for note in labelled_notes(manifest) if note["level"] == "warning"]
+    for note in warnings[:WARNINGS]:
         about = f"{shorten(visible(note['subject']), NAME_LENGTH)}: " if note["subject"] else ""
         yield "WARNING", f"{about}{visible(note['message'])}"
-    if len(result) > WARNINGS:
-        yield "WARNING", f"and {len(result) - WARNINGS} more, see the report"
+    if len(warnings) > WARNINGS:
+        yield "WARNING", f"and {len(warnings) - WARNINGS} more, see the report"
 
 
 # The figures at the top.

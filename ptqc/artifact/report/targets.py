@@ -17,7 +17,7 @@ def has_native(facts: ReportFacts) -> bool:
 
 def native_tables(facts: ReportFacts) -> str:
     """One part for each target with native libraries."""
-    return "\n".join(_target(title, result) for title, result in _native(facts).items())
+    return "\n".join(_target(title, document) for title, document in _native(facts).items())
 
 
 def has_others(facts: ReportFacts) -> bool:
@@ -28,19 +28,21 @@ def has_others(facts: ReportFacts) -> bool:
 def other_tables(facts: ReportFacts) -> str:
     """What each target that builds something else says of it."""
     tables = []
-    for title, result in _others(facts).items():
-        rows = [f'<th scope="row">{safe(what)}</th><td>{safe(value)}</td>' for what, value in text.facts(result)]
+    for title, document in _others(facts).items():
+        rows = [f'<th scope="row">{safe(what)}</th><td>{safe(value)}</td>' for what, value in text.facts(document)]
         tables.append(table([title, ""], rows, "facts"))
     return "\n".join(tables)
 
 
 def _native(facts: ReportFacts) -> dict[str, Document]:
     targets = facts.manifest.get("targets", {})
-    return {title: result for title, result in targets.items() if "libraries" in result or "missing" in result}
+    return {title: document for title, document in targets.items() if "libraries" in document or "missing" in document}
 
 
 def _others(facts: ReportFacts) -> dict[str, Document]:
-    return {title: result for title, result in facts.manifest.get("targets", {}).items() if title not in _native(facts)}
+    return {
+        title: document for title, document in facts.manifest.get("targets", {}).items() if title not in _native(facts)
+    }
 
 
 def _target(title: str, document: Document) -> str:
@@ -51,7 +53,7 @@ def _target(title: str, document: Document) -> str:
 
 
 def _library(title: str, document: Document) -> str:
-    rows = (f'<th scope="row">{safe(what)}</th><td>{result}</td>' for what, result in _facts(document))
+    rows = (f'<th scope="row">{safe(what)}</th><td>{text}</td>' for what, text in _facts(document))
     return table([title, ""], rows, "facts") + _families(document) + _differing(document)
 
 

@@ -69,7 +69,7 @@ class Case:
     def fed(self, role: InputRole, sample: int = 0) -> np.ndarray | None:
         """What a sample gives the input of this role, None where the model has none."""
         feeds = self.feeds[sample]
-        return next((feeds[name] for name, result in self.roles.items() if result is role), None)
+        return next((feeds[name] for name, known in self.roles.items() if known is role), None)
 
     def refused(self, why: str) -> CalibrationError:
         """An error that names the case."""
