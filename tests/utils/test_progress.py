@@ -81,7 +81,7 @@ def test_a_long_stage_says_that_it_is_at_work(beats: list[str], total: int) -> N
         said = len(beats)
         wait_for(beats, said + 2)
     # What is left is told where a beat came before the steps, so that these took time.
-    line = rf"measure: 5 of {total} done, {60 * (said + 1)} s so far(, about \d+ min left)?"
+    line = rf"measure: 5 of {total} done, {60 * (said + 1)} s so far(, about \d+ (s|min) left)?"
     assert re.fullmatch(line, beats[said + 1])
 
 
