@@ -40,7 +40,7 @@ COLUMNS = (
 )
 FIRST, LAST = "sm_80", "sm_90a"
 # Families of kernels on tensor cores.
-PRODUCTS = ("dense_mma", "sparse_mma", "float8_mma", "weight_only")
+PRODUCTS = ("dense_mma", "sparse_mma", "float8_mma")
 
 
 def build(folder: str, output: str, cache: str | None) -> None:

@@ -1,7 +1,7 @@
-"""CUDA libraries on a GPU: compared with ONNX Runtime's values, and timed against torch, cuBLASLt and memory.
+"""CUDA libraries on a GPU: compared with ONNX Runtime's values, and timed against torch and cuBLASLt.
 
 python benchmarks/gpu.py network resnet50.onnx
-python benchmarks/gpu.py prepare FOLDER [ARTIFACT …] [--sides 1024,4096] [--rows 4096x4096] [--tiles 4]
+python benchmarks/gpu.py prepare FOLDER [ARTIFACT …] [--sides 1024,4096] [--tiles 4]
 python FOLDER/gpu.py run FOLDER [--dry-run] [--out results.json]
 
 `network` writes ResNet-50 with drawn weights, for `ptqc compile --activations integer --target cuda`. `prepare` needs
@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-SHARES = ("of_copying", "of_cublaslt", "of_the_predicted_tiles")
+SHARES = ("of_cublaslt", "of_the_predicted_tiles")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     elif given.command == "prepare":
         import gpu_folder
 
-        size = gpu_folder.prepare(given.folder, given.artifacts, given.sides, given.rows, given.tiles)
+        size = gpu_folder.prepare(given.folder, given.artifacts, given.sides, given.tiles)
         print(f"{given.folder}: {size:,} bytes")
     else:
         return _run(given)
@@ -73,7 +73,6 @@ def _parser() -> argparse.ArgumentParser:
     prepare.add_argument("folder", type=Path)
     prepare.add_argument("artifacts", type=Path, nargs="*")
     prepare.add_argument("--sides", type=_sides, default="1024,2048,4096,8192")
-    prepare.add_argument("--rows", type=_sizes, default="4096x4096,11008x4096,8192x8192,8192x28672")
     prepare.add_argument("--tiles", type=int, default=4)
     run = commands.add_parser("run")
     run.add_argument("folder", type=Path)
@@ -84,11 +83,6 @@ def _parser() -> argparse.ArgumentParser:
 
 def _sides(text: str) -> list[int]:
     return [int(side) for side in text.split(",") if side]
-
-
-def _sizes(text: str) -> list[tuple[int, int]]:
-    pairs = (size.split("x") for size in text.split(",") if size)
-    return [(int(outputs), int(inputs)) for outputs, inputs in pairs]
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,14 +16,9 @@ ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ("gpu.py", "gpu_runs.py", "gpu_network.py")
 LIBRARIES = ("libtvm_runtime.so", "libtvm_runtime_cuda.so")
 MOST_BYTES, LARGE_BYTES = 60 << 20, 2 << 20
-# Outputs × inputs of weights that one row is multiplied by, in 4 bits with a scale for each 128; sides of products.
-WIDE, BLOCK, BITS, MOST_ROWS = ((4096, 4096), (11008, 4096), (8192, 8192), (8192, 28672)), 128, 4, 8
-SIDES = (1024, 2048, 4096, 8192)
 
 
-def prepare(
-    folder: Path, artifacts: Sequence[Path], sides: Sequence[int], wide: Sequence[tuple[int, int]], tiles: int
-) -> int:
+def prepare(folder: Path, artifacts: Sequence[Path], sides: Sequence[int], tiles: int) -> int:
     """Fill an empty folder; its bytes. tiles: ways to cut each dense product."""
     folder.mkdir(parents=True)
     for script in SCRIPTS:
@@ -32,7 +26,7 @@ def prepare(
     _copy_packages(folder / "lib")
     for path in artifacts:
         _network(path, folder / "networks" / path.resolve().name)
-    command = [sys.executable, __file__, str(folder), json.dumps([list(sides), [list(size) for size in wide], tiles])]
+    command = [sys.executable, __file__, str(folder), json.dumps([list(sides), tiles])]
     subprocess.run(command, check=True)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     if size > MOST_BYTES:
@@ -115,12 +109,12 @@ def _memory(loaded: Any, values: dict[str, np.ndarray]) -> Iterator[tuple[str, n
             yield call.output, loaded.buffer(call.output, values[call.value])
 
 
-def libraries(folder: Path, sides: Sequence[int], wide: Sequence[Sequence[int]], tiles: int) -> None:
+def libraries(folder: Path, sides: Sequence[int], tiles: int) -> None:
     """Libraries of single kernels: to be timed, and to be compared. A process of its own, which loads stand-ins."""
     from ptqc.codegen.cuda.emulator.opening import load_stand_ins
 
     load_stand_ins()
-    _products(folder / "products", sides, wide, tiles)
+    _products(folder / "products", sides, tiles)
     _layers(folder / "layers" / "layers by warpgroups")
 
 
@@ -143,7 +137,7 @@ def _side_by_side(made: Sequence[tuple[Any, Any, Any, Any]], folder: Path, gpus:
     return program
 
 
-def _products(folder: Path, sides: Sequence[int], wide: Sequence[Sequence[int]], tiles: int) -> None:
+def _products(folder: Path, sides: Sequence[int], tiles: int) -> None:
     """Large products, without their weights; what each is."""
     from ptqc.codegen.cuda.options import Gpu
 
@@ -152,7 +146,6 @@ def _products(folder: Path, sides: Sequence[int], wide: Sequence[Sequence[int]],
         *(found for side in sides for found in _grouped_squares(side)),
         *map(_sparse_square, sides),
         *map(_float8_square, sides),
-        *(found for size in wide if (found := _row(*size)) is not None),
     ]
     program = _side_by_side(made, folder, get_args(Gpu))
     steps, layouts = program.steps, program.layouts
@@ -281,22 +274,6 @@ def _square_layer(side: int, weights: np.ndarray) -> Any:
 def _weights(side: int) -> np.ndarray:
     """Of 8 bits."""
     return np.random.default_rng(side).integers(-127, 128, (side, side, 1, 1)).astype(np.int8)
-
-
-def _row(outputs: int, inputs: int) -> tuple[Any, Any, Any, dict[str, Any]] | None:
-    """A row of float16 times weights of 4 bits; None where there is no kernel for it yet."""
-    if find_spec("ptqc.codegen.cuda.weight_only") is None:
-        return None
-    weight_only = import_module("ptqc.codegen.cuda.weight_only")
-    from ptqc.codegen.program.layout import Layout
-
-    half = 2 ** (BITS - 1)
-    codes = np.random.default_rng(outputs).integers(-half, half, (outputs, inputs)).astype(np.int8)
-    scales = np.full((outputs, inputs // BLOCK), 0.01, np.float16)
-    x, y = Layout((inputs,), "float16", row_major=True), Layout((outputs,), "float16", row_major=True)
-    weights = weight_only.WeightOnly(BITS, outputs, inputs, BLOCK, MOST_ROWS)
-    told = {"what": "row", "sizes": [outputs, inputs], "bytes": codes.size * BITS // 8 + scales.nbytes}
-    return weight_only.product(x, y, weights, codes, scales), x, y, told
 
 
 if __name__ == "__main__":

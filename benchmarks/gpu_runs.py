@@ -19,7 +19,6 @@ import numpy as np
 Row = dict[str, Any]
 # Of real values, as a share of the largest in their tensor.
 TOLERANCE, REPEATED, ROUNDS, BATCHES = 1e-4, 20, 15, (1, 64)
-COPIED = 1 << 30
 # Two places of four in ascending order: what a half of each byte of metadata may be.
 PLACES = np.array([low | high << 2 for high in range(4) for low in range(high)], np.uint8)
 KINDS = {
@@ -216,12 +215,11 @@ def _onnxruntime() -> Iterator[Row]:
 
 
 def _products(folder: Path, machine: Emulator | Gpu) -> Iterator[Row]:
-    """Single kernels with drawn weights, against cuBLASLt by torch, and against copying memory."""
+    """Single kernels with drawn weights, against cuBLASLt by torch."""
     document = json.loads((folder / "products.json").read_text())
     lower, upper = np.random.default_rng(0).choice(PLACES, (2, document["weights_bytes"]))  # of codes, any are as good
     (lower | upper << 4).tofile(folder / "weights.bin")
     library, first, usual = machine.open(folder), 0, None
-    bandwidth = _copy_bandwidth(machine)
     for entry in document["products"]:
         constants = library.constants[first : first + entry["constants"]]
         first += entry["constants"]
@@ -230,10 +228,7 @@ def _products(folder: Path, machine: Emulator | Gpu) -> Iterator[Row]:
         ends = (entry["inputs"], entry["outputs"])
         x, y = (library._device.put(np.ones((1, *shape), dtype)) for dtype, shape in ends)
         took = machine.microseconds(_launch(library, entry["kernel"], (x, *constants, y), machine))
-        if entry["what"] == "row":
-            share = None if took is None or bandwidth is None else entry["bytes"] / took * 1e6 / bandwidth
-            yield _timed(f"row × {' × '.join(map(str, entry['sizes']))}, W4A16", took, of_copying=share)
-        elif "tiles" in entry:
+        if "tiles" in entry:
             share = None if took is None or usual is None else took / usual
             yield _timed(f"the same, {entry['tiles']}", took, of_the_predicted_tiles=share)
         else:
@@ -257,15 +252,6 @@ def _launch(library: Any, name: str, arguments: Any, machine: Emulator | Gpu) ->
             function(*arguments)
 
     return call
-
-
-def _copy_bandwidth(machine: Emulator | Gpu) -> float | None:
-    """Bytes read and written per second."""
-    if machine.torch is None:
-        return None
-    source, target = (machine.torch.empty(COPIED // 2, dtype=machine.torch.uint8, device="cuda") for _ in range(2))
-    took = machine.microseconds(lambda: target.copy_(source))
-    return COPIED / took * 1e6 if took else None
 
 
 def _cublas(side: int, machine: Emulator | Gpu) -> float | None:

@@ -9,6 +9,7 @@ Beside it, where it has options, `options.py` gives their class as `OPTIONS`, an
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, fields, is_dataclass
+from functools import cached_property
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -150,8 +151,12 @@ class Chosen:
     options: Any
     may_be_missing: bool = False
 
+    @cached_property
     def timer(self) -> Timer:
-        """What times what the target builds. Raises TargetError where that cannot be timed here."""
+        """What times what the target builds. Made once, as it may look for a GPU.
+
+        Raises TargetError where that cannot be timed here.
+        """
         if not isinstance(self.target, TimedTarget):
             raise TargetError(
                 f"what the target {self.name} builds cannot be timed; give the latency without @{self.name}"

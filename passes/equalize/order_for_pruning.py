@@ -3,7 +3,8 @@
 A layer computes the same in any order of its input channels, if what makes them has that order, too; but which four are
 neighbours decides what pruning keeps. The order that keeps the most energy is searched by regrouping two fours at a
 time (channel permutation: Pool and Yu 2021, "Channel Permutations for N:M Sparsity"). All layers that read channels
-decide together; channels that a residual sum ties move as one.
+decide together; channels that a residual sum ties move as one. Channels keep their order where another one would part
+a table from the product that has its numbers.
 """
 
 from collections.abc import Iterator
@@ -13,12 +14,13 @@ from itertools import combinations
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.errors import PassError
 from ptqc.execution.shapes import observed_shapes
 from ptqc.ir.channel_rules import ORDERS
 from ptqc.ir.channels import ChannelTies, find_ties
-from ptqc.ir.layers import Layer, find_layers
+from ptqc.ir.layers import Layer, find_layers, find_weights
 from ptqc.ir.nodes import initial
-from ptqc.notes import Note
+from ptqc.notes import Level, Note
 from ptqc.options import CompileOptions
 from ptqc.passes.equalize.equalize_channels import constants_digest, mean_squares
 from ptqc.passes.equalize.reorder_channels import ReorderChannels
@@ -41,7 +43,10 @@ _WITHIN = np.array([[_NUMBER[pair] for pair in combinations(four, 2)] for four i
 
 
 def ordered_for_pruning(prepared: CanonicalModel, options: CompileOptions, progress: Progress) -> CanonicalModel:
-    """Reorder channels where weights are pruned to 2:4 and another order keeps more of their energy."""
+    """Reorder channels where weights are pruned to 2:4 and another order keeps more of their energy.
+
+    A note says what is gained, or why the order stays.
+    """
     if options.sparsity != "2:4":
         return prepared
     with progress.stage("order channels for pruning"):
@@ -57,7 +62,10 @@ def ordered_for_pruning(prepared: CanonicalModel, options: CompileOptions, progr
     if not after <= (1 - LEAST_GAIN) * before or not before:
         return prepared
     model = prepared.model.clone()
-    notes = run_rewrites(model, (ReorderChannels(ties, places),), [prepared.samples[i] for i in range(PROBES)])
+    try:
+        notes = run_rewrites(model, (ReorderChannels(ties, places),), [prepared.samples[i] for i in range(PROBES)])
+    except PassError as error:  # sums that float32 does not bear in another order
+        return replace(prepared, notes=(*prepared.notes, Note(STEP, "", f"undone: {error}", Level.SKIPPED)))
     gain = f"pruning to 2:4 takes {after / whole:.1%} of the energy of the weights, {before / whole:.1%} as they were"
     all_notes = (*prepared.notes, *notes, Note(STEP, "", gain))
     return replace(prepared, model=model, equalized=constants_digest(model), notes=all_notes)
@@ -69,9 +77,10 @@ def _energies(model: ir.Model, ties: ChannelTies, power: np.ndarray) -> Iterator
     Each layer counts as much as the others, whatever the size of its outputs.
     """
     readers: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
+    kept = {-1, *_parting(model, ties)}
     for layer in find_layers(model):
         sets = _input_sets(ties, layer)
-        if sets is None or len(np.unique(ties.classes[sets])) > 1 or ties.classes[sets[0]] < 0:
+        if sets is None or len(np.unique(ties.classes[sets])) > 1 or ties.classes[sets[0]] in kept:
             continue
         weights = np.moveaxis(initial(model, layer.weight), _input_axis(layer), -1).reshape(-1, len(sets))
         energy = np.square(weights, dtype=np.float64) * power[sets]
@@ -81,6 +90,27 @@ def _energies(model: ir.Model, ties: ChannelTies, power: np.ndarray) -> Iterator
         if len(columns) > FOUR and len(columns) % FOUR == 0 and all(np.array_equal(x, columns) for x, _ in several):
             rows = np.concatenate([energy for _, energy in several])
             yield columns, rows[:: max(1, len(rows) // ROWS)]
+
+
+def _parting(model: ir.Model, ties: ChannelTies) -> set[int]:
+    """The classes in whose new order a table and the product with its numbers would be two constants."""
+    result = set[int]()
+    for weight in find_weights(model, find_layers(model)):
+        if weight.table is None:
+            continue
+        layer = weight.layers[0]
+        for axis, its_axis in enumerate((layer.channel_axis, _input_axis(layer))):
+            of_table, of_weight = _sets_along(ties, weight.table, axis), _sets_along(ties, weight.name, its_axis)
+            if not np.array_equal(of_table, of_weight):
+                result.update(ties.classes[np.concatenate([of_table, of_weight])].tolist())
+    return result
+
+
+def _sets_along(ties: ChannelTies, matrix: str, axis: int) -> np.ndarray:
+    """The sets of a constant's rows or columns; none where they stay."""
+    role = ties.constants.get(matrix)
+    factors = () if role is None else role.factors
+    return next((factor.numbers for factor in factors if factor.axes == (axis,)), np.empty(0, np.int64))
 
 
 def _input_axis(layer: Layer) -> int:

@@ -57,15 +57,6 @@ def _fused(match: re.Match[str], o: Text, names: Operands) -> str:
     return names.store(o[0], kind, f"std::fma({a}, {b}, {c})")
 
 
-def _pairs(match: re.Match[str], o: Text, names: Operands) -> str:
-    """Two numbers of 16 bits in a register; every operation is exact in double precision, and rounded once."""
-    values = ", ".join(names.value("u32", text) for text in o[1:])
-    result = "std::fma(a, b, c)" if match["op"] == "fma" else f"a {OPERATORS[match['op']]} b"
-    return names.store(
-        o[0], "u32", f"emulator::pairs([](double a, double b, double c) {{ return {result}; }}, {values})"
-    )
-
-
 def _divide(match: re.Match[str], o: Text, names: Operands) -> str:
     left, right = (names.value(match["type"], text) for text in o[1:])
     return names.store(o[0], match["type"], f"{left} {'%' if match['op'] == 'rem' else '/'} {right}")
@@ -231,7 +222,6 @@ RULES: dict[str, Rule] = {
     r"(?P<op>mul|mad)\.(?P<part>wide)\.(?P<type>[su](?:16|32))": _widened,
     rf"(?P<op>mul)\.(?P<part>hi)\.{INTEGER}": _widened,
     rf"fma\.rn\.{REAL}": _fused,
-    r"(?P<op>add|sub|mul|fma)\.rn\.f16x2": _pairs,
     rf"(?P<op>div|rem)\.{INTEGER}": _divide,
     rf"(?P<op>div)\.rn\.{REAL}": _divide,
     rf"(?P<op>min|max)\.{INTEGER}": _extreme,

@@ -87,19 +87,6 @@ inline void await_all_copies() {
   await_copies(0);
 }
 
-// Two numbers of 16 bits in a register.
-template <class Compute>
-inline uint32_t pairs(Compute compute, uint32_t a, uint32_t b, uint32_t c = 0) {
-  uint32_t made = 0;
-  for (int i = 0; i < 32; i += 16) {
-    uint16_t half = 0;
-    auto value = [i](uint32_t both) { return double(as<f16>(uint16_t(both >> i))); };
-    put(half, f16(compute(value(a), value(b), value(c))));
-    made |= uint32_t(half) << i;
-  }
-  return made;
-}
-
 // FP8, E4M3: a sign, four bits of exponent, three of fraction, steps of 2^-9 below 2^-6; 127 is no number.
 inline double of_e4m3(uint8_t code) {
   static const std::array<double, 256> every = [] {

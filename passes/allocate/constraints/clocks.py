@@ -243,7 +243,7 @@ class LibraryMeter:
     @classmethod
     def of(cls, chosen: Chosen, store: Path) -> "LibraryMeter":
         """Raises TargetError where what the target builds cannot be timed here."""
-        return cls(chosen.name, chosen.timer(), store)
+        return cls(chosen.name, chosen.timer, store)
 
     def measure(self, analysis: Analysis, options: CompileOptions, progress: Progress) -> OpLatencies:
         """Times of the libraries of a few plans."""

@@ -17,7 +17,7 @@ from ptqc.codegen.cuda import timer
 from ptqc.codegen.cuda.target import CudaTarget
 from ptqc.codegen.kernels.jobs import timed
 from ptqc.codegen.targets import TargetOutput
-from ptqc.errors import Infeasible, UsageError
+from ptqc.errors import Infeasible, TargetError, UsageError
 from ptqc.runtime import cuda
 
 LAYERS = """g (float[N, 64, 16, 16] x) => (float[N, 64, 16, 16] y) {
@@ -63,6 +63,19 @@ def test_a_latency_is_told_as_predicted(loose: Artifact) -> None:
     assert predicted == pytest.approx(1000 * told["predicted_ms"])
     assert "not measured, of the budget of 50 ms@cuda" in " ".join(loose.summary().split())
     assert "predicted from the figures of chips" in (loose.folder / "report.html").read_text()
+
+
+def test_a_gpu_is_looked_for_once(loose: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check of the request, the choice of activations and the report ask the same timer."""
+    searches = []
+
+    def none() -> None:
+        searches.append("here")
+        raise TargetError("there is no GPU")
+
+    monkeypatch.setattr(cuda, "find", none)
+    resolve(loose, tmp_path / "searched", "50ms@cuda")
+    assert searches == ["here"]
 
 
 @pytest.mark.slow

@@ -65,8 +65,6 @@ REALS = [
 ]
 REGISTER = {8: "%h", 16: "%h", 32: "%r", 64: "%q"}
 Values = np.ndarray
-FINITE = 0xBBFFBBFF
-PAIRS = f"and.b32 %r20, A, {FINITE}; and.b32 %r21, B, {FINITE}; "
 
 
 class Case(NamedTuple):
@@ -122,16 +120,6 @@ def dot_words(a: Values, b: Values, c: Values, left: str, right: str) -> Values:
     x = a.astype(np.uint32).view(np.uint16).reshape(-1, 2).view(left).astype(np.int64)
     y = b.astype(np.uint32).view(np.uint8).reshape(-1, 4)[:, :2].copy().view(right).astype(np.int64)
     return wide((x * y).sum(1)) + wide(c)
-
-
-def of_pairs(compute: Callable[..., Values]) -> Callable[..., Values]:
-    """Of two numbers of 16 bits in each register, without their largest exponents."""
-
-    def reference(*registers: Values) -> Values:
-        given = ((values & FINITE).astype(np.uint32).view(np.float16).astype(np.float64) for values in registers)
-        return compute(*given).astype(np.float16).view(np.uint32)
-
-    return reference
 
 
 def towards_zero(a: Values, b: Values, exactly: Callable[[Fraction, Fraction], Fraction]) -> Values:
@@ -254,12 +242,6 @@ CASES = {
     "halves": Case("u16 u16", "u32", "mov.b32 D, {A, B};", lambda a, b: wide(b) << 16 | wide(a)),
     "popc": Case("u32", "u32", "popc.b32 D, A;", lambda a: [bin(int(x)).count("1") for x in a]),
     "a number": Case("f32", "f32", "add.rn.f32 D, A, 0fBFC00000;", lambda a: a - np.float32(1.5)),
-    "pairs, sub": Case("u32 u32", "u32", f"{PAIRS} sub.rn.f16x2 D, %r20, %r21;", of_pairs(operator.sub)),
-    "pairs, mul": Case("u32 u32", "u32", f"{PAIRS} mul.rn.f16x2 D, %r20, %r21;", of_pairs(operator.mul)),
-    "pairs, fma": Case(
-        "u32 u32 u32", "u32", f"{PAIRS} and.b32 %r22, C, {FINITE}; fma.rn.f16x2 D, %r20, %r21, %r22;",
-        of_pairs(lambda a, b, c: a * b + c),
-    ),
     "a scope": Case("u32", "u32", "{ .reg .b32 twice; add.u32 twice, A, A; mov.b32 D, twice; }", lambda a: wide(a) * 2),
 }  # fmt: skip
 
