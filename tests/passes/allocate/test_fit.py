@@ -82,6 +82,8 @@ def test_bytes_that_a_file_turns_out_not_to_need_are_spent(measured: Measured, m
     best, problem_of, weighed = measured.fit(9_000), fit.problem_of, fit.weighed
     monkeypatch.setattr(fit, "problem_of", lambda *given: replace(made := problem_of(*given), fixed=made.fixed + 400))
     monkeypatch.setattr(fit, "weighed", lambda *given: weighed(*given) + 400)
+    # Which of the two files loses less differs between processors by the last digits of their sums.
+    monkeypatch.setattr(fit, "better_of", lambda _analysis, _first, second, _limit: second)
     found = measured.fit(9_000)
     assert len(found.exported.data) <= 9_000
     assert found.allocation.loss <= best.allocation.loss / CLEARLY_LESS
