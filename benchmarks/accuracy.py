@@ -1,9 +1,11 @@
 """Compile every task for every budget, and score what comes out with stock ONNX Runtime.
 
 python benchmarks/accuracy.py [--tasks a,b] [--budgets 25%,13%] [--samples 256] [--calibration synthetic]
-                              [--seed 0] [--pipeline light] [--target cpu] [--out results.json] [--record]
+                              [--seed 0] [--pipeline light] [--formats int,tcq] [--target cpu] [--out results.json]
+                              [--record]
 
---record puts the rows into figures/accuracy.json, from which `figures.py` writes the tables of the documents.
+--record puts the rows into figures/accuracy.json, from which `figures.py` writes the tables of the documents;
+--record-formats into figures/formats.json, told apart by --formats and --seed.
 """
 
 import argparse
@@ -19,7 +21,7 @@ from tasks import Task, chosen
 
 REAL, SYNTHETIC = "real", "synthetic"
 BLOCKERS_SHOWN = 3
-USUAL = {"calibration": REAL, "seed": 0, "pipeline": "light", "activations": "auto"}
+USUAL = {"calibration": REAL, "seed": 0, "pipeline": "light", "activations": "auto", "formats": ""}
 # What is kept of a row for the documents, and digits behind the point; 0: as it is.
 RECORDED = {
     **dict.fromkeys(("task", "budget", "how", "unit", "float_bytes", "bytes"), 0),
@@ -64,6 +66,7 @@ def build(name: str, budget: str, folder: str, earlier: str | None, arguments: a
             real = arguments.calibration == REAL
             feeds = task.calibration(arguments.samples) if real else arguments.calibration
             options |= {"samples": arguments.samples, "seed": arguments.seed, "activations": arguments.activations}
+            options |= {"formats": tuple(filter(None, arguments.formats.split(",")))}
             artifact = compile_model(task.path, calibration=feeds, **options)
     except Infeasible as result:
         return {"smallest": result.smallest, "blockers": [list(pair) for pair in result.blockers]}
@@ -141,10 +144,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the compile's draws")
     parser.add_argument("--pipeline", choices=("light", "advanced"), default="light")
     parser.add_argument("--activations", choices=("auto", "integer", "float", "float8"), default="auto")
+    parser.add_argument("--formats", default="", help="families of formats to try for weights; default: the usual ones")
     parser.add_argument("--target", choices=("cpu",), help="build the native library as well")
     parser.add_argument("--artifacts", type=Path, default=RESULTS, help="where the compiled models are put")
     parser.add_argument("--cache", type=Path, help="a store of measurements to reuse; default: an empty one")
     parser.add_argument("--record", action="store_true", help="in the data that documents are written from, too")
+    parser.add_argument("--record-formats", action="store_true", help="in the data on formats")
     parser.add_argument("--timeout", type=float, help="seconds that one compile may take")
     arguments = parser.parse_args()
     if arguments.record and (changed := [name for name, usual in USUAL.items() if vars(arguments)[name] != usual]):
@@ -163,6 +168,10 @@ def main() -> None:
             harness.write_results(arguments.out, rows, facts)
     if arguments.record:
         harness.record(harness.FIGURES / "accuracy.json", [_recorded(row) for row in rows if "score" in row], facts)
+    if arguments.record_formats:
+        about = {"formats": arguments.formats or "usual", "seed": arguments.seed}
+        found = [{**_recorded(row), **about} for row in rows if "score" in row]
+        harness.record(harness.FIGURES / "formats.json", found, facts, *about)
     harness.print_results(rows, COLUMNS, facts)
 
 

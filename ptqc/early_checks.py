@@ -10,6 +10,7 @@ from ptqc.codegen.targets import Chosen
 from ptqc.errors import CalibrationError, UsageError
 from ptqc.evaluation.detection.detector import Detector
 from ptqc.execution.onnxruntime import Runner, tensors_of
+from ptqc.formats import trellis
 from ptqc.options import CompileOptions
 from ptqc.passes.allocate.state import Budgets
 from ptqc.passes.quantize.prepare import CanonicalModel
@@ -21,11 +22,13 @@ SAMPLES_RUN = 8
 def check_early(prepared: CanonicalModel, budgets: Budgets, options: CompileOptions, chosen: Chosen | None) -> None:
     """Raises Infeasible for a size that no file of the model has, TargetError for what certainly has no kernel.
 
-    Raises UsageError for a loss in a unit that the outputs are not judged in, for FP8 with a target, and for curvature
-    without torch, and CalibrationError for samples on which a detector finds nothing.
+    Raises UsageError for a loss in a unit that the outputs are not judged in, for FP8 with a target, for curvature
+    without torch and trellis codes without Numba, and CalibrationError for samples on which a detector finds nothing.
     """
     if options.sensitivity == "curvature" and find_spec("torch") is None:
         raise UsageError("sensitivity is 'curvature', which needs PyTorch: pip install 'ptqc[torch]'")
+    if trellis.Trellis.family in options.formats:
+        trellis.path_search()
     _check_something(Runner(prepared.model), prepared.tuning[:SAMPLES_RUN])
     for constraint in budgets:
         constraint.check(prepared, options)

@@ -124,7 +124,8 @@ class CompileOptions:
     )
     formats: tuple[str, ...] = option(
         (),
-        "the families of formats to try for weights (none: all): int, codebook, pairs, sparse, sparsebook, twooffour; "
+        "the families of formats to try for weights (none: all but tcq): int, codebook, pairs, sparse, sparsebook, "
+        "twooffour, tcq; tcq (trellis codes) loses less at the same size and needs ptqc[trellis]; "
         "with only int and codebook, weights of up to 4 bits stay packed in the memory of a native library",
         metavar="int,…",
         parse=names,
@@ -333,10 +334,11 @@ class Keywords(FitKeywords, total=False):
 
 def _families() -> list[str]:
     """Of formats that weights can be rounded to without anything else that is asked for."""
-    from ptqc.formats import Format
+    from ptqc.formats import Coded, Format
 
     bits = range(NARROWEST, WIDEST + 1)
-    return [family.family for family in Format.families if family.by_default and family.offered(bits)]
+    possible = [family for family in Format.families if family.by_default or issubclass(family, Coded)]
+    return [family.family for family in possible if family.offered(bits)]
 
 
 def _declared(name: str, kind: object, value: Any) -> Any:

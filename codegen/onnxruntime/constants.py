@@ -18,6 +18,7 @@ from ptqc.ir.quantized_weight import QuantizedWeight
 
 # Weights of at least so many numbers lie in close planes, whose functions are larger and need less memory.
 LARGE = 2**17
+BYTE = 8  # bits
 Share = Callable[[np.ndarray], str]
 
 
@@ -38,9 +39,10 @@ class Bias:
 
 
 def _call(
-    function: UnpackFunction, inputs: Sequence[str], outputs: Sequence[str], shape: Sequence[int]
+    function: UnpackFunction, inputs: Sequence[str], outputs: Sequence[str], shape: Sequence[int], form: Format
 ) -> onnx.NodeProto:
     attributes: dict[str, Any] = {"d": list(shape)} if function.takes_shape else {}
+    attributes |= form.parameters_of(shape)
     return helper.make_node(function.name, inputs, outputs, domain=DOMAIN, **attributes)
 
 
@@ -56,7 +58,7 @@ def layer(
     function = replace(function, whole=result is None)
     array, *unit = result or (bias.codes.astype(np.int32),)
     inputs = [*(share(a) for a in (*stored.arrays, array)), x, *(share(np.array(one)) for one in unit)]
-    return UnpackedConstant(function, _call(function, inputs, outputs, stored.solution.codes.shape))
+    return UnpackedConstant(function, _call(function, inputs, outputs, stored.solution.codes.shape, solution.form))
 
 
 def weight(
@@ -75,7 +77,7 @@ def weight(
         )
     function = stored.read_by(function)
     inputs = [share(a) for a in stored.arrays]
-    return UnpackedConstant(function, _call(function, inputs, [output], stored.solution.codes.shape))
+    return UnpackedConstant(function, _call(function, inputs, [output], stored.solution.codes.shape, form))
 
 
 @dataclass(frozen=True)
@@ -111,11 +113,12 @@ class _Stored:
         if form.in_order and form.is_packed:
             padded = placed.codes.size % (form.group * MULTIPLE) != 0
             return cls(placed, turned, False, _in_bits(placed), True, padded)
-        return cls(placed, turned, False, _pack(placed))
+        padded = bool(form.parameters) and placed.codes.size * form.bits % BYTE != 0
+        return cls(placed, turned, False, _pack(placed), padded=padded)
 
     def read_by(self, function: UnpackFunction) -> UnpackFunction:
         """The function that reads it as it lies."""
-        form = None if self.in_bits else function.form
+        form = None if self.in_bits or function.form is None else function.form.unpacked_as
         read = replace(function, form=form, turned=self.turned, close=self.is_close)
         return replace(read, padded=self.padded, unrooted=self.unrooted)
 
@@ -148,7 +151,9 @@ def _in_bits(solution: QuantizedWeight) -> list[np.ndarray]:
 
 
 def common(form: Format) -> dict[str, np.ndarray]:
-    """What weights of a format share that lie in single bits, by name: what each weighs, and levels that all have."""
+    """What weights of a format share, by name; of those that lie in single bits what each weighs, and their levels."""
+    if not form.in_order:
+        return dict(form.shared)
     weights = {f"weights of {form.bits} bits": (1 << np.arange(form.bits)).astype(np.uint8)[None]}
     if not isinstance(form, Coded) or "v" in form.inputs:
         return weights
@@ -166,7 +171,7 @@ def picked(pick: Pick, share: Share) -> UnpackedConstant:
     unrooted = roots(pick.solution.scale) is None
     function = UnpackFunction(UnpackKind.ROWS, pick.solution.form, 0, pick.rank, unrooted=unrooted)
     inputs = [share(array) for array in close(pick.solution, by_row=True)]
-    return UnpackedConstant(function, _call(function, [*inputs, pick.places], [pick.rows], ()))
+    return UnpackedConstant(function, _call(function, [*inputs, pick.places], [pick.rows], (), pick.solution.form))
 
 
 def close(solution: QuantizedWeight, by_row: bool) -> list[np.ndarray]:

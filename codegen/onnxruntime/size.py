@@ -63,7 +63,7 @@ class _Counter:
         self.total = 0
         self.common: dict[str, int] = {}
         self._seen: set[_Key] = set()
-        self._common = {_key(array): name for name, array in constants.common(form).items()} if form.in_order else {}
+        self._common = {_key(array): name for name, array in constants.common(form).items()}
 
     def share(self, array: np.ndarray) -> str:
         key, bytes_ = _key(array), field_bytes(tensor(self.name, array).ByteSize())
@@ -120,12 +120,15 @@ def loaded(solution: QuantizedWeight, uses: Sequence[Use], own: int, elements: i
 def _inlined(
     function: UnpackFunction | None, call: onnx.NodeProto | None, counter: _Counter
 ) -> list[onnx.NodeProto | None]:
-    """The nodes of a call. Its shape becomes a constant; those of the function are the same for every plan."""
+    """The nodes of a call. What it states becomes constants; those of the function are the same for every plan."""
     if function is None or call is None:
         return [call]
-    if function.takes_shape:
-        counter.share(np.array(call.attribute[0].ints, np.int64))
-    return [*expanded(call, function.to_proto(LOWEST_OPSET), lambda: counter.name, lambda _array: counter.name)]
+    body = function.to_proto(LOWEST_OPSET)
+    constant = {a.ref_attr_name for node in body.node if node.op_type == "Constant" for a in node.attribute}
+    for attribute in call.attribute:
+        if attribute.name in constant:
+            counter.share(np.array(attribute.ints, np.int64))
+    return [*expanded(call, body, lambda: counter.name, lambda _array: counter.name)]
 
 
 def _in_blocks(solution: QuantizedWeight, counter: _Counter) -> int:

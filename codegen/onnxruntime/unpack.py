@@ -114,6 +114,9 @@ def expanded(
             continue
         node = onnx.NodeProto()
         node.CopyFrom(inner)
+        for attribute in node.attribute:
+            if attribute.ref_attr_name:
+                attribute.CopyFrom(_stated(attribute, call))
         node.input[:] = [names[name] for name in inner.input]
         for name in inner.output:
             if name not in names:
@@ -136,5 +139,10 @@ def _constant(attribute: onnx.AttributeProto, call: onnx.NodeProto) -> np.ndarra
     """A constant of the body, or an attribute of the call."""
     if not attribute.ref_attr_name:
         return np.asarray(numpy_helper.to_array(attribute.t))
+    return np.array(helper.get_attribute_value(_stated(attribute, call)), np.int64)
+
+
+def _stated(attribute: onnx.AttributeProto, call: onnx.NodeProto) -> onnx.AttributeProto:
+    """What a call states for an attribute of the body."""
     operand = next(result for result in call.attribute if result.name == attribute.ref_attr_name)
-    return np.array(helper.get_attribute_value(operand), np.int64)
+    return helper.make_attribute(attribute.name, helper.get_attribute_value(operand))

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
 from ptqc.formats import Format
-from ptqc.formats.base import LOWEST_OPSET
+from ptqc.formats.base import LOWEST_OPSET, Stated
 from ptqc.formats.planes import halves, planes_of
 from ptqc.ir.layers import pickers, stays_packed
 from ptqc.ir.lowered import Lowered
@@ -53,8 +53,12 @@ class BodyNodes(ABC):
 
     def add(self, op_type: str, inputs: Sequence[str], **attributes: Any) -> str:
         """The output of a new node."""
-        output = f"_{len(self.nodes)}"
-        self.nodes.append(helper.make_node(op_type, inputs, [output], **attributes))
+        output, stated = f"_{len(self.nodes)}", {n: a for n, a in attributes.items() if isinstance(a, Stated)}
+        plain = {name: value for name, value in attributes.items() if name not in stated}
+        node = helper.make_node(op_type, inputs, [output], **plain)
+        kind = onnx.AttributeProto.INTS
+        node.attribute.extend(onnx.AttributeProto(name=n, ref_attr_name=a.name, type=kind) for n, a in stated.items())
+        self.nodes.append(node)
         return output
 
     def constant(self, value: object, dtype: type) -> str:
@@ -71,10 +75,7 @@ class BodyNodes(ABC):
 
     def stated_shape(self) -> str:
         """The caller's attribute d: the dimensions of what is stored."""
-        output = self.add("Constant", [])
-        attribute = onnx.AttributeProto(name="value_ints", ref_attr_name="d", type=onnx.AttributeProto.INTS)
-        self.nodes[-1].attribute.append(attribute)
-        return output
+        return self.add("Constant", [], value_ints=Stated("d"))
 
     def cut(self, flat: str, shape: str) -> str:
         """Flat and padded values without the padding."""
@@ -100,13 +101,16 @@ class BitsBody(BodyNodes):
 
 
 class Body(BodyNodes):
-    """Nodes that unpack planes which are far apart. shape: in which their indices are joined."""
+    """Nodes that unpack planes which are far apart. shape: in which their indices are joined.
+
+    is_padded: whether there are more single bits than needed.
+    """
 
     shape: Sequence[int] = (-1,)
 
-    def __init__(self, form: Format) -> None:
+    def __init__(self, form: Format, *, is_padded: bool = False) -> None:
         super().__init__()
-        self.form = form
+        self.form, self.is_padded = form, is_padded
 
     def codes(self, to: ir.DataType) -> str:
         """As the format unpacks what it stores."""
@@ -115,6 +119,14 @@ class Body(BodyNodes):
     def given(self, name: str) -> str:
         """A formal input."""
         return name
+
+    def bits(self, name: str, shape: Stated) -> str:
+        """The single bits of an array, highest first, without those that fill the last byte."""
+        bits = self.add("Sign", [self.add("BitwiseAnd", [name, self.constant(MASKS[::-1], np.uint8)])])
+        stated = self.add("Constant", [], value_ints=shape)
+        if self.is_padded:
+            bits = self.cut(self.add("Reshape", [bits, self.constant([-1], np.int64)]), stated)
+        return self.add("Reshape", [bits, stated])
 
     def stored(self) -> str:
         """Indices from the planes, flat and padded; without planes what is stored."""
@@ -137,6 +149,10 @@ class Body(BodyNodes):
         """Cut the padding off and give the weight's shape."""
         shape = self.stated_shape()
         return self.add("Reshape", [self.cut(flat, shape), shape])
+
+    def reshaped(self, values: str) -> str:
+        """The weight's shape."""
+        return self.add("Reshape", [values, self.stated_shape()])
 
     def affine(self, step: int, lowest: int, to: ir.DataType) -> str:
         """lowest + step · index, in int32: 8-bit subtraction does not fold in every version of ONNX Runtime."""
@@ -288,7 +304,7 @@ class UnpackFunction:
     @property
     def name(self) -> str:
         """Short name, unique within a file."""
-        form = "" if self.form is None else f"{self.form.mark}{self.form.bits}"
+        form = "" if self.form is None else f"{self.form.mark}{'' if self.form.parameters else self.form.bits}"
         place = f"{self.axis}{self.rank}" if self.axis or self.rank else ""
         turn = f"t{len(self.turned)}" if len(self.turned) > 2 else "t"  # of matrices there is one way
         marks = ((turn, self.turned), ("n", self.close), ("m", self.padded), ("r", self.unrooted), ("w", self.whole))
@@ -316,7 +332,7 @@ class UnpackFunction:
         """The function's body."""
         body = self._body()
         outputs = _OUTPUTS[self.kind](body, self)
-        attributes = ["d"] if self.takes_shape else []
+        attributes = [*(["d"] if self.takes_shape else []), *(self.form.parameters if self.form is not None else ())]
         imports = [helper.make_opsetid("", opset)]
         return helper.make_function(DOMAIN, self.name, self.inputs, outputs, body.nodes, imports, attributes)
 
@@ -325,7 +341,7 @@ class UnpackFunction:
             return BitsBody(is_padded=self.padded)
         if self.kind == UnpackKind.ROWS:
             return RowsBody(self.form, self.rank)
-        return CloseBody(self.form) if self.close else Body(self.form)
+        return CloseBody(self.form) if self.close else Body(self.form, is_padded=self.padded)
 
 
 def _unpacked(body: BodyNodes, function: UnpackFunction, to: ir.DataType) -> str:

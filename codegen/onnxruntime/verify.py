@@ -263,7 +263,10 @@ def _form(
         return Integer(next(a.i for a in maker.attribute if a.name == "bits"))
     if maker is None:
         return Format.parse(types[name])
-    return forms[maker.op_type] if maker.domain else _form(maker.input[0], makers, forms, types)
+    if not maker.domain:
+        return _form(maker.input[0], makers, forms, types)
+    form = forms[maker.op_type]
+    return None if form is None else form.stated_by({a.name: list(a.ints) for a in maker.attribute})
 
 
 def _listed(call: onnx.NodeProto, tensors: Mapping[str, onnx.TensorProto], planned: Format) -> Format:

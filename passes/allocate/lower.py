@@ -17,6 +17,7 @@ import onnx_ir.passes.common as common
 
 from ptqc.errors import InternalError
 from ptqc.formats import FLOAT8, FloatActivation, FloatRounding, Format, QuantParams
+from ptqc.formats.base import Stated
 from ptqc.ir.integer_arithmetic import accumulator_scale, bias_codes, bits_for, quantize, usable_scale
 from ptqc.ir.layers import Layer
 from ptqc.ir.lowered import PARTS, STEPS, Lowered
@@ -358,8 +359,14 @@ class _Unpacked:
     def indices(self, name: str, bits: int) -> ir.Value:
         raise InternalError(f"indices {name!r} of {bits} bits are asked for of a weight that is not packed")
 
+    def bits(self, name: str, shape: Stated) -> ir.Value:
+        raise InternalError(f"bits {name!r} of the shape {shape.name!r} are asked for of a weight that is not packed")
+
     def stored(self) -> ir.Value:
         return self.codes
+
+    def reshaped(self, values: ir.Value) -> ir.Value:
+        return values
 
     def shaped(self, flat: ir.Value) -> ir.Value:
         return flat

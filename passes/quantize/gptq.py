@@ -54,12 +54,15 @@ class Rounded:
         """scale · codes."""
         return np.asarray(self.codes.astype(np.float32) * self.scale[..., None], np.float32)
 
-    def better(self, other: "Rounded", matrix: np.ndarray, second: np.ndarray) -> "Rounded":
+    def better(self, other: "Rounded", matrix: np.ndarray, second: np.ndarray, *, whole: bool = False) -> "Rounded":
         """Of each row the one of clearly less error.
 
-        matrix (groups, R, d): what was rounded. second: moments, or their diagonal.
+        matrix (groups, R, d): what was rounded. second: moments, or their diagonal. whole: one answer is taken for all
+        rows, as they depend on each other.
         """
         mine, others = (moments.error(matrix - one.weight, second) for one in (self, other))
+        if whole:
+            mine, others = mine.sum(keepdims=True), others.sum(keepdims=True)
         is_less = others < mine * np.float32(1 - CLEAR)
         codes = np.where(is_less[..., None], other.codes, self.codes)
         return Rounded(codes, np.where(is_less, other.scale, self.scale))
@@ -115,12 +118,12 @@ class Factored:
     factor: np.ndarray
 
     @classmethod
-    def of(cls, second: np.ndarray, damping: float = DAMPING, together: int = 1) -> "Factored":
+    def of(cls, second: np.ndarray, damping: float = DAMPING, together: int = 1, *, alike: bool = False) -> "Factored":
         """Second moments, ordered by pairs of columns (singly where d is odd), with the factor of their inverse.
 
-        together: neighbours that stay so, a divisor of d.
+        together: neighbours that stay so, a divisor of d. alike: all groups have their columns in one order.
         """
-        order = _activation_order(second, max(together, 1 + (second.shape[-1] + 1) % 2))
+        order = _activation_order(second, max(together, 1 + (second.shape[-1] + 1) % 2), alike)
         ordered = np.take_along_axis(np.take_along_axis(second, order[:, :, None], 1), order[:, None, :], 2)
         return cls(second, order, inverse_factor(ordered, damping))
 
@@ -166,7 +169,7 @@ class RoundingTarget:
 
     def parts(self, numbers: int | None) -> Iterator["RoundingTarget"]:
         """The target cut into stretches of outputs with about so many numbers; None: uncut."""
-        if numbers is None or self.matrix.size <= numbers:
+        if numbers is None or self.matrix.size <= numbers or self.grid.sequences is not None:
             yield self
             return
         for part in scales.parts(self.matrix.shape[1], -(-self.matrix.size // numbers)):
@@ -240,7 +243,10 @@ def round_best(
     for steps in scales.NEARBY:
         others = round_all([target.beside(steps) for target in targets], second, numbers)
         each = zip(targets, best, others, strict=True)
-        best = [known.better(other, target.matrix, whole) for target, known, other in each]
+        best = [
+            known.better(other, target.matrix, whole, whole=target.grid.sequences is not None)
+            for target, known, other in each
+        ]
     return best
 
 
@@ -322,9 +328,32 @@ class _Rows:
         """
         codes = np.empty_like(ratio)
         for grid, part in self.parts:
-            codes[:, :, part] = grid.nearest(ratio[:, :, part].swapaxes(1, 2), metric).swapaxes(1, 2)
+            codes[:, :, part] = self.nearest_in(grid, part, ratio[:, :, part].swapaxes(1, 2), metric).swapaxes(1, 2)
         if array is not None:
             codes *= array
+        return codes
+
+    def nearest_in(self, grid: Grid, part: slice, ratio: np.ndarray, metric: np.ndarray) -> np.ndarray:
+        """The same (groups, R, group) of one target; of a column in sequences, all groups are one sequence."""
+        if grid.sequences is None:
+            return grid.nearest(ratio, metric)
+        costs = np.broadcast_to(metric[:, 0], ratio.shape[:2])
+        scale = self.scale[:, part, 0].reshape(-1)
+        return grid.sequences(ratio.reshape(1, -1), costs.reshape(1, -1), scale).reshape(ratio.shape)
+
+    def nearer(self, codes: np.ndarray, before: np.ndarray, wanted: np.ndarray, metric: np.ndarray) -> np.ndarray:
+        """codes (groups, group, k·R); of a target in sequences those before, where these are as near to what is wanted.
+
+        The best path is not sure to be found.
+        """
+        for grid, part in self.parts:
+            if grid.sequences is not None:
+                costs = metric * np.square(self.scale[:, part].swapaxes(1, 2))
+                errors = (
+                    float((costs * np.square(each[:, :, part] - wanted[:, :, part])).sum()) for each in (before, codes)
+                )
+                if next(errors) <= next(errors):
+                    codes[:, :, part] = before[:, :, part]
         return codes
 
     def refit(self) -> None:
@@ -362,7 +391,7 @@ def _round_each(rows: _Rows, importance: np.ndarray) -> np.ndarray:
         metric = importance[:, 0, here, None] * np.eye(rows.group, dtype=np.float32)
         ratio = rows.matrix[:, :, here] / rows.scale
         for grid, part in rows.parts:
-            codes[:, part, here] = grid.nearest(ratio[:, part], metric)
+            codes[:, part, here] = rows.nearest_in(grid, part, ratio[:, part], metric)
     if rows.patterns is not None:
         rows.kept = largest(np.square(rows.matrix) * importance, rows.patterns).astype(np.float32)
     return codes if rows.kept is None else codes * rows.kept
@@ -434,9 +463,15 @@ def _columns_if(matrix: np.ndarray | None) -> np.ndarray | None:
     return None if matrix is None else _columns(matrix)
 
 
-def _activation_order(second: np.ndarray, group: int) -> np.ndarray:
-    """Columns (groups, d), those of the largest second moments first, neighbours of a group together."""
+def _activation_order(second: np.ndarray, group: int, alike: bool) -> np.ndarray:
+    """Columns (groups, d), those of the largest second moments first, neighbours of a group together.
+
+    alike: by what they are relative to the others of their group, in the mean over all groups.
+    """
     diagonal = np.diagonal(second, axis1=1, axis2=2)
+    if alike:
+        share = diagonal / np.maximum(diagonal.sum(-1, keepdims=True), 1e-30)
+        diagonal = np.broadcast_to(share.mean(0), diagonal.shape)
     first = np.argsort(-diagonal.reshape(len(diagonal), -1, group).sum(-1), axis=1, kind="stable")
     return np.asarray((first[..., None] * group + np.arange(group)).reshape(len(diagonal), -1))
 
@@ -471,7 +506,8 @@ def _descend_block(rows: _Rows, part: slice) -> np.ndarray:
         for j in range(stretch.start, stretch.stop, rows.group):
             here, later = slice(j, j + rows.group), slice(j + rows.group, stretch.stop)
             own, free = second[:, here, here], None if kept is None else kept[:, here]
-            best = rows.nearest(codes[:, here] - np.linalg.inv(own) @ gradient[:, here] / scale, own, free)
+            wanted = codes[:, here] - np.linalg.inv(own) @ gradient[:, here] / scale
+            best = rows.nearer(rows.nearest(wanted, own, free), codes[:, here], wanted, own)
             moves[:, here] = (best - codes[:, here]) * scale
             _add(gradient[:, later], second[:, here, later], moves[:, here])
             codes[:, here] = best

@@ -4,15 +4,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import groupby
-from operator import attrgetter
 from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 
 from ptqc.errors import ModelError
 from ptqc.formats import Format, Scaled, TwoOfFour
+from ptqc.formats.trellis import SHORTEST
 from ptqc.ir.external import is_in_files
-from ptqc.ir.layers import Layer, Weight
+from ptqc.ir.layers import MATRIX, Layer, Weight
 from ptqc.ir.nodes import initial
 from ptqc.ir.quantized_weight import Candidates, QuantizedWeight
 from ptqc.notes import out_of_time
@@ -61,8 +61,10 @@ class WeightProblem(UnitOfWork[Found]):
         return list(self._rounded() if self.layer is None else self._fitted(self.layer))
 
     def _fitted(self, layer: Layer) -> Iterable[tuple[QuantizedWeight, float]]:
-        along = attrgetter("along_inputs")
-        for _, forms in groupby(sorted(self.forms, key=along), along):
+        def kind(form: Scaled) -> tuple[bool, bool]:
+            return form.along_inputs, form.by_column and layer.groups > 1
+
+        for _, forms in groupby(sorted(self.forms, key=kind), kind):
             some = list(forms)
             yield from self._fitted_in(ColumnOrder.of(some[0], layer), layer, some)
 
@@ -80,7 +82,8 @@ class WeightProblem(UnitOfWork[Found]):
         tried: list[np.ndarray | gptq.Factored] = [second]
         if second.ndim == 3:
             neighbours = max(form.together for form in forms)
-            tried = [gptq.Factored.of(second, together=neighbours)]
+            alike = layer.groups > 1 and any(form.by_column for form in forms)
+            tried = [gptq.Factored.of(second, together=neighbours, alike=alike)]
         if self.alone:
             # Against its own diagonal alone GPTQ is nearest rounding; it wins where the rest of H misleads.
             tried.append(np.diagonal(second, axis1=1, axis2=2))
@@ -282,6 +285,8 @@ class SolveWeights:
             if is_hurried:
                 hurried.add(weight.name)
             taken = [form for form in forms if not (is_hurried and form.is_learned)]
+            if is_in_files(stats.model):  # whose outputs are solved some at a time
+                taken = [form for form in taken if not form.by_column]
             values = initial(stats.model, weight.name)
             pruned = pruned_formats(weight, values, self.sparsity, self.bits)
             result = [] if pruned else [(solution, 0.0) for solution in direct(weight, values)]
@@ -356,7 +361,16 @@ def possible(weight: Weight, forms: Sequence[Scaled]) -> list[Scaled]:
         return [form for form in forms if not form.within_channels]
     layer = weight.fitted_to[0]
     inputs = layer.width // layer.taps
-    return [form for form in forms if form.fits(inputs if form.along_inputs else layer.width)]
+    is_sequence = is_in_sequence(weight)
+    fitting = [form for form in forms if form.fits(inputs if form.along_inputs else layer.width)]
+    return [form for form in fitting if is_sequence or not form.by_column]
+
+
+def is_in_sequence(weight: Weight) -> bool:
+    """Whether the outputs of a column can be one sequence: enough of them, stored in order, and any of any sign."""
+    layer = weight.fitted_to[0]
+    is_first = layer.channel_axis == 0 or len(weight.shape) == MATRIX
+    return weight.table is None and layer.channels >= SHORTEST and is_first and not layer.keeps_sign
 
 
 def suited(weight: Weight, values: np.ndarray, forms: Sequence[Scaled]) -> list[Scaled]:

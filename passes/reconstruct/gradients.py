@@ -63,8 +63,26 @@ class Latent(Protocol):
 
 def latent(solution: QuantizedWeight, weight: np.ndarray) -> Latent:
     """The latent codes of a solution for a float weight."""
+    if solution.form.by_column:
+        return FixedCodes(tensor_of(solution.codes.astype(np.float32)), torch.zeros(0, requires_grad=True))
     ratio = np.asarray(weight / spread(solution.scale, weight.ndim, solution.axis), np.float32)
     return LatentPairs.of(solution, ratio) if solution.form.group == 2 else LatentCodes.of(solution, ratio)
+
+
+@dataclass(frozen=True, eq=False)
+class FixedCodes:
+    """Codes that no gradient moves, since one alone cannot be another; scales and biases learn."""
+
+    values: Tensor
+    position: Tensor
+
+    def rounded(self) -> Tensor:
+        """The codes, float32."""
+        return self.values
+
+    def codes(self) -> Tensor:
+        """The same."""
+        return self.values
 
 
 @dataclass(frozen=True, eq=False)

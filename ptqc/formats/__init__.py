@@ -25,6 +25,7 @@ from ptqc.formats.float8 import FLOAT8, FLOAT8_ACTIVATION, Float8
 from ptqc.formats.floats import FLOAT16, FLOAT32, Float
 from ptqc.formats.palette import Palette
 from ptqc.formats.sparse import Sparse, SparseCodebook, TwoOfFour
+from ptqc.formats.trellis import Trellis
 from ptqc.formats.uniform import Integer
 from ptqc.formats.vector_codebook import VectorCodebook
 from ptqc.plugins import PluginKind, usable
@@ -55,6 +56,7 @@ __all__ = [
     "Scaled",
     "Sparse",
     "SparseCodebook",
+    "Trellis",
     "TwoOfFour",
     "VectorCodebook",
     "coded",

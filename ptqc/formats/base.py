@@ -5,7 +5,7 @@ from them. Each is a file of this package; `ptqc.formats` lists them.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, total_ordering
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -26,6 +26,13 @@ ROUNDED_NUMBERS = 2**22
 COMPARED = 2**16
 
 
+@dataclass(frozen=True)
+class Stated:
+    """An attribute that calls of an unpacking function state, by its name among `Format.parameters`: integers."""
+
+    name: str
+
+
 class Nodes(Protocol[V]):
     """Where a format writes the ONNX nodes that rebuild a weight; V: how values are referred to."""
 
@@ -41,11 +48,17 @@ class Nodes(Protocol[V]):
     def indices(self, name: str, bits: int) -> V:
         """Indices joined from planes of such names, each followed by its width; flat and padded."""
 
+    def bits(self, name: str, shape: Stated) -> V:
+        """The single bits of an array that is stored, of each byte the highest first, cut to this shape."""
+
     def stored(self) -> V:
         """What is stored of the codes: indices joined from their planes, flat and padded, or a tensor as it is."""
 
     def shaped(self, flat: V) -> V:
         """Flat and padded values cut and given the weight's shape."""
+
+    def reshaped(self, values: V) -> V:
+        """As many values as the weight has, given its shape."""
 
     def affine(self, step: int, lowest: int, to: ir.DataType) -> V:
         """lowest + step · what is stored, of the weight's shape; step is a power of two."""
@@ -65,8 +78,10 @@ class Format(ABC):
     it to a weight takes long. in_order: whether stored indices count the levels in order. is_regular: whether the place
     of an index follows from that of its weight, so that rows can be read alone. keeps_zeros: whether weights that are
     zero stay so. together: neighbours in a channel that a solver looks at one after the other. along_inputs: whether
-    neighbours are input channels, of one tap each, rather than what the file has side by side. by_default: whether it
-    is tried where nobody asks for the family. families: all that there are, in the order in which they are tried.
+    neighbours are input channels, of one tap each, rather than what the file has side by side. by_column: whether all
+    outputs of a column are rounded together. parameters: names of the attributes that calls of its unpacking function
+    state, beside the weight's shape. by_default: whether it is tried where nobody asks for the family. families: all
+    that there are, in the order in which they are tried.
     """
 
     bits: int
@@ -82,6 +97,8 @@ class Format(ABC):
     keeps_zeros: ClassVar[bool] = False
     together: ClassVar[int] = 1
     along_inputs: ClassVar[bool] = False
+    by_column: ClassVar[bool] = False
+    parameters: ClassVar[tuple[str, ...]] = ()
     by_default: ClassVar[bool] = True
     families: ClassVar[tuple[type["Format"], ...]] = ()
 
@@ -142,6 +159,24 @@ class Format(ABC):
         return self.group > 1
 
     @property
+    def unpacked_as(self) -> "Format":
+        """The format whose function unpacks it: its own, where formats of one family do not share one."""
+        return self
+
+    def stated_by(self, parameters: Mapping[str, Sequence[int]]) -> "Format":  # noqa: ARG002
+        """The format of a weight whose call states these, of all that this one's function unpacks."""
+        return self
+
+    @property
+    def shared(self) -> Mapping[str, np.ndarray]:
+        """Arrays that all weights of the family share in a file, by name."""
+        return {}
+
+    def parameters_of(self, shape: Sequence[int]) -> Mapping[str, list[int]]:  # noqa: ARG002
+        """What a call states as `parameters` for a weight that is stored in this shape."""
+        return {}
+
+    @property
     def colour(self) -> str:
         """Its colour in the report, one of `ptqc.artifact.report.markup.KINDS`."""
         return f"b{int(np.ceil(self.bits_per_weight))}"
@@ -191,6 +226,8 @@ class Grid:
     given, to the nearest levels, float32. code_type: of NumPy, that holds every level. kept (…, R, d): whether a weight
     has a code other than 0; None where all may have. patterns (P, M): in place of kept, ways in which it may be chosen
     for each M neighbours, one to a row; the others have codes that are not 0. powers: whether scales are powers of two.
+    sequences: in place of nearest, where outputs of a column are rounded together: of columns of weight / scale (n, R),
+    what a squared error of each weight costs (n, R) and the scales (R,), to codes, float32.
     """
 
     scale: np.ndarray
@@ -200,6 +237,7 @@ class Grid:
     kept: np.ndarray | None = None
     patterns: np.ndarray | None = None
     powers: bool = False
+    sequences: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray] | None = None
 
     def with_powers(self, rows: np.ndarray, importance: np.ndarray) -> "Grid":
         """The same with powers of two as scales: of the two beside each scale, the one of less error.
@@ -207,6 +245,8 @@ class Grid:
         rows and importance: as the grid was made for.
         """
         low, high = powers_beside(self.scale)
+        if self.sequences is not None:
+            return replace(self, scale=np.where(self.scale * self.scale <= low * high, low, high), powers=True)
         errors = [self._error(rows, importance, scale) for scale in (low, high)]
         return replace(self, scale=np.where(errors[0] <= errors[1], low, high), powers=True)
 

@@ -8,6 +8,7 @@ from ptqc.formats.float8 import Float8
 from ptqc.formats.floats import Float
 from ptqc.formats.palette import Palette
 from ptqc.formats.sparse import Sparse, SparseCodebook, TwoOfFour
+from ptqc.formats.trellis import Trellis
 from ptqc.formats.uniform import Integer
 from ptqc.formats.vector_codebook import VectorCodebook
 from ptqc.plugins import Plugin
@@ -20,6 +21,7 @@ FAMILIES: tuple[type[Format], ...] = (
     Sparse,
     SparseCodebook,
     TwoOfFour,
+    Trellis,
     Palette,
     Float8,
 )

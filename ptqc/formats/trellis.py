@@ -1,0 +1,194 @@
+"""Trellis codes: a sequence of weights is a path through a trellis, and each weight takes the few bits of one step.
+
+A state is the last 8 bits of the path, and one table of 256 codes says what each state stands for. A step of k bits
+chooses one of 2^k codes, and the steps before say which 2^k these are: as many bits as a plain grid takes, but the
+choices of neighbours fill space better than a grid does (Marcellin and Fischer 1990, Trellis coded quantization; as a
+bitshift trellis for weights Tseng et al. 2024, QTIP, arXiv 2406.11235). A sequence is all outputs of one column of the
+layer's matrix. It bites its tail: it ends in the state in which it began, so that no output has fewer choices than
+others.
+
+All widths of all weights share the table and one function that unpacks them: a convolution of the bits with the powers
+of two, at a stride of k, gives the states.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar, Protocol
+
+import numpy as np
+import onnx_ir as ir
+
+from ptqc.errors import InternalError, UsageError
+from ptqc.formats.base import Coded, Format, Grid, Nodes, Scaled, Stated, V
+from ptqc.formats.levels import REACH
+from ptqc.formats.scales import storable
+
+BITS = range(2, 6)
+STATE_BITS = 8
+# What each state stands for: learned by Lloyd's iteration from the weights of seven networks, for all widths together.
+# fmt: off
+TABLE = np.array([
+    13, 3, 9, 1, -13, -2, 5, -6, -15, 1, -17, 16, -3, 6, -9, 8, -4, -21, 11, 29, 33, -11, 18, 21, 9, 23, 0, 14, -8, 2,
+    -5, 4, 21, -7, -14, -31, 40, 8, 0, -18, 3, -4, 25, 0, 7, -8, -15, 17, 6, 2, -11, -6, -3, -20, 10, 15, -61, -1,
+    -12, -15, -9, -5, -7, 28, 3, 5, -5, 8, -2, 63, -14, 13, -3, -18, -9, 27, -44, -24, 2, -13, -9, 10, -2, -12, 11,
+    23, -19, 17, 4, 0, 7, -1, -28, -10, 14, -7, -6, 20, 16, -17, 9, 14, -3, 4, -25, -2, 13, -4, 1, 0, 7, -9, 2, -16,
+    -12, 11, 20, 32, 3, -5, 26, -13, 10, -7, 6, 19, 2, -1, -12, -1, -8, -3, 3, 4, 24, -27, -10, 8, 1, -16, -6, 30,
+    -20, 13, 16, -5, -4, -22, 0, 10, 4, -10, -2, -24, 12, 36, -12, -18, 6, 20, 0, 9, -1, 14, 5, -10, -25, 25, 7, -8,
+    -30, 22, -13, -16, -1, -21, 1, 4, -7, -2, 48, 17, -33, 9, -8, 6, -27, 2, -15, 11, -3, -19, -7, -5, 4, -10, -2, -1,
+    12, -16, 14, -11, 6, -5, 2, -13, 9, 1, 9, -9, 1, 22, 4, 5, -11, 11, 11, -7, 18, 6, 0, -14, -22, -3, -17, 0, 2, 9,
+    -8, -6, 15, -11, -19, -37, -3, 4, 8, 12, 18, -5, -1, 13, 5, 19, -23, -4, -6, -14, 16, 3, -15, -20, -4, -2, -10, 7,
+], np.float32)
+# fmt: on
+# Standard deviation of normalized weights, in codes, that suits the table best, by width.
+DEVIATION = {2: 13.32, 3: 12.45, 4: 12.07, 5: 11.73}
+# Columns that scales are fitted on, and how often.
+SEARCHED_COLUMNS = 96
+SCALE_ITERATIONS = 2
+# Of fewer outputs, biting its tail leaves a sequence too few choices.
+SHORTEST = 16
+
+
+class Trellis(Coded):
+    """tcq2 to tcq5: paths through a trellis of 256 states."""
+
+    family = "tcq"
+    mark: ClassVar[str] = "y"
+    by_column: ClassVar[bool] = True
+    is_learned: ClassVar[bool] = True
+    is_regular: ClassVar[bool] = False
+    by_default: ClassVar[bool] = False
+    parameters: ClassVar[tuple[str, ...]] = ("n", "h", "k")
+
+    @classmethod
+    def members(cls) -> Iterable["Trellis"]:
+        """All formats of the family."""
+        return map(cls, BITS)
+
+    @classmethod
+    def offered(cls, widths: Sequence[int]) -> list[Scaled]:
+        """One of each width that there is."""
+        return [cls(bits) for bits in widths if bits in BITS]
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether what is stored does not have the weight's shape."""
+        return True
+
+    @property
+    def within_channels(self) -> bool:
+        """Whether neighbours in a channel have to be neighbours where they are stored."""
+        return True
+
+    @property
+    def code_bits(self) -> int:
+        """Bits of the int8 codes that integer kernels read."""
+        return REACH.bit_length() + 1
+
+    @property
+    def unpacked_as(self) -> Format:
+        """One function unpacks all widths."""
+        return type(self)(BITS[0])
+
+    def stated_by(self, parameters: Mapping[str, Sequence[int]]) -> Format:
+        """The width is the bits of a step."""
+        return type(self)(parameters["k"][0])
+
+    def parameters_of(self, shape: Sequence[int]) -> Mapping[str, list[int]]:
+        """n: what the bits of all outputs are, by columns; h: those of the last steps, before the first; k: strides."""
+        rows = int(shape[0]) * self.bits
+        columns = int(np.prod(shape[1:]))
+        return {"n": [1, 1, rows, columns], "h": [*range(rows - STATE_BITS + self.bits, rows)], "k": [self.bits, 1]}
+
+    def grid(self, rows: np.ndarray, importance: np.ndarray, *, keeps_sign: bool = False) -> Grid:  # noqa: ARG002
+        """Scales by the deviation of each row, then by least squares for the paths of some columns."""
+        shape, width = rows.shape[:-1], rows.shape[-1]
+        exponent = int(np.frexp(np.abs(rows).max(initial=0.0))[1])  # squares of small numbers are none of float32
+        weights = np.broadcast_to(importance, rows.shape)
+        flat, weights = np.ldexp(rows, -exponent).reshape(-1, width).T, weights.reshape(-1, width).T
+        power = (weights * flat * flat).sum(0) / np.maximum(weights.sum(0), 1e-30)
+        scale = np.maximum(np.sqrt(power), 1e-30) / DEVIATION[self.bits]
+        some = np.unique(np.linspace(0, width - 1, SEARCHED_COLUMNS).astype(int))
+        x, weight = flat[some], weights[some]
+        for _ in range(SCALE_ITERATIONS):
+            codes = self.sequences(x / scale, weight, scale)
+            inner, norm = (weight * x * codes).sum(0), (weight * codes * codes).sum(0)
+            fitted = np.divide(inner, norm, out=np.zeros_like(inner), where=norm > 0)
+            scale = np.where(fitted > 0, fitted, scale)
+        stored = storable(np.ldexp(scale.astype(np.float32), exponent).reshape(shape), np.abs(rows).max(-1))
+        return Grid(stored, 1, _alone, sequences=self.sequences)
+
+    def sequences(self, ratio: np.ndarray, costs: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        """The codes (n, R) of the paths of least error, float32; see `Grid`."""
+        weights = costs * np.square(scale / scale.max())
+        largest = weights.max(-1, keepdims=True)
+        weights = weights / np.where(largest > 0, largest, 1)
+        return path_search().codes(ratio.astype(np.float32), weights.astype(np.float32), TABLE, self.bits)
+
+    def rounded(self, weight: np.ndarray, axis: int, *, powers: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Codes (of the weight's shape) and scale per index of `axis`, without looking at data."""
+        moved = np.moveaxis(weight, axis, 0)
+        rows = moved.reshape(len(moved), -1)
+        even = np.ones((1, rows.shape[1]), np.float32)
+        grid = self.grid(rows, even)
+        scale = (grid.with_powers(rows, even) if powers else grid).scale
+        columns = (rows / scale[:, None]).T
+        codes = self.sequences(columns, np.ones_like(columns), scale).T.astype(np.int8)
+        return np.ascontiguousarray(np.moveaxis(codes.reshape(moved.shape), 0, axis)), scale
+
+    def levels(self, codes: np.ndarray) -> np.ndarray:  # noqa: ARG002
+        """The codes that states stand for."""
+        return np.unique(TABLE)
+
+    def pack(self, codes: np.ndarray, scale: np.ndarray) -> list[np.ndarray]:
+        """Bit after bit of all paths, the highest of a step first; the table; the scales."""
+        columns = np.ascontiguousarray(codes.reshape(len(codes), -1).T, np.int8)
+        steps = path_search().steps(columns, TABLE.astype(np.int8), self.bits)
+        if steps is None:
+            raise InternalError(f"a column of codes is no path of {self}")
+        bits = (steps.T[:, None, :] >> np.arange(self.bits - 1, -1, -1, dtype=np.uint8)[:, None]) & 1
+        return [np.packbits(bits)[:, None], TABLE.astype(np.int8), scale]
+
+    @property
+    def shared(self) -> Mapping[str, np.ndarray]:
+        """The table."""
+        return {"states of a trellis": TABLE.astype(np.int8)}
+
+    def planes(self) -> list[str]:
+        """Short names of what holds the indices."""
+        return ["p"]
+
+    @property
+    def inputs(self) -> list[str]:
+        """Short names of the arrays that are stored."""
+        return ["p", "v", "s"]
+
+    def unpack(self, nodes: Nodes[V], to: ir.DataType) -> V:
+        """A state is the last 8 bits; those before the first step are the last ones of the path."""
+        bits, last = nodes.bits("p", Stated("n")), nodes.add("Constant", [], value_ints=Stated("h"))
+        path = nodes.add("Concat", [nodes.add("Gather", [bits, last], axis=2), bits], axis=2)
+        weights = nodes.constant((1 << np.arange(STATE_BITS - 1, -1, -1)).reshape(1, 1, STATE_BITS, 1), np.uint8)
+        states = nodes.add("ConvInteger", [path, weights], strides=Stated("k"))
+        codes = nodes.reshaped(nodes.add("Gather", [nodes.given("v"), states]))
+        return codes if to == ir.DataType.INT8 else nodes.add("Cast", [codes], to=to)
+
+
+class PathSearch(Protocol):
+    """What `ptqc.formats.viterbi` offers."""
+
+    def codes(self, ratio: np.ndarray, weights: np.ndarray, table: np.ndarray, bits: int) -> np.ndarray:
+        """The codes of the best paths."""
+
+    def steps(self, columns: np.ndarray, table: np.ndarray, bits: int) -> np.ndarray | None:
+        """The steps of paths with these codes."""
+
+
+def path_search() -> PathSearch:
+    """The search for paths. Raises UsageError where Numba, which compiles it, is not installed."""
+    try:
+        from ptqc.formats import viterbi
+    except ModuleNotFoundError as error:
+        raise UsageError(f"trellis codes (formats {Trellis.family}) need Numba: pip install 'ptqc[trellis]'") from error
+    return viterbi
+
+
+def _alone(_ratio: np.ndarray, _metric: np.ndarray | None) -> np.ndarray:
+    raise InternalError("a code of a trellis depends on its neighbours: ask for whole sequences")

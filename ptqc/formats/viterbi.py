@@ -1,0 +1,162 @@
+"""The search for paths through a bitshift trellis, compiled by Numba when this is imported.
+
+A state is its last step behind the memory of the steps before: state = memory · 2^bits + step. The next memory is what
+a state has left without its oldest bits. NumPy needs 10 to 100 times as long (measured), since each output waits for
+the one before.
+
+A path bites its tail. Of all 2^(8 − bits) states in which it may begin, that one is taken which a free path over the
+seam passes: outputs far from the seam have no say in that.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+import numba
+import numpy as np
+
+STATES = 256
+# Outputs on each side of the seam that say in which state paths begin; a shorter sequence is repeated.
+SEAM = 40
+FAR = np.float32(1e30)
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def _compiled(function: F) -> F:
+    return cast(F, numba.njit(nogil=True)(function))
+
+
+def codes(ratio: np.ndarray, weights: np.ndarray, table: np.ndarray, bits: int) -> np.ndarray:
+    """The code (n, R) of each state on the paths of least Σ weights · (ratio − code)², one for each sequence.
+
+    ratio, weights: (n, R) float32. table: (256,) float32, codes of the states. bits: of a step.
+    """
+    ratio, weights = np.ascontiguousarray(ratio, np.float32), np.ascontiguousarray(weights, np.float32)
+    return _paths(ratio, weights, table, bits)
+
+
+def steps(columns: np.ndarray, table: np.ndarray, bits: int) -> np.ndarray | None:
+    """The steps (n, R) uint8 of closed paths whose states stand for these codes (n, R); None where one has no path."""
+    order = np.argsort(table, kind="stable")
+    first = np.searchsorted(table[order], np.arange(-128, 129)).astype(np.int64)
+    result, is_path = _steps(columns, order, first, bits)
+    return result if is_path else None
+
+
+@_compiled
+def _paths(ratio: np.ndarray, weights: np.ndarray, table: np.ndarray, bits: int) -> np.ndarray:
+    count, size = ratio.shape
+    square = table * table
+    result = np.empty_like(ratio)
+    back = np.empty((max(size, 2 * SEAM), STATES >> bits), np.uint8)
+    states = np.empty(max(size, 2 * SEAM), np.uint8)
+    start = -SEAM % size
+    for i in range(count):
+        _path(ratio[i], weights[i], table, square, bits, start, 2 * SEAM, -1, back, states)
+        memory = np.int64(states[SEAM - 1]) & ((STATES >> bits) - 1)
+        _path(ratio[i], weights[i], table, square, bits, 0, size, memory, back, states)
+        for t in range(size):
+            result[i, t] = table[states[t]]
+    return result
+
+
+@_compiled
+def _path(
+    ratio: np.ndarray,
+    weights: np.ndarray,
+    table: np.ndarray,
+    square: np.ndarray,
+    bits: int,
+    start: int,
+    length: int,
+    memory: int | np.int64,
+    back: np.ndarray,
+    states: np.ndarray,
+) -> None:
+    """Put the states of the best path over so many outputs from a start into `states`.
+
+    memory: in which it begins and ends; −1: anywhere. back (length, memories): scratch.
+    """
+    size, branches, memories = len(ratio), 1 << bits, STATES >> bits
+    costs, kept, oldest = np.empty(STATES, np.float32), np.empty(memories, np.float32), np.empty(STATES, np.float32)
+    kept[:] = 0 if memory < 0 else FAR
+    if memory >= 0:
+        kept[memory] = 0
+    for t in range(length):
+        place = (start + t) % size
+        weight = weights[place]
+        slope = np.float32(-2) * ratio[place] * weight
+        for m in range(memories):
+            known = kept[m]
+            for s in range(m * branches, (m + 1) * branches, 4):
+                costs[s] = known
+                costs[s + 1] = known
+                costs[s + 2] = known
+                costs[s + 3] = known
+        for s in range(STATES):
+            costs[s] += weight * square[s] + slope * table[s]
+        if t == length - 1:
+            break
+        # Of the states that leave one memory the cheapest: by halves, so that processors compare many at a time.
+        half = STATES >> 1
+        for s in range(half):
+            is_less = costs[half + s] < costs[s]
+            oldest[s] = np.float32(half) if is_less else np.float32(0)
+            costs[s] = costs[half + s] if is_less else costs[s]
+        while half > memories:
+            half >>= 1
+            for s in range(half):
+                is_less = costs[half + s] < costs[s]
+                oldest[s] = oldest[half + s] + np.float32(half) if is_less else oldest[s]
+                costs[s] = costs[half + s] if is_less else costs[s]
+        least = costs[0]
+        for m in range(memories):
+            least = costs[m] if costs[m] < least else least
+        for m in range(memories):
+            kept[m] = costs[m] - least
+            back[t, m] = np.uint8(np.int32(oldest[m]) >> (8 - bits))
+    best: int | np.int64 = 0 if memory < 0 else memory
+    for s in range(best, STATES, 1 if memory < 0 else memories):
+        if costs[s] < costs[best]:
+            best = s
+    states[length - 1] = best
+    for t in range(length - 2, -1, -1):
+        before = best >> bits
+        best = back[t, before] * memories + before
+        states[t] = best
+
+
+@_compiled
+def _steps(columns: np.ndarray, order: np.ndarray, first: np.ndarray, bits: int) -> tuple[np.ndarray, bool]:
+    """order: states by their code; first[c + 128]: where those of code c begin in it."""
+    count, size = columns.shape
+    memories = STATES >> bits
+    result = np.empty((count, size), np.uint8)
+    # Bit b of reached[t, m]: whether a path from memory b is in memory m before output t; memories are at most 64.
+    reached = np.zeros((size + 1, memories), np.uint64)
+    for i in range(count):
+        for m in range(memories):
+            reached[0, m] = np.uint64(1) << np.uint64(m)
+        for t in range(size):
+            reached[t + 1] = 0
+            code = columns[i, t] + 128
+            for place in range(first[code], first[code + 1]):
+                state = order[place]
+                reached[t + 1, state & (memories - 1)] |= reached[t, state >> bits]
+        begin = -1
+        for m in range(memories):
+            if (reached[size, m] >> np.uint64(m)) & np.uint64(1):
+                begin = m
+                break
+        if begin < 0:
+            return result, False
+        memory = begin
+        for t in range(size - 1, -1, -1):
+            code = columns[i, t] + 128
+            for place in range(first[code], first[code + 1]):
+                state = order[place]
+                is_next = (state & (memories - 1)) == memory
+                if is_next and (reached[t, state >> bits] >> np.uint64(begin)) & np.uint64(1):
+                    result[i, t] = state & ((1 << bits) - 1)
+                    memory = state >> bits
+                    break
+    return result, True

@@ -1,0 +1,173 @@
+"""Trellis codes: their search and their bits against plain Python, and what a compile makes of them."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from compiling import compiled, proto, residual, samples, weight
+
+import ptqc
+from ptqc.errors import InternalError, UsageError
+from ptqc.formats import Integer, Scaled, VectorCodebook
+from ptqc.formats.trellis import DEVIATION, STATE_BITS, TABLE, Trellis
+
+FORMS = [*Trellis.members()]
+STATES = 2**STATE_BITS
+ONLY = ("int", "tcq")
+
+
+def decibels(rows: np.ndarray, found: np.ndarray) -> float:
+    return float(10 * np.log10((rows**2).sum() / ((rows - found) ** 2).sum()))
+
+
+def least_cost(x: np.ndarray, weights: np.ndarray, bits: int) -> float:
+    """Of all closed paths, by a search from every memory."""
+    states = np.arange(STATES)
+    old, new = states >> bits, states & ((STATES >> bits) - 1)
+    costs = []
+    for memory in range(STATES >> bits):
+        known = np.full(STATES >> bits, np.inf)
+        known[memory] = 0
+        for value, cost in zip(x, weights, strict=True):
+            each = known[old] + cost * (value - TABLE) ** 2
+            known = np.full(len(known), np.inf)
+            np.minimum.at(known, new, each)
+        costs.append(known[memory])
+    return float(min(costs))
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("size", [16, 33])
+def test_paths_are_nearly_the_best_closed_ones(form: Trellis, size: int) -> None:
+    rng = np.random.default_rng(size)
+    x = DEVIATION[form.bits] * rng.standard_normal((8, size))
+    weights = rng.uniform(0.1, 1, (8, size))
+    codes = form.sequences(x, weights, np.ones(size))
+    found = (weights * (x - codes) ** 2).sum(1)
+    best = np.array([least_cost(*one, form.bits) for one in zip(x, weights, strict=True)])
+    assert (found >= best * (1 - 1e-4)).all()
+    assert found.sum() <= (1.05 if size < 20 else 1.02) * best.sum()
+
+
+def from_bits(stream: np.ndarray, bits: int, columns: int, size: int) -> np.ndarray:
+    """The codes (size, columns) that a stream stands for: each output's state is the last eight bits up to its own."""
+    digits = "".join(f"{byte:08b}" for byte in stream.ravel())
+    result = np.empty((size, columns), int)
+    for i in range(columns):
+        own = "".join(digits[row * columns + i] for row in range(size * bits))
+        path = own[bits - STATE_BITS :] + own
+        for t in range(size):
+            result[t, i] = TABLE[int(path[t * bits : t * bits + STATE_BITS], 2)]
+    return result
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("shape", [(16, 5), (17, 3), (40, 2, 3, 3)])
+def test_the_bits_are_those_of_the_path(form: Trellis, shape: tuple[int, ...]) -> None:
+    codes, scale = form.rounded(weight(*shape), 0)
+    stream, table, stored = form.pack(codes, scale)
+    columns = int(np.prod(shape[1:]))
+    assert stream.size == -(-columns * shape[0] * form.bits // 8)
+    assert table.tolist() == TABLE.tolist()
+    np.testing.assert_array_equal(stored, scale)
+    np.testing.assert_array_equal(from_bits(stream, form.bits, columns, shape[0]), codes.reshape(shape[0], -1))
+
+
+def test_codes_that_are_no_path_are_refused() -> None:
+    codes, scale = Trellis(2).rounded(weight(32, 4), 0)
+    codes[5, 1] += 1
+    with pytest.raises(InternalError, match="no path of tcq2"):
+        Trellis(2).pack(codes, scale)
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4])
+def test_it_loses_less_than_grids_and_pairs_of_as_many_bits(bits: int) -> None:
+    rows = np.random.default_rng(bits).standard_normal((64, 400)).astype(np.float32)
+
+    def found(form: Scaled) -> float:
+        return decibels(rows, form.decode(*form.rounded(rows, 0), 0))
+
+    mine = found(Trellis(bits))
+    assert mine > found(Integer(bits)) + 1.4
+    assert mine > found(VectorCodebook(2 * bits)) + 0.8
+
+
+def test_rows_of_zeros_and_of_any_size_are_coded() -> None:
+    rows = weight(16, 30) * np.float32(10.0) ** np.arange(-20, 12, 2, dtype=np.float32)[:, None]
+    rows[3] = 0
+    codes, scale = Trellis(4).rounded(rows, 0)
+    assert np.isfinite(scale).all()
+    assert (scale > 0).all()
+    large = rows[-4:]
+    assert decibels(large, (codes * scale[:, None])[-4:]) > 10
+
+
+def test_small_numbers_lose_no_more_than_large_ones() -> None:
+    rows = weight(32, 40)
+    codes, scale = Trellis(3).rounded(rows, 0)
+    tiny, least = Trellis(3).rounded(np.ldexp(rows, -80), 0)
+    np.testing.assert_array_equal(tiny, codes)
+    np.testing.assert_allclose(np.ldexp(least, 80), scale, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_gradient_steps_leave_the_codes(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"formats": ONLY, "bits": (2, 3, 8), "activations": "integer", "pipeline": "advanced"}
+    artifact = compiled(residual(), samples(3, 8, 8), tmp_path, "14%", **options)
+    assert any(name.startswith("tcq") for name in formats_in(artifact))
+    ptqc.verify(artifact.folder)
+
+
+def formats_in(artifact: ptqc.Artifact) -> set[str]:
+    return {entry["format"] for entry in artifact.plan["weights"]}
+
+
+@pytest.mark.parametrize(
+    ("activations", "budget", "bits"), [("integer", "14%", (2, 3, 8)), ("float", "16%", (2, 3, 4, 5, 6, 7, 8))]
+)
+def test_a_compile_chooses_packs_and_verifies_it(
+    tmp_path: Path, activations: str, budget: str, bits: tuple[int, ...]
+) -> None:
+    options: dict[str, Any] = {"activations": activations, "formats": ONLY, "bits": bits}
+    artifact = compiled(residual(), samples(3, 8, 8), tmp_path, budget, **options)
+    assert any(name.startswith("tcq") for name in formats_in(artifact))
+    functions = [function.name for function in ptqc_functions(artifact.path)]
+    assert sum("y" in name for name in functions) == 1  # one for all widths
+    ptqc.verify(artifact.folder)
+    again = ptqc.resolve(artifact.folder, budget="13.5%", output=tmp_path / "again", cache=tmp_path / "cache")
+    once_more = ptqc.resolve(artifact.folder, budget="13.5%", output=tmp_path / "more", cache=tmp_path / "cache")
+    assert again.path.read_bytes() == once_more.path.read_bytes()
+
+
+def ptqc_functions(path: Path) -> list[onnx.FunctionProto]:
+    return list(onnx.load(path).functions)
+
+
+def test_groups_are_one_sequence(tmp_path: Path) -> None:
+    """Of a depthwise layer a column is a tap of all channels."""
+    graph = """g (float[N,128,8,8] x) => (float[N,128,4,4] y) {
+        a = Conv<group=128>(x, w1)
+        ar = Relu(a)
+        y = Conv<group=2>(ar, w2)
+    }"""
+    model = proto(graph, w1=weight(128, 1, 3, 3), w2=weight(128, 64, 3, 3, seed=1))
+    artifact = compiled(model, samples(128, 8, 8), tmp_path, "7.6%", formats=("tcq",))
+    assert {entry["format"][:3] for entry in artifact.plan["weights"]} == {"tcq"}
+    ptqc.verify(artifact.folder)
+
+
+def test_layers_with_too_few_outputs_have_other_formats(tmp_path: Path) -> None:
+    artifact = compiled(residual(), samples(3, 8, 8), tmp_path, "30%", formats=ONLY)
+    last = next(entry for entry in artifact.plan["weights"] if entry["weight"] == "w4")
+    assert not last["format"].startswith("tcq")
+
+
+def test_without_numba_it_is_refused_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numba", None)
+    monkeypatch.delitem(sys.modules, "ptqc.formats.viterbi", raising=False)
+    monkeypatch.delattr("ptqc.formats.viterbi", raising=False)
+    with pytest.raises(UsageError, match=r"tcq\) need Numba: pip install 'ptqc\[trellis\]'"):
+        compiled(residual(), samples(3, 8, 8), tmp_path, "30%", formats=ONLY)
