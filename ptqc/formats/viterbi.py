@@ -15,8 +15,8 @@ import numba
 import numpy as np
 
 STATES = 256
-# Outputs on each side of the seam that say in which state paths begin; a shorter sequence is repeated.
-SEAM = 40
+# Bits of a path on each side of the seam that say in which state it begins; a shorter sequence is repeated.
+SEAM = 80
 FAR = np.float32(1e30)
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -47,12 +47,13 @@ def _paths(ratio: np.ndarray, weights: np.ndarray, table: np.ndarray, bits: int)
     count, size = ratio.shape
     square = table * table
     result = np.empty_like(ratio)
-    back = np.empty((max(size, 2 * SEAM), STATES >> bits), np.uint8)
-    states = np.empty(max(size, 2 * SEAM), np.uint8)
-    start = -SEAM % size
+    seam = SEAM // bits
+    back = np.empty((max(size, 2 * seam), STATES >> bits), np.uint8)
+    states = np.empty(max(size, 2 * seam), np.uint8)
+    start = -seam % size
     for i in range(count):
-        _path(ratio[i], weights[i], table, square, bits, start, 2 * SEAM, -1, back, states)
-        memory = np.int64(states[SEAM - 1]) & ((STATES >> bits) - 1)
+        _path(ratio[i], weights[i], table, square, bits, start, 2 * seam, -1, back, states)
+        memory = np.int64(states[seam - 1]) & ((STATES >> bits) - 1)
         _path(ratio[i], weights[i], table, square, bits, 0, size, memory, back, states)
         for t in range(size):
             result[i, t] = table[states[t]]
