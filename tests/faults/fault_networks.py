@@ -1,6 +1,6 @@
 """Small networks that between them have something for every rewrite, kernel and storage format."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,12 +145,21 @@ def small() -> onnx.ModelProto:
     return proto(SMALL, 18, **weights, **{f"b{i}": weight(8, seed=10 + i) for i in (1, 2, 3)})
 
 
+def wide() -> onnx.ModelProto:
+    """The same with columns that are long enough for a trellis."""
+    return _of_32(lambda values: values)
+
+
 def pruned() -> onnx.ModelProto:
     """Half of the weights are zero, and no grid of so few bits has one."""
+    return _of_32(lambda values: np.where(np.abs(values) > np.median(np.abs(values)), values, np.float32(0)))
+
+
+def _of_32(changed: Callable[[np.ndarray], np.ndarray]) -> onnx.ModelProto:
     weights = {"w1": weight(32, 32, 3, 3), "w2": weight(32, 32, seed=1), "w3": weight(32, 32, seed=2)}
-    kept = {name: np.where(np.abs(w) > np.median(np.abs(w)), w, np.float32(0)) for name, w in weights.items()}
     biases = {f"b{i}": weight(32, seed=10 + i) for i in (1, 2, 3)}
-    return proto(SMALL.replace("N,8,4,4]", "N,32,6,6]").replace("N,8]", "N,32]"), 18, **kept, **biases)
+    graph = SMALL.replace("N,8,4,4]", "N,32,6,6]").replace("N,8]", "N,32]")
+    return proto(graph, 18, **{name: changed(values) for name, values in weights.items()}, **biases)
 
 
 def gates() -> onnx.ModelProto:
@@ -174,6 +183,9 @@ def _networks() -> dict[str, Network]:
         "pairs": Network(small(), samples(8, 4, 4, count=16), "95%", {**integer, "bits": (2, 3)}),
         "codebook": Network(small(), samples(8, 4, 4, count=16), "75%", {**integer, "bits": (2, 3)}),
         "pruned": Network(pruned(), samples(32, 6, 6, count=16), "16%", {**integer, "bits": (2, 3)}),
+        "trellis": Network(
+            wide(), samples(32, 6, 6, count=16), None, {**integer, "bits": (2, 3), "formats": ("int", "tcq")}
+        ),
         "two of four": Network(pruned(), samples(32, 6, 6, count=16), None, {**integer, "sparsity": "2:4"}),
         "words": Network(words(), tokens, "40%", {"activations": "float", "bits": (3, 4)}),
         "gates": Network(gates(), samples(4, 8, 8, count=16), None, {**integer, "bits": (7,)}),

@@ -9,6 +9,7 @@ from planting import DIFFER, TUNED, Changed, Fault, given
 from ptqc.codegen.onnxruntime import constants, export
 from ptqc.formats import codebook, planes
 from ptqc.formats.sparse import Masked, SparseCodebook, TwoOfFour
+from ptqc.formats.trellis import Trellis
 
 # Operators with integer kernels, and what those give.
 KERNELS = {
@@ -109,6 +110,15 @@ PACKING: dict[str, Fault] = {
     "another pattern of four": Fault(TwoOfFour, "mask_of", given(lambda found: 5 - found), "two of four", TUNED),
     "levels behind zeros rotated": Fault(
         SparseCodebook, "index_of", given(lambda found: (found[0], [np.roll(found[1][0], 1)])), "pruned", TUNED
+    ),
+    "states of a trellis rotated": Fault(
+        Trellis, "pack", given(lambda found: [found[0], np.roll(found[1], 1), found[2]]), "trellis", TUNED
+    ),
+    "bits of a path reversed": Fault(
+        Trellis, "pack", given(lambda found: [found[0][::-1].copy(), *found[1:]]), "trellis", TUNED
+    ),
+    "a path that begins elsewhere": Fault(
+        Trellis, "parameters_of", given(lambda found: {**found, "h": [row - 1 for row in found["h"]]}), "trellis", TUNED
     ),
     "unit of a bias lost": Fault(
         constants, "found_bias", given(lambda found: (found[0], 2 * found[1])), "image", DIFFER

@@ -29,6 +29,7 @@ SAMPLE = (
     "scale of FP8 activations wrong",
     "halves of pairs swapped",
     "zeros at other places",
+    "a path that begins elsewhere",
     "slope lost",
     "output renamed",
 )
