@@ -81,6 +81,8 @@ def quick() -> threadpool_limits:
     return threadpool_limits(1)
 
 
+# The command, for `python -c`: what is compiled is compared in speed for a moment, else that is most of its time.
+QUICK = "from ptqc.execution import speed; speed.SECONDS = 0.02; from ptqc.cli.main import run; run()"
 # What tells times and memory of a compile; no two are alike.
 VOLATILE = ("run.json", "report.html")
 

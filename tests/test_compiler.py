@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from compiling import compiled, proto, quick, residual, samples, store_of, told_bound, weight
+from compiling import QUICK, compiled, proto, quick, residual, samples, store_of, told_bound, weight
 
 import ptqc
 from ptqc.artifact.documents import oldest_runtime
@@ -215,7 +215,7 @@ def test_a_second_compile_gives_the_same_bytes(small: Artifact, tmp_path: Path) 
 def test_another_process_and_place_give_the_same_bytes(small: Artifact, tmp_path: Path) -> None:
     np.savez(tmp_path / "c.npz", x=samples(3, 8, 8))
     onnx.save(residual(), tmp_path / "model.onnx")
-    command = [sys.executable, "-m", "ptqc", "compile", "model.onnx", "--calibration", "c.npz", "--budget", "25%"]
+    command = [sys.executable, "-c", QUICK, "compile", "model.onnx", "--calibration", "c.npz", "--budget", "25%"]
     settings = {"PYTHONHASHSEED": "77", "OPENBLAS_NUM_THREADS": "1", "LC_ALL": "C", "TZ": "Asia/Tokyo"}
     done = subprocess.run(
         [*command, "--activations", "integer", "-o", "elsewhere", "--cache", "own", "--quiet"],
