@@ -69,7 +69,7 @@ def test_digits_are_resolved_without_their_data(
 def detector(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     images = np.random.default_rng(0).random((8, 3, 64, 64), dtype=np.float32)
     path = ROOT / "models" / "tiny_detector_silu.onnx"
-    return compiled(path, images, tmp_path_factory.mktemp("detector"), "25%")
+    return compiled(path, images, tmp_path_factory.mktemp("detector"), "25%", bits=(2, 4, 7))
 
 
 @pytest.fixture(scope="module")
