@@ -27,6 +27,10 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 
+# Read where torch is loaded, whose threads wait for each other, and here for the tests beside them. It is that of
+# processes that tests start as well.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Collecting tests makes objects that all stay: looking among them for garbage takes a third of its time, and later some
 # of every test's.
 gc.disable()
