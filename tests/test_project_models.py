@@ -50,19 +50,7 @@ def test_digits_file_is_as_large_as_the_solver_was_told(digits: Artifact) -> Non
     assert abs(file["bytes"] - file["bytes_told_to_solver"]) <= told_bound(digits)
 
 
-# Other budgets and plans from the store
-
-
-@pytest.mark.parametrize("budget", ["10%", pytest.param("25%", marks=pytest.mark.slow)])
-def test_digits_are_resolved_without_their_data(
-    digits: Artifact, digits_store: Path, tmp_path: Path, budget: str
-) -> None:
-    with quick():
-        other = ptqc.resolve(digits.folder, output=tmp_path / "out", budget=budget, cache=digits_store)
-    limit = other.manifest["source"]["bytes"] * int(budget[:-1]) // 100
-    assert other.path.stat().st_size <= limit
-    assert other.manifest["results"]["top1_agreement"] > 0.9
-    assert other.manifest["calibration"] == digits.manifest["calibration"]
+# Other models, and other budgets from the store
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +71,27 @@ def tagger(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 def mlp(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     pixels = np.random.default_rng(0).random((32, 64), dtype=np.float32)
     return compiled(ROOT / "models" / "tiny_mlp.onnx", pixels, tmp_path_factory.mktemp("mlp"), "25%")
+
+
+@pytest.mark.parametrize(
+    ("name", "budget"),
+    [
+        ("tagger", "30%"),
+        pytest.param("digits", "10%", marks=pytest.mark.slow),
+        pytest.param("digits", "25%", marks=pytest.mark.slow),
+    ],
+)
+def test_classifiers_are_resolved_without_their_data(
+    name: str, budget: str, request: pytest.FixtureRequest, digits_store: Path, tmp_path: Path
+) -> None:
+    artifact: Artifact = request.getfixturevalue(name)
+    store = digits_store if name == "digits" else store_of(artifact)
+    with quick():
+        other = ptqc.resolve(artifact.folder, output=tmp_path / "out", budget=budget, cache=store)
+    limit = other.manifest["source"]["bytes"] * int(budget[:-1]) // 100
+    assert other.path.stat().st_size <= limit
+    assert other.manifest["results"]["top1_agreement"] > 0.9
+    assert other.manifest["calibration"] == artifact.manifest["calibration"]
 
 
 @pytest.mark.parametrize("name", ["detector", "tagger", "mlp", "digits"])
