@@ -1,11 +1,11 @@
 """What several tests of executors compare with."""
 
-import fcntl
 import json
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from compiling import one_at_a_time
 
 # What these assert is explained as in tests.
 pytest.register_assert_rewrite("killing", "problems")
@@ -17,8 +17,7 @@ from killing import Killable, Usual  # noqa: E402
 def usual(shared_room: Path) -> Usual:
     """A compile in threads that nobody kills; once for all processes that test."""
     known = shared_room / "usual.json"
-    with known.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with one_at_a_time(known):
         if not known.exists():
             found = Usual.of(Killable(shared_room / "usual", ("--executor", "threads")))
             known.write_text(json.dumps(asdict(found)))
