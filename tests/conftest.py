@@ -119,12 +119,6 @@ def shared_room(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def digits_store(shared_room: Path) -> Path:
-    """A store that all processes that test share, for the README's network: measuring it takes twelve seconds."""
-    return shared_room / "digits_store"
-
-
-@pytest.fixture(scope="session")
 def digits_evaluation() -> tuple[np.ndarray, np.ndarray]:
     """Held-out inputs (1796, 1, 16, 16) float32 and labels (1796,)."""
     arrays = np.load(MODELS / "digits_evaluation.npz")

@@ -19,14 +19,10 @@ UNIT_BYTES = 16
 
 @pytest.fixture(scope="module")
 def digits(
-    tmp_path_factory: pytest.TempPathFactory,
-    digits_model_path: Path,
-    digits_calibration: np.ndarray,
-    digits_store: Path,
+    tmp_path_factory: pytest.TempPathFactory, digits_model_path: Path, digits_calibration: np.ndarray
 ) -> Artifact:
     """The README's network at its budget."""
-    folder = tmp_path_factory.mktemp("digits")
-    return compiled(digits_model_path, digits_calibration, folder, "13%", cache=digits_store)
+    return compiled(digits_model_path, digits_calibration, tmp_path_factory.mktemp("digits"), "13%")
 
 
 # The budget
@@ -82,12 +78,11 @@ def mlp(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     ],
 )
 def test_classifiers_are_resolved_without_their_data(
-    name: str, budget: str, request: pytest.FixtureRequest, digits_store: Path, tmp_path: Path
+    name: str, budget: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     artifact: Artifact = request.getfixturevalue(name)
-    store = digits_store if name == "digits" else store_of(artifact)
     with quick():
-        other = ptqc.resolve(artifact.folder, output=tmp_path / "out", budget=budget, cache=store)
+        other = ptqc.resolve(artifact.folder, output=tmp_path / "out", budget=budget, cache=store_of(artifact))
     limit = other.manifest["source"]["bytes"] * int(budget[:-1]) // 100
     assert other.path.stat().st_size <= limit
     assert other.manifest["results"]["top1_agreement"] > 0.9
