@@ -2,7 +2,8 @@
 
 import fcntl
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,8 @@ def quick() -> threadpool_limits:
     return threadpool_limits(1)
 
 
+# The command, for `python -c`: what is compiled is compared in speed for a moment, else that is most of its time.
+QUICK = "from ptqc.execution import speed; speed.SECONDS = 0.02; from ptqc.cli.main import run; run()"
 # What tells times and memory of a compile; no two are alike.
 VOLATILE = ("run.json", "report.html")
 
@@ -112,13 +115,20 @@ def compiled(
         return ptqc.compile(model, calibration=data, budget=budget, **settings)
 
 
+@contextmanager
+def one_at_a_time(place: Path) -> Iterator[None]:
+    """Processes that want to make the same thing there wait for each other."""
+    with place.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def compiled_once(model: onnx.ModelProto, data: object, folder: Path, *budget: str, **options: Any) -> Artifact:
     """The same, by the first process that wants it in this folder; the others wait for it, and open it.
 
     Whoever opens it leaves it as it is.
     """
-    with folder.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with one_at_a_time(folder):
         if (folder / "out").is_dir():
             return ptqc.load(folder / "out")
         return compiled(model, data, folder, *budget, **options)

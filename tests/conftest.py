@@ -27,6 +27,10 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 
+# Read where torch is loaded, whose threads wait for each other, and here for the tests beside them. It is that of
+# processes that tests start as well.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Collecting tests makes objects that all stay: looking among them for garbage takes a third of its time, and later some
 # of every test's.
 gc.disable()
@@ -112,12 +116,6 @@ def shared_room(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that all processes that test share, for what takes seconds to make."""
     base = tmp_path_factory.getbasetemp()
     return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-
-
-@pytest.fixture(scope="session")
-def digits_store(shared_room: Path) -> Path:
-    """A store that all processes that test share, for the README's network: measuring it takes twelve seconds."""
-    return shared_room / "digits_store"
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from compiling import quick
+from stand_ins import link_models
 
 import ptqc
 
@@ -16,14 +17,13 @@ PAGES = (ROOT / "docs" / "python.md",)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.name))
 def test_it_runs(
     page: Path,
-    digits_store: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PTQC_CACHE", str(digits_store))
-    (tmp_path / "models").symlink_to(ROOT / "models")
+    monkeypatch.setenv("PTQC_CACHE", str(tmp_path / "cache"))
+    link_models(tmp_path / "models")
     blocks = BLOCK.findall(page.read_text(encoding="utf-8"))
     assert blocks
     known: dict[str, object] = {"__name__": "guide"}

@@ -59,6 +59,12 @@ def modules(room: str) -> dict[str, Path]:
     return {dotted(room, path.relative_to(folder)): path for path in files}
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """The tree of a module."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def dotted(room: str, path: Path) -> str:
     parts = path.with_suffix("").parts
     return ".".join((room, *(parts[:-1] if parts[-1] == "__init__" else parts)))
@@ -67,7 +73,7 @@ def dotted(room: str, path: Path) -> str:
 def imports(name: str, path: Path) -> Iterator[str]:
     """Dotted names that a module imports, wherever in the file; `from a import b` counts as both a and a.b."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -174,7 +180,7 @@ def test_no_module_imports_itself_on_some_way() -> None:
 def test_a_public_class_has_a_name_of_its_own() -> None:
     found: dict[str, list[str]] = {}
     for name, path in (item for room in ROOMS for item in modules(room).items()):
-        classes = (node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef))
+        classes = (node for node in parsed(path).body if isinstance(node, ast.ClassDef))
         for node in classes:
             found.setdefault(node.name, []).append(name)
     assert {name: where for name, where in found.items() if len(where) > 1 and not name.startswith("_")} == {}
@@ -203,7 +209,7 @@ def test_no_text_that_is_installed_names_documentation_that_is_not() -> None:
         f"{path}:{node.lineno}"
         for room in ROOMS
         for path in modules(room).values()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.search(r"\bdocs/\w|\.md\b", node.value)
     ]
     assert not named
@@ -222,7 +228,7 @@ def test_interfaces_and_protocols_say_what_they_are() -> None:
     assert set(INTERFACES) <= every.keys()
     bare = []
     for name, path in every.items():
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in parsed(path).body:
             if not isinstance(node, ast.ClassDef | ast.FunctionDef) or node.name.startswith("_"):
                 continue
             is_protocol = isinstance(node, ast.ClassDef) and any("Protocol" in ast.unparse(base) for base in node.bases)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from compiling import quick
+from stand_ins import link_models
 
 import ptqc
 
@@ -26,15 +27,14 @@ def test_it_is_stored_without_outputs(cells: list[dict[str, object]]) -> None:
 
 def test_it_runs(
     cells: list[dict[str, object]],
-    digits_store: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "examples").mkdir()
-    (tmp_path / "models").symlink_to(ROOT / "models")
+    link_models(tmp_path / "models")
     monkeypatch.chdir(tmp_path / "examples")
-    monkeypatch.setenv("PTQC_CACHE", str(digits_store))
+    monkeypatch.setenv("PTQC_CACHE", str(tmp_path / "cache"))
     known: dict[str, object] = {"__name__": "notebook"}
     with quick():
         for number, cell in enumerate(cells, 1):

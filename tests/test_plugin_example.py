@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,21 @@ EXAMPLE = ROOT / "examples" / "plugin"
 NETWORK = """g (float[N,16] x) => (float[N,6] y) {
     h = Gemm(x, w1, b1)  s = HardSwish(h)  t = Gemm(s, w2, b2)  r = Relu(t)  c = Clip(r, low)  y = Gemm(c, w3, b3)
 }"""
+
+# What is compiled is compared in speed for a moment.
+END, PROGRAM = (
+    "<end of a command>",
+    """
+import json, sys
+from ptqc.cli.main import main
+from ptqc.execution import speed
+speed.SECONDS = 0.02
+for words in json.loads(sys.argv[1]):
+    if code := main(words):
+        sys.exit(code)
+    print("<end of a command>", end="")
+""",
+)
 
 
 @pytest.fixture(scope="module")
@@ -36,18 +52,20 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def ptqc(site: Path, *words: object) -> str:
-    """What the command prints, in a process that finds the packages of `site`."""
+def ptqc(site: Path, *commands: Sequence[object]) -> list[str]:
+    """What commands print, one after the other in a process that finds the packages of `site`."""
     paths = os.pathsep.join([str(site), str(ROOT), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, "-m", "ptqc", *map(str, words)],
+        [sys.executable, "-c", PROGRAM, json.dumps(commands, default=str)],
         env={**os.environ, "PYTHONPATH": paths},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    *printed, rest = done.stdout.split(END)
+    assert rest == ""
+    return printed
 
 
 def test_the_guide_shows_its_entry_points() -> None:
@@ -59,8 +77,9 @@ def test_the_guide_shows_its_entry_points() -> None:
 
 
 def test_the_commands_name_what_it_adds(site: Path) -> None:
-    assert "added by ptqc-example 1.0; --rewrite runs it" in ptqc(site, "passes")
-    findings = json.loads(ptqc(site, "doctor", "--json"))["findings"]
+    passes, doctor = ptqc(site, ["passes"], ["doctor", "--json"])
+    assert "added by ptqc-example 1.0; --rewrite runs it" in passes
+    findings = json.loads(doctor)["findings"]
     added = {one["what"] for one in findings if one["found"] == "added by ptqc-example 1.0"}
     assert added == {
         "rewrite drop-idle-clip",
@@ -79,11 +98,11 @@ def test_a_compile_uses_all_of_it(site: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     words = ["compile", tmp_path / "model.onnx", "--calibration", tmp_path / "data.npz", "-o", out, "-q"]
     named = ["--rewrite", "drop-idle-clip", "--observer", "three-sigma", "--target", "listing"]
-    ptqc(site, *words, *named, "--activations", "integer", "--dump-passes", tmp_path / "dump", "--cache", tmp_path)
+    dumped = ["--activations", "integer", "--dump-passes", tmp_path / "dump", "--cache", tmp_path]
+    ptqc(site, [*words, *named, *dumped], ["verify", out])
     manifest = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
     assert {one["kind"] for one in manifest["plugins"]} == {"rewrite", "format", "operator", "observer", "target"}
     assert any(note["step"] == "drop-idle-clip" for note in manifest["notes"])
     assert manifest["float_operators"] == {}  # HardSwish is looked up
     (solved,) = (tmp_path / "dump").glob("*solve-weights.json")
     assert "e5m28" in solved.read_text(encoding="utf-8")
-    ptqc(site, "verify", out)

@@ -19,14 +19,10 @@ UNIT_BYTES = 16
 
 @pytest.fixture(scope="module")
 def digits(
-    tmp_path_factory: pytest.TempPathFactory,
-    digits_model_path: Path,
-    digits_calibration: np.ndarray,
-    digits_store: Path,
+    tmp_path_factory: pytest.TempPathFactory, digits_model_path: Path, digits_calibration: np.ndarray
 ) -> Artifact:
     """The README's network at its budget."""
-    folder = tmp_path_factory.mktemp("digits")
-    return compiled(digits_model_path, digits_calibration, folder, "13%", cache=digits_store)
+    return compiled(digits_model_path, digits_calibration, tmp_path_factory.mktemp("digits"), "13%")
 
 
 # The budget
@@ -50,26 +46,14 @@ def test_digits_file_is_as_large_as_the_solver_was_told(digits: Artifact) -> Non
     assert abs(file["bytes"] - file["bytes_told_to_solver"]) <= told_bound(digits)
 
 
-# Other budgets and plans from the store
-
-
-@pytest.mark.parametrize("budget", ["10%", pytest.param("25%", marks=pytest.mark.slow)])
-def test_digits_are_resolved_without_their_data(
-    digits: Artifact, digits_store: Path, tmp_path: Path, budget: str
-) -> None:
-    with quick():
-        other = ptqc.resolve(digits.folder, output=tmp_path / "out", budget=budget, cache=digits_store)
-    limit = other.manifest["source"]["bytes"] * int(budget[:-1]) // 100
-    assert other.path.stat().st_size <= limit
-    assert other.manifest["results"]["top1_agreement"] > 0.9
-    assert other.manifest["calibration"] == digits.manifest["calibration"]
+# Other models, and other budgets from the store
 
 
 @pytest.fixture(scope="module")
 def detector(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     images = np.random.default_rng(0).random((8, 3, 64, 64), dtype=np.float32)
     path = ROOT / "models" / "tiny_detector_silu.onnx"
-    return compiled(path, images, tmp_path_factory.mktemp("detector"), "25%")
+    return compiled(path, images, tmp_path_factory.mktemp("detector"), "25%", bits=(2, 4, 7))
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +67,26 @@ def tagger(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 def mlp(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     pixels = np.random.default_rng(0).random((32, 64), dtype=np.float32)
     return compiled(ROOT / "models" / "tiny_mlp.onnx", pixels, tmp_path_factory.mktemp("mlp"), "25%")
+
+
+@pytest.mark.parametrize(
+    ("name", "budget"),
+    [
+        ("tagger", "30%"),
+        pytest.param("digits", "10%", marks=pytest.mark.slow),
+        pytest.param("digits", "25%", marks=pytest.mark.slow),
+    ],
+)
+def test_classifiers_are_resolved_without_their_data(
+    name: str, budget: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    artifact: Artifact = request.getfixturevalue(name)
+    with quick():
+        other = ptqc.resolve(artifact.folder, output=tmp_path / "out", budget=budget, cache=store_of(artifact))
+    limit = other.manifest["source"]["bytes"] * int(budget[:-1]) // 100
+    assert other.path.stat().st_size <= limit
+    assert other.manifest["results"]["top1_agreement"] > 0.9
+    assert other.manifest["calibration"] == artifact.manifest["calibration"]
 
 
 @pytest.mark.parametrize("name", ["detector", "tagger", "mlp", "digits"])

@@ -41,8 +41,15 @@ def stored(path: Path) -> int:
     return sum(array.nbytes for array in arrays if array.size >= WORDS * WIDTH // 8)
 
 
-@pytest.mark.parametrize("activations", ["float", "integer"])
-@pytest.mark.parametrize("large", [1, 10**9])
+@pytest.mark.parametrize(
+    ("large", "activations"),
+    [
+        (1, "float"),
+        pytest.param(1, "integer", marks=pytest.mark.slow),
+        pytest.param(10**9, "float", marks=pytest.mark.slow),
+        (10**9, "integer"),
+    ],
+)
 def test_the_table_is_stored_once(
     large: int, activations: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

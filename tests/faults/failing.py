@@ -20,6 +20,7 @@ import onnx
 from compiling import alone, digests, proto, quick, weight
 
 from ptqc.cli import main as cli
+from ptqc.execution import speed
 from ptqc.utils import sandbox
 from ptqc.utils.store import Store, clear, contents
 
@@ -82,6 +83,7 @@ def main() -> None:
     onnx.save(proto(GRAPH, w=weight(8, 8), v=weight(8, 8, seed=1)), folder / "m.onnx")
     np.savez(folder / "c.npz", x=np.random.default_rng(7).standard_normal((8, 8)).astype(np.float32))
     sandbox.run = lambda *_given: sandbox.Ended(None, "")  # writes its files, but starts no process
+    speed.SECONDS = 0.02
     alone()
     with quick():
         prepare(folder / "earlier", False)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from compiling import digests, proto, samples, weight
+from compiling import QUICK, digests, proto, samples, weight
 
 GRAPH = "g (float[N,8] x) => (float[N,8] y) { h = Gemm(x, w) r = Relu(h) y = Gemm(r, v) }"
 PAIRS = 20
@@ -16,7 +16,7 @@ PAIRS = 20
 
 def start(folder: Path, output: str, *more: str) -> subprocess.Popen[str]:
     arguments = ["compile", "m.onnx", "--calibration", "x.npy", "--bits", "3,4", "--cache", "cache", "--quiet"]
-    command = [sys.executable, "-m", "ptqc", *arguments, "-o", output, "--force", *more]
+    command = [sys.executable, "-c", QUICK, *arguments, "-o", output, "--force", *more]
     paths = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.Popen(command, cwd=folder, env=paths, stderr=subprocess.PIPE, text=True)
 

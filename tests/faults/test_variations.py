@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from compiling import digests, residual, samples
+from compiling import QUICK, digests, residual, samples
 
 NAMED = ("manifest.json",)  # it names the model
 OPTIONS = ("--budget", "25%", "--quiet")
@@ -68,7 +68,7 @@ def compile_in(
     for name in {"TMPDIR", "HOME"} & set(own):
         Path(own[name]).mkdir(exist_ok=True)
     start = place if variation.absolute else Path()
-    command = [sys.executable, *variation.interpreter, "-m", "ptqc", "compile", str(start / variation.model)]
+    command = [sys.executable, *variation.interpreter, "-c", QUICK, "compile", str(start / variation.model)]
     command += ["--calibration", str(start / "samples.npz"), "-o", output, "--cache", "cache", *OPTIONS, *options]
 
     def prepare() -> None:
@@ -86,19 +86,20 @@ def files(folder: Path, variation: Variation) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def usual(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("usual")
+def usual(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
+    """The folder of a compile of which nothing differs, and the seconds that it takes."""
+    folder, began = tmp_path_factory.mktemp("usual"), time.monotonic()
     process = compile_in(folder, Variation())
     assert process.communicate() == (None, b"")
-    return folder
+    return folder, time.monotonic() - began
 
 
 @pytest.mark.parametrize("name", [n if n in SAMPLE else pytest.param(n, marks=pytest.mark.slow) for n in VARIATIONS])
-def test_the_same_bytes(name: str, usual: Path, tmp_path: Path) -> None:
-    variation = VARIATIONS[name]
+def test_the_same_bytes(name: str, usual: tuple[Path, float], tmp_path: Path) -> None:
+    variation, (folder, seconds) = VARIATIONS[name], usual
     if variation.cache == "killed":
         process = compile_in(tmp_path, variation)
-        time.sleep(3)
+        time.sleep(0.7 * seconds)
         process.send_signal(signal.SIGKILL)
         process.communicate()
         shutil.rmtree(tmp_path / variation.place / "out", ignore_errors=True)
@@ -107,14 +108,14 @@ def test_the_same_bytes(name: str, usual: Path, tmp_path: Path) -> None:
         assert process.communicate() == (None, b"")
     process = compile_in(tmp_path, variation)
     assert process.communicate() == (None, b"")
-    found, wanted = files(tmp_path, variation), files(usual, Variation())
+    found, wanted = files(tmp_path, variation), files(folder, Variation())
     assert len(found) >= len(wanted) - len(NAMED)
     assert found == {name: wanted[name] for name in found}
 
 
 @pytest.mark.slow
-def test_what_matters_changes_the_bytes(usual: Path, tmp_path: Path) -> None:
+def test_what_matters_changes_the_bytes(usual: tuple[Path, float], tmp_path: Path) -> None:
     """The comparison sees a difference: another seed."""
     process = compile_in(tmp_path, Variation(), options=("--seed", "1"))
     assert process.communicate() == (None, b"")
-    assert files(tmp_path, Variation())["manifest.json"] != files(usual, Variation())["manifest.json"]
+    assert files(tmp_path, Variation())["manifest.json"] != files(usual[0], Variation())["manifest.json"]

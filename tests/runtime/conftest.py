@@ -8,6 +8,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from compiling import one_at_a_time
 from tiny_library import BUILD, python
 
 from ptqc.runtime.library import Library
@@ -15,15 +16,23 @@ from ptqc.utils.machine import machine
 
 
 @pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder like an artifact's cpu/."""
+def folder(shared_room: Path) -> Path:
+    """A folder like an artifact's cpu/, made once for all processes that test."""
     if sys.platform != "linux":
         pytest.skip("native libraries run on Linux only")
     if importlib.util.find_spec("tvm") is None or importlib.util.find_spec("tvm_ffi") is None:
         pytest.skip("needs apache-tvm to build a library: pip install 'ptqc[tvm]'")
     if shutil.which("g++") is None:
         pytest.skip("needs a linker to build a library: no g++ here")
-    made = tmp_path_factory.mktemp("cpu")
+    made = shared_room / "tiny_library"
+    with one_at_a_time(made):
+        if not made.exists():
+            made.mkdir()
+            _make(made)
+    return made
+
+
+def _make(made: Path) -> None:
     done = python(BUILD, str(made / "generic.so"))
     assert done.returncode == 0, done.stderr
     value = {"dtype": "float32", "shape": [None, 2, 3]}
@@ -36,7 +45,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     (made / "interface.json").write_text(json.dumps(interface))
     (made / "weights.bin").write_bytes(bytes(64))
-    return made
 
 
 @pytest.fixture(scope="session")

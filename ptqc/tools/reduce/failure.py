@@ -81,7 +81,7 @@ class Command:
     def run(self, model: Path, data: Path, folder: Path) -> tuple[Failure | None, float]:
         """How it failed in a folder, or None; and the seconds it took. Raises UsageError for a program that is none."""
         words = self._filled(model, data)
-        module = "ptqc.cli.main" if words[0] in OWN else "ptqc.tools.reduce.program"
+        module = "ptqc.cli.main" if words[0] in OWN else "ptqc.utils.program"
         started = time.monotonic()
         ended = sandbox.run(module, words, self.seconds, folder=folder)
         if ended.code == NO_PROGRAM and (reason := CANNOT_RUN.search(ended.errors)) is not None:

@@ -34,7 +34,7 @@ def x() -> np.ndarray:
 
 def test_all_stay_float_with_a_warning(x: np.ndarray, tmp_path: Path) -> None:
     model = proto(RECIPROCAL, **WEIGHTS)
-    artifact = compiled(model, {"x": x}, tmp_path, activation_limit=1e6)
+    artifact = compiled(model, {"x": x}, tmp_path, activation_limit=1e6, bits=(7,))
     (warning,) = [note for note in artifact.manifest["notes"] if "stay float" in note["message"]]
     assert warning["level"] == "warning"
     assert "Reciprocal 'other' is infinite" in warning["message"]
@@ -45,4 +45,4 @@ def test_all_stay_float_with_a_warning(x: np.ndarray, tmp_path: Path) -> None:
 def test_codes_that_are_asked_for_end_the_compile(x: np.ndarray, tmp_path: Path) -> None:
     model = proto(RECIPROCAL, **WEIGHTS)
     with pytest.raises(NotFinite, match="try --activations float"):
-        compiled(model, {"x": x}, tmp_path, activations="integer")
+        compiled(model, {"x": x}, tmp_path, activations="integer", bits=(7,))

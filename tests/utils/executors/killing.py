@@ -15,11 +15,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from compiling import digests, proto, samples, weight
+from compiling import QUICK, digests, proto, samples, weight
 from problems import command_of, environment, gone, marked
 
-# The command, which compares speeds for a moment only.
-QUICK = "from ptqc.execution import speed; speed.SECONDS = 0.02; from ptqc.cli.main import run; run()"
 GRAPH = "g (float[N,8] x) => (float[N,8] y) { h = Gemm(x, w) r = Relu(h) y = Gemm(r, v) }"
 
 

@@ -1,4 +1,4 @@
-"""Another program under the limits of a sandboxed process: `python -m ptqc.tools.reduce.program PROGRAM ARGUMENT…`.
+"""Another program under the limits of a sandboxed process: `python -m ptqc.utils.program PROGRAM ARGUMENT…`.
 
 Where there is none it ends as shells do, see `ptqc.tools.reduce.failure`.
 """
