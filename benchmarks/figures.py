@@ -18,7 +18,10 @@ import agreement
 from harness import FIGURES, ROOT, Column, Row, markdown, number, percent
 
 MARKED = re.compile(r"(<!-- figures: ([\w-]+) -->\n)(.*?)(\n<!-- end of figures -->)", re.DOTALL)
-DOCUMENTS = (ROOT / "README.md", *(ROOT / "docs" / f"{page}.md" for page in ("choosing", "experiments", "results")))
+DOCUMENTS = (
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{page}.md" for page in ("choosing", "experiments", "formats", "results")),
+)
 LARGE, SMALL = "25%", "13%"
 # Networks of choosing.md, from the smallest file to the largest.
 TIMED = (
@@ -59,6 +62,19 @@ PRUNING = (
     Column("bytes", "bytes", number(0)),
     Column("score", "score", number(2)),
     *agreement.COLUMNS,
+    Column("code", "commit"),
+)
+
+
+FORMATS = (
+    Column("task", "task"),
+    Column("budget", "budget"),
+    Column("seed", "seed", number(0)),
+    Column("formats", "formats"),
+    Column("bytes", "bytes", number(0)),
+    Column("score", "score", number(2)),
+    *agreement.COLUMNS,
+    Column("seconds", "seconds", number(0)),
     Column("code", "commit"),
 )
 
@@ -141,6 +157,12 @@ def pruning_orders() -> str:
     return markdown(rows("pruning_orders"), PRUNING)
 
 
+def formats() -> str:
+    """Every row, those that are compared one after the other."""
+    found = sorted(rows("formats"), key=lambda row: (row["task"], -float(row["budget"][:-1]), row["seed"]))
+    return markdown([{**row, "formats": "usual" if row["formats"] == "usual" else "and tcq"} for row in found], FORMATS)
+
+
 def choosing() -> str:
     """How long a compile takes, and another budget."""
     heads = ("network", "float file", "compile to 25 %", "peak memory", "another budget (13 %)")
@@ -160,6 +182,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "times": times,
     "choosing": choosing,
     "pruning-orders": pruning_orders,
+    "formats": formats,
 }
 
 
