@@ -182,11 +182,12 @@ class PathSearch(Protocol):
 
 
 def path_search() -> PathSearch:
-    """The search for paths. Raises UsageError where Numba, which compiles it, is not installed."""
+    """The search for paths. Raises UsageError where Numba, which compiles it, is not installed or does not work."""
     try:
         from ptqc.formats import viterbi
-    except ModuleNotFoundError as error:
-        raise UsageError(f"trellis codes (formats {Trellis.family}) need Numba: pip install 'ptqc[trellis]'") from error
+    except ImportError as error:  # also where NumPy is newer than Numba knows
+        remedy = "pip install 'ptqc[trellis]'"
+        raise UsageError(f"trellis codes (formats {Trellis.family}) need Numba: {remedy} ({error})") from error
     return viterbi
 
 

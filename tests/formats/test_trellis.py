@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -165,8 +166,18 @@ def test_layers_with_too_few_outputs_have_other_formats(tmp_path: Path) -> None:
     assert not last["format"].startswith("tcq")
 
 
-def test_without_numba_it_is_refused_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "numba", None)
+class TooOld(ModuleType):
+    """Refuses the NumPy that is installed, as Numba does when it is imported."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise ImportError("Numba needs NumPy 2.0 or less")
+
+
+@pytest.mark.parametrize("module", [None, TooOld("numba")], ids=["none", "too old"])
+def test_without_numba_that_works_it_is_refused_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType | None
+) -> None:
+    monkeypatch.setitem(sys.modules, "numba", module)
     monkeypatch.delitem(sys.modules, "ptqc.formats.viterbi", raising=False)
     monkeypatch.delattr("ptqc.formats.viterbi", raising=False)
     with pytest.raises(UsageError, match=r"tcq\) need Numba: pip install 'ptqc\[trellis\]'"):
