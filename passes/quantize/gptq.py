@@ -349,10 +349,8 @@ class _Rows:
         for grid, part in self.parts:
             if grid.sequences is not None:
                 costs = metric * np.square(self.scale[:, part].swapaxes(1, 2))
-                errors = (
-                    float((costs * np.square(each[:, :, part] - wanted[:, :, part])).sum()) for each in (before, codes)
-                )
-                if next(errors) <= next(errors):
+                old, new = (costs * np.square(each[:, :, part] - wanted[:, :, part]) for each in (before, codes))
+                if old.sum() <= new.sum():
                     codes[:, :, part] = before[:, :, part]
         return codes
 
