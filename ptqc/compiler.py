@@ -137,11 +137,11 @@ def compile_model(model: Model, calibration: object, request: CompileRequest) ->
         samples, judging = gather_apart(source, calibration, place, options, request.preprocessing, loss, progress)
         cached = with_packed_caches(source, samples, judging, options.kv_cache, caches, folder)
         source, samples, judging = cached.source, cached.samples, cached.judging
-        check_samples(request.target, samples, source.model)
         labelled = request.labelled(source.model, folder)
         # Canonicalize.
         prepared = prepare(source, samples, progress, request.dump, request.rewrites)
         prepared = affordable(replace(prepared, judging=judging, caches=cached.description), request.deadline)
+        check_samples(request.target, samples, prepared.model)
         check_early(prepared, request.budgets, options, request.target)
         check_detector(prepared, request.detector)
         scoring = request.scoring(prepared.model, labelled)

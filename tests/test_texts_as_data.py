@@ -80,6 +80,21 @@ def test_an_encoder_without_data(tmp_path: Path) -> None:
     assert artifact.run({name: np.ones((1, 5), np.int64) for name in ("input_ids", "attention_mask", "token_type_ids")})
 
 
+class ReachedError(Exception):
+    """The compile came so far."""
+
+
+def test_a_cache_without_elements_is_not_refused_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the prepared model shows that a cache is nothing but copied."""
+
+    def reached(*_given: object) -> None:
+        raise ReachedError
+
+    monkeypatch.setattr("ptqc.compiler.check_early", reached)
+    with pytest.raises(ReachedError):
+        compiled(tiny_llama_model.tiny_llama.build(), "synthetic", tmp_path, samples=8, target="cpu")
+
+
 @pytest.mark.slow
 def test_a_decoder_with_a_cache_without_data(tmp_path: Path) -> None:
     model = tiny_llama_model.tiny_llama.build()
