@@ -2,7 +2,7 @@
 
 python benchmarks/accuracy.py [--tasks a,b] [--budgets 25%,13%] [--samples 256] [--calibration synthetic]
                               [--seed 0] [--pipeline light] [--formats int,tcq] [--target cpu] [--out results.json]
-                              [--record]
+                              [--record] [--record-formats]
 
 --record puts the rows into figures/accuracy.json, from which `figures.py` writes the tables of the documents;
 --record-formats into figures/formats.json, told apart by --formats and --seed.

@@ -169,7 +169,7 @@ class RoundingTarget:
 
     def parts(self, numbers: int | None) -> Iterator["RoundingTarget"]:
         """The target cut into stretches of outputs with about so many numbers; None: uncut."""
-        if numbers is None or self.matrix.size <= numbers or self.grid.sequences is not None:
+        if numbers is None or self.matrix.size <= numbers:
             yield self
             return
         for part in scales.parts(self.matrix.shape[1], -(-self.matrix.size // numbers)):

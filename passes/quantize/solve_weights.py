@@ -64,12 +64,12 @@ class WeightProblem(UnitOfWork[Found]):
         def kind(form: Scaled) -> tuple[bool, bool]:
             return form.along_inputs, form.by_column and layer.groups > 1
 
-        for _, forms in groupby(sorted(self.forms, key=kind), kind):
+        for (_, alike), forms in groupby(sorted(self.forms, key=kind), kind):
             some = list(forms)
-            yield from self._fitted_in(ColumnOrder.of(some[0], layer), layer, some)
+            yield from self._fitted_in(ColumnOrder.of(some[0], layer), layer, some, alike)
 
     def _fitted_in(
-        self, order: ColumnOrder, layer: Layer, forms: Sequence[Scaled]
+        self, order: ColumnOrder, layer: Layer, forms: Sequence[Scaled], alike: bool
     ) -> Iterable[tuple[QuantizedWeight, float]]:
         assert self.second is not None
         assert self.held is not None
@@ -82,7 +82,6 @@ class WeightProblem(UnitOfWork[Found]):
         tried: list[np.ndarray | gptq.Factored] = [second]
         if second.ndim == 3:
             neighbours = max(form.together for form in forms)
-            alike = layer.groups > 1 and any(form.by_column for form in forms)
             tried = [gptq.Factored.of(second, together=neighbours, alike=alike)]
         if self.alone:
             # Against its own diagonal alone GPTQ is nearest rounding; it wins where the rest of H misleads.

@@ -93,7 +93,7 @@ class Trellis(Coded):
         return type(self)(parameters["k"][0])
 
     def parameters_of(self, shape: Sequence[int]) -> Mapping[str, list[int]]:
-        """n: what the bits of all outputs are, by columns; h: those of the last steps, before the first; k: strides."""
+        """n: shape of the bits, a row for each bit of an output; h: the last rows, put before the first; k: strides."""
         rows = int(shape[0]) * self.bits
         columns = int(np.prod(shape[1:]))
         return {"n": [1, 1, rows, columns], "h": [*range(rows - STATE_BITS + self.bits, rows)], "k": [self.bits, 1]}

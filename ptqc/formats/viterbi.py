@@ -4,8 +4,8 @@ A state is its last step behind the memory of the steps before: state = memory �
 a state has left without its oldest bits. NumPy needs 10 to 100 times as long (measured), since each output waits for
 the one before.
 
-A path bites its tail. Of all 2^(8 − bits) states in which it may begin, that one is taken which a free path over the
-seam passes: outputs far from the seam have no say in that.
+A path bites its tail. Of all 2^(8 − bits) memories in which it may begin, that one is taken which a free path over
+the seam passes: outputs far from the seam have no say in that.
 """
 
 from collections.abc import Callable
@@ -21,46 +21,16 @@ FAR = np.float32(1e30)
 F = TypeVar("F", bound=Callable[..., object])
 
 
-def _compiled(function: F) -> F:
-    return cast(F, numba.njit(nogil=True)(function))
+def _compiled(signature: str) -> Callable[[F], F]:
+    """Compile a function at once, so that no deadline pays for it. signature: as Numba writes it."""
+
+    def compiled(function: F) -> F:
+        return cast(F, numba.njit(signature, nogil=True)(function))
+
+    return compiled
 
 
-def codes(ratio: np.ndarray, weights: np.ndarray, table: np.ndarray, bits: int) -> np.ndarray:
-    """The code (n, R) of each state on the paths of least Σ weights · (ratio − code)², one for each sequence.
-
-    ratio, weights: (n, R) float32. table: (256,) float32, codes of the states. bits: of a step.
-    """
-    ratio, weights = np.ascontiguousarray(ratio, np.float32), np.ascontiguousarray(weights, np.float32)
-    return _paths(ratio, weights, table, bits)
-
-
-def steps(columns: np.ndarray, table: np.ndarray, bits: int) -> np.ndarray | None:
-    """The steps (n, R) uint8 of closed paths whose states stand for these codes (n, R); None where one has no path."""
-    order = np.argsort(table, kind="stable")
-    first = np.searchsorted(table[order], np.arange(-128, 129)).astype(np.int64)
-    result, is_path = _steps(columns, order, first, bits)
-    return result if is_path else None
-
-
-@_compiled
-def _paths(ratio: np.ndarray, weights: np.ndarray, table: np.ndarray, bits: int) -> np.ndarray:
-    count, size = ratio.shape
-    square = table * table
-    result = np.empty_like(ratio)
-    seam = SEAM // bits
-    back = np.empty((max(size, 2 * seam), STATES >> bits), np.uint8)
-    states = np.empty(max(size, 2 * seam), np.uint8)
-    start = -seam % size
-    for i in range(count):
-        _path(ratio[i], weights[i], table, square, bits, start, 2 * seam, -1, back, states)
-        memory = np.int64(states[seam - 1]) & ((STATES >> bits) - 1)
-        _path(ratio[i], weights[i], table, square, bits, 0, size, memory, back, states)
-        for t in range(size):
-            result[i, t] = table[states[t]]
-    return result
-
-
-@_compiled
+@_compiled("void(f4[::1], f4[::1], f4[::1], f4[::1], i8, i8, i8, i8, u1[:, ::1], u1[::1])")
 def _path(
     ratio: np.ndarray,
     weights: np.ndarray,
@@ -126,7 +96,25 @@ def _path(
         states[t] = best
 
 
-@_compiled
+@_compiled("f4[:, ::1](f4[:, ::1], f4[:, ::1], f4[::1], i8)")
+def _paths(ratio: np.ndarray, weights: np.ndarray, table: np.ndarray, bits: int) -> np.ndarray:
+    count, size = ratio.shape
+    square = table * table
+    result = np.empty_like(ratio)
+    seam = SEAM // bits
+    back = np.empty((max(size, 2 * seam), STATES >> bits), np.uint8)
+    states = np.empty(max(size, 2 * seam), np.uint8)
+    start = -seam % size
+    for i in range(count):
+        _path(ratio[i], weights[i], table, square, bits, start, 2 * seam, -1, back, states)
+        memory = np.int64(states[seam - 1]) & ((STATES >> bits) - 1)
+        _path(ratio[i], weights[i], table, square, bits, 0, size, memory, back, states)
+        for t in range(size):
+            result[i, t] = table[states[t]]
+    return result
+
+
+@_compiled("Tuple((u1[:, ::1], b1))(i1[:, ::1], i8[::1], i8[::1], i8)")
 def _steps(columns: np.ndarray, order: np.ndarray, first: np.ndarray, bits: int) -> tuple[np.ndarray, bool]:
     """order: states by their code; first[c + 128]: where those of code c begin in it."""
     count, size = columns.shape
@@ -161,3 +149,20 @@ def _steps(columns: np.ndarray, order: np.ndarray, first: np.ndarray, bits: int)
                     memory = state >> bits
                     break
     return result, True
+
+
+def codes(ratio: np.ndarray, weights: np.ndarray, table: np.ndarray, bits: int) -> np.ndarray:
+    """The code (n, R) of each state on the paths of least Σ weights · (ratio − code)², one for each sequence.
+
+    ratio, weights: (n, R) float32. table: (256,) float32, codes of the states. bits: of a step.
+    """
+    ratio, weights = np.ascontiguousarray(ratio, np.float32), np.ascontiguousarray(weights, np.float32)
+    return _paths(ratio, weights, table, bits)
+
+
+def steps(columns: np.ndarray, table: np.ndarray, bits: int) -> np.ndarray | None:
+    """The steps (n, R) uint8 of closed paths whose states stand for these codes (n, R); None where one has no path."""
+    order = np.argsort(table, kind="stable")
+    first = np.searchsorted(table[order], np.arange(-128, 129)).astype(np.int64)
+    result, is_path = _steps(columns, order, first, bits)
+    return result if is_path else None
