@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from ptqc.codegen.onnxruntime.unpack_functions import DOMAIN, Pick, UnpackFunction, UnpackKind
+from ptqc.codegen.onnxruntime.unpack_functions import BITS, DOMAIN, Pick, UnpackFunction, UnpackKind
 from ptqc.formats import Coded, Format
 from ptqc.formats.planes import MULTIPLE, pack_bits, pack_close, planes_of, unpack
 from ptqc.formats.scales import narrow, roots
@@ -18,7 +18,6 @@ from ptqc.ir.quantized_weight import QuantizedWeight
 
 # Weights of at least so many numbers lie in close planes, whose functions are larger and need less memory.
 LARGE = 2**17
-BYTE = 8  # bits
 Share = Callable[[np.ndarray], str]
 
 
@@ -113,7 +112,7 @@ class _Stored:
         if form.in_order and form.is_packed:
             padded = placed.codes.size % (form.group * MULTIPLE) != 0
             return cls(placed, turned, False, _in_bits(placed), True, padded)
-        padded = bool(form.parameters) and placed.codes.size * form.bits % BYTE != 0
+        padded = bool(form.parameters) and placed.codes.size * form.bits % BITS != 0
         return cls(placed, turned, False, _pack(placed), padded=padded)
 
     def read_by(self, function: UnpackFunction) -> UnpackFunction:

@@ -196,7 +196,7 @@ class CloseBody(Body):
 
     def shaped(self, flat: str) -> str:
         """Nothing is padded."""
-        return self.add("Reshape", [flat, self.stated_shape()])
+        return self.reshaped(flat)
 
     def affine(self, step: int, lowest: int, to: ir.DataType) -> str:
         """The offset is in the table of the highest bits; what other bits add to that shares no bit with it."""

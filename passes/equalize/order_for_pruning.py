@@ -77,10 +77,10 @@ def _energies(model: ir.Model, ties: ChannelTies, power: np.ndarray) -> Iterator
     Each layer counts as much as the others, whatever the size of its outputs.
     """
     readers: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
-    kept = {-1, *_parting(model, ties)}
+    staying = {-1, *_parting(model, ties)}
     for layer in find_layers(model):
         sets = _input_sets(ties, layer)
-        if sets is None or len(np.unique(ties.classes[sets])) > 1 or ties.classes[sets[0]] in kept:
+        if sets is None or len(np.unique(ties.classes[sets])) > 1 or ties.classes[sets[0]] in staying:
             continue
         weights = np.moveaxis(initial(model, layer.weight), _input_axis(layer), -1).reshape(-1, len(sets))
         energy = np.square(weights, dtype=np.float64) * power[sets]
@@ -100,17 +100,17 @@ def _parting(model: ir.Model, ties: ChannelTies) -> set[int]:
             continue
         layer = weight.layers[0]
         for axis, its_axis in enumerate((layer.channel_axis, _input_axis(layer))):
-            of_table, of_weight = _sets_along(ties, weight.table, axis), _sets_along(ties, weight.name, its_axis)
-            if not np.array_equal(of_table, of_weight):
-                result.update(ties.classes[np.concatenate([of_table, of_weight])].tolist())
+            both = _sets_along(ties, weight.table, (axis,)), _sets_along(ties, weight.name, (its_axis,))
+            moved = [sets for sets in both if sets is not None]
+            if moved and not (len(moved) == len(both) and np.array_equal(moved[0], moved[-1])):
+                result.update(ties.classes[np.concatenate(moved)].tolist())
     return result
 
 
-def _sets_along(ties: ChannelTies, matrix: str, axis: int) -> np.ndarray:
-    """The sets of a constant's rows or columns; none where they stay."""
-    role = ties.constants.get(matrix)
-    factors = () if role is None else role.factors
-    return next((factor.numbers for factor in factors if factor.axes == (axis,)), np.empty(0, np.int64))
+def _sets_along(ties: ChannelTies, constant: str, axes: tuple[int, ...]) -> np.ndarray | None:
+    """The sets of a constant's channels along axes; None where they stay."""
+    role = ties.constants.get(constant)
+    return None if role is None else next((f.numbers for f in role.factors if f.axes == axes), None)
 
 
 def _input_axis(layer: Layer) -> int:
@@ -123,7 +123,7 @@ def _input_sets(ties: ChannelTies, layer: Layer) -> np.ndarray | None:
     if role is None or layer.groups > 1 or not (layer.is_convolution or role.view == layer.shape):
         return None
     axes = (0, 2) if layer.is_convolution else (_input_axis(layer),)  # of a convolution, groups come first
-    sets = next((factor.numbers for factor in role.factors if factor.axes == axes), None)
+    sets = _sets_along(ties, layer.weight, axes)
     return None if sets is None or len(np.unique(sets)) < len(sets) else sets
 
 

@@ -519,6 +519,11 @@ def _descend_block(rows: _Rows, part: slice) -> np.ndarray:
 # Formats whose neighbours are inputs, of one tap each, are solved with the columns tap by tap.
 
 
+def is_alike(form: Format, layer: Layer) -> bool:
+    """Whether a format needs the columns of all groups of a layer in one order, as its sequences go through all."""
+    return form.by_column and layer.groups > 1
+
+
 @dataclass(frozen=True, eq=False)
 class ColumnOrder:
     """places (d,): of the columns, in their new order; None: as they are."""

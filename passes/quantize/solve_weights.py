@@ -62,7 +62,7 @@ class WeightProblem(UnitOfWork[Found]):
 
     def _fitted(self, layer: Layer) -> Iterable[tuple[QuantizedWeight, float]]:
         def kind(form: Scaled) -> tuple[bool, bool]:
-            return form.along_inputs, form.by_column and layer.groups > 1
+            return form.along_inputs, gptq.is_alike(form, layer)
 
         for (_, alike), forms in groupby(sorted(self.forms, key=kind), kind):
             some = list(forms)
@@ -276,7 +276,9 @@ class SolveWeights:
 
         thinned: of those that there was no time to observe on all samples and columns.
         """
-        forms = formats_of(self.bits, self.only)
+        forms, in_files = formats_of(self.bits, self.only), is_in_files(stats.model)
+        if in_files:  # outputs are solved some at a time
+            forms = [form for form in forms if not form.by_column]
         pace = Pace(stats.deadline, sum(self._cost(weight) for weight in weights))
 
         def solve(weight: Weight) -> list[tuple[QuantizedWeight, float]]:
@@ -284,8 +286,6 @@ class SolveWeights:
             if is_hurried:
                 hurried.add(weight.name)
             taken = [form for form in forms if not (is_hurried and form.is_learned)]
-            if is_in_files(stats.model):  # whose outputs are solved some at a time
-                taken = [form for form in taken if not form.by_column]
             values = initial(stats.model, weight.name)
             pruned = pruned_formats(weight, values, self.sparsity, self.bits)
             result = [] if pruned else [(solution, 0.0) for solution in direct(weight, values)]
@@ -299,7 +299,7 @@ class SolveWeights:
             pace.did(self._cost(weight), HURRIED_COST if is_hurried else 1.0)
             return result
 
-        need = partial(solving_bytes, forms=forms, in_files=is_in_files(stats.model))
+        need = partial(solving_bytes, forms=forms, in_files=in_files)
         blocks = [tuple(weight.name for weight in weights)] if stats.later is None else stats.later.blocks
         for names in blocks:
             own = [weight for weight in weights if weight.name in names]

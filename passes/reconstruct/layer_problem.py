@@ -96,7 +96,7 @@ class LayerProblem:
         """GPTQ on the seen inputs of what the layer aims at; of W where the layer is too wide for W*."""
         order = ColumnOrder.of(form, self.layer)
         whole = order.moments(self.second)
-        alike = form.by_column and self.layer.groups > 1
+        alike = gptq.is_alike(form, self.layer)
         second = gptq.Factored.of(whole, DAMPING, form.together, alike=alike) if whole.ndim == 3 else whole
         matrix = self.target(second, strength, order) if isinstance(second, gptq.Factored) else self.weight
         if self.layer.keeps_sign:

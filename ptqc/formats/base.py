@@ -263,6 +263,19 @@ class Grid:
             total += (away * away * importance[..., here]).sum(-1)
         return total
 
+    def rounded(self, rows: np.ndarray) -> np.ndarray:
+        """Codes of rows (R, d), each number for itself or, where a column is one sequence, each column."""
+        if self.sequences is not None:
+            columns = (rows / self.scale[:, None]).T
+            return self.sequences(columns, np.ones_like(columns), self.scale).T.astype(self.code_type)
+        codes: np.ndarray = np.empty(rows.shape, self.code_type)
+        for part in parts(len(rows), -(-rows.size // ROUNDED_NUMBERS)):
+            ratio = (rows[part] / self.scale[part, None]).reshape(len(rows[part]), -1, self.group)
+            result = self.nearest(ratio, None).reshape(rows[part].shape)
+            kept = self.kept_of(rows, part)
+            codes[part] = result if kept is None else result * kept
+        return codes
+
     def kept_of(self, rows: np.ndarray, part: slice) -> np.ndarray | None:
         """Which of rows[part] have codes other than 0, by their size where that is to be chosen; None: all may."""
         if self.patterns is not None:
@@ -316,13 +329,7 @@ class Scaled(Format):
         even = np.ones((1, rows.shape[1]), np.float32)
         grid = self.grid(rows, even)
         grid = grid.with_powers(rows, even) if powers else grid
-        codes: np.ndarray = np.empty(rows.shape, grid.code_type)
-        for part in parts(len(rows), -(-rows.size // ROUNDED_NUMBERS)):
-            ratio = (rows[part] / grid.scale[part, None]).reshape(len(rows[part]), -1, self.group)
-            result = grid.nearest(ratio, None).reshape(rows[part].shape)
-            kept = grid.kept_of(rows, part)
-            codes[part] = result if kept is None else result * kept
-        return np.ascontiguousarray(np.moveaxis(codes.reshape(moved.shape), 0, axis)), grid.scale
+        return np.ascontiguousarray(np.moveaxis(grid.rounded(rows).reshape(moved.shape), 0, axis)), grid.scale
 
 
 class Coded(Scaled):

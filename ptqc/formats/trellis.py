@@ -38,6 +38,7 @@ TABLE = np.array([
     -8, -6, 15, -11, -19, -37, -3, 4, 8, 12, 18, -5, -1, 13, 5, 19, -23, -4, -6, -14, 16, 3, -15, -20, -4, -2, -10, 7,
 ], np.float32)
 # fmt: on
+STORED_TABLE = TABLE.astype(np.int8)
 # Standard deviation of normalized weights, in codes, that suits the table best, by width.
 DEVIATION = {2: 13.32, 3: 12.45, 4: 12.07, 5: 11.73}
 # Columns that scales are fitted on, and how often.
@@ -123,17 +124,6 @@ class Trellis(Coded):
         weights = weights / np.where(largest > 0, largest, 1)
         return path_search().codes(ratio.astype(np.float32), weights.astype(np.float32), TABLE, self.bits)
 
-    def rounded(self, weight: np.ndarray, axis: int, *, powers: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Codes (of the weight's shape) and scale per index of `axis`, without looking at data."""
-        moved = np.moveaxis(weight, axis, 0)
-        rows = moved.reshape(len(moved), -1)
-        even = np.ones((1, rows.shape[1]), np.float32)
-        grid = self.grid(rows, even)
-        scale = (grid.with_powers(rows, even) if powers else grid).scale
-        columns = (rows / scale[:, None]).T
-        codes = self.sequences(columns, np.ones_like(columns), scale).T.astype(np.int8)
-        return np.ascontiguousarray(np.moveaxis(codes.reshape(moved.shape), 0, axis)), scale
-
     def levels(self, codes: np.ndarray) -> np.ndarray:  # noqa: ARG002
         """The codes that states stand for."""
         return np.unique(TABLE)
@@ -141,16 +131,16 @@ class Trellis(Coded):
     def pack(self, codes: np.ndarray, scale: np.ndarray) -> list[np.ndarray]:
         """Bit after bit of all paths, the highest of a step first; the table; the scales."""
         columns = np.ascontiguousarray(codes.reshape(len(codes), -1).T, np.int8)
-        steps = path_search().steps(columns, TABLE.astype(np.int8), self.bits)
+        steps = path_search().steps(columns, STORED_TABLE, self.bits)
         if steps is None:
             raise InternalError(f"a column of codes is no path of {self}")
         bits = (steps.T[:, None, :] >> np.arange(self.bits - 1, -1, -1, dtype=np.uint8)[:, None]) & 1
-        return [np.packbits(bits)[:, None], TABLE.astype(np.int8), scale]
+        return [np.packbits(bits)[:, None], STORED_TABLE, scale]
 
     @property
     def shared(self) -> Mapping[str, np.ndarray]:
         """The table."""
-        return {"states of a trellis": TABLE.astype(np.int8)}
+        return {"states of a trellis": STORED_TABLE}
 
     def planes(self) -> list[str]:
         """Short names of what holds the indices."""

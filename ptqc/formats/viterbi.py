@@ -48,21 +48,21 @@ def _path(
     memory: in which it begins and ends; −1: anywhere. back (length, memories): scratch.
     """
     size, branches, memories = len(ratio), 1 << bits, STATES >> bits
-    costs, kept, oldest = np.empty(STATES, np.float32), np.empty(memories, np.float32), np.empty(STATES, np.float32)
-    kept[:] = 0 if memory < 0 else FAR
+    costs, totals, oldest = np.empty(STATES, np.float32), np.empty(memories, np.float32), np.empty(STATES, np.float32)
+    totals[:] = 0 if memory < 0 else FAR
     if memory >= 0:
-        kept[memory] = 0
+        totals[memory] = 0
     for t in range(length):
         place = (start + t) % size
         weight = weights[place]
         slope = np.float32(-2) * ratio[place] * weight
         for m in range(memories):
-            known = kept[m]
+            total = totals[m]
             for s in range(m * branches, (m + 1) * branches, 4):
-                costs[s] = known
-                costs[s + 1] = known
-                costs[s + 2] = known
-                costs[s + 3] = known
+                costs[s] = total
+                costs[s + 1] = total
+                costs[s + 2] = total
+                costs[s + 3] = total
         for s in range(STATES):
             costs[s] += weight * square[s] + slope * table[s]
         if t == length - 1:
@@ -83,7 +83,7 @@ def _path(
         for m in range(memories):
             least = costs[m] if costs[m] < least else least
         for m in range(memories):
-            kept[m] = costs[m] - least
+            totals[m] = costs[m] - least
             back[t, m] = np.uint8(np.int32(oldest[m]) >> (8 - bits))
     best: int | np.int64 = 0 if memory < 0 else memory
     for s in range(best, STATES, 1 if memory < 0 else memories):
