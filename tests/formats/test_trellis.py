@@ -58,8 +58,8 @@ def from_bits(stream: np.ndarray, bits: int, columns: int, size: int) -> np.ndar
     digits = "".join(f"{byte:08b}" for byte in stream.ravel())
     result = np.empty((size, columns), int)
     for i in range(columns):
-        own = "".join(digits[row * columns + i] for row in range(size * bits))
-        path = own[bits - STATE_BITS :] + own
+        column = "".join(digits[row * columns + i] for row in range(size * bits))
+        path = column[bits - STATE_BITS :] + column
         for t in range(size):
             result[t, i] = TABLE[int(path[t * bits : t * bits + STATE_BITS], 2)]
     return result
