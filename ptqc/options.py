@@ -124,8 +124,8 @@ class CompileOptions:
     )
     formats: tuple[str, ...] = option(
         (),
-        "the families of formats to try for weights (none: all but tcq): int, codebook, pairs, sparse, sparsebook, "
-        "twooffour, tcq; tcq (trellis codes) loses less at the same size and needs ptqc[trellis]; "
+        "the families of formats to try for weights (none: all): int, codebook, pairs, sparse, sparsebook, "
+        "twooffour, tcq; tcq (trellis codes) takes the place of codebook and pairs where a layer has outputs enough; "
         "with only int and codebook, weights of up to 4 bits stay packed in the memory of a native library",
         metavar="int,…",
         parse=names,

@@ -21,12 +21,11 @@ class ProductFormat(NumberFormat):
     form: Scaled
 
     def fits(self, rows: Rows) -> bool:
-        return self.form.fits(rows.width)
+        return self.form.fits(rows.width, rows.count)
 
     def store(self, rows: Rows) -> Stored:
-        shape = (len(rows.values), -1, self.form.group)
         grid = self.form.grid(rows.values, rows.importance)
-        codes = grid.nearest((rows.values / grid.scale[:, None]).reshape(shape), None).reshape(rows.values.shape)
+        codes = grid.rounded(rows.values)
         table = 2**self.form.bits * self.form.group * CODE_BITS if isinstance(self.form, Codebook) else 0
         bits = rows.size * self.form.bits_per_weight + rows.count * SCALE_BITS + table
         return Stored(np.asarray(codes * grid.scale[:, None], np.float32), bits)

@@ -9,7 +9,7 @@ from ptqc.formats import Integer, Scaled
 from ptqc.ir.layers import Layer
 from ptqc.passes.quantize import gptq
 from ptqc.passes.quantize.moments import WIDEST_GRAM, bytes_of
-from ptqc.passes.quantize.solve_weights import WeightProblem, formats_of
+from ptqc.passes.quantize.solve_weights import WeightProblem
 from ptqc.utils.threads import one_blas_thread
 from scaling.tracing import UnitTimes
 
@@ -25,7 +25,7 @@ def probed(widths: Sequence[int], bits: int = 4, outputs: Sequence[int] = OUTPUT
 
 
 def _probed(width: int, channels: int, bits: int) -> UnitTimes:
-    forms = [form for form in formats_of((bits,)) if form.family == Integer.family]
+    forms = [Integer(bits)]
     problem = problem_of(width, channels, forms)
     with one_blas_thread():
         began = time.thread_time()

@@ -112,7 +112,7 @@ class _Stored:
         if form.in_order and form.is_packed:
             padded = placed.codes.size % (form.group * MULTIPLE) != 0
             return cls(placed, turned, False, _in_bits(placed), True, padded)
-        padded = bool(form.parameters) and placed.codes.size * form.bits % BITS != 0
+        padded = bool(form.parameters) and placed.codes.size * form.bits_per_weight % BITS != 0
         return cls(placed, turned, False, _pack(placed), padded=padded)
 
     def read_by(self, function: UnpackFunction) -> UnpackFunction:

@@ -51,14 +51,16 @@ def lower_bound(model: ir.Model, bits: Sequence[int]) -> Bound:
     """
     parts: dict[str, int] = {}
     seen = set[bytes]()
-    for weight in find_weights(model, find_layers(model)):
+    weights = find_weights(model, find_layers(model))
+    forms = formats_of(bits, weights)
+    for weight in weights:
         values = initial(model, weight.name)
         hashed = hashlib.sha256(str(values.shape).encode())
         hashed.update(np.ascontiguousarray(values).view(np.uint8).data)
         key = hashed.digest()
         if key not in seen:
             seen.add(key)
-            parts[weight.name] = ceil(weight.size * _narrowest(weight, values, bits) / 8)
+            parts[weight.name] = ceil(weight.size * _narrowest(weight, values, forms) / 8)
     stand_ins = remembered(model)
     kept = [node for node in model.graph if node.op_type not in MAY_GO and source_of(node, stand_ins) is None]
     parts["graph text"] = sum(
@@ -83,7 +85,8 @@ def estimated_size(model: ir.Model, bits: Sequence[int]) -> int:
         text = without_tensors(message(model))
         text.graph.ClearField("value_info")
         return int(text.ByteSize()) + sum(stored(solution, (), SHORT).own for solution in drawn)
-    numbers = {weight.name: _smallest(weight, initial(model, weight.name), bits) for weight in weights}
+    forms = formats_of(bits, weights)
+    numbers = {weight.name: _smallest(weight, initial(model, weight.name), forms) for weight in weights}
     biases = {layer.name: _bias(model, layer) for layer in layers}
     tuned = QuantizedParameters(with_tables(numbers, weights), biases)
     sites = useful_sites(find_sites(model, kernels), kernels, {layer.name for layer in layers})
@@ -104,9 +107,9 @@ def _any_codes(place: int) -> QuantParams:
     return QuantParams(UINT8, 1 + place / 2**16, place % 256)
 
 
-def _smallest(weight: Weight, values: np.ndarray, bits: Sequence[int]) -> QuantizedWeight:
+def _smallest(weight: Weight, values: np.ndarray, tried: Sequence[Scaled]) -> QuantizedWeight:
     """The weight in the format that takes the fewest bytes, its numbers only rounded."""
-    rows, forms = in_rows(weight, values), suited(weight, values, formats_of(tuple(bits)))
+    rows, forms = in_rows(weight, values), suited(weight, values, tried)
     narrowest = [min(family, key=lambda form: form.least_bits(rows)) for family in by_family(forms)]
     if weight.size >= LARGE and narrowest:  # what tables and scales take beside the codes decides nothing
         narrowest = [min(narrowest, key=lambda form: form.least_bits(rows))]
@@ -137,9 +140,9 @@ def _bias(model: ir.Model, layer: Layer) -> np.ndarray | None:
     return np.full(layer.channels, 1e-3, np.float32) if layer.takes_bias else None
 
 
-def _narrowest(weight: Weight, values: np.ndarray, bits: Sequence[int]) -> float:
+def _narrowest(weight: Weight, values: np.ndarray, tried: Sequence[Scaled]) -> float:
     """Bits of one number at least, without scales and levels."""
-    rows, solved = in_rows(weight, values), suited(weight, values, formats_of(tuple(bits)))
+    rows, solved = in_rows(weight, values), suited(weight, values, tried)
     exact = [solution.form.bits_per_weight for solution in direct(weight, values)]
     return min(exact + [form.least_bits(rows) for form in solved])
 

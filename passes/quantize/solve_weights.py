@@ -10,12 +10,11 @@ import numpy as np
 
 from ptqc.errors import ModelError
 from ptqc.formats import Format, Scaled, TwoOfFour
-from ptqc.formats.trellis import SHORTEST
 from ptqc.ir.external import is_in_files
 from ptqc.ir.layers import MATRIX, Layer, Weight
 from ptqc.ir.nodes import initial
 from ptqc.ir.quantized_weight import Candidates, QuantizedWeight
-from ptqc.notes import out_of_time
+from ptqc.notes import Level, Note, out_of_time
 from ptqc.options import Sparsity
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.quantize import gptq, moments
@@ -199,10 +198,16 @@ class _NoCache:
         return candidates
 
 
-def formats_of(widths: tuple[int, ...], only: Collection[str] = ()) -> list[Scaled]:
-    """The formats that weights are solved in. only: their families; empty: all but those that have to be asked for."""
-    tried = [family for family in Format.families if (family.family in only if only else family.by_default)]
+def formats_of(widths: Sequence[int], weights: Iterable[Weight], only: Collection[str] = ()) -> list[Scaled]:
+    """The formats that weights of a model are solved in. only: their families; empty: all that suit the model."""
+    asked = [family for family in Format.families if family.family in only]
+    tried = asked or [family for family in _suited(weights) if not family.lacks()]
     return [form for family in tried for form in family.offered(widths)]
+
+
+def _suited(weights: Iterable[Weight]) -> list[type[Format]]:
+    numbers = sum(weight.size for weight in weights)
+    return [family for family in Format.families if family.suits_model(numbers)]
 
 
 def pruned_formats(weight: Weight, values: np.ndarray, sparsity: Sparsity, widths: tuple[int, ...]) -> list[Scaled]:
@@ -244,9 +249,10 @@ class SolveWeights:
             before = len(stats.weights) - len(missing)
             stats.progress.line(f"{before} of {len(stats.weights)} weights were solved by an earlier compile")
         hurried, thinned, candidates = set[str](), set[str](), list[Candidates]()
-        steps = iter(in_shares([self._cost(weight) for weight in missing] or [1.0]))
+        forms = formats_of(self.bits, stats.weights, self.only)
+        steps = iter(in_shares([_cost(weight, forms) for weight in missing] or [1.0]))
         with stats.progress.stage("solve weights", IN_SHARES if missing else 0) as stage:
-            solved = self._solve(stats, missing, hurried, thinned)
+            solved = self._solve(stats, missing, forms, hurried, thinned)
             for group, result in zip(groups, kept, strict=True):
                 if result is None:
                     own = {}
@@ -259,27 +265,30 @@ class SolveWeights:
                 stats.release(result)
                 candidates.append(result)
         solution = WeightCandidates.with_candidates(stats, candidates)
-        if not hurried:
-            return Result(solution, True)
-        short = out_of_time(f"{len(missing) - len(hurried)} of {len(missing)} weights in all formats")
-        return Result(solution, True, (short,))
-
-    def _cost(self, weight: Weight) -> float:
-        """How long it takes beside others, in seconds of one processor."""
-        forms = formats_of(self.bits, self.only)
-        return EACH + NUMBER * weight.size * len(forms) + products(weight, forms) / SPEED
+        lacks = () if self.only else [family.lacks() for family in _suited(stats.weights)]
+        notes = [
+            Note(self.name, "", f"weights lose more than they could: {lack}", Level.WARNING) for lack in lacks if lack
+        ]
+        if hurried:
+            notes.append(out_of_time(f"{len(missing) - len(hurried)} of {len(missing)} weights in all formats"))
+        return Result(solution, True, tuple(notes))
 
     def _solve(
-        self, stats: CalibrationStats, weights: Sequence[Weight], hurried: set[str], thinned: set[str]
+        self,
+        stats: CalibrationStats,
+        weights: Sequence[Weight],
+        forms: Sequence[Scaled],
+        hurried: set[str],
+        thinned: set[str],
     ) -> Iterator[list[tuple[QuantizedWeight, float]]]:
         """Candidates of each weight. hurried: gets the names of those that there is no time to solve.
 
         thinned: of those that there was no time to observe on all samples and columns.
         """
-        forms, in_files = formats_of(self.bits, self.only), is_in_files(stats.model)
+        in_files = is_in_files(stats.model)
         if in_files:  # outputs are solved some at a time
             forms = [form for form in forms if not form.by_column]
-        pace = Pace(stats.deadline, sum(self._cost(weight) for weight in weights))
+        pace = Pace(stats.deadline, sum(_cost(weight, forms) for weight in weights))
 
         def solve(weight: Weight) -> list[tuple[QuantizedWeight, float]]:
             is_hurried = bool(weight.fitted_to) and pace.part() < 1
@@ -296,7 +305,7 @@ class SolveWeights:
             if np.isfinite(values).all():
                 rounded = self.executor.solve(weight.name, problem)
                 result += rounded
-            pace.did(self._cost(weight), HURRIED_COST if is_hurried else 1.0)
+            pace.did(_cost(weight, forms), HURRIED_COST if is_hurried else 1.0)
             return result
 
         need = partial(solving_bytes, forms=forms, in_files=in_files)
@@ -306,6 +315,11 @@ class SolveWeights:
             if own and stats.later is not None and not stats.later.observe(names, stats, stats.deadline):
                 thinned.update(names)
             yield from in_order(solve, own, need if self.executor.is_here else no_need, self.executor.workers)
+
+
+def _cost(weight: Weight, forms: Sequence[Scaled]) -> float:
+    """How long it takes beside others, in seconds of one processor."""
+    return EACH + NUMBER * weight.size * len(forms) + products(weight, forms) / SPEED
 
 
 def _groups(weights: Iterable[Weight]) -> Iterator[list[Weight]]:
@@ -355,21 +369,26 @@ def products(weight: Weight, forms: Sequence[Format]) -> float:
 
 
 def possible(weight: Weight, forms: Sequence[Scaled]) -> list[Scaled]:
-    """The formats that a weight can take; what no layer multiplies with is rounded number by number."""
+    """The formats that a weight can take, without those that others of them supersede.
+
+    What no layer multiplies with is rounded number by number.
+    """
     if not weight.fitted_to:
         return [form for form in forms if not form.within_channels]
     layer = weight.fitted_to[0]
     inputs = layer.width // layer.taps
     is_sequence = is_in_sequence(weight)
-    fitting = [form for form in forms if form.fits(inputs if form.along_inputs else layer.width)]
-    return [form for form in fitting if is_sequence or not form.by_column]
+    fitting = [form for form in forms if form.fits(inputs if form.along_inputs else layer.width, layer.channels)]
+    fitting = [form for form in fitting if is_sequence or not form.by_column]
+    superseded = {family for form in fitting for family in form.supersedes}
+    return [form for form in fitting if form.family not in superseded]
 
 
 def is_in_sequence(weight: Weight) -> bool:
-    """Whether the outputs of a column can be one sequence: enough of them, stored in order, and any of any sign."""
+    """Whether the outputs of a column can be one sequence: stored in order, and of any sign."""
     layer = weight.fitted_to[0]
     is_first = layer.channel_axis == 0 or len(weight.shape) == MATRIX
-    return weight.table is None and layer.channels >= SHORTEST and is_first and not layer.keeps_sign
+    return weight.table is None and is_first and not layer.keeps_sign
 
 
 def suited(weight: Weight, values: np.ndarray, forms: Sequence[Scaled]) -> list[Scaled]:

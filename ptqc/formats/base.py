@@ -80,8 +80,9 @@ class Format(ABC):
     zero stay so. together: neighbours in a channel that a solver looks at one after the other. along_inputs: whether
     neighbours are input channels, of one tap each, rather than what the file has side by side. by_column: whether all
     outputs of a column are rounded together. parameters: names of the attributes that calls of its unpacking function
-    state, beside the weight's shape. by_default: whether it is tried where nobody asks for the family. families: all
-    that there are, in the order in which they are tried.
+    state, beside the weight's shape. by_default: whether it is tried where nobody asks for the family; from_numbers: in
+    models of at least so many numbers. supersedes: families that lose more at the same bits, so that they are not tried
+    for a weight that this one fits. families: all that there are, in the order in which they are tried.
     """
 
     bits: int
@@ -100,6 +101,8 @@ class Format(ABC):
     by_column: ClassVar[bool] = False
     parameters: ClassVar[tuple[str, ...]] = ()
     by_default: ClassVar[bool] = True
+    from_numbers: ClassVar[int] = 0
+    supersedes: ClassVar[tuple[str, ...]] = ()
     families: ClassVar[tuple[type["Format"], ...]] = ()
 
     @property
@@ -190,6 +193,16 @@ class Format(ABC):
     def offered(cls, widths: Sequence[int]) -> list["Scaled"]:  # noqa: ARG003
         """The formats that a solver tries when weights of these bits are asked for."""
         return []
+
+    @classmethod
+    def suits_model(cls, numbers: int) -> bool:
+        """Whether it is for the weights of a model, of so many numbers in all, where nobody asks for it."""
+        return cls.by_default and numbers >= cls.from_numbers
+
+    @classmethod
+    def lacks(cls) -> str:
+        """What a solver has not got that fitting it takes, and what to do; empty: nothing."""
+        return ""
 
     @classmethod
     def direct(cls, values: np.ndarray) -> Iterator[tuple["Format", np.ndarray, np.ndarray]]:  # noqa: ARG003
@@ -315,8 +328,8 @@ class Scaled(Format):
         """Which of the weights (…, R, d) have codes other than 0; None where all may, or where a solver chooses."""
         return None
 
-    def fits(self, width: int) -> bool:
-        """Whether a weight of channels of `width` numbers can have it: no group reaches into the next channel."""
+    def fits(self, width: int, channels: int) -> bool:  # noqa: ARG002
+        """Whether a weight of so many channels of `width` numbers can have it: no group reaches into the next one."""
         return width % self.group == 0
 
     def rounded(self, weight: np.ndarray, axis: int, *, powers: bool = False) -> tuple[np.ndarray, np.ndarray]:

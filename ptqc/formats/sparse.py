@@ -184,7 +184,7 @@ class TwoOfFour(Sparse):
         """The same for all weights."""
         return self.bits_per_weight
 
-    def fits(self, width: int) -> bool:
+    def fits(self, width: int, channels: int) -> bool:  # noqa: ARG002
         """Whether channels of `width` numbers are whole fours."""
         return width % FOUR == 0
 

@@ -7,8 +7,8 @@ bitshift trellis for weights Tseng et al. 2024, QTIP, arXiv 2406.11235). A seque
 layer's matrix. It bites its tail: it ends in the state in which it began, so that no output has fewer choices than
 others.
 
-All widths of all weights share the table and one function that unpacks them: a convolution of the bits with the powers
-of two, at a stride of k, gives the states.
+Steps of half bits take one bit more at even outputs than at odd ones. All widths of all weights share the table and one
+function that unpacks them: a convolution of the bits with the powers of two, at a stride of k, gives the states.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +22,8 @@ from ptqc.formats.base import Coded, Format, Grid, Nodes, Scaled, Stated, V
 from ptqc.formats.levels import REACH
 from ptqc.formats.scales import storable
 
-BITS = range(2, 6)
+# Of two outputs together.
+BITS = (3, 4, 5, 6, 7, 8, 10)
 STATE_BITS = 8
 # What each state stands for: learned by Lloyd's iteration from the weights of seven networks, for all widths together.
 # fmt: off
@@ -40,24 +41,50 @@ TABLE = np.array([
 # fmt: on
 STORED_TABLE = TABLE.astype(np.int8)
 # Standard deviation of normalized weights, in codes, that suits the table best, by width.
-DEVIATION = {2: 13.32, 3: 12.45, 4: 12.07, 5: 11.73}
+DEVIATION = {3: 14.0, 4: 13.32, 5: 12.9, 6: 12.45, 7: 12.2, 8: 12.07, 10: 11.73}
 # Columns that scales are fitted on, and how often.
 SEARCHED_COLUMNS = 96
 SCALE_ITERATIONS = 2
+# In smaller models the table and the function take what the codes save.
+ENOUGH_NUMBERS = 2**17
 # Of fewer outputs, biting its tail leaves a sequence too few choices.
 SHORTEST = 16
 
 
 class Trellis(Coded):
-    """tcq2 to tcq5: paths through a trellis of 256 states."""
+    """tcq1.5 to tcq5: paths through a trellis of 256 states. bits: of two outputs."""
 
     family = "tcq"
     mark: ClassVar[str] = "y"
     by_column: ClassVar[bool] = True
     is_learned: ClassVar[bool] = True
     is_regular: ClassVar[bool] = False
-    by_default: ClassVar[bool] = False
+    from_numbers: ClassVar[int] = ENOUGH_NUMBERS
+    supersedes: ClassVar[tuple[str, ...]] = ("codebook", "pairs")
     parameters: ClassVar[tuple[str, ...]] = ("n", "h", "k")
+
+    @property
+    def name(self) -> str:
+        """Its bits for each weight, which may be half ones: tcq1.5, tcq4."""
+        return f"{self.family}{self.bits_per_weight:g}"
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Bits of a step; of half ones the mean."""
+        return self.bits / 2
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """Bits of a step to outputs at even and at odd places."""
+        return -(-self.bits // 2), self.bits // 2
+
+    @property
+    def has_halves(self) -> bool:
+        """Whether these differ."""
+        return self.bits % 2 != 0
 
     @classmethod
     def members(cls) -> Iterable["Trellis"]:
@@ -66,8 +93,21 @@ class Trellis(Coded):
 
     @classmethod
     def offered(cls, widths: Sequence[int]) -> list[Scaled]:
-        """One of each width that there is."""
-        return [cls(bits) for bits in widths if bits in BITS]
+        """Those of at least the narrowest, or half a bit less, and at most the widest bits per weight."""
+        return [cls(bits) for bits in BITS if 2 * min(widths) - 1 <= bits <= 2 * max(widths)]
+
+    @classmethod
+    def lacks(cls) -> str:
+        """Numba, which compiles the search for paths."""
+        try:
+            from numba import njit  # noqa: F401
+        except ImportError as error:  # also where NumPy is newer than Numba knows
+            return f"trellis codes (formats {cls.family}) need Numba: pip install 'numba>=0.61' ({error})"
+        return ""
+
+    def fits(self, width: int, channels: int) -> bool:  # noqa: ARG002
+        """Whether there are enough outputs, and pairs of them where their bits differ."""
+        return channels >= SHORTEST and not (self.has_halves and channels % 2)
 
     @property
     def is_packed(self) -> bool:
@@ -90,14 +130,16 @@ class Trellis(Coded):
         return type(self)(BITS[0])
 
     def stated_by(self, parameters: Mapping[str, Sequence[int]]) -> Format:
-        """The width is the bits of a step."""
-        return type(self)(parameters["k"][0])
+        """The bits of the first step are those of a state that do not come before it; half bits span two steps."""
+        first, stride = STATE_BITS - len(parameters["h"]), parameters["k"][0]
+        return type(self)(2 * first if stride == first else stride)
 
     def parameters_of(self, shape: Sequence[int]) -> Mapping[str, list[int]]:
         """n: shape of the bits, a row for each bit of an output; h: the last rows, put before the first; k: strides."""
-        rows = int(shape[0]) * self.bits
-        columns = int(np.prod(shape[1:]))
-        return {"n": [1, 1, rows, columns], "h": [*range(rows - STATE_BITS + self.bits, rows)], "k": [self.bits, 1]}
+        rows, columns = int(shape[0]) * self.bits // 2, int(np.prod(shape[1:]))
+        first = self.steps[0]
+        stride = self.bits if self.has_halves else first
+        return {"n": [1, 1, rows, columns], "h": [*range(rows - STATE_BITS + first, rows)], "k": [stride, 1]}
 
     def grid(self, rows: np.ndarray, importance: np.ndarray, *, keeps_sign: bool = False) -> Grid:  # noqa: ARG002
         """Scales by the deviation of each row, then by least squares for the paths of some columns."""
@@ -122,25 +164,36 @@ class Trellis(Coded):
         weights = costs * np.square(scale / scale.max())
         largest = weights.max(-1, keepdims=True)
         weights = weights / np.where(largest > 0, largest, 1)
-        return path_search().codes(ratio.astype(np.float32), weights.astype(np.float32), TABLE, self.bits)
+        return path_search().codes(ratio.astype(np.float32), weights.astype(np.float32), TABLE, self.steps)
 
     def levels(self, codes: np.ndarray) -> np.ndarray:  # noqa: ARG002
         """The codes that states stand for."""
         return np.unique(TABLE)
 
     def pack(self, codes: np.ndarray, scale: np.ndarray) -> list[np.ndarray]:
-        """Bit after bit of all paths, the highest of a step first; the table; the scales."""
+        """Bit after bit of all paths, the highest of a step first; the table; what bits weigh in states; the scales."""
         columns = np.ascontiguousarray(codes.reshape(len(codes), -1).T, np.int8)
-        steps = path_search().steps(columns, STORED_TABLE, self.bits)
+        steps = path_search().steps(columns, STORED_TABLE, self.steps)
         if steps is None:
             raise InternalError(f"a column of codes is no path of {self}")
-        bits = (steps.T[:, None, :] >> np.arange(self.bits - 1, -1, -1, dtype=np.uint8)[:, None]) & 1
-        return [np.packbits(bits)[:, None], STORED_TABLE, scale]
+        places = (range(self.steps[t % 2] - 1, -1, -1) for t in range(len(codes)))
+        bits = [(step >> place) & 1 for step, own in zip(steps.T, places, strict=True) for place in own]
+        return [np.packbits(bits)[:, None], STORED_TABLE, self.powers, scale]
+
+    @property
+    def powers(self) -> np.ndarray:
+        """What the bits of a path weigh in a state, (1, 1, 8, 1); of half bits in those of two outputs."""
+        places = (0, self.steps[1]) if self.has_halves else (0,)
+        result = np.zeros((len(places), 1, STATE_BITS + places[-1], 1), np.uint8)
+        for own, place in zip(result, places, strict=True):
+            own[0, place : place + STATE_BITS, 0] = 1 << np.arange(STATE_BITS - 1, -1, -1)
+        return result
 
     @property
     def shared(self) -> Mapping[str, np.ndarray]:
-        """The table."""
-        return {"states of a trellis": STORED_TABLE}
+        """The table, and what bits weigh."""
+        halves = f" by {self}" if self.has_halves else ""
+        return {"states of a trellis": STORED_TABLE, f"bits of a state{halves}": self.powers}
 
     def planes(self) -> list[str]:
         """Short names of what holds the indices."""
@@ -149,14 +202,14 @@ class Trellis(Coded):
     @property
     def inputs(self) -> list[str]:
         """Short names of the arrays that are stored."""
-        return ["p", "v", "s"]
+        return ["p", "v", "w", "s"]
 
     def unpack(self, nodes: Nodes[V], to: ir.DataType) -> V:
         """A state is the last 8 bits; those before the first step are the last ones of the path."""
         bits, last = nodes.bits("p", Stated("n")), nodes.add("Constant", [], value_ints=Stated("h"))
         path = nodes.add("Concat", [nodes.add("Gather", [bits, last], axis=2), bits], axis=2)
-        weights = nodes.constant((1 << np.arange(STATE_BITS - 1, -1, -1)).reshape(1, 1, STATE_BITS, 1), np.uint8)
-        states = nodes.add("ConvInteger", [path, weights], strides=Stated("k"))
+        states = nodes.add("ConvInteger", [path, nodes.given("w")], strides=Stated("k"))
+        states = nodes.add("Transpose", [states], perm=[0, 2, 1, 3])  # outputs at even and odd places in turn
         codes = nodes.reshaped(nodes.add("Gather", [nodes.given("v"), states]))
         return codes if to == ir.DataType.INT8 else nodes.add("Cast", [codes], to=to)
 
@@ -164,20 +217,19 @@ class Trellis(Coded):
 class PathSearch(Protocol):
     """What `ptqc.formats.viterbi` offers."""
 
-    def codes(self, ratio: np.ndarray, weights: np.ndarray, table: np.ndarray, bits: int) -> np.ndarray:
+    def codes(self, ratio: np.ndarray, weights: np.ndarray, table: np.ndarray, bits: tuple[int, int]) -> np.ndarray:
         """The codes of the best paths."""
 
-    def steps(self, columns: np.ndarray, table: np.ndarray, bits: int) -> np.ndarray | None:
+    def steps(self, columns: np.ndarray, table: np.ndarray, bits: tuple[int, int]) -> np.ndarray | None:
         """The steps of paths with these codes."""
 
 
 def path_search() -> PathSearch:
     """The search for paths. Raises UsageError where Numba, which compiles it, is not installed or does not work."""
-    try:
-        from ptqc.formats import viterbi
-    except ImportError as error:  # also where NumPy is newer than Numba knows
-        remedy = "pip install 'ptqc[trellis]'"
-        raise UsageError(f"trellis codes (formats {Trellis.family}) need Numba: {remedy} ({error})") from error
+    if lack := Trellis.lacks():
+        raise UsageError(lack)
+    from ptqc.formats import viterbi
+
     return viterbi
 
 

@@ -1,8 +1,8 @@
 """The search for paths through a bitshift trellis, compiled by Numba when this is imported.
 
 A state is its last step behind the memory of the steps before: state = memory · 2^bits + step. The next memory is what
-a state has left without its oldest bits. NumPy needs 10 to 100 times as long (measured), since each output waits for
-the one before.
+a state has left without its oldest bits. Steps of even and of odd outputs may differ in bits. NumPy needs 10 to 100
+times as long (measured), since each output waits for the one before.
 
 A path bites its tail. Of all 2^(8 − bits) memories in which it may begin, that one is taken which a free path over
 the seam passes: outputs far from the seam have no say in that.
@@ -30,13 +30,14 @@ def _compiled(signature: str) -> Callable[[F], F]:
     return compiled
 
 
-@_compiled("void(f4[::1], f4[::1], f4[::1], f4[::1], i8, i8, i8, i8, u1[:, ::1], u1[::1])")
+@_compiled("void(f4[::1], f4[::1], f4[::1], f4[::1], i8, i8, i8, i8, i8, u1[:, ::1], u1[::1])")
 def _path(
     ratio: np.ndarray,
     weights: np.ndarray,
     table: np.ndarray,
     square: np.ndarray,
-    bits: int,
+    even: int,
+    odd: int,
     start: int,
     length: int,
     memory: int | np.int64,
@@ -45,10 +46,13 @@ def _path(
 ) -> None:
     """Put the states of the best path over so many outputs from a start into `states`.
 
-    memory: in which it begins and ends; −1: anywhere. back (length, memories): scratch.
+    even, odd: bits of a step to outputs at such places. memory: in which it begins and ends; −1: anywhere.
+    back (length, memories): scratch.
     """
-    size, branches, memories = len(ratio), 1 << bits, STATES >> bits
-    costs, totals, oldest = np.empty(STATES, np.float32), np.empty(memories, np.float32), np.empty(STATES, np.float32)
+    size = len(ratio)
+    costs, totals, oldest = np.empty(STATES, np.float32), np.empty(STATES, np.float32), np.empty(STATES, np.float32)
+    bits = odd if start & 1 else even
+    memories = STATES >> bits
     totals[:] = 0 if memory < 0 else FAR
     if memory >= 0:
         totals[memory] = 0
@@ -56,15 +60,23 @@ def _path(
         place = (start + t) % size
         weight = weights[place]
         slope = np.float32(-2) * ratio[place] * weight
-        for m in range(memories):
-            total = totals[m]
-            for s in range(m * branches, (m + 1) * branches, 4):
-                costs[s] = total
-                costs[s + 1] = total
-                costs[s + 2] = total
-                costs[s + 3] = total
+        if bits == 1:
+            for m in range(memories):
+                costs[2 * m] = totals[m]
+                costs[2 * m + 1] = totals[m]
+        else:
+            branches = 1 << bits
+            for m in range(memories):
+                total = totals[m]
+                for s in range(m * branches, (m + 1) * branches, 4):
+                    costs[s] = total
+                    costs[s + 1] = total
+                    costs[s + 2] = total
+                    costs[s + 3] = total
         for s in range(STATES):
             costs[s] += weight * square[s] + slope * table[s]
+        bits = odd if (place + 1) % size & 1 else even
+        memories = STATES >> bits
         if t == length - 1:
             break
         # Of the states that leave one memory the cheapest: by halves, so that processors compare many at a time.
@@ -91,46 +103,48 @@ def _path(
             best = s
     states[length - 1] = best
     for t in range(length - 2, -1, -1):
+        bits = odd if (start + t + 1) % size & 1 else even
         before = best >> bits
-        best = back[t, before] * memories + before
+        best = back[t, before] * (STATES >> bits) + before
         states[t] = best
 
 
-@_compiled("f4[:, ::1](f4[:, ::1], f4[:, ::1], f4[::1], i8)")
-def _paths(ratio: np.ndarray, weights: np.ndarray, table: np.ndarray, bits: int) -> np.ndarray:
+@_compiled("f4[:, ::1](f4[:, ::1], f4[:, ::1], f4[::1], i8, i8)")
+def _paths(ratio: np.ndarray, weights: np.ndarray, table: np.ndarray, even: int, odd: int) -> np.ndarray:
     count, size = ratio.shape
     square = table * table
     result = np.empty_like(ratio)
-    seam = SEAM // bits
-    back = np.empty((max(size, 2 * seam), STATES >> bits), np.uint8)
+    seam = 2 * SEAM // (even + odd)
+    back = np.empty((max(size, 2 * seam), STATES >> min(even, odd)), np.uint8)
     states = np.empty(max(size, 2 * seam), np.uint8)
     start = -seam % size
     for i in range(count):
-        _path(ratio[i], weights[i], table, square, bits, start, 2 * seam, -1, back, states)
-        memory = np.int64(states[seam - 1]) & ((STATES >> bits) - 1)
-        _path(ratio[i], weights[i], table, square, bits, 0, size, memory, back, states)
+        _path(ratio[i], weights[i], table, square, even, odd, start, 2 * seam, -1, back, states)
+        memory = np.int64(states[seam - 1]) & ((STATES >> even) - 1)
+        _path(ratio[i], weights[i], table, square, even, odd, 0, size, memory, back, states)
         for t in range(size):
             result[i, t] = table[states[t]]
     return result
 
 
-@_compiled("Tuple((u1[:, ::1], b1))(i1[:, ::1], i8[::1], i8[::1], i8)")
-def _steps(columns: np.ndarray, order: np.ndarray, first: np.ndarray, bits: int) -> tuple[np.ndarray, bool]:
+@_compiled("Tuple((u1[:, ::1], b1))(i1[:, ::1], i8[::1], i8[::1], i8, i8)")
+def _steps(columns: np.ndarray, order: np.ndarray, first: np.ndarray, even: int, odd: int) -> tuple[np.ndarray, bool]:
     """order: states by their code; first[c + 128]: where those of code c begin in it."""
     count, size = columns.shape
-    memories = STATES >> bits
+    memories = STATES >> even
     result = np.empty((count, size), np.uint8)
-    # Bit b of reached[t, m]: whether a path from memory b is in memory m before output t; memories are at most 64.
-    reached = np.zeros((size + 1, memories), np.uint64)
+    # Bit b of reached[t, m]: whether a path from memory b is in memory m before output t; it begins in one of 64.
+    reached = np.zeros((size + 1, STATES >> min(even, odd)), np.uint64)
     for i in range(count):
         for m in range(memories):
             reached[0, m] = np.uint64(1) << np.uint64(m)
         for t in range(size):
             reached[t + 1] = 0
+            bits, following = odd if t & 1 else even, odd if (t + 1) % size & 1 else even
             code = columns[i, t] + 128
             for place in range(first[code], first[code + 1]):
                 state = order[place]
-                reached[t + 1, state & (memories - 1)] |= reached[t, state >> bits]
+                reached[t + 1, state & ((STATES >> following) - 1)] |= reached[t, state >> bits]
         begin = -1
         for m in range(memories):
             if (reached[size, m] >> np.uint64(m)) & np.uint64(1):
@@ -140,10 +154,11 @@ def _steps(columns: np.ndarray, order: np.ndarray, first: np.ndarray, bits: int)
             return result, False
         memory = begin
         for t in range(size - 1, -1, -1):
+            bits, following = odd if t & 1 else even, odd if (t + 1) % size & 1 else even
             code = columns[i, t] + 128
             for place in range(first[code], first[code + 1]):
                 state = order[place]
-                is_next = (state & (memories - 1)) == memory
+                is_next = (state & ((STATES >> following) - 1)) == memory
                 if is_next and (reached[t, state >> bits] >> np.uint64(begin)) & np.uint64(1):
                     result[i, t] = state & ((1 << bits) - 1)
                     memory = state >> bits
@@ -151,18 +166,19 @@ def _steps(columns: np.ndarray, order: np.ndarray, first: np.ndarray, bits: int)
     return result, True
 
 
-def codes(ratio: np.ndarray, weights: np.ndarray, table: np.ndarray, bits: int) -> np.ndarray:
+def codes(ratio: np.ndarray, weights: np.ndarray, table: np.ndarray, bits: tuple[int, int]) -> np.ndarray:
     """The code (n, R) of each state on the paths of least Σ weights · (ratio − code)², one for each sequence.
 
-    ratio, weights: (n, R) float32. table: (256,) float32, codes of the states. bits: of a step.
+    ratio, weights: (n, R) float32. table: (256,) float32, codes of the states. bits: of the steps to outputs at even
+    and at odd places; of the first as many or more.
     """
     ratio, weights = np.ascontiguousarray(ratio, np.float32), np.ascontiguousarray(weights, np.float32)
-    return _paths(ratio, weights, table, bits)
+    return _paths(ratio, weights, table, *bits)
 
 
-def steps(columns: np.ndarray, table: np.ndarray, bits: int) -> np.ndarray | None:
+def steps(columns: np.ndarray, table: np.ndarray, bits: tuple[int, int]) -> np.ndarray | None:
     """The steps (n, R) uint8 of closed paths whose states stand for these codes (n, R); None where one has no path."""
     order = np.argsort(table, kind="stable")
     first = np.searchsorted(table[order], np.arange(-128, 129)).astype(np.int64)
-    result, is_path = _steps(columns, order, first, bits)
+    result, is_path = _steps(columns, order, first, *bits)
     return result if is_path else None

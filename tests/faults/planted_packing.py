@@ -112,7 +112,7 @@ PACKING: dict[str, Fault] = {
         SparseCodebook, "index_of", given(lambda found: (found[0], [np.roll(found[1][0], 1)])), "pruned", TUNED
     ),
     "states of a trellis rotated": Fault(
-        Trellis, "pack", given(lambda found: [found[0], np.roll(found[1], 1), found[2]]), "trellis", TUNED
+        Trellis, "pack", given(lambda found: [found[0], np.roll(found[1], 1), *found[2:]]), "trellis", TUNED
     ),
     "bits of a path reversed": Fault(
         Trellis, "pack", given(lambda found: [found[0][::-1].copy(), *found[1:]]), "trellis", TUNED

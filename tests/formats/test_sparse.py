@@ -130,7 +130,7 @@ def test_patterns_of_four_are_for_pairs_of_four() -> None:
     rows[3, 8:12] = [1, 0, 0, 0]
     assert not TwoOfFour(3).suits(rows)
     assert TwoOfFour(3).kept(rows) is None
-    assert not TwoOfFour(3).fits(6)
+    assert not TwoOfFour(3).fits(6, 8)
     with pytest.raises(InternalError, match="four neighbours have not two codes"):
         TwoOfFour(3).pack(rows.astype(np.int8), np.ones(16, np.float32))
 

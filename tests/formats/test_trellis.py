@@ -1,5 +1,6 @@
 """Trellis codes: their search and their bits against plain Python, and what a compile makes of them."""
 
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -24,82 +25,89 @@ def decibels(rows: np.ndarray, found: np.ndarray) -> float:
     return float(10 * np.log10((rows**2).sum() / ((rows - found) ** 2).sum()))
 
 
-def least_cost(x: np.ndarray, weights: np.ndarray, bits: int) -> float:
+def least_cost(x: np.ndarray, weights: np.ndarray, form: Trellis) -> float:
     """Of all closed paths, by a search from every memory."""
     states = np.arange(STATES)
-    old, new = states >> bits, states & ((STATES >> bits) - 1)
     costs = []
-    for memory in range(STATES >> bits):
-        known = np.full(STATES >> bits, np.inf)
+    for memory in range(STATES >> form.steps[0]):
+        known = np.full(STATES, np.inf)
         known[memory] = 0
-        for value, cost in zip(x, weights, strict=True):
-            each = known[old] + cost * (value - TABLE) ** 2
-            known = np.full(len(known), np.inf)
-            np.minimum.at(known, new, each)
+        for t, (value, cost) in enumerate(zip(x, weights, strict=True)):
+            following = form.steps[(t + 1) % len(x) % 2]
+            each = known[states >> form.steps[t % 2]] + cost * (value - TABLE) ** 2
+            known = np.full(STATES, np.inf)
+            np.minimum.at(known, states & ((STATES >> following) - 1), each)
         costs.append(known[memory])
     return float(min(costs))
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
-@pytest.mark.parametrize("size", [16, 33])
+@pytest.mark.parametrize("size", [16, 34])
 def test_paths_are_nearly_the_best_closed_ones(form: Trellis, size: int) -> None:
     rng = np.random.default_rng(size)
-    x = DEVIATION[form.bits] * rng.standard_normal((8, size))
-    weights = rng.uniform(0.1, 1, (8, size))
+    x = DEVIATION[form.bits] * rng.standard_normal((24, size))
+    weights = rng.uniform(0.1, 1, (24, size))
     codes = form.sequences(x, weights, np.ones(size))
     found = (weights * (x - codes) ** 2).sum(1)
-    best = np.array([least_cost(*one, form.bits) for one in zip(x, weights, strict=True)])
+    best = np.array([least_cost(*one, form) for one in zip(x, weights, strict=True)])
     assert (found >= best * (1 - 1e-4)).all()
-    assert found.sum() <= (1.05 if size < 20 else 1.02) * best.sum()
+    assert found.sum() <= (1.1 if size < 20 else 1.02) * best.sum()
 
 
-def from_bits(stream: np.ndarray, bits: int, columns: int, size: int) -> np.ndarray:
+def from_bits(stream: np.ndarray, form: Trellis, columns: int, size: int) -> np.ndarray:
     """The codes (size, columns) that a stream stands for: each output's state is the last eight bits up to its own."""
     digits = "".join(f"{byte:08b}" for byte in stream.ravel())
+    ends = np.cumsum([form.steps[t % 2] for t in range(size)])
     result = np.empty((size, columns), int)
     for i in range(columns):
-        column = "".join(digits[row * columns + i] for row in range(size * bits))
-        path = column[bits - STATE_BITS :] + column
+        column = "".join(digits[row * columns + i] for row in range(ends[-1]))
+        path = column[-STATE_BITS:] + column
         for t in range(size):
-            result[t, i] = TABLE[int(path[t * bits : t * bits + STATE_BITS], 2)]
+            result[t, i] = TABLE[int(path[ends[t] : ends[t] + STATE_BITS], 2)]
     return result
 
 
-@pytest.mark.parametrize("form", FORMS, ids=str)
-@pytest.mark.parametrize("shape", [(16, 5), (17, 3), (40, 2, 3, 3)])
+SHAPES = ((16, 5), (18, 3), (17, 3), (40, 2, 3, 3))
+
+
+@pytest.mark.parametrize(
+    ("form", "shape"), [(form, shape) for form in FORMS for shape in SHAPES if form.fits(0, shape[0])]
+)
 def test_the_bits_are_those_of_the_path(form: Trellis, shape: tuple[int, ...]) -> None:
     codes, scale = form.rounded(weight(*shape), 0)
-    stream, table, stored = form.pack(codes, scale)
+    stream, table, _powers, stored = form.pack(codes, scale)
     columns = int(np.prod(shape[1:]))
-    assert stream.size == -(-columns * shape[0] * form.bits // 8)
+    assert stream.size == -(-columns * shape[0] * form.bits // 16)
     assert table.tolist() == TABLE.tolist()
     np.testing.assert_array_equal(stored, scale)
-    np.testing.assert_array_equal(from_bits(stream, form.bits, columns, shape[0]), codes.reshape(shape[0], -1))
+    np.testing.assert_array_equal(from_bits(stream, form, columns, shape[0]), codes.reshape(shape[0], -1))
 
 
 def test_codes_that_are_no_path_are_refused() -> None:
-    codes, scale = Trellis(2).rounded(weight(32, 4), 0)
+    codes, scale = Trellis(4).rounded(weight(32, 4), 0)
     codes[5, 1] += 1
     with pytest.raises(InternalError, match="no path of tcq2"):
-        Trellis(2).pack(codes, scale)
+        Trellis(4).pack(codes, scale)
 
 
-@pytest.mark.parametrize("bits", [2, 3, 4])
+@pytest.mark.parametrize("bits", [3, 4, 5, 6, 7, 8])
 def test_it_loses_less_than_grids_and_pairs_of_as_many_bits(bits: int) -> None:
+    """bits: of two weights."""
     rows = np.random.default_rng(bits).standard_normal((64, 400)).astype(np.float32)
 
     def found(form: Scaled) -> float:
         return decibels(rows, form.decode(*form.rounded(rows, 0), 0))
 
     mine = found(Trellis(bits))
-    assert mine > found(Integer(bits)) + 1.4
-    assert mine > found(VectorCodebook(2 * bits)) + 0.8
+    if bits % 2 == 0:
+        assert mine > found(Integer(bits // 2)) + 1.2
+    assert mine > found(VectorCodebook(bits)) + 0.8
 
 
 def test_rows_of_zeros_and_of_any_size_are_coded() -> None:
     rows = weight(16, 30) * np.float32(10.0) ** np.arange(-20, 12, 2, dtype=np.float32)[:, None]
     rows[3] = 0
-    codes, scale = Trellis(4).rounded(rows, 0)
+    codes, scale = Trellis(8).rounded(rows, 0)
     assert np.isfinite(scale).all()
     assert (scale > 0).all()
     large = rows[-4:]
@@ -108,8 +116,8 @@ def test_rows_of_zeros_and_of_any_size_are_coded() -> None:
 
 def test_small_numbers_lose_no_more_than_large_ones() -> None:
     rows = weight(32, 40)
-    codes, scale = Trellis(3).rounded(rows, 0)
-    tiny, least = Trellis(3).rounded(np.ldexp(rows, -80), 0)
+    codes, scale = Trellis(6).rounded(rows, 0)
+    tiny, least = Trellis(6).rounded(np.ldexp(rows, -80), 0)
     np.testing.assert_array_equal(tiny, codes)
     np.testing.assert_allclose(np.ldexp(least, 80), scale, rtol=1e-6)
 
@@ -173,12 +181,35 @@ class TooOld(ModuleType):
         raise ImportError("Numba needs NumPy 2.0 or less")
 
 
-@pytest.mark.parametrize("module", [None, TooOld("numba")], ids=["none", "too old"])
-def test_without_numba_that_works_it_is_refused_early(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType | None
-) -> None:
-    monkeypatch.setitem(sys.modules, "numba", module)
+@pytest.fixture(params=[None, TooOld("numba")], ids=["none", "too old"])
+def without_numba(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numba", request.param)
     monkeypatch.delitem(sys.modules, "ptqc.formats.viterbi", raising=False)
     monkeypatch.delattr("ptqc.formats.viterbi", raising=False)
-    with pytest.raises(UsageError, match=r"tcq\) need Numba: pip install 'ptqc\[trellis\]'"):
+
+
+LACK = r"tcq\) need Numba: pip install 'numba>=0.61'"
+
+
+@pytest.mark.usefixtures("without_numba")
+def test_without_numba_that_works_it_is_refused_early(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=LACK):
         compiled(residual(), samples(3, 8, 8), tmp_path, "30%", formats=ONLY)
+
+
+@pytest.mark.usefixtures("without_numba")
+def test_without_numba_that_works_models_have_the_formats_that_it_would_take_the_place_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Trellis, "from_numbers", 0)
+    artifact = compiled(residual(), samples(3, 8, 8), tmp_path, "14%", bits=(2, 3))
+    assert any(name.startswith("pairs") for name in formats_in(artifact))
+    assert [note for note in artifact.warnings if re.search(LACK, str(note))]
+
+
+def test_only_models_that_are_large_enough_have_it_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = compiled(residual(), samples(3, 8, 8), tmp_path / "small", "14%", bits=(2, 3))
+    assert not [name for name in formats_in(small) if name.startswith("tcq")]
+    monkeypatch.setattr(Trellis, "from_numbers", 1000)
+    large = compiled(residual(), samples(3, 8, 8), tmp_path / "large", "14%", bits=(2, 3))
+    assert [name for name in formats_in(large) if name.startswith("tcq")]

@@ -52,7 +52,6 @@ def raising(error: Exception) -> Callable[..., Any]:
         ("numpy", "metadata.version", absent("numpy"), "not installed", "pip install 'numpy", Judgement.LACK),
         ("torch", "metadata.version", absent("torch"), "not installed", "ptqc[torch]", Judgement.REMARK),
         ("tokenizers", "metadata.version", absent("tokenizers"), "not installed", "ptqc[text]", Judgement.REMARK),
-        ("numba", "metadata.version", absent("numba"), "not installed", "ptqc[trellis]", Judgement.REMARK),
         ("pulp", "metadata.version", lambda _name: "9.0", "9.0, but ptqc needs", "pip install 'pulp", Judgement.LACK),
         ("memory", "available_bytes", lambda: 2**30, "1.0 GiB free", "fewer --samples", Judgement.REMARK),
         ("ONNX Runtime", "saturation.product", raising(RuntimeError("no")), "does not run: no", "pip", Judgement.LACK),

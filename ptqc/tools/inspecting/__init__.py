@@ -80,7 +80,7 @@ def _compilable(source: ModelSource, model: ir.Model) -> Compilable:
     smallest = estimated_size(model, options.bits)
     # How often inner layers run, the graph does not say.
     known, in_files = None if inner else macs, is_in_files(model)
-    work = effort(weights, formats_of(options.bits), known, options.samples, in_files=in_files)
+    work = effort(weights, formats_of(options.bits, weights), known, options.samples, in_files=in_files)
     sensible = {f"{share}%": source.size * share // 100 for share in SENSIBLE}
     return Compilable(
         layers=len(layers),

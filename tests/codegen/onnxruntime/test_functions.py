@@ -118,8 +118,8 @@ def along(scale: np.ndarray, rank: int, axis: int) -> np.ndarray:
 
 def fits(form: Format, shape: tuple[int, ...], axis: int) -> bool:
     if form.along_inputs and len(shape) > 2:
-        return isinstance(form, Scaled) and form.fits(shape[1])
-    return not isinstance(form, Scaled) or form.fits(int(np.prod(shape)) // shape[axis])
+        return isinstance(form, Scaled) and form.fits(shape[1], shape[0])
+    return not isinstance(form, Scaled) or form.fits(int(np.prod(shape)) // shape[axis], shape[axis])
 
 
 @pytest.mark.parametrize(("shape", "axis"), SHAPES)

@@ -263,7 +263,7 @@ def test_more_values_have_no_palette() -> None:
 def test_formats_of_a_large_model_are_solved_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     model = parse("g (float[N,12] x) => (float[N,20] y) { y = MatMul(x, w) }", w=noise(12, 20))
     (weight,) = find_weights(model, find_layers(model))
-    forms = solve_weights.formats_of((2, 3, 4))
+    forms = solve_weights.formats_of((2, 3, 4), [weight])
     known = len(solve_weights.possible(weight, forms))
     monkeypatch.setattr(solve_weights, "FORMAT_BYTES", 3 * 24 * 12 * 20)
     whole, part = (solve_weights.solving_bytes(weight, forms, in_files=which) for which in (False, True))
