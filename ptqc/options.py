@@ -125,7 +125,8 @@ class CompileOptions:
     formats: tuple[str, ...] = option(
         (),
         "the families of formats to try for weights (none: all): int, codebook, pairs, sparse, sparsebook, "
-        "twooffour, tcq; tcq (trellis codes) takes the place of codebook and pairs where a layer has outputs enough; "
+        "twooffour, tcq; tcq (trellis codes) takes the place of codebook and pairs where a layer has outputs enough, "
+        "and of codebook in tables; "
         "with only int and codebook, weights of up to 4 bits stay packed in the memory of a native library",
         metavar="int,…",
         parse=names,

@@ -30,7 +30,7 @@ __all__ = ["ACTIVATIONS", "BEYOND", "PRODUCT", "WHOLE", "NumberFormat", "Product
 # What ptqc chooses from.
 FAMILIES = Integer, Codebook, VectorCodebook, Trellis
 PRODUCT: tuple[ProductFormat, ...] = tuple(
-    ProductFormat(str(form), form) for family in FAMILIES for form in family.members()
+    ProductFormat(str(form), form) for family in FAMILIES for form in family.members() if not form.by_row
 )
 
 MICROSCALED = 32

@@ -168,15 +168,19 @@ def indices(form: Format, stored: Sequence[np.ndarray], size: int) -> np.ndarray
 def picked(pick: Pick, share: Share) -> UnpackedConstant:
     """Rows of a table, unpacked when they are read."""
     unrooted = roots(pick.solution.scale) is None
-    function = UnpackFunction(UnpackKind.ROWS, pick.solution.form, 0, pick.rank, unrooted=unrooted)
+    form, shape = pick.solution.form, pick.solution.codes.shape
+    rank = 0 if form.by_row else pick.rank  # then the function finds out
+    function = UnpackFunction(UnpackKind.ROWS, form.unpacked_as, 0, rank, unrooted=unrooted)
     inputs = [share(array) for array in close(pick.solution, by_row=True)]
-    return UnpackedConstant(function, _call(function, [*inputs, pick.places], [pick.rows], (), pick.solution.form))
+    return UnpackedConstant(function, _call(function, [*inputs, pick.places], [pick.rows], shape, form))
 
 
 def close(solution: QuantizedWeight, by_row: bool) -> list[np.ndarray]:
     """What is stored of a weight in close planes; by_row: of a table, with a row for each of its rows."""
     form, rows = solution.form, len(solution.codes) if by_row else 1
     count, stored = len(form.planes()), _pack(solution)
+    if form.by_row:
+        return stored
     if not planes_of(form.bits):
         return [stored[0].reshape(rows, -1), *stored[1:]]
     index = indices(form, stored, solution.codes.size)

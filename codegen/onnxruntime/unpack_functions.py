@@ -245,6 +245,25 @@ class RowsBody(CloseBody):
         """The rows of it."""
         return self.add("Gather", [name, "i"])
 
+    def bits(self, name: str, shape: Stated) -> str:  # noqa: ARG002
+        """Those of these rows as columns, on which ConvInteger is 30 times as fast as on many matrices; and one of 0.
+
+        It takes no matrix without columns, and there may be no places.
+        """
+        columns = self.add("Transpose", [self.add("Flatten", [self.plane(name)], axis=-2)])
+        columns = self.add("Pad", [columns, self.constant([0, 0, 0, 1], np.int64)])
+        columns = self.add("Unsqueeze", [columns, self.constant([1], np.int64)])
+        bits = self.add("BitwiseAnd", [columns, self.constant(MASKS[::-1, None], np.uint8)])
+        bits = self.add("Flatten", [self.add("Sign", [bits])], axis=-1)
+        return self.add("Unsqueeze", [bits, self.constant([0, 1], np.int64)])
+
+    def reshaped(self, values: str) -> str:
+        """A row for each place."""
+        columns = self.add("Flatten", [values], axis=-1)
+        rows = self.add("Transpose", [self.add("Pad", [columns, self.constant([0, 0, 0, -1], np.int64)])])
+        shape = self.add("Concat", [self.add("Shape", ["i"]), self.add("Shape", [rows], start=1)], axis=0)
+        return self.add("Reshape", [rows, shape], allowzero=1)
+
     def shaped(self, flat: str) -> str:
         """A row for each place."""
         return self.add("Reshape", [flat, self.constant(self.shape, np.int64)])

@@ -1,5 +1,6 @@
 """Fill the table of candidates: every weight in every format, with its error on held-back columns."""
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -287,11 +288,12 @@ class SolveWeights:
         """
         in_files = is_in_files(stats.model)
         if in_files:  # outputs are solved some at a time
-            forms = [form for form in forms if not form.by_column]
+            forms = [form for form in forms if not (form.by_column or form.by_row)]
         pace = Pace(stats.deadline, sum(_cost(weight, forms) for weight in weights))
 
         def solve(weight: Weight) -> list[tuple[QuantizedWeight, float]]:
-            is_hurried = bool(weight.fitted_to) and pace.part() < 1
+            takes_long = bool(weight.fitted_to) or any(form.by_row for form in possible(weight, forms))
+            is_hurried = takes_long and pace.part() < 1
             if is_hurried:
                 hurried.add(weight.name)
             taken = [form for form in forms if not (is_hurried and form.is_learned)]
@@ -371,17 +373,29 @@ def products(weight: Weight, forms: Sequence[Format]) -> float:
 def possible(weight: Weight, forms: Sequence[Scaled]) -> list[Scaled]:
     """The formats that a weight can take, without those that others of them supersede.
 
-    What no layer multiplies with is rounded number by number.
+    What no layer multiplies with is rounded number by number, or row by row.
     """
-    if not weight.fitted_to:
-        return [form for form in forms if not form.within_channels]
+    fitting = _fitting_layers(weight, forms) if weight.fitted_to else _fitting_tables(weight, forms)
+    superseded = {family for form in fitting for family in form.supersedes}
+    return [form for form in fitting if form.family not in superseded]
+
+
+def _fitting_tables(weight: Weight, forms: Sequence[Scaled]) -> list[Scaled]:
+    *outer, width = weight.shape or (1,)
+    has_rows = weight.channel_axis < len(outer)  # else each number has a scale of its own
+    return [
+        form
+        for form in forms
+        if not form.within_channels and (not form.by_row or (has_rows and form.fits(width, math.prod(outer))))
+    ]
+
+
+def _fitting_layers(weight: Weight, forms: Sequence[Scaled]) -> list[Scaled]:
     layer = weight.fitted_to[0]
     inputs = layer.width // layer.taps
     is_sequence = is_in_sequence(weight)
     fitting = [form for form in forms if form.fits(inputs if form.along_inputs else layer.width, layer.channels)]
-    fitting = [form for form in fitting if is_sequence or not form.by_column]
-    superseded = {family for form in fitting for family in form.supersedes}
-    return [form for form in fitting if form.family not in superseded]
+    return [form for form in fitting if not form.by_row and (is_sequence or not form.by_column)]
 
 
 def is_in_sequence(weight: Weight) -> bool:

@@ -79,10 +79,11 @@ class Format(ABC):
     of an index follows from that of its weight, so that rows can be read alone. keeps_zeros: whether weights that are
     zero stay so. together: neighbours in a channel that a solver looks at one after the other. along_inputs: whether
     neighbours are input channels, of one tap each, rather than what the file has side by side. by_column: whether all
-    outputs of a column are rounded together. parameters: names of the attributes that calls of its unpacking function
-    state, beside the weight's shape. by_default: whether it is tried where nobody asks for the family; from_numbers: in
-    models of at least so many numbers. supersedes: families that lose more at the same bits, so that they are not tried
-    for a weight that this one fits. families: all that there are, in the order in which they are tried.
+    outputs of a column are rounded together; by_row: all numbers of a row, of a table that no layer multiplies with.
+    parameters: names of the attributes that calls of its unpacking function state, beside the weight's shape.
+    by_default: whether it is tried where nobody asks for the family; from_numbers: in models of at least so many
+    numbers. supersedes: families that lose more at the same bits, so that they are not tried for a weight that this one
+    fits. families: all that there are, in the order in which they are tried.
     """
 
     bits: int
@@ -99,6 +100,7 @@ class Format(ABC):
     together: ClassVar[int] = 1
     along_inputs: ClassVar[bool] = False
     by_column: ClassVar[bool] = False
+    by_row: ClassVar[bool] = False
     parameters: ClassVar[tuple[str, ...]] = ()
     by_default: ClassVar[bool] = True
     from_numbers: ClassVar[int] = 0

@@ -4,8 +4,8 @@ A state is the last 8 bits of the path, and one table of 256 codes says what eac
 chooses one of 2^k codes, and the steps before say which 2^k these are: as many bits as a plain grid takes, but the
 choices of neighbours fill space better than a grid does (Marcellin and Fischer 1990, Trellis coded quantization; as a
 bitshift trellis for weights Tseng et al. 2024, QTIP, arXiv 2406.11235). A sequence is all outputs of one column of the
-layer's matrix. It bites its tail: it ends in the state in which it began, so that no output has fewer choices than
-others.
+layer's matrix; in a table of which rows are picked it is a row, so that each can be unpacked alone. It bites its tail:
+it ends in the state in which it began, so that no output has fewer choices than others.
 
 Steps of half bits take one bit more at even outputs than at odd ones. All widths of all weights share the table and one
 function that unpacks them: a convolution of the bits with the powers of two, at a stride of k, gives the states.
@@ -18,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.errors import InternalError, UsageError
-from ptqc.formats.base import Coded, Format, Grid, Nodes, Scaled, Stated, V
+from ptqc.formats.base import Coded, Format, Grid, Nodes, Scaled, Stated, V, spread
 from ptqc.formats.levels import REACH
 from ptqc.formats.scales import storable
 
@@ -49,6 +49,8 @@ SCALE_ITERATIONS = 2
 ENOUGH_NUMBERS = 2**17
 # Of fewer outputs, biting its tail leaves a sequence too few choices.
 SHORTEST = 16
+# For a dimension that follows from what is stored.
+ALL_ROWS = -1
 
 
 class Trellis(Coded):
@@ -88,13 +90,14 @@ class Trellis(Coded):
 
     @classmethod
     def members(cls) -> Iterable["Trellis"]:
-        """All formats of the family."""
-        return map(cls, BITS)
+        """All formats of the family, those of tables behind the others."""
+        return [form(bits) for form in (Trellis, RowTrellis) for bits in BITS]
 
     @classmethod
     def offered(cls, widths: Sequence[int]) -> list[Scaled]:
         """Those of at least the narrowest, or half a bit less, and at most the widest bits per weight."""
-        return [cls(bits) for bits in BITS if 2 * min(widths) - 1 <= bits <= 2 * max(widths)]
+        low, high = 2 * min(widths) - 1, 2 * max(widths)
+        return [form(bits) for form in (Trellis, RowTrellis) for bits in BITS if low <= bits <= high]
 
     @classmethod
     def lacks(cls) -> str:
@@ -127,12 +130,13 @@ class Trellis(Coded):
     @property
     def unpacked_as(self) -> Format:
         """One function unpacks all widths."""
-        return type(self)(BITS[0])
+        return Trellis(BITS[0])
 
     def stated_by(self, parameters: Mapping[str, Sequence[int]]) -> Format:
         """The bits of the first step are those of a state that do not come before it; half bits span two steps."""
         first, stride = STATE_BITS - len(parameters["h"]), parameters["k"][0]
-        return type(self)(2 * first if stride == first else stride)
+        family = RowTrellis if parameters["n"][0] == ALL_ROWS else Trellis
+        return family(2 * first if stride == first else stride)
 
     def parameters_of(self, shape: Sequence[int]) -> Mapping[str, list[int]]:
         """n: shape of the bits, a row for each bit of an output; h: the last rows, put before the first; k: strides."""
@@ -172,13 +176,17 @@ class Trellis(Coded):
 
     def pack(self, codes: np.ndarray, scale: np.ndarray) -> list[np.ndarray]:
         """Bit after bit of all paths, the highest of a step first; the table; what bits weigh in states; the scales."""
-        columns = np.ascontiguousarray(codes.reshape(len(codes), -1).T, np.int8)
-        steps = path_search().steps(columns, STORED_TABLE, self.steps)
-        if steps is None:
-            raise InternalError(f"a column of codes is no path of {self}")
-        places = (range(self.steps[t % 2] - 1, -1, -1) for t in range(len(codes)))
-        bits = [(step >> place) & 1 for step, own in zip(steps.T, places, strict=True) for place in own]
+        bits = self._bits(codes.reshape(len(codes), -1).T)
         return [np.packbits(bits)[:, None], STORED_TABLE, self.powers, scale]
+
+    def _bits(self, sequences: np.ndarray) -> list[np.ndarray]:
+        """Bit after bit of the paths with these codes (n, R), each (n,)."""
+        own = np.array(sequences, np.int8, order="C")  # what is read from a store may not be written to
+        steps = path_search().steps(own, STORED_TABLE, self.steps)
+        if steps is None:
+            raise InternalError(f"a sequence of codes is no path of {self}")
+        places = (range(self.steps[t % 2] - 1, -1, -1) for t in range(steps.shape[1]))
+        return [(step >> place) & 1 for step, own in zip(steps.T, places, strict=True) for place in own]
 
     @property
     def powers(self) -> np.ndarray:
@@ -192,7 +200,7 @@ class Trellis(Coded):
     @property
     def shared(self) -> Mapping[str, np.ndarray]:
         """The table, and what bits weigh."""
-        halves = f" by {self}" if self.has_halves else ""
+        halves = f" by steps of {self.steps}" if self.has_halves else ""
         return {"states of a trellis": STORED_TABLE, f"bits of a state{halves}": self.powers}
 
     def planes(self) -> list[str]:
@@ -212,6 +220,68 @@ class Trellis(Coded):
         states = nodes.add("Transpose", [states], perm=[0, 2, 1, 3])  # outputs at even and odd places in turn
         codes = nodes.reshaped(nodes.add("Gather", [nodes.given("v"), states]))
         return codes if to == ir.DataType.INT8 else nodes.add("Cast", [codes], to=to)
+
+
+class RowTrellis(Trellis):
+    """tcq1.5row to tcq5row: paths along the rows of a table, each of whole bytes."""
+
+    by_column: ClassVar[bool] = False
+    by_row: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        """Its bits for each weight, and that rows are sequences."""
+        return f"{super().name}row"
+
+    def fits(self, width: int, channels: int) -> bool:  # noqa: ARG002
+        """Whether rows are long enough, and take whole bytes."""
+        return width >= SHORTEST and width * self.bits % 16 == 0
+
+    @classmethod
+    def suits(cls, rows: np.ndarray) -> bool:
+        """Whether there are numbers below 0: a path may take the sign from small ones, which a root might miss."""
+        return bool((rows < 0).any())
+
+    @property
+    def within_channels(self) -> bool:
+        """Whether neighbours in a channel have to be neighbours where they are stored: they are."""
+        return False
+
+    def parameters_of(self, shape: Sequence[int]) -> Mapping[str, list[int]]:
+        """As of a single column, for any number of rows, which are the last axis."""
+        column = super().parameters_of((shape[-1], 1))
+        return {**column, "n": [ALL_ROWS, *column["n"][1:]]}
+
+    def rounded(self, weight: np.ndarray, axis: int, *, powers: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Codes for the deviation of each channel, and the scales that then suit them best."""
+        channels = _by_channel(weight, axis)
+        largest = np.abs(channels).max(-1)
+        deviation = np.sqrt(_products(channels, channels) / channels.shape[1])
+        scale = storable(deviation / DEVIATION[self.bits], largest)
+        if powers:
+            scale = Grid(scale, 1, _alone, sequences=self.sequences).with_powers(channels, channels).scale
+        ratio = (weight / spread(scale, weight.ndim, axis)).reshape(-1, weight.shape[-1])
+        found = path_search().codes(ratio, np.ones_like(ratio), TABLE, self.steps)
+        codes = found.reshape(weight.shape).astype(np.int8)
+        if not powers:
+            coded = _by_channel(codes, axis)
+            inner, norm = _products(channels, coded), _products(coded, coded)
+            scale = storable(np.where(inner > 0, inner / np.maximum(norm, 1), scale), largest)
+        return codes, scale
+
+    def pack(self, codes: np.ndarray, scale: np.ndarray) -> list[np.ndarray]:
+        """Row after row the bits of its path, (rows, bytes, 1); then as of columns."""
+        bits = self._bits(codes.reshape(-1, codes.shape[-1]))
+        return [np.packbits(np.stack(bits, 1), axis=1)[..., None], STORED_TABLE, self.powers, scale]
+
+
+def _by_channel(array: np.ndarray, axis: int) -> np.ndarray:
+    return np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1)
+
+
+def _products(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Inner products of rows, float64: squares of small numbers are none of float32."""
+    return np.asarray(np.einsum("rd,rd->r", one, other, dtype=np.float64))
 
 
 class PathSearch(Protocol):

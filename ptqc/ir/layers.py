@@ -36,10 +36,11 @@ def picks_rows(node: ir.Node, table: ir.Value) -> bool:
 
 def is_by_row(form: Format, shape: tuple[int, ...]) -> bool:
     """Whether each row of a table in this format takes whole bytes of each plane, and can be picked as it is stored."""
-    if len(shape) != 2 or not (form.is_scaled and form.is_regular):
+    if len(shape) != 2 or not (form.is_scaled and (form.is_regular or form.by_row)):
         return False
     width = shape[1]
-    return width % form.group == 0 and (not planes_of(form.bits) or width // form.group % MULTIPLE == 0)
+    has_planes = bool(planes_of(form.bits)) and not form.by_row
+    return width % form.group == 0 and not (has_planes and width // form.group % MULTIPLE)
 
 
 def stays_packed(form: Format, shape: tuple[int, ...]) -> bool:

@@ -150,6 +150,12 @@ def wide() -> onnx.ModelProto:
     return _of_32(lambda values: values)
 
 
+def table() -> onnx.ModelProto:
+    """One that stays packed."""
+    graph = "g (int64[N,T] i) => (float[N,T,16] y) { e = Gather(embedding, i) y = MatMul(e, w) }"
+    return proto(graph, embedding=weight(4096, 64), w=weight(64, 16, seed=1))
+
+
 def pruned() -> onnx.ModelProto:
     """Half of the weights are zero, and no grid of so few bits has one."""
     return _of_32(lambda values: np.where(np.abs(values) > np.median(np.abs(values)), values, np.float32(0)))
@@ -186,6 +192,7 @@ def _networks() -> dict[str, Network]:
         "trellis": Network(
             wide(), samples(32, 6, 6, count=16), None, {**integer, "bits": (2, 3), "formats": ("int", "tcq")}
         ),
+        "table": Network(table(), 60 * tokens, "8%", {"activations": "float", "formats": ("tcq",)}),
         "two of four": Network(pruned(), samples(32, 6, 6, count=16), None, {**integer, "sparsity": "2:4"}),
         "words": Network(words(), tokens, "40%", {"activations": "float", "bits": (3, 4)}),
         "gates": Network(gates(), samples(4, 8, 8, count=16), None, {**integer, "bits": (7,)}),

@@ -9,7 +9,7 @@ from planting import DIFFER, TUNED, Changed, Fault, given
 from ptqc.codegen.onnxruntime import constants, export
 from ptqc.formats import codebook, planes
 from ptqc.formats.sparse import Masked, SparseCodebook, TwoOfFour
-from ptqc.formats.trellis import Trellis
+from ptqc.formats.trellis import RowTrellis, Trellis
 
 # Operators with integer kernels, and what those give.
 KERNELS = {
@@ -119,6 +119,9 @@ PACKING: dict[str, Fault] = {
     ),
     "a path that begins elsewhere": Fault(
         Trellis, "parameters_of", given(lambda found: {**found, "h": [row - 1 for row in found["h"]]}), "trellis", TUNED
+    ),
+    "paths of other rows": Fault(
+        RowTrellis, "pack", given(lambda found: [np.roll(found[0], 1, axis=0), *found[1:]]), "table", TUNED
     ),
     "unit of a bias lost": Fault(
         constants, "found_bias", given(lambda found: (found[0], 2 * found[1])), "image", DIFFER

@@ -13,10 +13,12 @@ from compiling import compiled, proto, residual, samples, weight
 
 import ptqc
 from ptqc.errors import InternalError, UsageError
-from ptqc.formats import Integer, Scaled, VectorCodebook
-from ptqc.formats.trellis import DEVIATION, STATE_BITS, TABLE, Trellis
+from ptqc.formats import Codebook, Integer, Scaled, VectorCodebook
+from ptqc.formats.trellis import BITS, DEVIATION, STATE_BITS, TABLE, RowTrellis, Trellis
+from ptqc.ir.layers import Weight
+from ptqc.passes.quantize.solve_weights import formats_of, possible, suited
 
-FORMS = [*Trellis.members()]
+FORMS = [*map(Trellis, BITS)]
 STATES = 2**STATE_BITS
 ONLY = ("int", "tcq")
 
@@ -81,6 +83,65 @@ def test_the_bits_are_those_of_the_path(form: Trellis, shape: tuple[int, ...]) -
     assert table.tolist() == TABLE.tolist()
     np.testing.assert_array_equal(stored, scale)
     np.testing.assert_array_equal(from_bits(stream, form, columns, shape[0]), codes.reshape(shape[0], -1))
+
+
+ROW_FORMS = [*map(RowTrellis, BITS)]
+
+
+@pytest.mark.parametrize("form", ROW_FORMS, ids=str)
+@pytest.mark.parametrize(("shape", "axis"), [((5, 16), 0), ((3, 48), 0), ((2, 7, 32), 1)])
+def test_the_bits_of_each_row_are_those_of_its_path(form: RowTrellis, shape: tuple[int, ...], axis: int) -> None:
+    codes, scale = form.rounded(weight(*shape), axis)
+    stream, table, _powers, stored = form.pack(codes, scale)
+    width = shape[-1]
+    assert stream.shape == (codes.size // width, width * form.bits // 16, 1)
+    assert table.tolist() == TABLE.tolist()
+    assert scale.shape == (shape[axis],)
+    np.testing.assert_array_equal(stored, scale)
+    for row, wanted in zip(stream, codes.reshape(-1, width), strict=True):
+        np.testing.assert_array_equal(from_bits(row, form, 1, width)[:, 0], wanted)
+
+
+@pytest.mark.parametrize("bits", [4, 6, 8])
+def test_rows_lose_less_than_in_grids_and_codebooks_of_as_many_bits(bits: int) -> None:
+    rows = weight(200, 384) * np.geomspace(0.1, 1, 200, dtype=np.float32)[:, None]
+
+    def found(form: Scaled) -> float:
+        return decibels(rows, form.decode(*form.rounded(rows, 0), 0))
+
+    assert found(RowTrellis(bits)) > max(found(Integer(bits // 2)), found(Codebook(bits // 2))) + 1.2
+
+
+def test_rows_of_any_size_are_coded_and_with_powers_of_two_as_scales() -> None:
+    rows = weight(8, 32) * np.float32(10.0) ** np.arange(-34, -18, 2, dtype=np.float32)[:, None]
+    rows[3] = 0
+    codes, scale = RowTrellis(8).rounded(rows, 0)
+    assert (scale > 0).all()
+    assert decibels(rows[-1:], (codes * scale[:, None])[-1:]) > 18
+    assert (np.frexp(RowTrellis(8).rounded(rows, 0, powers=True)[1])[0] == 0.5).all()
+
+
+def table(shape: tuple[int, ...] = (64, 48), axis: int = 0) -> Weight:
+    return Weight("table", shape, axis, ())
+
+
+def names_possible(of: Weight) -> set[str]:
+    return {str(form) for form in possible(of, formats_of((2, 3, 4, 5), [of], ("int", "codebook", "tcq")))}
+
+
+def test_tables_have_it_where_rows_take_whole_bytes() -> None:
+    integers = {"int2", "int3", "int4", "int5"}
+    every = {str(form) for form in ROW_FORMS}
+    assert names_possible(table()) == integers | every
+    assert names_possible(table((2, 64, 48), 1)) == integers | every
+    assert names_possible(table((64, 24))) == integers | {"tcq2row", "tcq3row", "tcq4row", "tcq5row"}
+    without = integers | {"codebook2", "codebook3", "codebook4"}
+    assert names_possible(table((64, 8))) == names_possible(table((512,))) == without
+
+
+def test_tables_keep_the_sign_of_their_numbers() -> None:
+    forms = suited(table(), np.abs(weight(64, 48)), [Integer(4), RowTrellis(4)])
+    assert forms == [Integer(4)]
 
 
 def test_codes_that_are_no_path_are_refused() -> None:
@@ -172,6 +233,44 @@ def test_layers_with_too_few_outputs_have_other_formats(tmp_path: Path) -> None:
     artifact = compiled(residual(), samples(3, 8, 8), tmp_path, "30%", formats=ONLY)
     last = next(entry for entry in artifact.plan["weights"] if entry["weight"] == "w4")
     assert not last["format"].startswith("tcq")
+
+
+SENTENCES = """g (int64[N,T] i) => (float[N,T,16] y) {
+    e = Gather(embedding, i)
+    a = MatMul(e, w1)
+    r = Relu(a)
+    y = MatMul(r, w2)
+}"""
+
+
+@pytest.mark.parametrize("inline", [False, True])
+@pytest.mark.parametrize("rows", [4096, 1000])
+def test_a_compile_chooses_it_for_a_table(tmp_path: Path, rows: int, inline: bool) -> None:
+    """The larger one stays packed."""
+    model = proto(SENTENCES, embedding=weight(rows, 64), w1=weight(64, 32), w2=weight(32, 16, seed=1))
+    tokens = np.random.default_rng(0).integers(0, rows, (32, 12))
+    artifact = compiled(model, tokens, tmp_path, "11%", formats=ONLY, inline=inline)
+    formats = {entry["weight"]: entry["format"] for entry in artifact.plan["weights"]}
+    assert formats["embedding"] in map(str, ROW_FORMS)
+    names = [function.name for function in ptqc_functions(artifact.path)]
+    assert ("Gy" in names) == (rows == 4096 and not inline)
+    ptqc.verify(artifact.folder)
+    again = ptqc.resolve(artifact.folder, budget="9%", output=tmp_path / "again", cache=tmp_path / "cache")
+    once_more = ptqc.resolve(artifact.folder, budget="9%", output=tmp_path / "more", cache=tmp_path / "cache")
+    assert again.path.read_bytes() == once_more.path.read_bytes()
+    ptqc.verify(again.folder)
+
+
+def test_recurrent_matrices_have_it(tmp_path: Path) -> None:
+    graph = """g (float[N,6,32] x) => (float[N,1,6,64] y) {
+        t = Transpose<perm=[1,0,2]>(x)
+        o, h, c = LSTM<hidden_size=64>(t, w, r)
+        y = Transpose<perm=[2,1,0,3]>(o)
+    }"""
+    model = proto(graph, w=weight(1, 256, 32), r=weight(1, 256, 64, seed=1))
+    artifact = compiled(model, samples(6, 32), tmp_path, "12%", formats=("tcq",))
+    assert {entry["format"] for entry in artifact.plan["weights"]} <= {*map(str, ROW_FORMS)}
+    ptqc.verify(artifact.folder)
 
 
 class TooOld(ModuleType):

@@ -3,6 +3,7 @@ import pytest
 from graphs import noise, parse
 
 from ptqc.formats import FLOAT16, FLOAT32, Codebook, Format, Integer, Palette, VectorCodebook
+from ptqc.formats.trellis import RowTrellis
 from ptqc.ir import layers
 
 READERS = {
@@ -51,6 +52,8 @@ def test_a_subgraph_that_picks_rows_reads_the_table_whole() -> None:
         (VectorCodebook(5), (5, 8), False),
         (VectorCodebook(8), (5, 6), True),
         (VectorCodebook(8), (5, 7), False),
+        (RowTrellis(4), (5, 48), True),
+        (RowTrellis(4), (2, 5, 48), False),
         (Integer(4), (8,), False),
         (Integer(4), (2, 8, 8), False),
         (Palette(2), (8, 8), False),

@@ -21,6 +21,7 @@ from ptqc.codegen.program.constants import Arranged, loaded_bytes
 from ptqc.codegen.program.program import Program
 from ptqc.errors import TargetError
 from ptqc.formats import FLOAT32, Codebook, Integer
+from ptqc.formats.trellis import RowTrellis
 from ptqc.ir.operators import OPERATORS, registry
 from ptqc.ir.operators.base import LoweredStep
 
@@ -209,6 +210,9 @@ def test_rows_of_a_table_at_places_that_are_an_input(tmp_path: Path) -> None:
         programs[str(form)] = program_of(made, feeds, present()[0], tmp_path / str(form))
     held = {name: loaded_bytes(program.steps[0].kernel.constants[0]) for name, program in programs.items()}
     assert held == {"float32": 4 * 50 * 8, "int5": 50 * 8, "codebook3": 50 * 8}
+    rows = {**TABLE_CONSTANTS, "embedding": noise(50, 16), "m": noise(16, 40, seed=1)}
+    made = quantized(parse(TABLES, **rows), feeds, forms={"embedding": RowTrellis(6)})
+    programs["paths"] = program_of(made, feeds, present()[0], tmp_path / "paths")
     assert compared(programs, present()[0], tmp_path).wrong == {}
 
 

@@ -15,11 +15,13 @@ from ptqc.codegen.onnxruntime.verify_semantics import Intent
 from ptqc.errors import VerificationError
 from ptqc.execution.onnxruntime import Feeds, Runner
 from ptqc.formats import FLOAT16, Codebook, Format, Integer
+from ptqc.formats.trellis import BITS, RowTrellis
 from ptqc.ir import layers
 
 ROWS, WIDTH = 500, 48
 FUNCTIONS = 10_000  # bytes of what two of them keep
-FORMS: list[Format] = [*(Integer(bits) for bits in range(2, 9)), *(Codebook(bits) for bits in (2, 3, 4))]
+PATHS = [*map(RowTrellis, BITS)]
+FORMS: list[Format] = [*map(Integer, range(2, 9)), *map(Codebook, (2, 3, 4)), *PATHS]
 TWO = """g (int64[N, T] i, int32[M] j) => (float[N, T, 48] y, float[M, 48] z) {
     y = Gather(embedding, i)
     z = Gather(embedding, j)
@@ -51,8 +53,31 @@ def test_rows_are_unpacked_when_they_are_read(form: Format, inline: bool) -> Non
     for name, rows in expected.items():
         np.testing.assert_array_equal(found[name], rows)
     assert check(made, file) == 1
-    packed = form.bits * ROWS * WIDTH // 8
+    packed = form.bits_per_weight * ROWS * WIDTH // 8
     assert loaded_bytes(proto) < packed + 2 * ROWS + FUNCTIONS
+
+
+@pytest.mark.parametrize("form", PATHS, ids=str)
+def test_no_row_of_paths_may_be_read(form: Format) -> None:
+    made = made_in(form)
+    file = export(made.lowered, made.model)
+    assert [function.name for function in file.functions] == ["Gy"]  # for places of any rank
+    runner = Runner(onnx.load_from_string(file.data))
+    for shape in ((0, 3), (2, 0)):
+        feeds: Feeds = {"i": np.zeros(shape, np.int64), "j": np.zeros(shape[1], np.int32)}
+        for name, rows in made.run(feeds, optimize=False).items():
+            np.testing.assert_array_equal(runner.run(feeds)[name], rows)
+
+
+@pytest.mark.parametrize("form", PATHS, ids=str)
+def test_a_table_of_paths_that_one_row_is_read_of_is_unpacked(form: Format) -> None:
+    feeds = {"i": np.array(-1)}
+    made = quantized(parse("g (int64 i) => (float[48] y) { y = Gather(t, i) }", t=noise(ROWS, WIDTH)), [], forms=form)
+    file = export(made.lowered, made.model)
+    assert [function.kind for function in file.functions] == [UnpackKind.FLOAT]
+    assert check(made, file) == 1
+    found = Runner(onnx.load_from_string(file.data)).run(feeds)
+    np.testing.assert_array_equal(found["y"], made.run(feeds)["y"])
 
 
 def test_what_is_read_whole_as_well_is_unpacked() -> None:

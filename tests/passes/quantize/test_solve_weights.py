@@ -234,6 +234,18 @@ def test_without_time_each_weight_is_rounded_for_itself_in_few_formats(monkeypat
     assert families == {"float", "int"}
 
 
+@pytest.mark.parametrize(("part", "families"), [(1.0, {"float", "int", "tcq"}), (0.5, {"float", "int"})])
+def test_without_time_no_paths_are_searched_for_in_tables(
+    part: float, families: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = parse("g (int64[N] i) => (float[N, 48] y) { y = Gather(t, i) }", t=noise(64, 48))
+    monkeypatch.setattr(Pace, "part", lambda _: part)
+    cache = Remembered()
+    context = SolveWeights((2, 4), cache, only=frozenset({"int", "tcq"})).apply(measured(model)).made
+    assert {form.family for _, form in context.solutions} == families
+    assert cache.cut_short == (part < 1)
+
+
 def test_what_half_precision_cannot_hold() -> None:
     model = parse("g (float[N, 300] x) => (float[N, 300] y) { y = Mul(x, w) }", w=noise(1, 300, scale=1e5))
     forms = {form for _, form in solved(model).solutions}
