@@ -11,11 +11,12 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
+from statistics import geometric_mean, mean
 
 import agreement
-from harness import FIGURES, ROOT, Column, Row, markdown, number, percent
+from harness import FIGURES, ROOT, Column, Row, markdown, number, percent, significant
 
 MARKED = re.compile(r"(<!-- figures: ([\w-]+) -->\n)(.*?)(\n<!-- end of figures -->)", re.DOTALL)
 DOCUMENTS = (
@@ -67,16 +68,19 @@ PRUNING = (
 
 
 FORMATS = (
-    Column("task", "task"),
+    Column("network", "task"),
     Column("budget", "budget"),
-    Column("seed", "seed", number(0)),
-    Column("formats", "formats"),
-    Column("bytes", "bytes", number(0)),
-    Column("score", "score", number(2)),
-    *agreement.COLUMNS,
-    Column("seconds", "seconds", number(0)),
-    Column("code", "commit"),
+    Column("seeds", "seeds", number(0)),
+    Column("measure", "measure"),
+    Column("without", "without", significant(3)),
+    Column("with", "with", significant(3)),
+    Column("ratio", "ratio", number(2)),
+    Column("score of float", "float_score", number(2)),
+    Column("without", "score without", number(2)),
+    Column("with", "score with", number(2)),
 )
+# What `--formats` was for the files that trellis codes are compared with.
+WITHOUT = "int,codebook,pairs,sparse,sparsebook"
 
 
 @cache
@@ -158,9 +162,29 @@ def pruning_orders() -> str:
 
 
 def formats() -> str:
-    """Every row, those that are compared one after the other."""
-    found = sorted(rows("formats"), key=lambda row: (row["task"], -float(row["budget"][:-1]), row["seed"]))
-    return markdown([{**row, "formats": "usual" if row["formats"] == "usual" else "and tcq"} for row in found], FORMATS)
+    """Means over seeds, with trellis codes and without, and their geometric means over networks."""
+    found: dict[tuple[str, str], dict[str, list[Row]]] = {}
+    for row in rows("formats"):
+        found.setdefault((row["task"], row["budget"]), {}).setdefault(row["formats"], []).append(row)
+    compared = [_compared(*key, both[WITHOUT], both["usual"]) for key, both in found.items()]
+    compared.sort(key=lambda row: (-float(row["budget"][:-1]), row["measure"], row["task"]))
+    means = []
+    for budget, measure in dict.fromkeys((row["budget"], row["measure"]) for row in compared):
+        ratios = [row["ratio"] for row in compared if (row["budget"], row["measure"]) == (budget, measure)]
+        about = {"task": f"geometric mean of {len(ratios)}", "budget": budget, "measure": measure}
+        means.append({**about, "ratio": geometric_mean(ratios)})
+    return markdown([*compared, *means], FORMATS)
+
+
+def _compared(task: str, budget: str, without: Sequence[Row], usual: Sequence[Row]) -> Row:
+    """Means of files of one network and budget; without, usual: rows of the same seeds."""
+    measure = "KL nat" if usual[0].get("kl_nat") is not None else "relative error"
+    key = "kl_nat" if measure == "KL nat" else "relative_error"
+    old, new = (mean(row[key] for row in several) for several in (without, usual))
+    scores = (mean(row["score"] for row in several) for several in (without, usual))
+    about = {"task": task, "budget": budget, "seeds": len(usual), "measure": measure}
+    about |= {"float_score": usual[0]["float_score"], "without": old, "with": new, "ratio": new / old}
+    return {**about, **dict(zip(("score without", "score with"), scores, strict=True))}
 
 
 def choosing() -> str:

@@ -25,7 +25,7 @@ class ProductFormat(NumberFormat):
 
     def store(self, rows: Rows) -> Stored:
         grid = self.form.grid(rows.values, rows.importance)
-        codes = grid.rounded(rows.values)
+        codes = grid.rounded(rows.values, rows.importance)
         table = 2**self.form.bits * self.form.group * CODE_BITS if isinstance(self.form, Codebook) else 0
         bits = rows.size * self.form.bits_per_weight + rows.count * SCALE_BITS + table
         return Stored(np.asarray(codes * grid.scale[:, None], np.float32), bits)

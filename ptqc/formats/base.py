@@ -278,11 +278,14 @@ class Grid:
             total += (away * away * importance[..., here]).sum(-1)
         return total
 
-    def rounded(self, rows: np.ndarray) -> np.ndarray:
-        """Codes of rows (R, d), each number for itself or, where a column is one sequence, each column."""
+    def rounded(self, rows: np.ndarray, importance: np.ndarray | float = 1.0) -> np.ndarray:
+        """Codes of rows (R, d), each number for itself or, where a column is one sequence, each column by importance.
+
+        importance (R, d), or broadcastable: what a unit of squared error costs.
+        """
         if self.sequences is not None:
-            columns = (rows / self.scale[:, None]).T
-            return self.sequences(columns, np.ones_like(columns), self.scale).T.astype(self.code_type)
+            columns, costs = (rows / self.scale[:, None]).T, np.broadcast_to(importance, rows.shape).T
+            return self.sequences(columns, costs, self.scale).T.astype(self.code_type)
         codes: np.ndarray = np.empty(rows.shape, self.code_type)
         for part in parts(len(rows), -(-rows.size // ROUNDED_NUMBERS)):
             ratio = (rows[part] / self.scale[part, None]).reshape(len(rows[part]), -1, self.group)

@@ -168,7 +168,7 @@ class Trellis(Coded):
         weights = costs * np.square(scale / scale.max())
         largest = weights.max(-1, keepdims=True)
         weights = weights / np.where(largest > 0, largest, 1)
-        return path_search().codes(ratio.astype(np.float32), weights.astype(np.float32), TABLE, self.steps)
+        return path_search().codes(ratio, weights, TABLE, self.steps)
 
     def levels(self, codes: np.ndarray) -> np.ndarray:  # noqa: ARG002
         """The codes that states stand for."""
@@ -181,8 +181,7 @@ class Trellis(Coded):
 
     def _bits(self, sequences: np.ndarray) -> list[np.ndarray]:
         """Bit after bit of the paths with these codes (n, R), each (n,)."""
-        own = np.array(sequences, np.int8, order="C")  # what is read from a store may not be written to
-        steps = path_search().steps(own, STORED_TABLE, self.steps)
+        steps = path_search().steps(sequences, STORED_TABLE, self.steps)
         if steps is None:
             raise InternalError(f"a sequence of codes is no path of {self}")
         places = (range(self.steps[t % 2] - 1, -1, -1) for t in range(steps.shape[1]))

@@ -172,13 +172,17 @@ def codes(ratio: np.ndarray, weights: np.ndarray, table: np.ndarray, bits: tuple
     ratio, weights: (n, R) float32. table: (256,) float32, codes of the states. bits: of the steps to outputs at even
     and at odd places; of the first as many or more.
     """
-    ratio, weights = np.ascontiguousarray(ratio, np.float32), np.ascontiguousarray(weights, np.float32)
-    return _paths(ratio, weights, table, *bits)
+    return _paths(_own(ratio, np.float32), _own(weights, np.float32), table, *bits)
 
 
 def steps(columns: np.ndarray, table: np.ndarray, bits: tuple[int, int]) -> np.ndarray | None:
     """The steps (n, R) uint8 of closed paths whose states stand for these codes (n, R); None where one has no path."""
     order = np.argsort(table, kind="stable")
     first = np.searchsorted(table[order], np.arange(-128, 129)).astype(np.int64)
-    result, is_path = _steps(columns, order, first, *bits)
+    result, is_path = _steps(_own(columns, np.int8), order, first, *bits)
     return result if is_path else None
+
+
+def _own(values: np.ndarray, dtype: type) -> np.ndarray:
+    """An array as the compiled functions take it, which know none that is read-only."""
+    return np.require(values, dtype, ("C", "W"))

@@ -114,7 +114,7 @@ def test_bits_are_those_of_what_ptqc_writes_and_of_scales_as_in_other_formats(fo
     product: Scaled = form.form  # type: ignore[attr-defined]
     values = normal((16, 96))
     codes, scale = product.rounded(values, 0)
-    packed = sum(array.nbytes for array in product.pack(codes, scale)[:-1])
+    packed = sum(array.nbytes for array in product.pack(codes, scale)[: -1 - len(product.shared)])
     stored = form.store(Rows.of(values))
     assert stored.bits == 8 * packed + 16 * len(scale)
     np.testing.assert_array_equal(stored.values, product.decode(codes, scale, 0))
