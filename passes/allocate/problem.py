@@ -52,8 +52,9 @@ def problem_of(analysis: Analysis, plan: Plan, options: CompileOptions) -> Probl
 def forms(weight: Weight, analysis: Analysis, plan: Plan, options: CompileOptions) -> Sequence[Format]:
     """The formats a weight may take: on an integer kernel codes that cannot saturate, else everything.
 
-    Where an operator may keep it packed in memory, those that it takes, if it takes any; those that are stored as FP8
-    where that is asked for, if a layer reads it.
+    Where there are no such codes, as few families or widths are tried, real numbers, with which the layer computes in
+    float. Where an operator may keep it packed in memory, those that it takes, if it takes any; those that are stored
+    as FP8 where that is asked for, if a layer reads it.
     """
     result = sorted(form for name, form in analysis.solutions if name == weight.name)
     if options.in_float8 and weight.layers and FLOAT8 in result:
@@ -61,7 +62,8 @@ def forms(weight: Weight, analysis: Analysis, plan: Plan, options: CompileOption
     if not any(layer.name in plan.integer for layer in weight.layers):
         return forms_in_float(weight, result, options)
     widest = options.widest_on_integers
-    return [form for form in result if form.code_bits is not None and form.code_bits <= widest]
+    narrow = [form for form in result if form.code_bits is not None and form.code_bits <= widest]
+    return narrow or [form for form in result if not form.has_codes]
 
 
 def forms_in_float(weight: Weight, forms: Sequence[Format], options: CompileOptions) -> Sequence[Format]:
@@ -106,11 +108,11 @@ def weighed(analysis: Analysis, options: CompileOptions, plan: Plan) -> int:
 def _use(
     model: ir.Model, layer: Layer, weight: Weight, solution: QuantizedWeight, plan: Plan, options: CompileOptions
 ) -> size.Use:
-    is_free = options.in_blocks and layer.name not in plan.integer
-    if is_free and _goes_in_blocks(weight, layer, solution.form):
+    is_integer = layer.name in plan.integer and solution.form.has_codes
+    if options.in_blocks and not is_integer and _goes_in_blocks(weight, layer, solution.form):
         return size.Use(in_blocks=True)
-    if layer.name not in plan.integer or not layer.may_have_bias:
-        return size.Use(layer.name in plan.integer, None)
+    if not is_integer or not layer.may_have_bias:
+        return size.Use(is_integer, None)
     x, y = plan.params[layer.input], plan.params.get(layer.settled)
     bias = _bias(model, layer)
     scale = usable_scale(solution.scale, bias, x)

@@ -274,6 +274,14 @@ def test_recurrent_matrices_have_it(tmp_path: Path) -> None:
     ptqc.verify(artifact.folder)
 
 
+def test_where_no_format_asked_for_fits_a_layer_it_computes_in_float(tmp_path: Path) -> None:
+    artifact = compiled(residual(), samples(3, 8, 8), tmp_path, "40%", formats=("tcq",), activations="integer")
+    formats = {entry["weight"]: entry["format"] for entry in artifact.plan["weights"]}
+    assert formats.pop("w4") == "float16"
+    assert {name[:3] for name in formats.values()} == {"tcq"}
+    ptqc.verify(artifact.folder)
+
+
 class TooOld(ModuleType):
     """Refuses the NumPy that is installed, as Numba does when it is imported."""
 
