@@ -24,7 +24,7 @@ BLOCKERS_SHOWN = 3
 USUAL = {"calibration": REAL, "seed": 0, "pipeline": "light", "activations": "auto", "formats": ""}
 # What is kept of a row for the documents, and digits behind the point; 0: as it is.
 RECORDED = {
-    **dict.fromkeys(("task", "budget", "how", "unit", "float_bytes", "bytes"), 0),
+    **dict.fromkeys(("task", "budget", "how", "unit", "float_bytes", "bytes", "weights_by_format"), 0),
     **dict.fromkeys(("share_of_limit", "top1_agreement", "kl_nat", "relative_error"), 6),
     **dict.fromkeys(("float_score", "score", "difference"), 3),
     **dict.fromkeys(("seconds", "peak_mb"), 1),
@@ -70,8 +70,9 @@ def build(name: str, budget: str, folder: str, earlier: str | None, arguments: a
             artifact = compile_model(task.path, calibration=feeds, **options)
     except Infeasible as result:
         return {"smallest": result.smallest, "blockers": [list(pair) for pair in result.blockers]}
-    limit = artifact.manifest["allocation"]["limit"]
-    return {"bytes": artifact.path.stat().st_size, "limit": limit, "seconds": time.monotonic() - started}
+    seconds, manifest = time.monotonic() - started, artifact.manifest
+    sizes = {"bytes": artifact.path.stat().st_size, "limit": manifest["allocation"]["limit"]}
+    return {**sizes, "seconds": seconds, "weights_by_format": manifest["weights_by_format"]}
 
 
 def score_float(name: str) -> float:
@@ -177,7 +178,8 @@ def main() -> None:
 
 def _recorded(row: dict[str, Any]) -> dict[str, Any]:
     """What documents say of a row."""
-    return {key: round(row[key], digits) if digits else row[key] for key, digits in RECORDED.items() if key in row}
+    known = {key: digits for key, digits in RECORDED.items() if row.get(key) is not None}
+    return {key: round(row[key], digits) if digits else row[key] for key, digits in known.items()}
 
 
 if __name__ == "__main__":

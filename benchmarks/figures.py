@@ -24,6 +24,8 @@ DOCUMENTS = (
     *(ROOT / "docs" / f"{page}.md" for page in ("choosing", "experiments", "formats", "results")),
 )
 LARGE, SMALL = "25%", "13%"
+# Budgets of which formats.md says what the program picks, and how many formats it names.
+PICKED, MOST_PICKED = ("13%", "10%", "8%"), 4
 # Networks of choosing.md, from the smallest file to the largest.
 TIMED = (
     "mlperftiny_kws_dscnn",
@@ -187,14 +189,27 @@ def _compared(task: str, budget: str, without: Sequence[Row], usual: Sequence[Ro
     return {**about, **dict(zip(("score without", "score with"), scores, strict=True))}
 
 
+def picks() -> str:
+    """The formats that most weights have, by network and budget."""
+    recorded = [row for row in rows("accuracy") if "weights_by_format" in row and row["budget"] in PICKED]
+    cells: dict[str, dict[str, str]] = {}
+    for row in recorded:
+        numbers = row["weights_by_format"]
+        most = sorted(numbers, key=lambda form: -numbers[form])[:MOST_PICKED]
+        shares = (f"{form} {100 * numbers[form] / sum(numbers.values()):.0f} %" for form in most)
+        cells.setdefault(row["task"], {"network": row["task"]})[row["budget"]] = ", ".join(shares)
+    return markdown([*cells.values()], [Column(head, head) for head in ("network", *PICKED)])
+
+
 def choosing() -> str:
     """How long a compile takes, and another budget."""
-    heads = ("network", "float file", "compile to 25 %", "peak memory", "another budget (13 %)")
+    heads = ("network", "float file", "compile", "peak memory", "another budget")
     found = []
     for task in TIMED:
-        large, small = (row("accuracy", task, budget) for budget in (LARGE, SMALL))
-        seconds = (f"{row['seconds']:.0f} s" for row in (large, small))
-        cells = task, megabytes(large["float_bytes"]), next(seconds), f"{large['peak_mb']:,.0f} MB", next(seconds)
+        both = (row("accuracy", task, budget) for budget in (LARGE, SMALL))
+        compiled, other = sorted(both, key=lambda row: row["how"])  # compile, resolve
+        seconds = (f"{row['seconds']:.0f} s" for row in (compiled, other))
+        cells = task, megabytes(compiled["float_bytes"]), next(seconds), f"{compiled['peak_mb']:,.0f} MB", next(seconds)
         found.append(dict(zip(heads, cells, strict=True)))
     return markdown(found, [Column(head, head) for head in heads])
 
@@ -207,6 +222,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "choosing": choosing,
     "pruning-orders": pruning_orders,
     "formats": formats,
+    "picks": picks,
 }
 
 

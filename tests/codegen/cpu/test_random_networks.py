@@ -17,10 +17,11 @@ from ptqc.codegen.cpu.isa import AVX512_BF16
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.program.program import Program
 from ptqc.errors import TargetError
-from ptqc.formats import Codebook, Format, Integer, Sparse, SparseCodebook, TwoOfFour, VectorCodebook
+from ptqc.formats import Codebook, Format, Integer, Sparse, SparseCodebook, Trellis, TwoOfFour, VectorCodebook
 from ptqc.ir.layers import Weight, find_layers, find_weights
 from ptqc.ir.nodes import constant
 from ptqc.passes.canonicalize.rewrites import default_rewrites
+from ptqc.passes.quantize.solve_weights import possible
 from ptqc.passes.runner import run_rewrites
 
 TOGETHER, FEW = 25, 8  # networks in one library
@@ -64,6 +65,8 @@ def format_of(weight: Weight, random: np.random.Generator) -> Format:
         forms.append(VectorCodebook(int(random.integers(3, 9))))
     if weight.layers and weight.channel_axis == 0 and weight.shape[1] % 4 == 0:
         forms.append(TwoOfFour(int(random.integers(1, 7))))
+    if trellis := possible(weight, [*Trellis.members()]):
+        forms.append(trellis[int(random.integers(len(trellis)))])
     return forms[int(random.integers(len(forms)))]
 
 
