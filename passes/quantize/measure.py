@@ -81,7 +81,7 @@ class StoredWeights:
 MODEL, WHOLE, SAMPLES, JUDGING = "model.onnx", "whole.onnx", "samples", "judging"
 # Raised when what is measured, or how, changes, so that old entries are not taken for new ones. A format, a rewrite or
 # an integer kernel that is added or goes needs no raise: see `_known`.
-MEASUREMENT_VERSION = 31
+MEASUREMENT_VERSION = 32
 
 
 def recall(store: Store, name: str, progress: Progress) -> tuple[CanonicalModel, Analysis, CompileOptions, list[Note]]:
@@ -179,7 +179,9 @@ def _digest(model: ir.Model) -> str:
 
 def _known() -> Mapping[str, Sequence[str]]:
     """Names of what there is to choose from, and of what makes the normal form."""
+    lacking = [family.family for family in Format.families if family.lacks()]
     return {
+        **({"lacking": lacking} if lacking else {}),
         "formats": [str(form) for family in Format.families for form in family.members()],
         "rewrites": [rewrite.name for rewrite in default_rewrites()],
         "kernels": [operator.name for operator in OPERATORS.values() if operator.kernels or operator.moves],
