@@ -124,9 +124,9 @@ class CompileOptions:
     )
     formats: tuple[str, ...] = option(
         (),
-        "the families of formats to try for weights (none: all): int, codebook, pairs, sparse, sparsebook, "
-        "twooffour, tcq; tcq (trellis codes) takes the place of codebook and pairs where a layer has outputs enough, "
-        "and of codebook in tables; "
+        "the families of formats to try for weights (none: all that suit the model): int, codebook, pairs, sparse, "
+        "sparsebook, twooffour, tcq; tcq (trellis codes, in models of 131,072 weights or more) takes the place of "
+        "codebook and pairs of the same bits, but for weights with heavy tails; "
         "with only int and codebook, weights of up to 4 bits stay packed in the memory of a native library",
         metavar="int,…",
         parse=names,

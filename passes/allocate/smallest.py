@@ -43,16 +43,16 @@ class Bound:
     parts: tuple[tuple[str, int], ...]
 
 
-def lower_bound(model: ir.Model, bits: Sequence[int]) -> Bound:
+def lower_bound(model: ir.Model, bits: Sequence[int], only: Sequence[str] = ()) -> Bound:
     """What the narrowest codes of all weights and the names of the operators take together.
 
-    model: in normal form. bits: the widths tried. Scales, biases, attributes, names and functions come on top. Equal
-    weights count once.
+    model: in normal form. bits: the widths tried. only: the families; empty: all that suit the model. Scales, biases,
+    attributes, names and functions come on top. Equal weights count once.
     """
     parts: dict[str, int] = {}
     seen = set[bytes]()
     weights = find_weights(model, find_layers(model))
-    forms = formats_of(bits, weights)
+    forms = formats_of(bits, weights, only)
     for weight in weights:
         values = initial(model, weight.name)
         hashed = hashlib.sha256(str(values.shape).encode())
@@ -70,7 +70,7 @@ def lower_bound(model: ir.Model, bits: Sequence[int]) -> Bound:
     return Bound(sum(parts.values()), tuple(largest))
 
 
-def estimated_size(model: ir.Model, bits: Sequence[int]) -> int:
+def estimated_size(model: ir.Model, bits: Sequence[int], only: Sequence[str] = ()) -> int:
     """Bytes of a file whose weights each have the format of the fewest bytes.
 
     It is written with numbers that are only rounded: its size is right, not what it computes. Which activations are
@@ -85,7 +85,7 @@ def estimated_size(model: ir.Model, bits: Sequence[int]) -> int:
         text = without_tensors(message(model))
         text.graph.ClearField("value_info")
         return int(text.ByteSize()) + sum(stored(solution, (), SHORT).own for solution in drawn)
-    forms = formats_of(bits, weights)
+    forms = formats_of(bits, weights, only)
     numbers = {weight.name: _smallest(weight, initial(model, weight.name), forms) for weight in weights}
     biases = {layer.name: _bias(model, layer) for layer in layers}
     tuned = QuantizedParameters(with_tables(numbers, weights), biases)

@@ -52,7 +52,11 @@ def with_splits(
 def _within(limit: int | None, options: CompileOptions, prepared: CanonicalModel) -> CanonicalModel:
     """With as many of the remedies as a file of `limit` bytes has room for; those of the most channels go first."""
     reason = ": the budget has no room for the bytes that this adds"
-    while limit is not None and prepared.remedies and limit < ROOM * estimated_size(prepared.model, options.bits):
+    while (
+        limit is not None
+        and prepared.remedies
+        and limit < ROOM * estimated_size(prepared.model, options.bits, options.formats)
+    ):
         largest = max(prepared.remedies, key=lambda remedy: len(remedy.channels))
         prepared = _without(prepared, [largest], reason)
     return prepared

@@ -371,16 +371,11 @@ def products(weight: Weight, forms: Sequence[Format]) -> float:
 
 
 def possible(weight: Weight, forms: Sequence[Scaled]) -> list[Scaled]:
-    """The formats that a weight can take, without those that others of them supersede.
-
-    What no layer multiplies with is rounded number by number, or row by row.
-    """
-    fitting = _fitting_layers(weight, forms) if weight.fitted_to else _fitting_tables(weight, forms)
-    superseded = {family for form in fitting for family in form.supersedes}
-    return [form for form in fitting if form.family not in superseded]
+    """The formats that a weight can take; what no layer multiplies with is rounded number by number, or row by row."""
+    return _for_layers(weight, forms) if weight.fitted_to else _for_tables(weight, forms)
 
 
-def _fitting_tables(weight: Weight, forms: Sequence[Scaled]) -> list[Scaled]:
+def _for_tables(weight: Weight, forms: Sequence[Scaled]) -> list[Scaled]:
     *outer, width = weight.shape or (1,)
     has_rows = weight.channel_axis < len(outer)  # else each number has a scale of its own
     return [
@@ -390,7 +385,7 @@ def _fitting_tables(weight: Weight, forms: Sequence[Scaled]) -> list[Scaled]:
     ]
 
 
-def _fitting_layers(weight: Weight, forms: Sequence[Scaled]) -> list[Scaled]:
+def _for_layers(weight: Weight, forms: Sequence[Scaled]) -> list[Scaled]:
     layer = weight.fitted_to[0]
     inputs = layer.width // layer.taps
     is_sequence = is_in_sequence(weight)
@@ -410,7 +405,10 @@ def suited(weight: Weight, values: np.ndarray, forms: Sequence[Scaled]) -> list[
     rows, result = in_rows(weight, values), possible(weight, forms)
     families = dict.fromkeys(type(form) for form in result)
     suits = {family: family.suits(_order(weight, family).rows(rows)) for family in families}
-    return [form for form in result if suits[type(form)]]
+    worth = [form for form in result if suits[type(form)]]
+    superseded = {family: family.superseded(rows) for family in dict.fromkeys(type(form) for form in worth)}
+    worse = {(family, form.bits_per_weight) for form in worth for family in superseded[type(form)]}
+    return [form for form in worth if (form.family, form.bits_per_weight) not in worse]
 
 
 def _order(weight: Weight, family: type[Scaled]) -> ColumnOrder:

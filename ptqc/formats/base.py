@@ -82,8 +82,7 @@ class Format(ABC):
     outputs of a column are rounded together; by_row: all numbers of a row, of a table that no layer multiplies with.
     parameters: names of the attributes that calls of its unpacking function state, beside the weight's shape.
     by_default: whether it is tried where nobody asks for the family; from_numbers: in models of at least so many
-    numbers. supersedes: families that lose more at the same bits, so that they are not tried for a weight that this one
-    fits. families: all that there are, in the order in which they are tried.
+    numbers. families: all that there are, in the order in which they are tried.
     """
 
     bits: int
@@ -104,7 +103,6 @@ class Format(ABC):
     parameters: ClassVar[tuple[str, ...]] = ()
     by_default: ClassVar[bool] = True
     from_numbers: ClassVar[int] = 0
-    supersedes: ClassVar[tuple[str, ...]] = ()
     families: ClassVar[tuple[type["Format"], ...]] = ()
 
     @property
@@ -328,6 +326,11 @@ class Scaled(Format):
     def suits(cls, rows: np.ndarray) -> bool:  # noqa: ARG003
         """Whether formats of the family are worth trying for weights (…, R, d) that they fit."""
         return True
+
+    @classmethod
+    def superseded(cls, rows: np.ndarray) -> tuple[str, ...]:  # noqa: ARG003
+        """Families that lose more at the same bits, so that they are not tried for weights (…, R, d) that it fits."""
+        return ()
 
     def kept(self, rows: np.ndarray) -> np.ndarray | None:  # noqa: ARG002
         """Which of the weights (…, R, d) have codes other than 0; None where all may, or where a solver chooses."""

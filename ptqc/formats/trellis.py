@@ -47,6 +47,9 @@ SEARCHED_COLUMNS = 96
 SCALE_ITERATIONS = 2
 # In smaller models the table and the function take what the codes save.
 ENOUGH_NUMBERS = 2**17
+# Fitted levels may lose less where more of the power than this lies beyond the reach of the table (of a Laplace
+# distribution 0.001), or where the mean is not small beside the deviation.
+TAIL, SKEWED = 0.015, 2
 # Of fewer outputs, biting its tail leaves a sequence too few choices.
 SHORTEST = 16
 # For a dimension that follows from what is stored.
@@ -62,7 +65,6 @@ class Trellis(Coded):
     is_learned: ClassVar[bool] = True
     is_regular: ClassVar[bool] = False
     from_numbers: ClassVar[int] = ENOUGH_NUMBERS
-    supersedes: ClassVar[tuple[str, ...]] = ("codebook", "pairs")
     parameters: ClassVar[tuple[str, ...]] = ("n", "h", "k")
 
     @property
@@ -104,9 +106,18 @@ class Trellis(Coded):
         """Numba, which compiles the search for paths."""
         try:
             from numba import njit  # noqa: F401
-        except ImportError as error:  # also where NumPy is newer than Numba knows
+        except (ImportError, OSError) as error:  # also where NumPy is newer than Numba knows, or LLVM does not load
             return f"trellis codes (formats {cls.family}) need Numba: pip install 'numba>=0.61' ({error})"
         return ""
+
+    @classmethod
+    def superseded(cls, rows: np.ndarray) -> tuple[str, ...]:
+        """Codebooks, but of weights with heavy tails or of one sign, whose levels they fit and the table does not."""
+        power = np.square(rows, dtype=np.float64).mean(-1, keepdims=True)
+        reach = REACH / max(DEVIATION.values()) * np.sqrt(power)
+        beyond = float(np.square(np.maximum(np.abs(rows) - reach, 0)).mean())
+        is_even = SKEWED * abs(float(rows.mean(dtype=np.float64))) <= np.sqrt(power.mean())
+        return ("codebook", "pairs") if is_even and beyond <= TAIL * power.mean() else ()
 
     def fits(self, width: int, channels: int) -> bool:  # noqa: ARG002
         """Whether there are enough outputs, and pairs of them where their bits differ."""

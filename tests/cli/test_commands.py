@@ -55,7 +55,7 @@ def told(option: str) -> str:
 
 
 def test_help_names_the_formats_that_are_accepted() -> None:
-    listed = told("--formats").partition("(none: all): ")[2].partition(";")[0]
+    listed = told("--formats").partition("(none: all that suit the model): ")[2].partition(";")[0]
     assert set(listed.split(", ")) == set(_families())
     assert CompileOptions(formats=tuple(listed.split(", "))).formats
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from compiling import compiled, proto, residual, samples, weight
 
@@ -15,7 +16,8 @@ import ptqc
 from ptqc.errors import InternalError, UsageError
 from ptqc.formats import Codebook, Integer, Scaled, VectorCodebook
 from ptqc.formats.trellis import BITS, DEVIATION, STATE_BITS, TABLE, RowTrellis, Trellis
-from ptqc.ir.layers import Weight
+from ptqc.ir.layers import Weight, find_layers, find_weights
+from ptqc.ir.nodes import initial
 from ptqc.passes.quantize.solve_weights import formats_of, possible, suited
 
 FORMS = [*map(Trellis, BITS)]
@@ -126,23 +128,25 @@ def table(shape: tuple[int, ...] = (64, 48), axis: int = 0) -> Weight:
     return Weight("table", shape, axis, ())
 
 
-def names_possible(of: Weight) -> set[str]:
-    return {str(form) for form in possible(of, formats_of((2, 3, 4, 5), [of], ("int", "codebook", "tcq")))}
+def names_suited(of: Weight) -> set[str]:
+    forms = formats_of((2, 3, 4, 5), [of], ("int", "codebook", "tcq"))
+    assert set(suited(of, weight(*of.shape), forms)) <= set(possible(of, forms))
+    return {str(form) for form in suited(of, weight(*of.shape), forms)}
 
 
 def test_tables_have_it_where_rows_take_whole_bytes() -> None:
     integers = {"int2", "int3", "int4", "int5"}
     every = {str(form) for form in ROW_FORMS}
-    assert names_possible(table()) == integers | every
-    assert names_possible(table((2, 64, 48), 1)) == integers | every
-    assert names_possible(table((64, 24))) == integers | {"tcq2row", "tcq3row", "tcq4row", "tcq5row"}
+    assert names_suited(table()) == integers | every
+    assert names_suited(table((2, 64, 48), 1)) == integers | every
+    assert names_suited(table((64, 24))) == integers | {"tcq2row", "tcq3row", "tcq4row", "tcq5row"}
     without = integers | {"codebook2", "codebook3", "codebook4"}
-    assert names_possible(table((64, 8))) == names_possible(table((512,))) == without
+    assert names_suited(table((64, 8))) == names_suited(table((512,))) == without
 
 
 def test_tables_keep_the_sign_of_their_numbers() -> None:
-    forms = suited(table(), np.abs(weight(64, 48)), [Integer(4), RowTrellis(4)])
-    assert forms == [Integer(4)]
+    forms = suited(table(), np.abs(weight(64, 48)), [Integer(4), Codebook(2), RowTrellis(4)])
+    assert forms == [Integer(4), Codebook(2)]
 
 
 def test_codes_that_are_no_path_are_refused() -> None:
@@ -272,6 +276,26 @@ def test_recurrent_matrices_have_it(tmp_path: Path) -> None:
     artifact = compiled(model, samples(6, 32), tmp_path, "12%", formats=("tcq",))
     assert {entry["format"] for entry in artifact.plan["weights"]} <= {*map(str, ROW_FORMS)}
     ptqc.verify(artifact.folder)
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_better"),
+    [
+        (np.random.default_rng(0).standard_normal((64, 96)), True),
+        (np.random.default_rng(0).laplace(size=(64, 96)), True),
+        (np.random.default_rng(0).standard_t(2, (64, 96)), False),
+        (np.random.default_rng(0).exponential(size=(64, 96)), False),
+        (np.zeros((64, 96)), True),
+    ],
+    ids=["normal", "Laplace", "heavy tails", "one sign", "zero"],
+)
+def test_codebooks_are_tried_beside_it_where_it_may_lose_more(rows: np.ndarray, is_better: bool) -> None:
+    graph = "g (float[N,96] x) => (float[N,64] y) { y = MatMul(x, w) }"
+    model = ir.from_proto(proto(graph, w=np.ascontiguousarray(rows.T, np.float32)))
+    (layer_weight,) = find_weights(model, find_layers(model))
+    forms = [*Trellis.offered((2, 4)), *Codebook.members(), *VectorCodebook.members()]
+    tried = {form.family for form in suited(layer_weight, initial(model, "w"), forms)}
+    assert tried == ({"tcq"} if is_better else {"tcq", "codebook", "pairs"})
 
 
 def test_where_no_format_asked_for_fits_a_layer_it_computes_in_float(tmp_path: Path) -> None:

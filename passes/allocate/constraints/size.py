@@ -51,10 +51,10 @@ class SizeBudget(Constraint):
 
     def check(self, prepared: CanonicalModel, options: CompileOptions) -> None:
         """Raises Infeasible for a size that no file of the model has."""
-        limit, bound = self.max_bytes(prepared.origin), lower_bound(prepared.model, options.bits)
+        limit, bound = self.max_bytes(prepared.origin), lower_bound(prepared.model, options.bits, options.formats)
         if limit >= bound.bytes:
             return
-        smallest = max(estimated_size(prepared.model, options.bits), bound.bytes)
+        smallest = max(estimated_size(prepared.model, options.bits, options.formats), bound.bytes)
         named = ", ".join(f"{what} {size:,} B" for what, size in bound.parts[:LARGEST_PARTS])
         raise Infeasible(
             f"the budget of {limit:,} bytes cannot be met: the narrowest codes of all weights alone take "

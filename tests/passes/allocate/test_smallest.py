@@ -31,6 +31,7 @@ def test_no_file_is_below_the_bound(measured: Measured, on_codes: bool) -> None:
     problem = problem_of(context, plan, measured.options)
     smallest = problem.size(smallest_choice(problem))
     assert 0.4 * smallest < lower_bound(measured.model, BITS).bytes < smallest
+    assert lower_bound(measured.model, BITS, ("tcq",)).bytes <= lower_bound(measured.model, BITS, ("int",)).bytes
     assert 0.98 * smallest <= estimated_size(measured.model, BITS) < 1.1 * smallest
 
 
