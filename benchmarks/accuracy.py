@@ -178,8 +178,8 @@ def main() -> None:
 
 def _recorded(row: dict[str, Any]) -> dict[str, Any]:
     """What documents say of a row."""
-    known = {key: digits for key, digits in RECORDED.items() if row.get(key) is not None}
-    return {key: round(row[key], digits) if digits else row[key] for key, digits in known.items()}
+    present = {key: digits for key, digits in RECORDED.items() if row.get(key) is not None}
+    return {key: round(row[key], digits) if digits else row[key] for key, digits in present.items()}
 
 
 if __name__ == "__main__":

@@ -165,10 +165,10 @@ def pruning_orders() -> str:
 
 def formats() -> str:
     """Means over seeds, with trellis codes and without, and their geometric means over networks."""
-    found: dict[tuple[str, str], dict[str, list[Row]]] = {}
+    measured: dict[tuple[str, str], dict[str, list[Row]]] = {}
     for row in rows("formats"):
-        found.setdefault((row["task"], row["budget"]), {}).setdefault(row["formats"], []).append(row)
-    compared = [_compared(*key, both[WITHOUT], both["usual"]) for key, both in found.items()]
+        measured.setdefault((row["task"], row["budget"]), {}).setdefault(row["formats"], []).append(row)
+    compared = [_compared(*key, both[WITHOUT], both["usual"]) for key, both in measured.items()]
     compared.sort(key=lambda row: (-float(row["budget"][:-1]), row["measure"], row["task"]))
     means = []
     for budget, measure in dict.fromkeys((row["budget"], row["measure"]) for row in compared):

@@ -201,8 +201,10 @@ class _NoCache:
 
 def formats_of(widths: Sequence[int], weights: Iterable[Weight], only: Collection[str] = ()) -> list[Scaled]:
     """The formats that weights of a model are solved in. only: their families; empty: all that suit the model."""
-    asked = [family for family in Format.families if family.family in only]
-    tried = asked or [family for family in _suited(weights) if not family.lacks()]
+    if only:
+        tried = [family for family in Format.families if family.family in only]
+    else:
+        tried = [family for family in _suited(weights) if not family.lacks()]
     return [form for family in tried for form in family.offered(widths)]
 
 

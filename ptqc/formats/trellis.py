@@ -72,9 +72,6 @@ class Trellis(Coded):
         """Its bits for each weight, which may be half ones: tcq1.5, tcq4."""
         return f"{self.family}{self.bits_per_weight:g}"
 
-    def __str__(self) -> str:
-        return self.name
-
     @property
     def bits_per_weight(self) -> float:
         """Bits of a step; of half ones the mean."""
@@ -271,8 +268,7 @@ class RowTrellis(Trellis):
         if powers:
             scale = Grid(scale, 1, _alone, sequences=self.sequences).with_powers(channels, channels).scale
         ratio = (weight / spread(scale, weight.ndim, axis)).reshape(-1, weight.shape[-1])
-        found = path_search().codes(ratio, np.ones_like(ratio), TABLE, self.steps)
-        codes = found.reshape(weight.shape).astype(np.int8)
+        codes = path_search().codes(ratio, np.ones_like(ratio), TABLE, self.steps).reshape(weight.shape).astype(np.int8)
         if not powers:
             coded = _by_channel(codes, axis)
             inner, norm = _products(channels, coded), _products(coded, coded)

@@ -30,14 +30,13 @@ def _compiled(signature: str) -> Callable[[F], F]:
     return compiled
 
 
-@_compiled("void(f4[::1], f4[::1], f4[::1], f4[::1], i8, i8, i8, i8, i8, u1[:, ::1], u1[::1])")
+@_compiled("void(f4[::1], f4[::1], f4[::1], f4[::1], i8[::1], i8, i8, i8, u1[:, ::1], u1[::1])")
 def _path(
     ratio: np.ndarray,
     weights: np.ndarray,
     table: np.ndarray,
     square: np.ndarray,
-    even: int,
-    odd: int,
+    step_bits: np.ndarray,
     start: int,
     length: int,
     memory: int | np.int64,
@@ -46,12 +45,12 @@ def _path(
 ) -> None:
     """Put the states of the best path over so many outputs from a start into `states`.
 
-    even, odd: bits of a step to outputs at such places. memory: in which it begins and ends; −1: anywhere.
-    back (length, memories): scratch.
+    step_bits (2,): of the steps to outputs at even and at odd places. memory: in which it begins and ends; −1:
+    anywhere. back (length, memories): scratch.
     """
     size = len(ratio)
     costs, totals, oldest = np.empty(STATES, np.float32), np.empty(STATES, np.float32), np.empty(STATES, np.float32)
-    bits = odd if start & 1 else even
+    bits = step_bits[start & 1]
     memories = STATES >> bits
     totals[:] = 0 if memory < 0 else FAR
     if memory >= 0:
@@ -60,22 +59,15 @@ def _path(
         place = (start + t) % size
         weight = weights[place]
         slope = np.float32(-2) * ratio[place] * weight
-        if bits == 1:
-            for m in range(memories):
-                costs[2 * m] = totals[m]
-                costs[2 * m + 1] = totals[m]
-        else:
-            branches = 1 << bits
-            for m in range(memories):
-                total = totals[m]
-                for s in range(m * branches, (m + 1) * branches, 4):
-                    costs[s] = total
-                    costs[s + 1] = total
-                    costs[s + 2] = total
-                    costs[s + 3] = total
+        branches = 1 << bits
+        for m in range(memories):
+            total = totals[m]
+            for s in range(m * branches, (m + 1) * branches, 2):
+                costs[s] = total
+                costs[s + 1] = total
         for s in range(STATES):
             costs[s] += weight * square[s] + slope * table[s]
-        bits = odd if (place + 1) % size & 1 else even
+        bits = step_bits[(place + 1) % size & 1]
         memories = STATES >> bits
         if t == length - 1:
             break
@@ -103,44 +95,44 @@ def _path(
             best = s
     states[length - 1] = best
     for t in range(length - 2, -1, -1):
-        bits = odd if (start + t + 1) % size & 1 else even
+        bits = step_bits[(start + t + 1) % size & 1]
         before = best >> bits
         best = back[t, before] * (STATES >> bits) + before
         states[t] = best
 
 
-@_compiled("f4[:, ::1](f4[:, ::1], f4[:, ::1], f4[::1], i8, i8)")
-def _paths(ratio: np.ndarray, weights: np.ndarray, table: np.ndarray, even: int, odd: int) -> np.ndarray:
+@_compiled("f4[:, ::1](f4[:, ::1], f4[:, ::1], f4[::1], i8[::1])")
+def _paths(ratio: np.ndarray, weights: np.ndarray, table: np.ndarray, step_bits: np.ndarray) -> np.ndarray:
     count, size = ratio.shape
     square = table * table
     result = np.empty_like(ratio)
-    seam = 2 * SEAM // (even + odd)
-    back = np.empty((max(size, 2 * seam), STATES >> min(even, odd)), np.uint8)
+    seam = 2 * SEAM // step_bits.sum()
+    back = np.empty((max(size, 2 * seam), STATES >> step_bits.min()), np.uint8)
     states = np.empty(max(size, 2 * seam), np.uint8)
     start = -seam % size
     for i in range(count):
-        _path(ratio[i], weights[i], table, square, even, odd, start, 2 * seam, -1, back, states)
-        memory = np.int64(states[seam - 1]) & ((STATES >> even) - 1)
-        _path(ratio[i], weights[i], table, square, even, odd, 0, size, memory, back, states)
+        _path(ratio[i], weights[i], table, square, step_bits, start, 2 * seam, -1, back, states)
+        memory = np.int64(states[seam - 1]) & ((STATES >> step_bits[0]) - 1)
+        _path(ratio[i], weights[i], table, square, step_bits, 0, size, memory, back, states)
         for t in range(size):
             result[i, t] = table[states[t]]
     return result
 
 
-@_compiled("Tuple((u1[:, ::1], b1))(i1[:, ::1], i8[::1], i8[::1], i8, i8)")
-def _steps(columns: np.ndarray, order: np.ndarray, first: np.ndarray, even: int, odd: int) -> tuple[np.ndarray, bool]:
+@_compiled("Tuple((u1[:, ::1], b1))(i1[:, ::1], i8[::1], i8[::1], i8[::1])")
+def _steps(columns: np.ndarray, order: np.ndarray, first: np.ndarray, step_bits: np.ndarray) -> tuple[np.ndarray, bool]:
     """order: states by their code; first[c + 128]: where those of code c begin in it."""
     count, size = columns.shape
-    memories = STATES >> even
+    memories = STATES >> step_bits[0]
     result = np.empty((count, size), np.uint8)
     # Bit b of reached[t, m]: whether a path from memory b is in memory m before output t; it begins in one of 64.
-    reached = np.zeros((size + 1, STATES >> min(even, odd)), np.uint64)
+    reached = np.zeros((size + 1, STATES >> step_bits.min()), np.uint64)
     for i in range(count):
         for m in range(memories):
             reached[0, m] = np.uint64(1) << np.uint64(m)
         for t in range(size):
             reached[t + 1] = 0
-            bits, following = odd if t & 1 else even, odd if (t + 1) % size & 1 else even
+            bits, following = step_bits[t & 1], step_bits[(t + 1) % size & 1]
             code = columns[i, t] + 128
             for place in range(first[code], first[code + 1]):
                 state = order[place]
@@ -154,7 +146,7 @@ def _steps(columns: np.ndarray, order: np.ndarray, first: np.ndarray, even: int,
             return result, False
         memory = begin
         for t in range(size - 1, -1, -1):
-            bits, following = odd if t & 1 else even, odd if (t + 1) % size & 1 else even
+            bits, following = step_bits[t & 1], step_bits[(t + 1) % size & 1]
             code = columns[i, t] + 128
             for place in range(first[code], first[code + 1]):
                 state = order[place]
@@ -172,14 +164,14 @@ def codes(ratio: np.ndarray, weights: np.ndarray, table: np.ndarray, bits: tuple
     ratio, weights: (n, R) float32. table: (256,) float32, codes of the states. bits: of the steps to outputs at even
     and at odd places; of the first as many or more.
     """
-    return _paths(_own(ratio, np.float32), _own(weights, np.float32), table, *bits)
+    return _paths(_own(ratio, np.float32), _own(weights, np.float32), table, np.array(bits))
 
 
 def steps(columns: np.ndarray, table: np.ndarray, bits: tuple[int, int]) -> np.ndarray | None:
     """The steps (n, R) uint8 of closed paths whose states stand for these codes (n, R); None where one has no path."""
     order = np.argsort(table, kind="stable")
     first = np.searchsorted(table[order], np.arange(-128, 129)).astype(np.int64)
-    result, is_path = _steps(_own(columns, np.int8), order, first, *bits)
+    result, is_path = _steps(_own(columns, np.int8), order, first, np.array(bits))
     return result if is_path else None
 
 
