@@ -125,8 +125,9 @@ class CompileOptions:
     formats: tuple[str, ...] = option(
         (),
         "the families of formats to try for weights (none: all that suit the model): int, codebook, pairs, sparse, "
-        "sparsebook, twooffour, tcq; tcq (trellis codes, in models of 131,072 weights or more) takes the place of "
-        "codebook and pairs of the same bits, but for weights with heavy tails; "
+        "sparsebook, twooffour, tcq, entropy; in models of 131,072 weights or more tcq (trellis codes) takes the place "
+        "of codebook and pairs, but for weights with heavy tails; entropy (of 32,768 to 67 million weights) takes that "
+        "of int5 to int7, codebook4, pairs8 and tcq5 in layers of 16,384 weights or more; "
         "with only int and codebook, weights of up to 4 bits stay packed in the memory of a native library",
         metavar="int,…",
         parse=names,

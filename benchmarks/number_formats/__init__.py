@@ -23,12 +23,12 @@ from number_formats.product import AffineFormat, HalfFormat, ProductFormat
 from number_formats.scaled import ScaledFormat
 from number_formats.scaling import CeilingExponent, FloatScale, FloorExponent, SearchedExponent, ShareOfRow
 from number_formats.sparse import SparseFormat
-from ptqc.formats import Codebook, Integer, Trellis, VectorCodebook
+from ptqc.formats import Codebook, Entropy, Integer, Trellis, VectorCodebook
 
 __all__ = ["ACTIVATIONS", "BEYOND", "PRODUCT", "WHOLE", "NumberFormat", "ProductFormat", "Rows", "Stored", "decibels"]
 
 # What ptqc chooses from.
-FAMILIES = Integer, Codebook, VectorCodebook, Trellis
+FAMILIES = Integer, Codebook, VectorCodebook, Trellis, Entropy
 PRODUCT: tuple[ProductFormat, ...] = tuple(
     ProductFormat(str(form), form) for family in FAMILIES for form in family.members() if not form.by_row
 )

@@ -6,10 +6,10 @@ import numpy as np
 
 from number_formats.base import SCALE_BITS, NumberFormat, Rows, Stored
 from ptqc.calibration.ranges import RangeObserver
-from ptqc.formats import BFLOAT16, Codebook, Scaled, to_bfloat16
+from ptqc.formats import BFLOAT16, Scaled, to_bfloat16
 from ptqc.passes.quantize.calibrate import observed_params
 
-CODE_BITS = 8
+CODE_BITS = BYTE_BITS = 8
 PARAMETER_BITS = 32 + CODE_BITS  # scale and zero point
 
 
@@ -26,8 +26,12 @@ class ProductFormat(NumberFormat):
     def store(self, rows: Rows) -> Stored:
         grid = self.form.grid(rows.values, rows.importance)
         codes = grid.rounded(rows.values, rows.importance)
-        table = 2**self.form.bits * self.form.group * CODE_BITS if isinstance(self.form, Codebook) else 0
-        bits = rows.size * self.form.bits_per_weight + rows.count * SCALE_BITS + table
+        *stored, _ = self.form.pack(codes.astype(np.int8), grid.scale)
+        shared = [array.tobytes() for array in self.form.shared.values()]
+        count = len(self.form.planes())
+        tables = sum(array.nbytes for array in stored[count:] if array.tobytes() not in shared)
+        codes_of_one = sum(array.nbytes for array in stored[:count]) / rows.values.size
+        bits = BYTE_BITS * (codes_of_one * rows.size + tables) + rows.count * SCALE_BITS
         return Stored(np.asarray(codes * grid.scale[:, None], np.float32), bits)
 
 

@@ -215,7 +215,7 @@ def check(exported: Exported, lowered: Lowered, intent: Intent) -> int:
         weight = weights.get(of, of)
         planned = intent.plan.formats[weight]
         form = _form(name, makers, forms, types) or _listed(makers[name], tensors, planned)
-        if form != planned:
+        if form != (planned if planned.parameters else planned.unpacked_as):
             raise VerificationError(f"weight {weight!r} is stored as {form}, not as {planned} as the plan says")
         if not np.array_equal(intent.solution(of).weight, result):
             raise VerificationError(f"weight {weight!r}, made as {place!r}, is not what was tuned")

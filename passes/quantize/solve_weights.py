@@ -12,7 +12,7 @@ import numpy as np
 from ptqc.errors import ModelError
 from ptqc.formats import Format, Scaled, TwoOfFour
 from ptqc.ir.external import is_in_files
-from ptqc.ir.layers import MATRIX, Layer, Weight
+from ptqc.ir.layers import MATRIX, Layer, Weight, is_large_table
 from ptqc.ir.nodes import initial
 from ptqc.ir.quantized_weight import Candidates, QuantizedWeight
 from ptqc.notes import Level, Note, out_of_time
@@ -380,11 +380,19 @@ def possible(weight: Weight, forms: Sequence[Scaled]) -> list[Scaled]:
 def _for_tables(weight: Weight, forms: Sequence[Scaled]) -> list[Scaled]:
     *outer, width = weight.shape or (1,)
     has_rows = weight.channel_axis < len(outer)  # else each number has a scale of its own
+    is_large = is_large_table(weight.shape)
     return [
         form
         for form in forms
-        if not form.within_channels and (not form.by_row or (has_rows and form.fits(width, math.prod(outer))))
+        if not form.within_channels
+        and (not form.by_row or (has_rows and form.fits(width, math.prod(outer))))
+        and (not is_large or _can_stay_packed(form))
     ]
+
+
+def _can_stay_packed(form: Scaled) -> bool:
+    """Whether rows of a table can be unpacked alone, or the table has to stay so for its zeros."""
+    return form.is_regular or form.by_row or form.keeps_zeros
 
 
 def _for_layers(weight: Weight, forms: Sequence[Scaled]) -> list[Scaled]:
@@ -392,7 +400,8 @@ def _for_layers(weight: Weight, forms: Sequence[Scaled]) -> list[Scaled]:
     inputs = layer.width // layer.taps
     is_sequence = is_in_sequence(weight)
     fitting = [form for form in forms if form.fits(inputs if form.along_inputs else layer.width, layer.channels)]
-    return [form for form in fitting if not form.by_row and (is_sequence or not form.by_column)]
+    fitting = [form for form in fitting if not form.by_row and (is_sequence or not form.by_column)]
+    return [form for form in fitting if weight.table is None or _can_stay_packed(form)]
 
 
 def is_in_sequence(weight: Weight) -> bool:
@@ -408,9 +417,8 @@ def suited(weight: Weight, values: np.ndarray, forms: Sequence[Scaled]) -> list[
     families = dict.fromkeys(type(form) for form in result)
     suits = {family: family.suits(_order(weight, family).rows(rows)) for family in families}
     worth = [form for form in result if suits[type(form)]]
-    superseded = {family: family.superseded(rows) for family in dict.fromkeys(type(form) for form in worth)}
-    worse = {(family, form.bits_per_weight) for form in worth for family in superseded[type(form)]}
-    return [form for form in worth if (form.family, form.bits_per_weight) not in worse]
+    superseded = {form for family in dict.fromkeys(type(form) for form in worth) for form in family.superseded(rows)}
+    return [form for form in worth if form not in superseded]
 
 
 def _order(weight: Weight, family: type[Scaled]) -> ColumnOrder:

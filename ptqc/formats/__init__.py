@@ -20,6 +20,7 @@ from ptqc.formats.activations import (
 )
 from ptqc.formats.base import Coded, Format, Grid, Nodes, Scaled, mean_bits, spread
 from ptqc.formats.codebook import Codebook
+from ptqc.formats.entropy import Entropy
 from ptqc.formats.families import FAMILIES, added_family
 from ptqc.formats.float8 import FLOAT8, FLOAT8_ACTIVATION, Float8
 from ptqc.formats.floats import FLOAT16, FLOAT32, Float
@@ -42,6 +43,7 @@ __all__ = [
     "Affine",
     "Codebook",
     "Coded",
+    "Entropy",
     "Float",
     "Float8",
     "FloatActivation",

@@ -5,7 +5,7 @@ from them. Each is a file of this package; `ptqc.formats` lists them.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, total_ordering
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -328,8 +328,8 @@ class Scaled(Format):
         return True
 
     @classmethod
-    def superseded(cls, rows: np.ndarray) -> tuple[str, ...]:  # noqa: ARG003
-        """Families that lose more at the same bits, so that they are not tried for weights (…, R, d) that it fits."""
+    def superseded(cls, rows: np.ndarray) -> Collection[Format]:  # noqa: ARG003
+        """Formats that lose more in as many bytes, so that they are not tried for weights (…, R, d) that it fits."""
         return ()
 
     def kept(self, rows: np.ndarray) -> np.ndarray | None:  # noqa: ARG002

@@ -4,6 +4,7 @@ from inspect import isabstract
 
 from ptqc.formats.base import Format
 from ptqc.formats.codebook import Codebook
+from ptqc.formats.entropy import Entropy
 from ptqc.formats.float8 import Float8
 from ptqc.formats.floats import Float
 from ptqc.formats.palette import Palette
@@ -22,6 +23,7 @@ FAMILIES: tuple[type[Format], ...] = (
     SparseCodebook,
     TwoOfFour,
     Trellis,
+    Entropy,
     Palette,
     Float8,
 )

@@ -11,7 +11,7 @@ Steps of half bits take one bit more at even outputs than at odd ones. All width
 function that unpacks them: a convolution of the bits with the powers of two, at a stride of k, gives the states.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -19,8 +19,10 @@ import onnx_ir as ir
 
 from ptqc.errors import InternalError, UsageError
 from ptqc.formats.base import Coded, Format, Grid, Nodes, Scaled, Stated, V, spread
+from ptqc.formats.codebook import Codebook
 from ptqc.formats.levels import REACH
 from ptqc.formats.scales import storable
+from ptqc.formats.vector_codebook import VectorCodebook
 
 # Of two outputs together.
 BITS = (3, 4, 5, 6, 7, 8, 10)
@@ -50,6 +52,7 @@ ENOUGH_NUMBERS = 2**17
 # Fitted levels may lose less where more of the power than this lies beyond the reach of the table (of a Laplace
 # distribution 0.001), or where the mean is not small beside the deviation.
 TAIL, SKEWED = 0.015, 2
+LISTED: tuple[Format, ...] = (*Codebook.members(), *VectorCodebook.members())
 # Of fewer outputs, biting its tail leaves a sequence too few choices.
 SHORTEST = 16
 # For a dimension that follows from what is stored.
@@ -108,13 +111,13 @@ class Trellis(Coded):
         return ""
 
     @classmethod
-    def superseded(cls, rows: np.ndarray) -> tuple[str, ...]:
+    def superseded(cls, rows: np.ndarray) -> Collection[Format]:
         """Codebooks, but of weights with heavy tails or of one sign, whose levels they fit and the table does not."""
         power = np.square(rows, dtype=np.float64).mean(-1, keepdims=True)
         reach = REACH / max(DEVIATION.values()) * np.sqrt(power)
         beyond = float(np.square(np.maximum(np.abs(rows) - reach, 0)).mean())
         is_even = SKEWED * abs(float(rows.mean(dtype=np.float64))) <= np.sqrt(power.mean())
-        return ("codebook", "pairs") if is_even and beyond <= TAIL * power.mean() else ()
+        return LISTED if is_even and beyond <= TAIL * power.mean() else ()
 
     def fits(self, width: int, channels: int) -> bool:  # noqa: ARG002
         """Whether there are enough outputs, and pairs of them where their bits differ."""

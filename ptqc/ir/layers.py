@@ -45,7 +45,12 @@ def is_by_row(form: Format, shape: tuple[int, ...]) -> bool:
 
 def stays_packed(form: Format, shape: tuple[int, ...]) -> bool:
     """Whether a table that only rows are picked of stays as it is stored when the file is loaded."""
-    return is_by_row(form, shape) and shape[0] * shape[1] >= LARGE
+    return is_by_row(form, shape) and is_large_table(shape)
+
+
+def is_large_table(shape: tuple[int, ...]) -> bool:
+    """Whether a table of this shape should stay packed where rows of it are picked."""
+    return len(shape) == 2 and shape[0] * shape[1] >= LARGE
 
 
 LAYERS = named(Trait.LAYER)

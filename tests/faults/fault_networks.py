@@ -192,6 +192,9 @@ def _networks() -> dict[str, Network]:
         "trellis": Network(
             wide(), samples(32, 6, 6, count=16), None, {**integer, "bits": (2, 3), "formats": ("int", "tcq")}
         ),
+        "entropy": Network(
+            wide(), samples(32, 6, 6, count=16), None, {**integer, "bits": (4, 5), "formats": ("entropy",)}
+        ),
         "table": Network(table(), 60 * tokens, "8%", {"activations": "float", "formats": ("tcq",)}),
         "two of four": Network(pruned(), samples(32, 6, 6, count=16), None, {**integer, "sparsity": "2:4"}),
         "words": Network(words(), tokens, "40%", {"activations": "float", "bits": (3, 4)}),

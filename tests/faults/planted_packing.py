@@ -8,6 +8,7 @@ from planting import DIFFER, TUNED, Changed, Fault, given
 
 from ptqc.codegen.onnxruntime import constants, export
 from ptqc.formats import codebook, planes
+from ptqc.formats.entropy import Entropy
 from ptqc.formats.sparse import Masked, SparseCodebook, TwoOfFour
 from ptqc.formats.trellis import RowTrellis, Trellis
 
@@ -122,6 +123,15 @@ PACKING: dict[str, Fault] = {
     ),
     "paths of other rows": Fault(
         RowTrellis, "pack", given(lambda found: [np.roll(found[0], 1, axis=0), *found[1:]]), "table", TUNED
+    ),
+    "classes of other weights": Fault(
+        Entropy, "pack", given(lambda found: [np.roll(found[0], 1), *found[1:]]), "entropy", TUNED
+    ),
+    "bits after classes reversed": Fault(
+        Entropy, "pack", given(lambda found: [found[0], found[1][..., ::-1, :].copy(), *found[2:]]), "entropy", TUNED
+    ),
+    "codes of classes rotated": Fault(
+        Entropy, "pack", given(lambda found: [*found[:3], np.roll(found[3], 1), found[4]]), "entropy", TUNED
     ),
     "unit of a bias lost": Fault(
         constants, "found_bias", given(lambda found: (found[0], 2 * found[1])), "image", DIFFER

@@ -17,7 +17,7 @@ from ptqc.codegen.cpu.isa import AVX512_BF16
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.program.program import Program
 from ptqc.errors import TargetError
-from ptqc.formats import Codebook, Format, Integer, Sparse, SparseCodebook, Trellis, TwoOfFour, VectorCodebook
+from ptqc.formats import Codebook, Entropy, Format, Integer, Sparse, SparseCodebook, Trellis, TwoOfFour, VectorCodebook
 from ptqc.ir.layers import Weight, find_layers, find_weights
 from ptqc.ir.nodes import constant
 from ptqc.passes.canonicalize.rewrites import default_rewrites
@@ -59,7 +59,7 @@ def prune(weight: ir.Value, random: np.random.Generator) -> None:
 
 def format_of(weight: Weight, random: np.random.Generator) -> Format:
     """A format that the weight can have: pairs are neighbours in a channel, fours are inputs."""
-    forms: list[Format] = [Integer(int(random.integers(2, 9))), Codebook(int(random.integers(2, 5)))]
+    forms: list[Format] = [Integer(int(random.integers(2, 9))), Codebook(int(random.integers(2, 5))), Entropy(8)]
     forms += [Sparse(int(random.integers(1, 7))), SparseCodebook(int(random.integers(2, 5)))]
     if weight.layers and weight.channel_axis == 0 and weight.size // weight.shape[0] % 2 == 0:
         forms.append(VectorCodebook(int(random.integers(3, 9))))

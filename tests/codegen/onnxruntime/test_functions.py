@@ -15,6 +15,7 @@ from ptqc.formats import (
     UINT8,
     Codebook,
     Coded,
+    Entropy,
     Format,
     Integer,
     Palette,
@@ -29,7 +30,7 @@ from ptqc.formats.sparse import PATTERNS
 from ptqc.ir import integer_arithmetic as integer
 from ptqc.ir.quantized_weight import QuantizedWeight
 
-FORMS = [Integer(bits) for bits in range(2, 9)] + [Codebook(bits) for bits in range(2, 5)]
+FORMS = [Integer(bits) for bits in range(2, 9)] + [Codebook(bits) for bits in range(2, 5)] + [Entropy(8)]
 PAIRS = [VectorCodebook(bits) for bits in range(3, 9)]
 SPARSE = [*Sparse.members(), *SparseCodebook.members()]
 FOURS = [TwoOfFour(1), TwoOfFour(4)]
