@@ -10,7 +10,8 @@ from ptqc.codegen.targets import Chosen
 from ptqc.errors import CalibrationError, UsageError
 from ptqc.evaluation.detection.detector import Detector
 from ptqc.execution.onnxruntime import Runner, tensors_of
-from ptqc.formats import trellis
+from ptqc.formats import Format, Scaled
+from ptqc.formats.trellis import Trellis, path_search
 from ptqc.options import CompileOptions
 from ptqc.passes.allocate.state import Budgets
 from ptqc.passes.quantize.prepare import CanonicalModel
@@ -23,12 +24,11 @@ def check_early(prepared: CanonicalModel, budgets: Budgets, options: CompileOpti
     """Raises Infeasible for a size that no file of the model has, TargetError for what certainly has no kernel.
 
     Raises UsageError for a loss in a unit that the outputs are not judged in, for FP8 with a target, for curvature
-    without torch and trellis codes without Numba, and CalibrationError for samples on which a detector finds nothing.
+    without torch, for formats that cannot be had, and CalibrationError for samples on which a detector finds nothing.
     """
     if options.sensitivity == "curvature" and find_spec("torch") is None:
         raise UsageError("sensitivity is 'curvature', which needs PyTorch: pip install 'ptqc[torch]'")
-    if trellis.Trellis.family in options.formats:
-        trellis.path_search()
+    _check_formats(options)
     _check_something(Runner(prepared.model), prepared.tuning[:SAMPLES_RUN])
     for constraint in budgets:
         constraint.check(prepared, options)
@@ -40,6 +40,20 @@ def check_early(prepared: CanonicalModel, budgets: Budgets, options: CompileOpti
             )
         with needed():
             chosen.target.check_kernels(prepared.model)
+
+
+def _check_formats(options: CompileOptions) -> None:
+    """Raises UsageError for trellis codes without Numba, and where the families asked for have none of the widths."""
+    asked = [family for family in Format.families if family.family in options.formats]
+    if Trellis in asked:
+        path_search()
+    is_solved = bool(asked) and all(issubclass(family, Scaled) for family in asked)
+    if is_solved and not any(family.offered(options.bits) for family in asked):
+        widths = ", ".join(map(str, options.bits))
+        have = ", ".join(str(form) for family in asked for form in family.members())
+        raise UsageError(
+            f"none of the formats asked for has {widths} bits: there are {have}; give other bits or formats"
+        )
 
 
 def check_detector(prepared: CanonicalModel, detector: Detector | None) -> None:

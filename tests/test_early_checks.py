@@ -72,3 +72,9 @@ def test_a_compile_for_the_cpu_is_refused_before_measuring(
     monkeypatch.setattr(checks, "_known", lambda _target: {"Conv", "Gemm", "Add", "Relu"})
     with pytest.raises(NoKernel, match="GlobalAveragePool"):
         ptqc.compile(model, calibration=samples(3, 8, 8), output=tmp_path / "out", target="cpu")
+
+
+def test_widths_that_no_format_asked_for_has_are_refused(model: Path, tmp_path: Path) -> None:
+    data, output = samples(3, 8, 8), tmp_path / "out"
+    with pytest.raises(UsageError, match=r"has 6, 7 bits: there are tcq1\.5, .*tcq5row; give other bits or formats"):
+        ptqc.compile(model, calibration=data, budget="30%", output=output, formats=("tcq",), bits=(6, 7))

@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 from ptqc.codegen import targets
 from ptqc.errors import PtqcError, TargetError
 from ptqc.execution import saturation
+from ptqc.formats import Format
 from ptqc.passes.registry import ALWAYS, examined
 from ptqc.solver.integer_program import Goal, JointChoice, Option, solve
 from ptqc.utils.machine import processor_features, processor_name
@@ -89,6 +90,7 @@ def examine(cache: str | Path | None = None) -> Examination:
         _memory,
         _runtime,
         _solver,
+        _formats,
         _targets,
         _extensions,
         lambda: _store(cache),
@@ -170,6 +172,14 @@ def _solver() -> Iterator[Finding]:
         return
     state = Judgement.OK if result == "small" else Judgement.LACK
     yield Finding("solver", "HiGHS solves" if result == "small" else "HiGHS gives a wrong answer", state)
+
+
+def _formats() -> Iterator[Finding]:
+    """Those that cannot be fitted here, so that a compile leaves them out."""
+    for family in Format.families:
+        if lack := family.lacks():
+            remedy = "mend or install it; without it files lose more in as many bytes"
+            yield Finding(f"formats {family.family}", lack, Judgement.REMARK, remedy)
 
 
 def _targets() -> Iterator[Finding]:

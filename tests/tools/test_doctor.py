@@ -1,5 +1,6 @@
 import json
 import re
+import sys
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -90,6 +91,13 @@ def test_a_target_without_tvm_names_the_extra_with_all_that_it_needs(
     monkeypatch.setattr(place, lambda _name: None)
     found = finding(f"--target {name}", tmp_path)
     assert found.remedy.endswith(remedy)
+    assert found.state == Judgement.REMARK
+
+
+def test_formats_that_cannot_be_fitted_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numba", None)
+    found = finding("formats tcq", tmp_path)
+    assert "need Numba: pip install" in found.found
     assert found.state == Judgement.REMARK
 
 
