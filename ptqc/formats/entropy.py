@@ -21,7 +21,7 @@ from ptqc.errors import InternalError
 from ptqc.formats import scales
 from ptqc.formats.base import Coded, Format, Grid, Nodes, Scaled, V
 from ptqc.formats.codebook import Codebook
-from ptqc.formats.levels import REACH
+from ptqc.formats.levels import DEAD, REACH
 from ptqc.formats.trellis import RowTrellis, Trellis
 from ptqc.formats.uniform import Integer
 from ptqc.formats.vector_codebook import VectorCodebook
@@ -123,12 +123,18 @@ class Entropy(Coded):
         return np.asarray(np.clip(np.rint(ratio), -REACH, REACH))
 
     def grid(self, rows: np.ndarray, importance: np.ndarray, *, keeps_sign: bool = False) -> Grid:
-        """Scales by the deviation of each row; where codes do not reach far enough, at least those of least error."""
+        """Scales by the deviation of each row; where codes do not reach far enough, at least those of least error.
+
+        Rows of equal scales would have the least error in all, and rows of scales in proportion to their deviation the
+        same signal to noise. In between networks lose least.
+        """
         largest = np.abs(rows).max(-1, initial=0.0)
         scale = np.zeros(largest.shape)
         if self.bits != FINEST:
             deviation = np.sqrt(np.square(rows, dtype=np.float64).mean(-1))
-            scale = deviation * 2 ** (BITS_OF_A_STEP - self.bits_per_weight)
+            live = deviation[deviation > DEAD * deviation.max(initial=0.0)]
+            usual = np.exp(np.log(live).mean()) if live.size else 0.0
+            scale = np.sqrt(deviation * usual) * 2 ** (BITS_OF_A_STEP - self.bits_per_weight)
         if (largest > (REACH + 0.5) * scale).any():
             scale = np.maximum(scale, scales.search(rows, importance, self.nearest, REACH + 0.5))
         lowest = 0.0 if keeps_sign else -np.inf

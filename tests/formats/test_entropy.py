@@ -134,6 +134,12 @@ def test_rows_of_zeros_and_of_any_size_are_coded() -> None:
     assert decibels(rows[3:], Entropy(10)) > 25
 
 
+def test_rows_of_less_deviation_have_fewer_bits_and_less_noise() -> None:
+    rows = np.random.default_rng(0).standard_normal((2, 4096)).astype(np.float32) * np.array([[1], [16]], np.float32)
+    scale = Entropy(10).grid(rows, np.ones((1, 4096), np.float32)).scale
+    assert scale[1] / scale[0] == pytest.approx(4, rel=0.05)
+
+
 def test_the_sign_of_weights_is_kept_where_it_has_to_be() -> None:
     rows = np.abs(np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32))
     grid = Entropy(8).grid(rows, np.ones((1, 64), np.float32), keeps_sign=True)
