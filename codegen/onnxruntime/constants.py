@@ -19,6 +19,7 @@ from ptqc.ir.quantized_weight import QuantizedWeight
 # Weights of at least so many numbers lie in close planes, whose functions are larger and need less memory.
 LARGE = 2**17
 Share = Callable[[np.ndarray], str]
+Pack = Callable[[Format, np.ndarray, np.ndarray], list[np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -45,14 +46,31 @@ def _call(
     return helper.make_node(function.name, inputs, outputs, domain=DOMAIN, **attributes)
 
 
+def packed(form: Format, codes: np.ndarray, scale: np.ndarray) -> list[np.ndarray]:
+    """Arrays as they are stored."""
+    return form.pack(codes, scale)
+
+
+def sized(form: Format, codes: np.ndarray, scale: np.ndarray) -> list[np.ndarray]:
+    """Arrays of the same sizes."""
+    return form.sized(codes, scale)
+
+
 def layer(
-    solution: QuantizedWeight, bias: Bias, x: str, outputs: Sequence[str], share: Share, *, tied: bool = False
+    solution: QuantizedWeight,
+    bias: Bias,
+    x: str,
+    outputs: Sequence[str],
+    share: Share,
+    *,
+    tied: bool = False,
+    pack: Pack = packed,
 ) -> UnpackedConstant:
     """Weight and bias of an integer layer. x: name of the scale of its input; outputs: names of weight and bias.
 
-    tied: what is stored is that of a table, too.
+    tied: what is stored is that of a table, too. pack: `sized` where only its size matters.
     """
-    stored, result = _Stored.of(solution, tied), found_bias(bias.codes, bias.step)
+    stored, result = _Stored.of(solution, tied, pack), found_bias(bias.codes, bias.step)
     function = stored.read_by(UnpackFunction(UnpackKind.LAYER, solution.form, solution.axis))
     function = replace(function, whole=result is None)
     array, *unit = result or (bias.codes.astype(np.int32),)
@@ -61,11 +79,17 @@ def layer(
 
 
 def weight(
-    solution: QuantizedWeight, output: str, share: Share, *, as_float: bool, tied: bool = False
+    solution: QuantizedWeight,
+    output: str,
+    share: Share,
+    *,
+    as_float: bool,
+    tied: bool = False,
+    pack: Pack = packed,
 ) -> UnpackedConstant:
-    """A weight alone: for an integer product without bias, or as a float constant. tied: as of `layer`."""
+    """A weight alone: for an integer product without bias, or as a float constant. tied, pack: as of `layer`."""
     form, axis = solution.form, solution.axis
-    stored = _Stored.of(solution, tied)
+    stored = _Stored.of(solution, tied, pack)
     if not form.is_scaled:
         function = UnpackFunction(UnpackKind.VALUES, form)
     else:
@@ -100,7 +124,7 @@ class _Stored:
         return self.solution.form.is_scaled and roots(self.solution.scale) is None
 
     @classmethod
-    def of(cls, solution: QuantizedWeight, tied: bool) -> "_Stored":
+    def of(cls, solution: QuantizedWeight, tied: bool, pack: Pack) -> "_Stored":
         """Groups and rows of tables lie within channels; planes of tables and of large weights are close."""
         form = solution.form
         placed, turned = _placed(solution, tied)
@@ -108,12 +132,12 @@ class _Stored:
         fits = form.is_scaled and form.is_regular and placed.codes.size % (form.group * MULTIPLE) == 0
         is_close = bool(planes_of(form.bits)) and (by_row or (fits and placed.codes.size >= LARGE))
         if by_row or is_close:
-            return cls(placed, turned, is_close, close(placed, by_row))
+            return cls(placed, turned, is_close, close(placed, by_row, pack))
         if form.in_order and form.is_packed:
             padded = placed.codes.size % (form.group * MULTIPLE) != 0
             return cls(placed, turned, False, _in_bits(placed), True, padded)
         padded = bool(form.parameters) and placed.codes.size * form.bits_per_weight % BITS != 0
-        return cls(placed, turned, False, _pack(placed), padded=padded)
+        return cls(placed, turned, False, _stored(placed, pack), padded=padded)
 
     def read_by(self, function: UnpackFunction) -> UnpackFunction:
         """The function that reads it as it lies."""
@@ -132,9 +156,9 @@ def _placed(solution: QuantizedWeight, tied: bool) -> tuple[QuantizedWeight, tup
     return placed, () if placed is solution else (1, 0)
 
 
-def _pack(solution: QuantizedWeight) -> list[np.ndarray]:
+def _stored(solution: QuantizedWeight, pack: Pack = packed) -> list[np.ndarray]:
     """What the format stores, and scales as the file has them."""
-    stored = solution.form.pack(solution.codes, solution.scale)
+    stored = pack(solution.form, solution.codes, solution.scale)
     if not solution.form.is_scaled:
         return stored
     return [*stored[:-1], *(roots(solution.scale) or (narrow(solution.scale),))]
@@ -142,7 +166,7 @@ def _pack(solution: QuantizedWeight) -> list[np.ndarray]:
 
 def _in_bits(solution: QuantizedWeight) -> list[np.ndarray]:
     """Single bits, what each weighs, levels and scales."""
-    form, stored = solution.form, _pack(solution)
+    form, stored = solution.form, _stored(solution)
     index, remaining = stored[: len(form.planes())], stored[len(form.planes()) :]
     bits = pack_bits(indices(form, index, solution.codes.size), form.bits)
     weights, *levels = common(form).values()
@@ -165,20 +189,20 @@ def indices(form: Format, stored: Sequence[np.ndarray], size: int) -> np.ndarray
     return unpack(planes, form.bits, size // form.group) if planes_of(form.bits) else planes[0].reshape(-1)
 
 
-def picked(pick: Pick, share: Share) -> UnpackedConstant:
-    """Rows of a table, unpacked when they are read."""
+def picked(pick: Pick, share: Share, *, pack: Pack = packed) -> UnpackedConstant:
+    """Rows of a table, unpacked when they are read. pack: as of `layer`."""
     unrooted = roots(pick.solution.scale) is None
     form, shape = pick.solution.form, pick.solution.codes.shape
     rank = 0 if form.by_row else pick.rank  # then the function finds out
     function = UnpackFunction(UnpackKind.ROWS, form.unpacked_as, 0, rank, unrooted=unrooted)
-    inputs = [share(array) for array in close(pick.solution, by_row=True)]
+    inputs = [share(array) for array in close(pick.solution, True, pack)]
     return UnpackedConstant(function, _call(function, [*inputs, pick.places], [pick.rows], shape, form))
 
 
-def close(solution: QuantizedWeight, by_row: bool) -> list[np.ndarray]:
+def close(solution: QuantizedWeight, by_row: bool, pack: Pack = packed) -> list[np.ndarray]:
     """What is stored of a weight in close planes; by_row: of a table, with a row for each of its rows."""
     form, rows = solution.form, len(solution.codes) if by_row else 1
-    count, stored = len(form.planes()), _pack(solution)
+    count, stored = len(form.planes()), _stored(solution, pack)
     if form.by_row:
         return stored
     if not planes_of(form.bits):

@@ -8,6 +8,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -99,6 +100,7 @@ def export(
     inline: bool = False,
     is_fast: bool = True,
     in_blocks: bool = False,
+    pack: constants.Pack = constants.packed,
 ) -> Exported:
     """Pack a lowered graph.
 
@@ -106,10 +108,10 @@ def export(
     there. name_length: of inner names at least, so that plans of one model have names of one length. inline: without
     model-local functions. is_fast: with tables for operators without an integer kernel, and pools in float where those
     of codes are slow. in_blocks: with operators of ONNX Runtime's own for the products in float, and the tables, that
-    they take.
+    they take. pack: `constants.sized` where only the size of the file matters.
     """
     graph = onnx.GraphProto(node=map(ir.to_proto, lowered.model.graph), output=protos.interface(lowered.model).output)
-    packer = _Packer(graph, lowered, in_blocks, SpilledTensors() if is_in_files(interface) else None)
+    packer = _Packer(graph, lowered, in_blocks, SpilledTensors() if is_in_files(interface) else None, pack)
     nodes = list(with_float_layers(lowered, with_products_apart(lowered, packer.nodes())))
     if is_fast:
         nodes = list(with_float_pools(lowered, with_lookups(lowered, nodes, packer.share)))
@@ -210,6 +212,7 @@ class _Packer:
     lowered: Lowered
     in_blocks: bool
     spilled: SpilledTensors | None
+    pack: constants.Pack
     used: set[unpack_functions.UnpackFunction] = field(default_factory=set)
     made: dict[str, onnx.TensorProto] = field(default_factory=dict)
 
@@ -257,7 +260,7 @@ class _Packer:
                 pick = self.picks[output]
                 remaining += picked_in_blocks(pick, self.share, is_multiplied=pick.codes in self.multiplied)
             elif output in self.picks:
-                remaining.append(self._take(constants.picked(self.picks[output], self.share)))
+                remaining.append(self._take(constants.picked(self.picks[output], self.share, pack=self.pack)))
             elif output in codes.keys() - dropped:
                 remaining.append(self._take(self._packed(node, codes[output], makers[output])))
             elif output not in dropped:
@@ -285,23 +288,22 @@ class _Packer:
     def _packed(self, node: onnx.NodeProto, name: str, makers: Sequence[onnx.NodeProto]) -> constants.UnpackedConstant:
         """A weight from its codes. node: the last of those that make it."""
         codes, form, output = self._array(name), self.lowered.formats[name], node.output[0]
-        tied = name in self.lowered.tied
+        how: dict[str, Any] = {"tied": name in self.lowered.tied, "pack": self.pack}
         if node.op_type != "DequantizeLinear":
             tables = [read for maker in makers for read in maker.input if read in self.initializers and read != name]
             scale = self._array(tables[0]) if tables else np.empty(0, np.float32)
-            return constants.weight(
-                QuantizedWeight(form, codes, scale, 0), output, self.share, as_float=True, tied=tied
-            )
+            solution = QuantizedWeight(form, codes, scale, 0)
+            return constants.weight(solution, output, self.share, as_float=True, **how)
         solution = QuantizedWeight(form, codes, self._array(node.input[1]), int(node.attribute[0].i))
         if output not in self.lowered.layer_constants:
-            return constants.weight(solution, output, self.share, as_float=True, tied=tied)
+            return constants.weight(solution, output, self.share, as_float=True, **how)
         bias = self.lowered.layer_constants[output]
         if bias is None:
-            return constants.weight(solution, output, self.share, as_float=False, tied=tied)
+            return constants.weight(solution, output, self.share, as_float=False, **how)
         integers, step = (self._array(name) for name in self.makers[bias].input[:2])
         x = self.makers[self.readers[output].input[0]].input[1]
         operand = constants.Bias(integers, step)
-        return constants.layer(solution, operand, x, [output, bias], self.share, tied=tied)
+        return constants.layer(solution, operand, x, [output, bias], self.share, **how)
 
 
 def _array_of(tensor: ir.TensorProtocol) -> np.ndarray:

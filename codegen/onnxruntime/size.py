@@ -159,12 +159,14 @@ def _call(
         return None, _plain(solution, use, counter, tied)
     if tied and use.is_table:
         solution = solution.by_channel()
+    share, pack = counter.share, constants.sized
     if use.rank is not None:
-        packed = constants.picked(Pick(name, name, name, name, solution, use.rank, np.dtype(np.int64)), counter.share)
+        pick = Pick(name, name, name, name, solution, use.rank, np.dtype(np.int64))
+        packed = constants.picked(pick, share, pack=pack)
     elif use.integer and use.bias is not None:
-        packed = constants.layer(solution, use.bias, name, [name, name], counter.share, tied=tied)
+        packed = constants.layer(solution, use.bias, name, [name, name], share, tied=tied, pack=pack)
     else:
-        packed = constants.weight(solution, name, counter.share, as_float=not use.integer, tied=tied)
+        packed = constants.weight(solution, name, share, as_float=not use.integer, tied=tied, pack=pack)
     return packed.function, packed.call
 
 

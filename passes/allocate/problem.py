@@ -81,11 +81,15 @@ def table_parameters(analysis: Analysis, choice: Mapping[str, Format]) -> Quanti
 
 
 def packed(
-    analysis: Analysis, plan: Plan, tuned: QuantizedParameters, options: CompileOptions = USUAL
+    analysis: Analysis,
+    plan: Plan,
+    tuned: QuantizedParameters,
+    options: CompileOptions = USUAL,
+    how: constants.Pack = constants.packed,
 ) -> tuple[Lowered, Exported]:
     """The lowered graph of a plan with its numbers, and its file; see `pack`."""
     lowered = lower(analysis, plan, tuned)
-    return lowered, pack(analysis, plan, lowered, options)
+    return lowered, pack(analysis, plan, lowered, options, how)
 
 
 def lower(analysis: Analysis, plan: Plan, tuned: QuantizedParameters) -> Lowered:
@@ -93,16 +97,22 @@ def lower(analysis: Analysis, plan: Plan, tuned: QuantizedParameters) -> Lowered
     return applied(Lower(), PlanWithParameters(analysis.model, plan, tuned)).made
 
 
-def pack(analysis: Analysis, plan: Plan, lowered: Lowered, options: CompileOptions = USUAL) -> Exported:
+def pack(
+    analysis: Analysis,
+    plan: Plan,
+    lowered: Lowered,
+    options: CompileOptions = USUAL,
+    how: constants.Pack = constants.packed,
+) -> Exported:
     """The file of a plan's lowered graph, with the functions and operators that the options allow."""
     length = name_length(analysis.model, plan)
-    return export(lowered, analysis.model, length, inline=options.inline, in_blocks=options.in_blocks)
+    return export(lowered, analysis.model, length, inline=options.inline, in_blocks=options.in_blocks, pack=how)
 
 
 def weighed(analysis: Analysis, options: CompileOptions, plan: Plan) -> int:
     """Bytes of a plan's file with the table's numbers."""
     numbers = table_parameters(analysis, plan.formats)
-    return packed(analysis, plan, numbers, options)[1].size
+    return packed(analysis, plan, numbers, options, constants.sized)[1].size
 
 
 def _use(

@@ -217,6 +217,10 @@ class Format(ABC):
     def pack(self, codes: np.ndarray, scale: np.ndarray) -> list[np.ndarray]:
         """The arrays that are stored, in the order of `inputs`; of scales the file has what `scales.roots` gives."""
 
+    def sized(self, codes: np.ndarray, scale: np.ndarray) -> list[np.ndarray]:
+        """Arrays of the types and shapes that `pack` gives, where these are known before the numbers are."""
+        return self.pack(codes, scale)
+
     @property
     def inputs(self) -> list[str]:
         """Short names of the arrays that are stored: of what holds the codes, v for a table, s for scales."""

@@ -190,9 +190,14 @@ class Trellis(Coded):
         bits = self._bits(codes.reshape(len(codes), -1).T)
         return [np.packbits(bits)[:, None], STORED_TABLE, self.powers, scale]
 
+    def sized(self, codes: np.ndarray, scale: np.ndarray) -> list[np.ndarray]:
+        """What `pack` gives, without the search for the paths of these codes, and without Numba."""
+        size = -(-codes.size * self.bits // 16)
+        return [_bytes_of(codes, size)[:, None], STORED_TABLE, self.powers, scale]
+
     def _bits(self, sequences: np.ndarray) -> list[np.ndarray]:
         """Bit after bit of the paths with these codes (n, R), each (n,)."""
-        steps = path_search().steps(sequences, STORED_TABLE, self.steps)
+        steps = step_search().steps(sequences, STORED_TABLE, self.steps)
         if steps is None:
             raise InternalError(f"a sequence of codes is no path of {self}")
         places = (range(self.steps[t % 2] - 1, -1, -1) for t in range(steps.shape[1]))
@@ -283,6 +288,18 @@ class RowTrellis(Trellis):
         bits = self._bits(codes.reshape(-1, codes.shape[-1]))
         return [np.packbits(np.stack(bits, 1), axis=1)[..., None], STORED_TABLE, self.powers, scale]
 
+    def sized(self, codes: np.ndarray, scale: np.ndarray) -> list[np.ndarray]:
+        """The same of rows."""
+        rows = codes.reshape(-1, codes.shape[-1])
+        of_row = rows.shape[1] * self.bits // 16
+        path = _bytes_of(codes, len(rows) * of_row).reshape(len(rows), of_row, 1)
+        return [path, STORED_TABLE, self.powers, scale]
+
+
+def _bytes_of(codes: np.ndarray, size: int) -> np.ndarray:
+    """So many bytes, fewer than codes: different ones for different codes, as equal arrays are stored once."""
+    return codes.astype(np.int8).reshape(-1).view(np.uint8)[:size]
+
 
 def _by_channel(array: np.ndarray, axis: int) -> np.ndarray:
     return np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1)
@@ -299,17 +316,33 @@ class PathSearch(Protocol):
     def codes(self, ratio: np.ndarray, weights: np.ndarray, table: np.ndarray, bits: tuple[int, int]) -> np.ndarray:
         """The codes of the best paths."""
 
+
+class StepSearch(Protocol):
+    """What `ptqc.formats.trellis_steps` offers."""
+
     def steps(self, columns: np.ndarray, table: np.ndarray, bits: tuple[int, int]) -> np.ndarray | None:
         """The steps of paths with these codes."""
 
 
 def path_search() -> PathSearch:
     """The search for paths. Raises UsageError where Numba, which compiles it, is not installed or does not work."""
-    if lack := Trellis.lacks():
-        raise UsageError(lack)
+    _check_numba()
     from ptqc.formats import viterbi
 
     return viterbi
+
+
+def step_search() -> StepSearch:
+    """The search for the steps of a path. Raises UsageError as `path_search`."""
+    _check_numba()
+    from ptqc.formats import trellis_steps
+
+    return trellis_steps
+
+
+def _check_numba() -> None:
+    if lack := Trellis.lacks():
+        raise UsageError(lack)
 
 
 def _alone(_ratio: np.ndarray, _metric: np.ndarray | None) -> np.ndarray:

@@ -105,6 +105,14 @@ def test_the_bits_of_each_row_are_those_of_its_path(form: RowTrellis, shape: tup
         np.testing.assert_array_equal(from_bits(row, form, 1, width)[:, 0], wanted)
 
 
+@pytest.mark.parametrize("form", [*FORMS, *ROW_FORMS], ids=str)
+@pytest.mark.parametrize("shape", [(32, 48), (16, 3, 5, 16)])
+def test_sizes_are_known_without_a_search(form: Trellis, shape: tuple[int, ...]) -> None:
+    codes, scale = form.rounded(weight(*shape), 0)
+    found, wanted = form.sized(codes, scale), form.pack(codes, scale)
+    assert [(one.dtype, one.shape) for one in found] == [(one.dtype, one.shape) for one in wanted]
+
+
 @pytest.mark.parametrize("bits", [4, 6, 8])
 def test_rows_lose_less_than_in_grids_and_codebooks_of_as_many_bits(bits: int) -> None:
     rows = weight(200, 384) * np.geomspace(0.1, 1, 200, dtype=np.float32)[:, None]
@@ -316,8 +324,9 @@ class TooOld(ModuleType):
 @pytest.fixture(params=[None, TooOld("numba")], ids=["none", "too old"])
 def without_numba(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "numba", request.param)
-    monkeypatch.delitem(sys.modules, "ptqc.formats.viterbi", raising=False)
-    monkeypatch.delattr("ptqc.formats.viterbi", raising=False)
+    for name in ("viterbi", "trellis_steps"):
+        monkeypatch.delitem(sys.modules, f"ptqc.formats.{name}", raising=False)
+        monkeypatch.delattr(f"ptqc.formats.{name}", raising=False)
 
 
 LACK = r"tcq\) need Numba: pip install 'numba>=0.61'"

@@ -1,0 +1,75 @@
+"""The steps of paths through a bitshift trellis, from the codes of their states; compiled by Numba when imported.
+
+Apart from `ptqc.formats.viterbi`, which takes several times as long to compile: packing needs no search for the best
+path.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+import numba
+import numpy as np
+
+STATES = 256
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def compiled(signature: str) -> Callable[[F], F]:
+    """Compile a function at once, so that no deadline pays for it. signature: as Numba writes it."""
+
+    def compile_it(function: F) -> F:
+        return cast(F, numba.njit(signature, nogil=True)(function))
+
+    return compile_it
+
+
+@compiled("Tuple((u1[:, ::1], b1))(i1[:, ::1], i8[::1], i8[::1], i8[::1])")
+def _steps(columns: np.ndarray, order: np.ndarray, first: np.ndarray, step_bits: np.ndarray) -> tuple[np.ndarray, bool]:
+    """order: states by their code; first[c + 128]: where those of code c begin in it."""
+    count, size = columns.shape
+    memories = STATES >> step_bits[0]
+    result = np.empty((count, size), np.uint8)
+    # Bit b of reached[t, m]: whether a path from memory b is in memory m before output t; it begins in one of 64.
+    reached = np.zeros((size + 1, STATES >> step_bits.min()), np.uint64)
+    for i in range(count):
+        for m in range(memories):
+            reached[0, m] = np.uint64(1) << np.uint64(m)
+        for t in range(size):
+            reached[t + 1] = 0
+            bits, following = step_bits[t & 1], step_bits[(t + 1) % size & 1]
+            code = columns[i, t] + 128
+            for place in range(first[code], first[code + 1]):
+                state = order[place]
+                reached[t + 1, state & ((STATES >> following) - 1)] |= reached[t, state >> bits]
+        begin = -1
+        for m in range(memories):
+            if (reached[size, m] >> np.uint64(m)) & np.uint64(1):
+                begin = m
+                break
+        if begin < 0:
+            return result, False
+        memory = begin
+        for t in range(size - 1, -1, -1):
+            bits, following = step_bits[t & 1], step_bits[(t + 1) % size & 1]
+            code = columns[i, t] + 128
+            for place in range(first[code], first[code + 1]):
+                state = order[place]
+                is_next = (state & ((STATES >> following) - 1)) == memory
+                if is_next and (reached[t, state >> bits] >> np.uint64(begin)) & np.uint64(1):
+                    result[i, t] = state & ((1 << bits) - 1)
+                    memory = state >> bits
+                    break
+    return result, True
+
+
+def steps(columns: np.ndarray, table: np.ndarray, bits: tuple[int, int]) -> np.ndarray | None:
+    """The steps (n, R) uint8 of closed paths whose states stand for these codes (n, R); None where one has no path."""
+    order = np.argsort(table, kind="stable")
+    first = np.searchsorted(table[order], np.arange(-128, 129)).astype(np.int64)
+    result, is_path = _steps(own(columns, np.int8), order, first, np.array(bits))
+    return result if is_path else None
+
+
+def own(values: np.ndarray, dtype: type) -> np.ndarray:
+    """An array as the compiled functions take it, which know none that is read-only."""
+    return np.require(values, dtype, ("C", "W"))
