@@ -10,7 +10,7 @@ from number_formats.levels import E2M1, E2M3, E3M2, E3M4, E4M3, E5M2, FloatLevel
 from number_formats.scaled import ScaledFormat
 from number_formats.scaling import CeilingExponent, FloorExponent, SearchedExponent, ShareOfRow
 
-from ptqc.formats import Codebook, Scaled
+from ptqc.formats import Codebook, Entropy, Scaled
 
 TYPES = {
     E4M3: ml_dtypes.float8_e4m3fn,
@@ -114,10 +114,13 @@ def test_bits_are_those_of_what_ptqc_writes_and_of_scales_as_in_other_formats(fo
     product: Scaled = form.form  # type: ignore[attr-defined]
     values = normal((16, 96))
     codes, scale = product.rounded(values, 0)
-    packed = sum(array.nbytes for array in product.pack(codes, scale)[: -1 - len(product.shared)])
+    shared = [array.tobytes() for array in product.shared.values()]
+    packed = sum(array.nbytes for array in product.pack(codes, scale)[:-1] if array.tobytes() not in shared)
     stored = form.store(Rows.of(values))
     assert stored.bits == 8 * packed + 16 * len(scale)
     np.testing.assert_array_equal(stored.values, product.decode(codes, scale, 0))
+    if isinstance(product, Entropy):
+        return  # its bits are those of the numbers
     table = 2**product.bits * product.group * 8 if isinstance(product, Codebook) else 0
     wide = form.store(Rows.of(values[:4], count=16)).bits  # a sample of the channels stands for all of them
     assert wide == stored.bits
