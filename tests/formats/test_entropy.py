@@ -146,13 +146,15 @@ def test_the_sign_of_weights_is_kept_where_it_has_to_be() -> None:
     assert (grid.nearest(np.array([-3.0, 3.0], np.float32), None) >= 0).all()
 
 
-@pytest.mark.parametrize(("activations", "budget"), [("integer", "22%"), ("float", "23%")])
-def test_a_compile_chooses_packs_and_verifies_it(tmp_path: Path, activations: str, budget: str) -> None:
-    options = {"activations": activations, "formats": ("int", "entropy"), "bits": (3, 4, 5, 6, 7)}
+@pytest.mark.parametrize(
+    ("activations", "budget", "inline"), [("integer", "22%", False), ("float", "23%", False), ("integer", "25%", True)]
+)
+def test_a_compile_chooses_packs_and_verifies_it(tmp_path: Path, activations: str, budget: str, inline: bool) -> None:
+    options = {"activations": activations, "formats": ("int", "entropy"), "bits": (3, 4, 5, 6, 7), "inline": inline}
     artifact = compiled(wide(), samples(48, 6, 6), tmp_path, budget, **options)
     chosen = {entry["format"] for entry in artifact.plan["weights"]}
     assert any(name.startswith("entropy") for name in chosen)
-    assert any("e" in function.name for function in onnx.load(artifact.path).functions)
+    assert any("e" in function.name for function in onnx.load(artifact.path).functions) != inline
     ptqc.verify(artifact.folder)
 
 
