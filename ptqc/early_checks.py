@@ -10,7 +10,7 @@ from ptqc.codegen.targets import Chosen
 from ptqc.errors import CalibrationError, UsageError
 from ptqc.evaluation.detection.detector import Detector
 from ptqc.execution.onnxruntime import Runner, tensors_of
-from ptqc.formats import Format, Scaled
+from ptqc.formats import Format
 from ptqc.formats.trellis import Trellis, path_search
 from ptqc.options import CompileOptions
 from ptqc.passes.allocate.state import Budgets
@@ -24,7 +24,8 @@ def check_early(prepared: CanonicalModel, budgets: Budgets, options: CompileOpti
     """Raises Infeasible for a size that no file of the model has, TargetError for what certainly has no kernel.
 
     Raises UsageError for a loss in a unit that the outputs are not judged in, for FP8 with a target, for curvature
-    without torch, for formats that cannot be had, and CalibrationError for samples on which a detector finds nothing.
+    without torch, for trellis codes without Numba, for widths that no format asked for has, and CalibrationError for
+    samples on which a detector finds nothing.
     """
     if options.sensitivity == "curvature" and find_spec("torch") is None:
         raise UsageError("sensitivity is 'curvature', which needs PyTorch: pip install 'ptqc[torch]'")
@@ -47,8 +48,7 @@ def _check_formats(options: CompileOptions) -> None:
     asked = [family for family in Format.families if family.family in options.formats]
     if Trellis in asked:
         path_search()
-    is_solved = bool(asked) and all(issubclass(family, Scaled) for family in asked)
-    if is_solved and not any(family.offered(options.bits) for family in asked):
+    if asked and not any(family.offered(options.bits) for family in asked):
         widths = ", ".join(map(str, options.bits))
         have = ", ".join(str(form) for family in asked for form in family.members())
         raise UsageError(

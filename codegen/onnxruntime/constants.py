@@ -52,7 +52,7 @@ def packed(form: Format, codes: np.ndarray, scale: np.ndarray) -> list[np.ndarra
 
 
 def sized(form: Format, codes: np.ndarray, scale: np.ndarray) -> list[np.ndarray]:
-    """Arrays of the same sizes."""
+    """Arrays of the sizes of those that are stored."""
     return form.sized(codes, scale)
 
 

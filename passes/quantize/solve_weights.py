@@ -386,12 +386,12 @@ def _for_tables(weight: Weight, forms: Sequence[Scaled]) -> list[Scaled]:
         for form in forms
         if not form.within_channels
         and (not form.by_row or (has_rows and form.fits(width, math.prod(outer))))
-        and (not is_large or _can_stay_packed(form))
+        and (not is_large or _suits_rows(form))
     ]
 
 
-def _can_stay_packed(form: Scaled) -> bool:
-    """Whether rows of a table can be unpacked alone, or the table has to stay so for its zeros."""
+def _suits_rows(form: Scaled) -> bool:
+    """Whether rows of a table can be unpacked alone; or it keeps the zeros of a table, which nothing else does."""
     return form.is_regular or form.by_row or form.keeps_zeros
 
 
@@ -401,7 +401,7 @@ def _for_layers(weight: Weight, forms: Sequence[Scaled]) -> list[Scaled]:
     is_sequence = is_in_sequence(weight)
     fitting = [form for form in forms if form.fits(inputs if form.along_inputs else layer.width, layer.channels)]
     fitting = [form for form in fitting if not form.by_row and (is_sequence or not form.by_column)]
-    return [form for form in fitting if weight.table is None or _can_stay_packed(form)]
+    return [form for form in fitting if weight.table is None or _suits_rows(form)]
 
 
 def is_in_sequence(weight: Weight) -> bool:
@@ -417,7 +417,10 @@ def suited(weight: Weight, values: np.ndarray, forms: Sequence[Scaled]) -> list[
     families = dict.fromkeys(type(form) for form in result)
     suits = {family: family.suits(_order(weight, family).rows(rows)) for family in families}
     worth = [form for form in result if suits[type(form)]]
-    superseded = {form for family in dict.fromkeys(type(form) for form in worth) for form in family.superseded(rows)}
+    tried: dict[type[Scaled], list[Scaled]] = {}
+    for form in worth:
+        tried.setdefault(type(form), []).append(form)
+    superseded = {form for family, own in tried.items() for form in family.superseded(rows, own)}
     return [form for form in worth if form not in superseded]
 
 

@@ -4,6 +4,7 @@ A format says which bits are stored for a weight, how a solver finds them, and h
 from them. Each is a file of this package; `ptqc.formats` lists them.
 """
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -218,7 +219,10 @@ class Format(ABC):
         """The arrays that are stored, in the order of `inputs`; of scales the file has what `scales.roots` gives."""
 
     def sized(self, codes: np.ndarray, scale: np.ndarray) -> list[np.ndarray]:
-        """Arrays of the types and shapes that `pack` gives, where these are known before the numbers are."""
+        """Arrays of the types and shapes that `pack` gives, by less work; they are equal only where codes are.
+
+        What is in them is of no use.
+        """
         return self.pack(codes, scale)
 
     @property
@@ -243,8 +247,9 @@ class Grid:
     given, to the nearest levels, float32. code_type: of NumPy, that holds every level. kept (…, R, d): whether a weight
     has a code other than 0; None where all may have. patterns (P, M): in place of kept, ways in which it may be chosen
     for each M neighbours, one to a row; the others have codes that are not 0. powers: whether scales are powers of two.
-    sequences: in place of nearest, where outputs of a column are rounded together: of columns of weight / scale (n, R),
-    what a squared error of each weight costs (n, R) and the scales (R,), to codes, float32.
+    by_rate: whether scales are chosen for the bits that codes take. sequences: in place of nearest, where outputs of a
+    column are rounded together: of columns of weight / scale (n, R), what a squared error of each weight costs (n, R)
+    and the scales (R,), to codes, float32.
     """
 
     scale: np.ndarray
@@ -254,15 +259,18 @@ class Grid:
     kept: np.ndarray | None = None
     patterns: np.ndarray | None = None
     powers: bool = False
+    by_rate: bool = False
     sequences: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray] | None = None
 
     def with_powers(self, rows: np.ndarray, importance: np.ndarray) -> "Grid":
         """The same with powers of two as scales: of the two beside each scale, the one of less error.
 
+        Where error is not what scales are chosen by, the nearer one.
+
         rows and importance: as the grid was made for.
         """
         low, high = powers_beside(self.scale)
-        if self.sequences is not None:
+        if self.by_rate or self.sequences is not None:
             return replace(self, scale=np.where(self.scale * self.scale <= low * high, low, high), powers=True)
         errors = [self._error(rows, importance, scale) for scale in (low, high)]
         return replace(self, scale=np.where(errors[0] <= errors[1], low, high), powers=True)
@@ -332,8 +340,11 @@ class Scaled(Format):
         return True
 
     @classmethod
-    def superseded(cls, rows: np.ndarray) -> Collection[Format]:  # noqa: ARG003
-        """Formats that lose more in as many bytes, so that they are not tried for weights (…, R, d) that it fits."""
+    def superseded(cls, rows: np.ndarray, tried: Collection[Format]) -> Collection[Format]:  # noqa: ARG003
+        """Formats that lose more for their bytes than those of this family, and are not tried for weights (…, R, d).
+
+        tried: of this family, those that are.
+        """
         return ()
 
     def kept(self, rows: np.ndarray) -> np.ndarray | None:  # noqa: ARG002
@@ -368,6 +379,12 @@ class Coded(Scaled):
     @abstractmethod
     def levels(self, codes: np.ndarray) -> np.ndarray:
         """The levels that a weight of these codes can have, float32, ascending."""
+
+
+def stand_in(codes: np.ndarray, size: int) -> np.ndarray:
+    """Bytes that say nothing, so many, uint8; other ones for other codes, as equal arrays are stored once."""
+    digest = np.frombuffer(hashlib.blake2b(codes.tobytes(), digest_size=16).digest(), np.uint8)[:size]
+    return np.pad(digest, (0, size - len(digest)))
 
 
 def largest(power: np.ndarray, patterns: np.ndarray) -> np.ndarray:

@@ -1,17 +1,19 @@
 """Entropy codes: evenly spaced codes within ±63, of which frequent ones take fewer bits in the file than rare ones.
 
 A grid of b bits spends them on every weight, whether it lies in the middle, where most do, or at the end of the range.
-Here the step of the grid is chosen for the entropy that the codes are to have, whatever the range: an outlier costs
-bits of its own only, and heavy tails take nothing from the precision of the others. At high rates such a grid is 0.25
-bit from the rate-distortion bound (Gish and Pierce 1968, Asymptotically efficient quantizing).
+Here the step of the grid is chosen for the entropy that the codes are to have, not for the range: an outlier costs bits
+of its own only, as long as it lies within 63 steps (16 deviations in entropy4, 4 in entropy6), and heavy tails take
+nothing from the precision of the others. At high rates such a grid is 0.25 bit from the rate-distortion bound (Gish and
+Pierce 1968, Asymptotically efficient quantizing).
 
 A codeword begins with its class, which has 4 bits and says how many bits follow. Where these begin is then a running
 sum, so that standard operators find all weights at once, without a loop. Classes hold 1, 2, 4, … codes, the frequent
-ones first, and are those of the shortest text; a Huffman code would save another 0.02 to 0.15 bit.
+ones first, so that all codewords together are shortest; a Huffman code would save another 0.02 to 0.15 bit.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -19,7 +21,7 @@ import onnx_ir as ir
 
 from ptqc.errors import InternalError
 from ptqc.formats import scales
-from ptqc.formats.base import Coded, Format, Grid, Nodes, Scaled, V
+from ptqc.formats.base import Coded, Format, Grid, Nodes, Scaled, V, stand_in
 from ptqc.formats.codebook import Codebook
 from ptqc.formats.levels import DEAD, REACH
 from ptqc.formats.trellis import RowTrellis, Trellis
@@ -41,7 +43,7 @@ ROWS = 2
 BYTES = CLASSES**ROWS  # values of one
 # In smaller models the function takes what the codes save; in smaller weights what tells the classes does.
 ENOUGH_NUMBERS, ENOUGH_WEIGHTS, MANY_WEIGHTS = 2**15, 2**12, 2**14
-FIXED: tuple[Format, ...] = (
+FIXED_LENGTH: tuple[Format, ...] = (
     *map(Integer, (5, 6, 7)),
     Codebook(4),
     VectorCodebook(8),
@@ -98,9 +100,11 @@ class Entropy(Coded):
         return rows.size >= ENOUGH_WEIGHTS
 
     @classmethod
-    def superseded(cls, rows: np.ndarray) -> Collection[Format]:
+    def superseded(cls, rows: np.ndarray, tried: Collection[Format]) -> Collection[Format]:
         """Those with as many bits for every weight, where there are so many that what tells the classes is little."""
-        return FIXED if rows.size >= MANY_WEIGHTS else ()
+        narrow, wide = (pick(form.bits for form in tried) / 2 for pick in (min, max))
+        is_between = rows.size >= MANY_WEIGHTS
+        return [form for form in FIXED_LENGTH if is_between and narrow <= form.bits_per_weight <= wide]
 
     @property
     def is_packed(self) -> bool:
@@ -138,7 +142,11 @@ class Entropy(Coded):
         if (largest > (REACH + 0.5) * scale).any():
             scale = np.maximum(scale, scales.search(rows, importance, self.nearest, REACH + 0.5))
         lowest = 0.0 if keeps_sign else -np.inf
-        return Grid(scales.storable(scale, largest), 1, lambda ratio, _: self.nearest(np.maximum(ratio, lowest)))
+
+        def nearest(ratio: np.ndarray, _metric: np.ndarray | None) -> np.ndarray:
+            return self.nearest(np.maximum(ratio, lowest))
+
+        return Grid(scales.storable(scale, largest), 1, nearest, by_rate=True)
 
     def levels(self, codes: np.ndarray) -> np.ndarray:  # noqa: ARG002
         """All codes within reach."""
@@ -146,15 +154,31 @@ class Entropy(Coded):
 
     def pack(self, codes: np.ndarray, scale: np.ndarray) -> list[np.ndarray]:
         """Classes in two rows, a byte for one of each; the bits that follow, of each row; `PrefixCode`; the scales."""
-        flat = np.pad(codes.ravel(), (0, -codes.size % ROWS))
-        if flat.size and np.abs(flat.astype(np.int16)).max() > REACH:
+        rows = self._rows(codes)
+        code = PrefixCode.of(rows)
+        classes = code.classes[rows.view(np.uint8)]
+        return [
+            classes[0] | classes[1] << CLASS_BITS,
+            np.stack([code.further(row, code.most_bits(rows)) for row in rows])[:, None, :, None],
+            code.widths[:, None],
+            code.codes,
+            scale,
+        ]
+
+    def sized(self, codes: np.ndarray, scale: np.ndarray) -> list[np.ndarray]:
+        """What `pack` gives, without the bits."""
+        rows = self._rows(codes)
+        code = PrefixCode.of(rows)
+        size = -(-code.most_bits(rows) // 8)
+        further = stand_in(codes, ROWS * size).reshape(ROWS, 1, size, 1)
+        return [stand_in(codes, rows.shape[1]), further, code.widths[:, None], code.codes, scale]
+
+    def _rows(self, codes: np.ndarray) -> np.ndarray:
+        """Codes in two rows, with a 0 at the end where they are an odd number. Raises InternalError beyond ±63."""
+        rows = np.pad(codes.ravel(), (0, -codes.size % ROWS)).reshape(ROWS, -1)
+        if rows.size and max(-int(rows.min()), int(rows.max())) > REACH:
             raise InternalError(f"a code of {self} is beyond {REACH}")
-        code = PrefixCode.of(flat)
-        rows = [code.text(row) for row in flat.reshape(ROWS, -1)]
-        classes = np.stack([index for index, _ in rows]).T @ CLASSES ** np.arange(ROWS)
-        longest = max(len(bits) for _, bits in rows)
-        further = np.packbits([np.pad(bits, (0, longest - len(bits))) for _, bits in rows], axis=1)
-        return [classes.astype(np.uint8), further[:, None, :, None], code.further[:, None], code.codes, scale]
+        return rows
 
     @property
     def shared(self) -> Mapping[str, np.ndarray]:
@@ -203,39 +227,57 @@ class Entropy(Coded):
 
 @dataclass(frozen=True, eq=False)
 class PrefixCode:
-    """Codewords. further (CLASSES,): bits that follow each class; codes: of all classes, one after the other."""
+    """Codewords. widths (CLASSES,): of the bits that follow each class; codes: of all classes, one after the other."""
 
-    further: np.ndarray
+    widths: np.ndarray
     codes: np.ndarray
 
     @classmethod
-    def of(cls, flat: np.ndarray) -> "PrefixCode":
-        """The one of the shortest text: of codes by size, or by frequency where that saves more than its list takes."""
-        values, counts = np.unique(flat, return_counts=True)
-        by_size = np.zeros(BY_SIZE.size, np.int64)
-        by_size[2 * np.abs(values.astype(np.int64)) - (values > 0)] = counts
-        common, common_bits = _shortest(np.trim_zeros(by_size, "b"))
-        order = np.argsort(-counts, kind="stable")
-        own, own_bits = _shortest(counts[order])
-        length = int(SIZES[own].sum())
-        if own_bits + 8 * length >= common_bits:
-            return cls(common, BY_SIZE)
-        return cls(own, np.resize(values[order], length).astype(np.int8))
+    def of(cls, codes: np.ndarray) -> "PrefixCode":
+        """The one of the fewest bits: of codes by size, or by frequency where that saves more than its list takes."""
+        counts = np.bincount(codes.view(np.uint8).reshape(-1), minlength=BYTES)
+        by_size = counts[BY_SIZE[: 2 * REACH + 1].view(np.uint8)]
+        usual, bits = _shortest(np.trim_zeros(by_size, "b"))
+        order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
+        ordered, ordered_bits = _shortest(counts[order])
+        length = int(SIZES[ordered].sum())
+        if ordered_bits + 8 * length >= bits:
+            return cls(usual, BY_SIZE)
+        return cls(ordered, np.resize(order, length).astype(np.uint8).view(np.int8))
 
-    def text(self, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Classes (n,) of codes (n,), and the bits that follow them, the highest of each first."""
-        rank = np.zeros(1 << 8, np.int64)
-        rank[self.codes[::-1].view(np.uint8)] = np.arange(len(self.codes))[::-1]  # of equal codes the first
-        place = rank[row.view(np.uint8)]
-        first = np.cumsum(SIZES[self.further]) - SIZES[self.further]
-        index = np.searchsorted(first, place, "right") - 1
-        offset, width = place - first[index], self.further[index].astype(np.int64)
-        end = np.cumsum(width)
-        bits = np.zeros((int(end[-1]) if end.size else 0) + MOST_FURTHER, np.uint8)  # the last window is whole
+    @cached_property
+    def places(self) -> np.ndarray:
+        """Where each code stands in the list, by its byte."""
+        result = np.zeros(BYTES, np.int64)
+        result[self.codes[::-1].view(np.uint8)] = np.arange(len(self.codes))[::-1]  # of equal codes the first
+        return result
+
+    @cached_property
+    def first(self) -> np.ndarray:
+        """Where the codes of each class begin in the list."""
+        return np.asarray(np.cumsum(SIZES[self.widths]) - SIZES[self.widths])
+
+    @cached_property
+    def classes(self) -> np.ndarray:
+        """The class of each code, uint8, by its byte."""
+        return np.asarray(np.searchsorted(self.first, self.places, "right") - 1, np.uint8)
+
+    def most_bits(self, rows: np.ndarray) -> int:
+        """Bits that follow the classes of the longer row, with those that make the last window a whole one."""
+        counts = [np.bincount(row.view(np.uint8), minlength=BYTES) for row in rows]
+        return max(int(count @ self.widths[self.classes]) for count in counts) + MOST_FURTHER
+
+    def further(self, row: np.ndarray, size: int) -> np.ndarray:
+        """The bits that follow the classes of codes (n,), the highest of each first, in bytes of so many bits."""
+        index = row.view(np.uint8)
+        offsets = (self.places - self.first[self.classes]).astype(np.uint8)[index]
+        widths = self.widths[self.classes][index]
+        end = np.cumsum(widths, dtype=np.int64)
+        bits = np.zeros(size, np.uint8)
         for number in range(MOST_FURTHER):
-            own = width > number
-            bits[end[own] - 1 - number] = (offset[own] >> number) & 1
-        return index, bits
+            has = widths > number
+            bits[end[has] - 1 - number] = (offsets[has] >> number) & 1
+        return np.packbits(bits)
 
 
 def _shortest(counts: np.ndarray) -> tuple[np.ndarray, int]:

@@ -18,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.errors import InternalError, UsageError
-from ptqc.formats.base import Coded, Format, Grid, Nodes, Scaled, Stated, V, spread
+from ptqc.formats.base import Coded, Format, Grid, Nodes, Scaled, Stated, V, spread, stand_in
 from ptqc.formats.codebook import Codebook
 from ptqc.formats.levels import REACH
 from ptqc.formats.scales import storable
@@ -52,7 +52,7 @@ ENOUGH_NUMBERS = 2**17
 # Fitted levels may lose less where more of the power than this lies beyond the reach of the table (of a Laplace
 # distribution 0.001), or where the mean is not small beside the deviation.
 TAIL, SKEWED = 0.015, 2
-LISTED: tuple[Format, ...] = (*Codebook.members(), *VectorCodebook.members())
+CODEBOOKS: tuple[Format, ...] = (*Codebook.members(), *VectorCodebook.members())
 # Of fewer outputs, biting its tail leaves a sequence too few choices.
 SHORTEST = 16
 # For a dimension that follows from what is stored.
@@ -111,13 +111,16 @@ class Trellis(Coded):
         return ""
 
     @classmethod
-    def superseded(cls, rows: np.ndarray) -> Collection[Format]:
-        """Codebooks, but of weights with heavy tails or of one sign, whose levels they fit and the table does not."""
+    def superseded(cls, rows: np.ndarray, tried: Collection[Format]) -> Collection[Format]:
+        """Codebooks of as many bits, but of weights with heavy tails or of one sign, which their levels fit better."""
         power = np.square(rows, dtype=np.float64).mean(-1, keepdims=True)
         reach = REACH / max(DEVIATION.values()) * np.sqrt(power)
         beyond = float(np.square(np.maximum(np.abs(rows) - reach, 0)).mean())
         is_even = SKEWED * abs(float(rows.mean(dtype=np.float64))) <= np.sqrt(power.mean())
-        return LISTED if is_even and beyond <= TAIL * power.mean() else ()
+        if not is_even or beyond > TAIL * power.mean():
+            return ()
+        widths = {form.bits_per_weight for form in tried}
+        return [form for form in CODEBOOKS if form.bits_per_weight in widths]
 
     def fits(self, width: int, channels: int) -> bool:  # noqa: ARG002
         """Whether there are enough outputs, and pairs of them where their bits differ."""
@@ -193,7 +196,7 @@ class Trellis(Coded):
     def sized(self, codes: np.ndarray, scale: np.ndarray) -> list[np.ndarray]:
         """What `pack` gives, without the search for the paths of these codes, and without Numba."""
         size = -(-codes.size * self.bits // 16)
-        return [_bytes_of(codes, size)[:, None], STORED_TABLE, self.powers, scale]
+        return [stand_in(codes, size)[:, None], STORED_TABLE, self.powers, scale]
 
     def _bits(self, sequences: np.ndarray) -> list[np.ndarray]:
         """Bit after bit of the paths with these codes (n, R), each (n,)."""
@@ -292,13 +295,8 @@ class RowTrellis(Trellis):
         """The same of rows."""
         rows = codes.reshape(-1, codes.shape[-1])
         of_row = rows.shape[1] * self.bits // 16
-        path = _bytes_of(codes, len(rows) * of_row).reshape(len(rows), of_row, 1)
+        path = stand_in(codes, len(rows) * of_row).reshape(len(rows), of_row, 1)
         return [path, STORED_TABLE, self.powers, scale]
-
-
-def _bytes_of(codes: np.ndarray, size: int) -> np.ndarray:
-    """So many bytes, fewer than codes: different ones for different codes, as equal arrays are stored once."""
-    return codes.astype(np.int8).reshape(-1).view(np.uint8)[:size]
 
 
 def _by_channel(array: np.ndarray, axis: int) -> np.ndarray:

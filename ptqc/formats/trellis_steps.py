@@ -66,10 +66,10 @@ def steps(columns: np.ndarray, table: np.ndarray, bits: tuple[int, int]) -> np.n
     """The steps (n, R) uint8 of closed paths whose states stand for these codes (n, R); None where one has no path."""
     order = np.argsort(table, kind="stable")
     first = np.searchsorted(table[order], np.arange(-128, 129)).astype(np.int64)
-    result, is_path = _steps(own(columns, np.int8), order, first, np.array(bits))
+    result, is_path = _steps(writable(columns, np.int8), order, first, np.array(bits))
     return result if is_path else None
 
 
-def own(values: np.ndarray, dtype: type) -> np.ndarray:
-    """An array as the compiled functions take it, which know none that is read-only."""
+def writable(values: np.ndarray, dtype: type) -> np.ndarray:
+    """A copy where an array is read-only or not contiguous, which the compiled functions do not take."""
     return np.require(values, dtype, ("C", "W"))

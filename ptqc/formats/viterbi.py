@@ -10,7 +10,7 @@ the seam passes: outputs far from the seam have no say in that.
 
 import numpy as np
 
-from ptqc.formats.trellis_steps import STATES, compiled, own
+from ptqc.formats.trellis_steps import STATES, compiled, writable
 
 # Bits of a path on each side of the seam that say in which state it begins; a shorter sequence is repeated.
 SEAM = 80
@@ -112,4 +112,4 @@ def codes(ratio: np.ndarray, weights: np.ndarray, table: np.ndarray, bits: tuple
     ratio, weights: (n, R) float32. table: (256,) float32, codes of the states. bits: of the steps to outputs at even
     and at odd places; of the first as many or more.
     """
-    return _paths(own(ratio, np.float32), own(weights, np.float32), table, np.array(bits))
+    return _paths(writable(ratio, np.float32), writable(weights, np.float32), table, np.array(bits))

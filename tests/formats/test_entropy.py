@@ -19,7 +19,7 @@ from ptqc.formats.entropy import BITS, BY_SIZE, CLASS_BITS, CLASSES, MOST_FURTHE
 from ptqc.formats.levels import REACH
 from ptqc.ir.layers import find_layers, find_weights
 from ptqc.ir.nodes import initial
-from ptqc.passes.quantize.solve_weights import formats_of, suited
+from ptqc.passes.quantize.solve_weights import formats_of, possible, suited
 
 FORMS = [*map(Entropy, BITS)]
 ONE = np.ones((1, 1), np.float32)
@@ -101,8 +101,8 @@ def test_the_text_is_the_shortest(seed: int) -> None:
         return min(e * sum(counts[first : first + 2**e]) + least(first + 2**e, classes - 1) for e in every)
 
     code = PrefixCode.of(np.repeat(values, counts).astype(np.int8))
-    _, bits = code.text(np.repeat(values, counts).astype(np.int8))
-    assert len(bits) - MOST_FURTHER == least(0, CLASSES)
+    rows = np.repeat(values, counts).astype(np.int8)[None]
+    assert code.most_bits(rows) - MOST_FURTHER == least(0, CLASSES)
 
 
 @pytest.mark.parametrize("form", FORMS[:-1], ids=str)
@@ -123,6 +123,26 @@ def test_heavy_tails_take_nothing_from_the_others() -> None:
     rows = np.random.default_rng(0).standard_t(4, (64, 4096)).astype(np.float32)
     assert bits_of(rows, Entropy(9)) < 4.6
     assert decibels(rows, Entropy(9)) > max(decibels(rows, Integer(5)) + 3, decibels(rows, Codebook(4)) + 4)
+
+
+@pytest.mark.parametrize("shape", [(0,), (1,), (33, 5), (64, 64)])
+def test_sizes_are_known_without_the_bits(shape: tuple[int, ...]) -> None:
+    codes = np.random.default_rng(0).integers(-REACH, REACH + 1, shape).astype(np.int8)
+    found, wanted = Entropy(8).sized(codes, ONE), Entropy(8).pack(codes, ONE)
+    assert [(one.dtype, one.shape) for one in found] == [(one.dtype, one.shape) for one in wanted]
+    if codes.size > 1:
+        other = codes.copy()
+        other.flat[-1] ^= 1
+        assert not np.array_equal(Entropy(8).sized(other, ONE)[0], found[0])
+
+
+def test_powers_of_two_as_scales_leave_the_rate() -> None:
+    """Not the smaller one of two, whose error is always less."""
+    rows = np.random.default_rng(0).standard_normal((64, 256)).astype(np.float32)
+    rows *= np.random.default_rng(1).uniform(1, 4, (64, 1)).astype(np.float32)
+    codes, scale = Entropy(10).rounded(rows, 0, powers=True)
+    *stored, _ = Entropy(10).pack(codes, scale)
+    assert 8 * sum(array.nbytes for array in stored[:3]) / rows.size < 5.5
 
 
 def test_rows_of_zeros_and_of_any_size_are_coded() -> None:
@@ -180,10 +200,19 @@ def test_it_takes_the_place_of_codes_of_fixed_length_where_there_are_enough_weig
 def test_small_weights_do_not_have_it() -> None:
     assert not Entropy.suits(np.zeros((8, 64)))
     assert Entropy.suits(np.zeros((64, 64)))
-    assert Entropy.superseded(np.zeros((64, 64))) == ()
-    assert Trellis(10) in Entropy.superseded(np.zeros((128, 128)))
+    assert Entropy.superseded(np.zeros((64, 64)), FORMS) == []
+    assert Trellis(10) in Entropy.superseded(np.zeros((128, 128)), FORMS)
 
 
 @pytest.mark.parametrize(("numbers", "suits"), [(2**10, False), (2**20, True), (2**30, False)])
 def test_models_of_a_middle_size_have_it_unasked(numbers: int, suits: bool) -> None:
     assert Entropy.suits_model(numbers) == suits
+
+
+def test_large_tables_of_which_rows_are_picked_stay_packed_instead() -> None:
+    """Whole, they would take four bytes a number in memory."""
+    graph = "g (int64[N,T] i) => (float[N,T,16] y) { e = Gather(embedding, i) y = MatMul(e, w) }"
+    for rows, has_it in ((4096, False), (256, True)):
+        model = ir.from_proto(proto(graph, embedding=weight(rows, 64), w=weight(64, 16, seed=1)))
+        table = next(one for one in find_weights(model, find_layers(model)) if one.name == "embedding")
+        assert (Entropy(8) in possible(table, FORMS)) == has_it

@@ -306,6 +306,17 @@ def test_codebooks_are_tried_beside_it_where_it_may_lose_more(rows: np.ndarray, 
     assert tried == ({"tcq"} if is_better else {"tcq", "codebook", "pairs"})
 
 
+def test_codebooks_of_widths_that_no_trellis_code_has_are_tried() -> None:
+    """Half bits take an even number of outputs."""
+    graph = "g (float[N,96] x) => (float[N,63] y) { y = MatMul(x, w) }"
+    model = ir.from_proto(proto(graph, w=weight(96, 63)))
+    (layer_weight,) = find_weights(model, find_layers(model))
+    forms = [*Trellis.offered((2, 4)), *Codebook.members(), *VectorCodebook.members()]
+    tried = {str(form) for form in suited(layer_weight, initial(model, "w"), forms)}
+    assert {"tcq2", "tcq3", "tcq4", "pairs3", "pairs5", "pairs7"} <= tried
+    assert tried.isdisjoint({"tcq2.5", "pairs4", "pairs6", "codebook2", "codebook3"})
+
+
 def test_where_no_format_asked_for_fits_a_layer_it_computes_in_float(tmp_path: Path) -> None:
     artifact = compiled(residual(), samples(3, 8, 8), tmp_path, "40%", formats=("tcq",), activations="integer")
     formats = {entry["weight"]: entry["format"] for entry in artifact.plan["weights"]}
