@@ -61,7 +61,7 @@ class Entropy(Coded):
     """entropy4 to entropy7. bits: of the entropy of two weights, where these have a normal distribution."""
 
     family = "entropy"
-    mark: ClassVar[str] = "e"
+    mark: ClassVar[str] = "z"
     is_regular: ClassVar[bool] = False
     from_numbers: ClassVar[int] = ENOUGH_NUMBERS
 
