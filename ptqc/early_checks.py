@@ -45,12 +45,12 @@ def check_early(prepared: CanonicalModel, budgets: Budgets, options: CompileOpti
 
 def _check_formats(options: CompileOptions) -> None:
     """Raises UsageError for trellis codes without Numba, and where the families asked for have none of the widths."""
-    asked = [family for family in Format.families if family.family in options.formats]
-    if Trellis in asked:
+    families = [family for family in Format.families if family.family in options.formats]
+    if Trellis in families:
         path_search()
-    if asked and not any(family.offered(options.bits) for family in asked):
+    if families and not any(family.offered(options.bits) for family in families):
         widths = ", ".join(map(str, options.bits))
-        have = ", ".join(str(form) for family in asked for form in family.members())
+        have = ", ".join(str(form) for family in families for form in family.members())
         raise UsageError(
             f"none of the formats asked for has {widths} bits: there are {have}; give other bits or formats"
         )

@@ -8,7 +8,6 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -288,22 +287,22 @@ class _Packer:
     def _packed(self, node: onnx.NodeProto, name: str, makers: Sequence[onnx.NodeProto]) -> constants.UnpackedConstant:
         """A weight from its codes. node: the last of those that make it."""
         codes, form, output = self._array(name), self.lowered.formats[name], node.output[0]
-        how: dict[str, Any] = {"tied": name in self.lowered.tied, "pack": self.pack}
+        tied, pack = name in self.lowered.tied, self.pack
         if node.op_type != "DequantizeLinear":
             tables = [read for maker in makers for read in maker.input if read in self.initializers and read != name]
             scale = self._array(tables[0]) if tables else np.empty(0, np.float32)
             solution = QuantizedWeight(form, codes, scale, 0)
-            return constants.weight(solution, output, self.share, as_float=True, **how)
+            return constants.weight(solution, output, self.share, as_float=True, tied=tied, pack=pack)
         solution = QuantizedWeight(form, codes, self._array(node.input[1]), int(node.attribute[0].i))
         if output not in self.lowered.layer_constants:
-            return constants.weight(solution, output, self.share, as_float=True, **how)
+            return constants.weight(solution, output, self.share, as_float=True, tied=tied, pack=pack)
         bias = self.lowered.layer_constants[output]
         if bias is None:
-            return constants.weight(solution, output, self.share, as_float=False, **how)
+            return constants.weight(solution, output, self.share, as_float=False, tied=tied, pack=pack)
         integers, step = (self._array(name) for name in self.makers[bias].input[:2])
         x = self.makers[self.readers[output].input[0]].input[1]
         operand = constants.Bias(integers, step)
-        return constants.layer(solution, operand, x, [output, bias], self.share, **how)
+        return constants.layer(solution, operand, x, [output, bias], self.share, tied=tied, pack=pack)
 
 
 def _array_of(tensor: ir.TensorProtocol) -> np.ndarray:

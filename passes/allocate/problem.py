@@ -81,15 +81,11 @@ def table_parameters(analysis: Analysis, choice: Mapping[str, Format]) -> Quanti
 
 
 def packed(
-    analysis: Analysis,
-    plan: Plan,
-    tuned: QuantizedParameters,
-    options: CompileOptions = USUAL,
-    how: constants.Pack = constants.packed,
+    analysis: Analysis, plan: Plan, tuned: QuantizedParameters, options: CompileOptions = USUAL
 ) -> tuple[Lowered, Exported]:
     """The lowered graph of a plan with its numbers, and its file; see `pack`."""
     lowered = lower(analysis, plan, tuned)
-    return lowered, pack(analysis, plan, lowered, options, how)
+    return lowered, pack(analysis, plan, lowered, options)
 
 
 def lower(analysis: Analysis, plan: Plan, tuned: QuantizedParameters) -> Lowered:
@@ -102,17 +98,20 @@ def pack(
     plan: Plan,
     lowered: Lowered,
     options: CompileOptions = USUAL,
-    how: constants.Pack = constants.packed,
+    arrays: constants.Pack = constants.packed,
 ) -> Exported:
-    """The file of a plan's lowered graph, with the functions and operators that the options allow."""
+    """The file of a plan's lowered graph, with the functions and operators that the options allow.
+
+    arrays: `constants.sized` where only its size matters.
+    """
     length = name_length(analysis.model, plan)
-    return export(lowered, analysis.model, length, inline=options.inline, in_blocks=options.in_blocks, pack=how)
+    return export(lowered, analysis.model, length, inline=options.inline, in_blocks=options.in_blocks, pack=arrays)
 
 
 def weighed(analysis: Analysis, options: CompileOptions, plan: Plan) -> int:
     """Bytes of a plan's file with the table's numbers."""
     numbers = table_parameters(analysis, plan.formats)
-    return packed(analysis, plan, numbers, options, constants.sized)[1].size
+    return pack(analysis, plan, lower(analysis, plan, numbers), options, constants.sized).size
 
 
 def _use(

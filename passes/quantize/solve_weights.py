@@ -417,10 +417,12 @@ def suited(weight: Weight, values: np.ndarray, forms: Sequence[Scaled]) -> list[
     families = dict.fromkeys(type(form) for form in result)
     suits = {family: family.suits(_order(weight, family).rows(rows)) for family in families}
     worth = [form for form in result if suits[type(form)]]
-    tried: dict[type[Scaled], list[Scaled]] = {}
-    for form in worth:
-        tried.setdefault(type(form), []).append(form)
-    superseded = {form for family, own in tried.items() for form in family.superseded(rows, own)}
+    superseded = {
+        other
+        for family in families
+        if suits[family]
+        for other in family.superseded(rows, [form for form in worth if type(form) is family])
+    }
     return [form for form in worth if form not in superseded]
 
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.formats.levels import REACH
 from ptqc.formats.planes import planes_of
 from ptqc.formats.scales import parts, powers_beside
 
@@ -379,6 +380,30 @@ class Coded(Scaled):
     @abstractmethod
     def levels(self, codes: np.ndarray) -> np.ndarray:
         """The levels that a weight of these codes can have, float32, ascending."""
+
+
+class HalfBits(Coded):
+    """Formats whose widths come in half bits. bits: of two weights."""
+
+    @property
+    def name(self) -> str:
+        """Its bits for each weight, which may be half ones: tcq1.5, entropy4."""
+        return f"{self.family}{self.bits_per_weight:g}"
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Stored bits of one weight, as the name says them."""
+        return self.bits / 2
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether what is stored does not have the weight's shape."""
+        return True
+
+    @property
+    def code_bits(self) -> int:
+        """Bits of the int8 codes that integer kernels read."""
+        return REACH.bit_length() + 1
 
 
 def stand_in(codes: np.ndarray, size: int) -> np.ndarray:

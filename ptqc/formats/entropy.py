@@ -21,7 +21,7 @@ import onnx_ir as ir
 
 from ptqc.errors import InternalError
 from ptqc.formats import scales
-from ptqc.formats.base import Coded, Format, Grid, Nodes, Scaled, V, stand_in
+from ptqc.formats.base import Format, Grid, HalfBits, Nodes, Scaled, V, stand_in
 from ptqc.formats.codebook import Codebook
 from ptqc.formats.levels import DEAD, REACH
 from ptqc.formats.trellis import RowTrellis, Trellis
@@ -57,23 +57,13 @@ BY_SIZE = np.zeros(2 * REACH + 1 + SIZES[-1] + CLASSES, np.int8)
 BY_SIZE[1 : 2 * REACH : 2], BY_SIZE[2 : 2 * REACH + 1 : 2] = np.arange(1, REACH + 1), -np.arange(1, REACH + 1)
 
 
-class Entropy(Coded):
+class Entropy(HalfBits):
     """entropy4 to entropy7. bits: of the entropy of two weights, where these have a normal distribution."""
 
     family = "entropy"
     mark: ClassVar[str] = "z"
     is_regular: ClassVar[bool] = False
     from_numbers: ClassVar[int] = ENOUGH_NUMBERS
-
-    @property
-    def name(self) -> str:
-        """Its bits for each weight, which may be half ones: entropy4, entropy5.5."""
-        return f"{self.family}{self.bits_per_weight:g}"
-
-    @property
-    def bits_per_weight(self) -> float:
-        """The entropy that its scales are chosen for; of the last one, which has no such, a bound."""
-        return self.bits / 2
 
     @classmethod
     def members(cls) -> Iterable["Entropy"]:
@@ -105,16 +95,6 @@ class Entropy(Coded):
         narrow, wide = (pick(form.bits for form in tried) / 2 for pick in (min, max))
         is_between = rows.size >= MANY_WEIGHTS
         return [form for form in FIXED_LENGTH if is_between and narrow <= form.bits_per_weight <= wide]
-
-    @property
-    def is_packed(self) -> bool:
-        """Whether what is stored does not have the weight's shape."""
-        return True
-
-    @property
-    def code_bits(self) -> int:
-        """Bits of the int8 codes that integer kernels read."""
-        return REACH.bit_length() + 1
 
     @property
     def unpacked_as(self) -> Format:
@@ -156,10 +136,10 @@ class Entropy(Coded):
         """Classes in two rows, a byte for one of each; the bits that follow, of each row; `PrefixCode`; the scales."""
         rows = self._rows(codes)
         code = PrefixCode.of(rows)
-        classes = code.classes[rows.view(np.uint8)]
+        classes, size = code.classes[rows.view(np.uint8)], code.most_bits(rows)
         return [
             classes[0] | classes[1] << CLASS_BITS,
-            np.stack([code.further(row, code.most_bits(rows)) for row in rows])[:, None, :, None],
+            np.stack([code.further(row, size) for row in rows])[:, None, :, None],
             code.widths[:, None],
             code.codes,
             scale,

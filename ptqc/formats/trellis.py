@@ -18,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.errors import InternalError, UsageError
-from ptqc.formats.base import Coded, Format, Grid, Nodes, Scaled, Stated, V, spread, stand_in
+from ptqc.formats.base import Format, Grid, HalfBits, Nodes, Scaled, Stated, V, spread, stand_in
 from ptqc.formats.codebook import Codebook
 from ptqc.formats.levels import REACH
 from ptqc.formats.scales import storable
@@ -59,7 +59,7 @@ SHORTEST = 16
 ALL_ROWS = -1
 
 
-class Trellis(Coded):
+class Trellis(HalfBits):
     """tcq1.5 to tcq5: paths through a trellis of 256 states. bits: of two outputs."""
 
     family = "tcq"
@@ -69,16 +69,6 @@ class Trellis(Coded):
     is_regular: ClassVar[bool] = False
     from_numbers: ClassVar[int] = ENOUGH_NUMBERS
     parameters: ClassVar[tuple[str, ...]] = ("n", "h", "k")
-
-    @property
-    def name(self) -> str:
-        """Its bits for each weight, which may be half ones: tcq1.5, tcq4."""
-        return f"{self.family}{self.bits_per_weight:g}"
-
-    @property
-    def bits_per_weight(self) -> float:
-        """Bits of a step; of half ones the mean."""
-        return self.bits / 2
 
     @property
     def steps(self) -> tuple[int, int]:
@@ -127,19 +117,9 @@ class Trellis(Coded):
         return channels >= SHORTEST and not (self.has_halves and channels % 2)
 
     @property
-    def is_packed(self) -> bool:
-        """Whether what is stored does not have the weight's shape."""
-        return True
-
-    @property
     def within_channels(self) -> bool:
         """Whether neighbours in a channel have to be neighbours where they are stored."""
         return True
-
-    @property
-    def code_bits(self) -> int:
-        """Bits of the int8 codes that integer kernels read."""
-        return REACH.bit_length() + 1
 
     @property
     def unpacked_as(self) -> Format:

@@ -33,8 +33,7 @@ def decibels(rows: np.ndarray, form: Coded) -> float:
 def bits_of(rows: np.ndarray, form: Entropy) -> float:
     """Stored bits of a weight, without scales."""
     *stored, _ = form.pack(*form.rounded(rows, 0))
-    own = [array for array in stored if array is not BY_SIZE]
-    return 8 * sum(array.nbytes for array in own) / rows.size
+    return 8 * sum(array.nbytes for array in stored if array is not BY_SIZE) / rows.size
 
 
 def decoded(stored: list[np.ndarray], size: int) -> list[int]:
@@ -48,11 +47,11 @@ def decoded(stored: list[np.ndarray], size: int) -> list[int]:
         bits = "".join(f"{byte:08b}" for byte in text)
         place = 0
         for byte in classes.tolist():
-            own = byte >> (CLASS_BITS * number) & (CLASSES - 1)
-            width = int(widths[own, 0])
+            index = byte >> (CLASS_BITS * number) & (CLASSES - 1)
+            width = int(widths[index, 0])
             offset = int(bits[place : place + width] or "0", 2)
             place += width
-            found.append(int(codes[first[own] + offset]))
+            found.append(int(codes[first[index] + offset]))
         assert place + MOST_FURTHER <= len(bits), "the window of the last code is whole"
     return found[:size]
 
