@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ptqc.codegen.program.verify import Values
     from ptqc.execution.onnxruntime import Feeds
     from ptqc.ir.lowered import Lowered
+    from ptqc.losses import Kinds
     from ptqc.runtime.library import Library
 
 Options = TypeVar("Options", contravariant=True)
@@ -56,11 +57,29 @@ class TargetKeywords(TypedDict, total=False):
     cpu: str
     tune: str | Path
     gpu: str
+    runtimes: str
+    chips: str
 
 
 @dataclass(frozen=True)
 class NoOptions:
     """Options of a target that has none."""
+
+
+@dataclass(frozen=True)
+class TargetInput:
+    """What a target builds of: a quantized model and samples.
+
+    samples: of the validation split and of one size, to compare outputs on. calibration: of the calibration split, to
+    take ranges from. model: the float model. kinds: by output, how its loss is measured.
+    """
+
+    lowered: "Lowered"
+    exported: "Exported"
+    samples: "Sequence[Feeds]"
+    calibration: "Sequence[Feeds]"
+    model: "ir.Model"
+    kinds: "Kinds"
 
 
 @dataclass(frozen=True)
@@ -96,11 +115,12 @@ class Target(Protocol[Options]):
     def multiplies_float8(self) -> bool:
         """Whether it has kernels for layers of FP8."""
 
+    def fuses_conversions(self) -> bool:
+        """Whether conversions between real values and codes are parts of its kernels, and cost no time of their own."""
+
     def build(
         self,
-        lowered: "Lowered",
-        exported: "Exported",
-        samples: "Sequence[Feeds]",
+        source: "TargetInput",
         options: Options,
         store: Path,
         folder: Path,
@@ -150,6 +170,11 @@ class Chosen:
     target: Target[Any]
     options: Any
     may_be_missing: bool = False
+
+    @property
+    def in_library(self) -> bool:
+        """Whether what runs is a native library, of whose kernels conversions to and from codes are parts."""
+        return self.target.fuses_conversions()
 
     @cached_property
     def timer(self) -> Timer:

@@ -98,7 +98,8 @@ class CompileRequest:
 
     def analyze(self, prepared: CanonicalModel) -> tuple[CanonicalModel, Analysis, list[Note], str]:
         """Measure the model once; every run, as after undoing a split, has the same share of the time that is left."""
-        max_bytes, in_library = self.budgets.max_bytes(prepared.origin), self.target is not None
+        max_bytes = self.budgets.max_bytes(prepared.origin)
+        in_library = self.target is not None and self.target.in_library
 
         def make_run() -> Run:
             deadline = self.deadline.share(MEASURING_SHARE)
@@ -195,7 +196,7 @@ def _deliver(job: CompileState, request: CompileRequest, scoring: Scoring | None
         activation_loss = check_activations(job.analysis, fitted.plan)
         checks = verified(job, fitted)
     job = replace(job, notes=(*job.notes, *saturation_notes(fitted.exported, list(held_back.few(VERIFIED_SAMPLES)))))
-    native = build_target(fitted, held_back, request.target, request.store, folder, progress)
+    native = build_target(fitted, job.analysis, request.target, request.store, folder, progress)
     judged = judge(job.model, file, held_back, job.analysis.kinds, scoring, progress)
     if job.budgets.strict:
         check_fit(worse_than_predicted(job, fitted, judged, [*job.notes, *fitted.notes]))

@@ -19,7 +19,7 @@ from ptqc.codegen.kernels.jobs import write_job
 from ptqc.codegen.kernels.process import Work
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.program.batching import Batching, batched
-from ptqc.codegen.targets import Target, TargetOutput
+from ptqc.codegen.targets import Target, TargetInput, TargetOutput
 from ptqc.errors import TargetError
 from ptqc.execution.onnxruntime import Feeds
 from ptqc.ir.lowered import Lowered
@@ -117,15 +117,17 @@ class CpuTarget:
         """Processors multiply no such numbers."""
         return False
 
+    def fuses_conversions(self) -> bool:
+        """Where float kernels end, too."""
+        return True
+
     def timer(self, options: CpuOptions) -> CpuTimer:
         """What times its libraries on this machine."""
         return CpuTimer.of(options)
 
     def build(
         self,
-        lowered: Lowered,
-        exported: Exported,
-        samples: Sequence[Feeds],
+        source: TargetInput,
         options: CpuOptions,
         store: Path,
         folder: Path,
@@ -133,7 +135,8 @@ class CpuTarget:
     ) -> TargetOutput:
         """A library for each instruction set; see `build`."""
         del stage
-        return build(lowered, exported, samples, folder, options.cpu, store, Request.of(options.tune))
+        tuning = Request.of(options.tune)
+        return build(source.lowered, source.exported, source.samples, folder, options.cpu, store, tuning)
 
 
 TARGET: Target[CpuOptions] = CpuTarget()

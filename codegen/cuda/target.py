@@ -21,7 +21,7 @@ from ptqc.codegen.kernels.jobs import write_job
 from ptqc.codegen.kernels.process import Work
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.program.batching import Batching, batched
-from ptqc.codegen.targets import Target, TargetOutput
+from ptqc.codegen.targets import Target, TargetInput, TargetOutput
 from ptqc.errors import TargetError
 from ptqc.execution.onnxruntime import Feeds
 from ptqc.ir.lowered import Lowered
@@ -69,15 +69,17 @@ class CudaTarget:
         """On chips without such tensor cores, too."""
         return True
 
+    def fuses_conversions(self) -> bool:
+        """Where float kernels end, too."""
+        return True
+
     def timer(self, options: CudaOptions) -> CudaTimer:
         """What tells the times of its libraries. Raises TargetError where a GPU is asked for and there is none."""
         return CudaTimer.of(options)
 
     def build(
         self,
-        lowered: Lowered,
-        exported: Exported,
-        samples: Sequence[Feeds],
+        source: TargetInput,
         options: CudaOptions,
         store: Path,
         folder: Path,
@@ -85,8 +87,10 @@ class CudaTarget:
     ) -> TargetOutput:
         """One library for all chips."""
         self.check_present()
+        exported, samples = source.exported, source.samples
         checks.check_sizes({tuple(array.shape[1:] for array in feeds.values()) for feeds in samples}, NAME)
-        lowered = replace(lowered, model=checks.check_model(lowered.model, NAME, unrolls=True))
+        model = checks.check_model(source.lowered.model, NAME, unrolls=True)
+        lowered = replace(source.lowered, model=model)
         tuner = Tuner.of(options)
 
         def made(batching: Batching, taken: Sequence[Feeds]) -> TargetOutput:

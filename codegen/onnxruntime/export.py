@@ -4,7 +4,7 @@ Each weight becomes its bit planes and one call that rebuilds it; equal initiali
 say what is the default anyway, names and inner shapes go; opset and IR version are the lowest the operators allow.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -116,7 +116,7 @@ def export(
         nodes = list(with_float_pools(lowered, with_lookups(lowered, nodes, packer.share)))
     used = packer.used
     _leave_out_zeros(nodes, packer)
-    merged = _merged(graph, nodes, packer)  # renames inputs of the nodes, so it comes first
+    merged = shared_constants(graph, nodes, packer.tensor)  # renames inputs of the nodes, so it comes first
     model = onnx.ModelProto(producer_name=PRODUCER)
     graph = model.graph  # filled where it is, as a copy would be one of all weights
     _describe(model, interface)
@@ -165,7 +165,7 @@ def _model(
     model: onnx.ModelProto, used: Set[unpack_functions.UnpackFunction], interface: ir.Model, known: int
 ) -> onnx.ModelProto:
     """The model with what its graph needs. known: the opset that its operators are from."""
-    newest = _newest_operator(model.graph, known)
+    newest = newest_operator(model.graph, known)
     opset = max(LOWEST_OPSET, newest, *(function.opset for function in used))
     imports = [helper.make_opsetid("", opset)]
     outputs = [function.to_proto(opset) for function in _sorted(used)]
@@ -192,14 +192,14 @@ def _sorted(used: Set[unpack_functions.UnpackFunction]) -> tuple[unpack_function
     return tuple(sorted(used, key=lambda function: function.name))
 
 
-def _newest_operator(graph: onnx.GraphProto, opset: int) -> int:
+def newest_operator(graph: onnx.GraphProto, opset: int) -> int:
     """The opset in which the newest of the graph's operators got its present meaning."""
     newest = LOWEST_OPSET
     for node in graph.node:
         if not node.domain:
             newest = max(newest, onnx.defs.get_schema(node.op_type, max(opset, LOWEST_OPSET), "").since_version)
         for inner in subgraphs(node):
-            newest = max(newest, _newest_operator(inner, opset))
+            newest = max(newest, newest_operator(inner, opset))
     return newest
 
 
@@ -238,9 +238,15 @@ class _Packer:
         """An initializer with the values of an array."""
         return tensor(name, array) if self.spilled is None else self.spilled.make(name, array)
 
+    def tensor(self, name: str) -> onnx.TensorProto | None:
+        """The initializer of a name, of the lowered graph or a new one."""
+        if name in self.made or name not in self.initializers:
+            return self.made.get(name)
+        return self.initializer(name, array_of(self.initializers[name]))
+
     def is_zero(self, name: str) -> bool:
         """Whether it is the zero point 0 of bytes."""
-        array = _array_of(self.initializers[name]) if name in self.initializers else None
+        array = array_of(self.initializers[name]) if name in self.initializers else None
         return array is not None and array.dtype == np.uint8 and not array.any()
 
     def nodes(self) -> list[onnx.NodeProto]:
@@ -282,7 +288,7 @@ class _Packer:
         return constant.call
 
     def _array(self, name: str) -> np.ndarray:
-        return _array_of(self.initializers[name])
+        return array_of(self.initializers[name])
 
     def _packed(self, node: onnx.NodeProto, name: str, makers: Sequence[onnx.NodeProto]) -> constants.UnpackedConstant:
         """A weight from its codes. node: the last of those that make it."""
@@ -305,7 +311,7 @@ class _Packer:
         return constants.layer(solution, operand, x, [output, bias], self.share, tied=tied, pack=pack)
 
 
-def _array_of(tensor: ir.TensorProtocol) -> np.ndarray:
+def array_of(tensor: ir.TensorProtocol) -> np.ndarray:
     """The values of a constant; those of types that NumPy has are not copied."""
     array = tensor.numpy()
     if array.dtype.isbuiltin == 1 or isinstance(tensor, ir.ExternalTensor):
@@ -313,23 +319,25 @@ def _array_of(tensor: ir.TensorProtocol) -> np.ndarray:
     return np.asarray(numpy_helper.to_array(ir.to_proto(tensor)))
 
 
-def _merged(graph: onnx.GraphProto, nodes: list[onnx.NodeProto], packer: _Packer) -> list[onnx.TensorProto]:
-    """The initializers still read, equal ones once; the nodes are pointed at the survivors."""
+def shared_constants(
+    graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto], tensor_of: Callable[[str], onnx.TensorProto | None]
+) -> list[onnx.TensorProto]:
+    """The initializers that nodes read, equal ones once; the nodes are pointed at the survivors.
+
+    tensor_of: the initializer of a name; None for other names.
+    """
     first: dict[Hashable, str] = {}
     alias: dict[str, str] = {}
     remaining = []
     outputs = {value.name for value in graph.output}
     for name in dict.fromkeys(_reads(nodes)):
-        if name in packer.made:
-            raw = packer.made[name]
-        elif name in packer.initializers:
-            raw = packer.initializer(name, _array_of(packer.initializers[name]))
-        else:
+        raw = tensor_of(name)
+        if raw is None:
             continue
         alias[name] = first.setdefault(content(raw), name) if name not in outputs else name
         if alias[name] == name:
             remaining.append(raw)
-    _point_at(nodes, alias)
+    point_at(nodes, alias)
     return remaining
 
 
@@ -341,11 +349,11 @@ def _reads(nodes: Iterable[onnx.NodeProto]) -> Iterable[str]:
             yield from (value.name for value in inner.output)
 
 
-def _point_at(nodes: Iterable[onnx.NodeProto], alias: Mapping[str, str]) -> None:
+def point_at(nodes: Iterable[onnx.NodeProto], alias: Mapping[str, str]) -> None:
     for node in nodes:
         node.input[:] = [alias.get(name, name) for name in node.input]
         for inner in subgraphs(node):
-            _point_at(inner.node, alias)
+            point_at(inner.node, alias)
 
 
 def _strip(graph: onnx.GraphProto) -> None:

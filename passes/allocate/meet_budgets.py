@@ -49,7 +49,8 @@ def _within_size(job: CompileState, context: Context) -> BudgetedModel:
     plan, target, stored = context.plan, context.target, stored_parameters(job, context.store)
     job = with_float_layers(job, target, plan)  # inputs of float layers in bfloat16 or FP8
     analysis = replace(job.analysis, deadline=context.deadline.share(FITTING_SHARE))
-    builder = PlanBuilder(analysis, lambda known: fit(known, job.options, job.limit, plan, stored), target is not None)
+    in_library = target is not None and target.in_library
+    builder = PlanBuilder(analysis, lambda known: fit(known, job.options, job.limit, plan, stored), in_library)
     job, fitted = fit_finite(job, analysis, plan, builder.fit)
     if plan is None and not job.budgets.choose_activations:
         before, (job, fitted) = fitted, or_simpler(job, fitted, builder)

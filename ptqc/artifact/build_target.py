@@ -10,10 +10,11 @@ from typing import Any
 import onnx_ir as ir
 
 from ptqc.calibration.samples import Samples
-from ptqc.codegen.targets import Chosen, TargetOutput
+from ptqc.codegen.targets import Chosen, TargetInput, TargetOutput
 from ptqc.errors import TargetError, UsageError
 from ptqc.passes.allocate.fit import VERIFIED_SAMPLES
 from ptqc.passes.allocate.state import QuantizedModel
+from ptqc.passes.quantize.phases import Analysis
 from ptqc.utils.progress import Progress, Stage
 from ptqc.utils.store import Store
 
@@ -53,9 +54,9 @@ def needed() -> Iterator[None]:
 
 
 def build_target(
-    fitted: QuantizedModel, samples: Samples, chosen: Chosen | None, store: Store, scratch: Path, progress: Progress
+    fitted: QuantizedModel, analysis: Analysis, chosen: Chosen | None, store: Store, scratch: Path, progress: Progress
 ) -> BuiltTargets:
-    """The native library of the fitted plan, verified against the exported file on a few of the samples.
+    """What a target makes of the fitted plan, verified against the exported file on a few samples held back.
 
     Where the target takes one size only, it is that of most samples. scratch: where its files stay until they are
     delivered. Raises TargetError when it cannot be built and may not be missing; VerificationError when it computes
@@ -63,7 +64,7 @@ def build_target(
     """
     if chosen is None:
         return BuiltTargets({}, {})
-    build = partial(_built, fitted, samples, chosen, store, scratch, progress)
+    build = partial(_built, fitted, analysis, chosen, store, scratch, progress)
     if not chosen.may_be_missing:
         with needed():
             return build()
@@ -74,34 +75,42 @@ def build_target(
 
 
 def _built(
-    fitted: QuantizedModel, samples: Samples, chosen: Chosen, store: Store, scratch: Path, progress: Progress
+    fitted: QuantizedModel, analysis: Analysis, chosen: Chosen, store: Store, scratch: Path, progress: Progress
 ) -> BuiltTargets:
-    with progress.stage("native library") as stage:
+    with progress.stage(f"target {chosen.name}") as stage:
         try:
-            native = _native(fitted, samples, chosen, store, scratch, stage)
+            output = _of_main_size(fitted, analysis, chosen, store, scratch, stage)
         except UsageError as error:  # what a library refuses when it is run, the target refuses
             raise TargetError(str(error)) from error
-    files = {f"{chosen.name}/{file}": path for file, path in native.files.items()}
-    return BuiltTargets(files, {chosen.name: native.document})
+    files = {f"{chosen.name}/{file}": path for file, path in output.files.items()}
+    return BuiltTargets(files, {chosen.name: output.document})
 
 
-def _native(
-    fitted: QuantizedModel, samples: Samples, chosen: Chosen, store: Store, scratch: Path, stage: Stage
+def _of_main_size(
+    fitted: QuantizedModel, analysis: Analysis, chosen: Chosen, store: Store, scratch: Path, stage: Stage
 ) -> TargetOutput:
+    samples = analysis.held_back
     main = samples.of_main_size()
     try:
-        return _of_sizes(fitted, samples, chosen, store, scratch / "target", stage)
+        return _of_sizes(fitted, analysis, samples, chosen, store, scratch / "target", stage)
     except TargetError as error:
         if len(main) == len(samples):
             raise
         reason = f"built for the size of {len(main)} of {len(samples)} held-back samples: {error}"
-    native = _of_sizes(fitted, main, chosen, store, scratch / "of_main_size", stage)
-    return replace(native, document={**native.document, "fixed_sizes": reason})
+    output = _of_sizes(fitted, analysis, main, chosen, store, scratch / "of_main_size", stage)
+    return replace(output, document={**output.document, "fixed_sizes": reason})
 
 
 def _of_sizes(
-    fitted: QuantizedModel, samples: Samples, chosen: Chosen, store: Store, folder: Path, stage: Stage
+    fitted: QuantizedModel,
+    analysis: Analysis,
+    samples: Samples,
+    chosen: Chosen,
+    store: Store,
+    folder: Path,
+    stage: Stage,
 ) -> TargetOutput:
     folder.mkdir()
     probes = list(samples.few(VERIFIED_SAMPLES))
-    return chosen.target.build(fitted.lowered, fitted.exported, probes, chosen.options, store.folder, folder, stage)
+    source = TargetInput(fitted.lowered, fitted.exported, probes, analysis.tuning, analysis.model, analysis.kinds)
+    return chosen.target.build(source, chosen.options, store.folder, folder, stage)

@@ -2,9 +2,10 @@
 
 Files against their hashes; every integer kernel of `model.onnx` against the reference; outputs on the golden samples
 against those of the machine that compiled it; the native library against `model.onnx`; the float model, where given,
-against the one that was compiled.
+against the one that was compiled; the same file, or its QDQ form, in runtimes of others.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -21,7 +22,7 @@ from ptqc.artifact.names import OwnNames
 from ptqc.codegen.onnxruntime.unpack import unpack
 from ptqc.codegen.onnxruntime.verify import compare
 from ptqc.codegen.targets import check_emulated
-from ptqc.errors import UsageError, VerificationError
+from ptqc.errors import TargetError, UsageError, VerificationError
 from ptqc.execution import sandboxed
 from ptqc.execution.agreement import alike, allowed, relative
 from ptqc.execution.onnxruntime import Feeds, Runner, computes_in_float, is_loaded_whole, tensors_of
@@ -37,6 +38,7 @@ from ptqc.ir.zipmaps import as_tensors
 from ptqc.passes.kv_cache.wrap import with_caches
 from ptqc.passes.runner import in_float32
 from ptqc.runtime.cuda_library import NAME
+from ptqc.runtime.foreign import check_installed, run_in, runtime_named
 from ptqc.runtime.interface import KERNELS
 from ptqc.utils.logs import quiet_libraries
 from ptqc.utils.text import entries
@@ -57,13 +59,23 @@ class Verification:
 
 
 @quiet_libraries()
-def verify(folder: str | PathLike[str], *, model: str | Path | None = None, onnx_only: bool = False) -> Verification:
+def verify(
+    folder: str | PathLike[str],
+    *,
+    model: str | Path | None = None,
+    onnx_only: bool = False,
+    runtimes: Sequence[str] = (),
+) -> Verification:
     """Repeat the checks of an artifact without trusting the machine that compiled it.
 
-    model: the float model that it was compiled from. onnx_only: leave the native library out.
+    model: the float model that it was compiled from. onnx_only: leave the native library out. runtimes: openvino, qnn:
+    run the golden samples there too, on the QDQ model where there is one.
     Raises UsageError for an artifact that is incomplete, changed, or of another model; VerificationError for one that
-    computes anything else than it should; TargetError where its library cannot run on this machine.
+    computes anything else than it should; TargetError where its library cannot run on this machine, or a runtime is
+    not installed or refuses the file.
     """
+    for name in runtimes:
+        check_installed(name)
     artifact = load(folder)
     proto = with_inputs(_checked_proto(artifact.folder / MODEL), artifact.manifest.get("recorded", {}))
     kept = Golden.read(artifact.folder / GOLDEN)
@@ -78,6 +90,8 @@ def verify(folder: str | PathLike[str], *, model: str | Path | None = None, onnx
         checks["model"] = _source(artifact, kept, Path(model))
     if artifact.runnable or NAME in artifact.targets:
         checks["library"] = "left out" if onnx_only else _library(artifact, kept)
+    for name in runtimes:
+        checks[name] = _elsewhere(artifact, kept, name)
     return Verification(checks)
 
 
@@ -175,6 +189,19 @@ def _library(artifact: Artifact, kept: Golden) -> str:
     if compared.first is not None:
         raise VerificationError(str(compared))
     return "; ".join([str(compared), *(_whole(artifact, name, compared, kept) for name in compared_targets(artifact))])
+
+
+def _elsewhere(artifact: Artifact, kept: Golden, name: str) -> str:
+    """What a runtime of others makes of the golden samples. Raises VerificationError where that is something else."""
+    file = next(file for file in runtime_named(name).files if (artifact.folder / file).is_file())
+    try:
+        run = run_in(name, artifact.folder / file, kept.inputs)
+    except TargetError as error:
+        if file != MODEL:
+            raise
+        raise TargetError(f"{error}; it takes the QDQ model: ptqc resolve {artifact.folder} --target qdq") from error
+    same = _same_outputs(artifact, kept, [dict(outputs) for outputs in run.outputs], f"{file} in {run.name}")
+    return f"{same}; {run.placement}"
 
 
 def _whole(artifact: Artifact, target: str, compared: Bisection, kept: Golden) -> str:

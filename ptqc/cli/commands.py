@@ -238,7 +238,8 @@ def run_verify(options: argparse.Namespace) -> None:
     """`ptqc verify`."""
     from ptqc.artifact.verify import verify
 
-    _tell(verify(options.folder, model=options.model, onnx_only=options.onnx_only), options)
+    result = verify(options.folder, model=options.model, onnx_only=options.onnx_only, runtimes=options.runtime)
+    _tell(result, options)
 
 
 def run_bisect(options: argparse.Namespace) -> None:

@@ -168,6 +168,13 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
         "--model", metavar="FILE", help="the float model, to check that the artifact was compiled from it"
     )
     parser.add_argument("--onnx-only", action="store_true", help="use only the ONNX file, not the native library")
+    parser.add_argument(
+        "--runtime",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="run the golden samples in openvino or qnn too, on the QDQ model if there is one; may be repeated",
+    )
     parser.set_defaults(run=commands.run_verify)
 
 

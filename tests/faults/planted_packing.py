@@ -67,7 +67,7 @@ def merged_by_size(right: Any) -> Any:
         kept: list[onnx.TensorProto] = right(graph, nodes, packer)
         first: dict[Any, str] = {}
         alias = {t.name: first.setdefault((t.data_type, tuple(t.dims)), t.name) for t in kept}
-        export._point_at(nodes, alias)
+        export.point_at(nodes, alias)
         return [t for t in kept if alias[t.name] == t.name]
 
     return merged

@@ -17,6 +17,7 @@ from ptqc.codegen.cuda import target
 from ptqc.codegen.cuda.emulator import building
 from ptqc.codegen.cuda.options import ALL, CudaOptions
 from ptqc.codegen.cuda.toolkit import Toolkit, architecture_for, architectures
+from ptqc.codegen.targets import TargetInput
 from ptqc.errors import NoKernel, TargetError, UsageError
 from ptqc.utils import sandbox
 
@@ -38,7 +39,9 @@ def process(script: str, *arguments: str) -> sandbox.Ended:
 def test_a_network_becomes_a_verified_library(tmp_path: Path) -> None:
     made, file = network()
     options = CudaOptions("sm_90a,sm_80")
-    built = target.TARGET.build(made.lowered, file, FEEDS, options, tmp_path / "store", tmp_path)
+    built = target.TARGET.build(
+        TargetInput(made.lowered, file, FEEDS, FEEDS, made.model, {}), options, tmp_path / "store", tmp_path
+    )
     found = built.document
     assert found["verification"]["end_to_end_different"] == {}
     assert found["verification"]["integers_compared"] > 1000

@@ -37,6 +37,7 @@ from ptqc.codegen.kernels.epilogue import Requantization
 from ptqc.codegen.program.batching import Batching
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Alternatives, Program, ProgramStep, Window
+from ptqc.codegen.targets import TargetInput
 from ptqc.errors import TargetError, UsageError
 from ptqc.runtime import cuda
 from ptqc.runtime.cuda import CudaDevice
@@ -329,8 +330,9 @@ def test_a_compile_takes_what_it_measured_and_another_one_the_same_from_its_tabl
     with monkeypatch.context() as patched:
         patched.setattr(cuda, "find", lambda: emulator)
         patched.setattr(tuner, "EFFORT", TimingEffort((1,), 2, 1200.0))
-        measured = TARGET.build(made.lowered, file, FEEDS, CudaOptions("sm_80"), store, first)
-    given = TARGET.build(made.lowered, file, FEEDS, CudaOptions("sm_80", first / "tuning.json"), store, second)
+        source = TargetInput(made.lowered, file, FEEDS, FEEDS, made.model, {})
+        measured = TARGET.build(source, CudaOptions("sm_80"), store, first)
+    given = TARGET.build(source, CudaOptions("sm_80", first / "tuning.json"), store, second)
     assert measured.document["tuning"]["kernels"] == 3
     assert measured.document["verified"].startswith("0 of ")
     assert {**given.document, "verification": {}} == {**measured.document, "verification": {}}

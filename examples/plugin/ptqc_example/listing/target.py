@@ -1,15 +1,12 @@
 """A target: a file that lists the operators of the lowered graph."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
 
 import onnx_ir as ir
 
-from ptqc.codegen.onnxruntime.export import Exported
-from ptqc.codegen.targets import NoOptions, Target, TargetOutput
+from ptqc.codegen.targets import NoOptions, Target, TargetInput, TargetOutput
 from ptqc.errors import TargetError
-from ptqc.ir.lowered import Lowered
-from ptqc.passes.base import Feeds
 from ptqc.utils.progress import SILENT_STAGE, Stage
 
 
@@ -38,18 +35,20 @@ class Listing:
         """A list has any numbers."""
         return True
 
+    def fuses_conversions(self) -> bool:
+        """A list takes no time."""
+        return True
+
     def build(
         self,
-        lowered: Lowered,
-        exported: Exported,  # noqa: ARG002
-        samples: Sequence[Feeds],  # noqa: ARG002
+        source: TargetInput,
         options: NoOptions,  # noqa: ARG002
         store: Path,  # noqa: ARG002
         folder: Path,
         stage: Stage = SILENT_STAGE,  # noqa: ARG002
     ) -> TargetOutput:
         """The list, and how long it is."""
-        names = [node.op_type for node in lowered.model.graph]
+        names = [node.op_type for node in source.lowered.model.graph]
         (folder / "operators.txt").write_text("\n".join(names), encoding="utf-8")
         return TargetOutput({"operators.txt": folder / "operators.txt"}, {"operators": len(names), "order": "as run"})
 

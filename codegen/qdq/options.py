@@ -1,0 +1,61 @@
+"""What a user can choose about the QDQ model."""
+
+from dataclasses import dataclass, field
+
+from ptqc.errors import UsageError
+from ptqc.runtime.qnn import CHIPS
+from ptqc.utils.arguments import one_of, shown
+
+INSTALLED = "installed"
+RUNTIMES = ("openvino", "qnn")
+
+
+@dataclass(frozen=True)
+class QdqOptions:
+    """Options of the target qdq.
+
+    runtimes: those that the model is run in, beside ONNX Runtime, before it is delivered, separated by commas;
+    "installed": those that are installed; "": none. chips: Hexagon architectures to write context binaries for.
+    """
+
+    runtimes: str = field(
+        default=INSTALLED,
+        metadata={
+            "metavar": "NAMES",
+            "help": "openvino, qnn, or both separated by commas: run the QDQ model there before it is delivered "
+            "(default: those that are installed)",
+        },
+    )
+    chips: str = field(
+        default="",
+        metadata={
+            "metavar": "CHIPS",
+            "help": f"write context binaries for these Hexagon NPUs, separated by commas: {', '.join(CHIPS)}",
+        },
+    )
+
+    def __post_init__(self) -> None:
+        for name, value in (("runtimes", self.runtimes), ("chips", self.chips)):
+            if not isinstance(value, str):
+                raise UsageError(f"{name} is {shown(value)}; give names, separated by commas")
+        for name in self.named_runtimes:
+            one_of("runtimes", name, (INSTALLED, *RUNTIMES))
+        for chip in self.named_chips:
+            one_of("chips", chip, tuple(CHIPS))
+
+    @property
+    def named_runtimes(self) -> tuple[str, ...]:
+        """Runtimes that the user named; those must be there."""
+        return () if self.runtimes == INSTALLED else _names(self.runtimes)
+
+    @property
+    def named_chips(self) -> tuple[str, ...]:
+        """Chips to write context binaries for."""
+        return _names(self.chips)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(filter(None, (name.strip() for name in text.split(",")))))
+
+
+OPTIONS = QdqOptions

@@ -1,0 +1,123 @@
+"""The QDQ model as a compile delivers it: compared with the packed file in ONNX Runtime, OpenVINO and on the HTP."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from compiling import compiled, compiled_once, product, residual, samples
+
+import ptqc
+from ptqc.artifact.folder import Artifact
+from ptqc.cli.main import main
+from ptqc.codegen.qdq import target as qdq_target
+from ptqc.codegen.qdq.options import QdqOptions
+from ptqc.codegen.qdq.target import TARGET
+from ptqc.errors import TargetError, UsageError, VerificationError
+from ptqc.execution.onnxruntime import Runner
+from ptqc.runtime import foreign
+
+INTEGERS = r"4 of 4 layers on integers"
+
+
+@pytest.fixture(scope="module")
+def artifact(shared_room: Path) -> Artifact:
+    """A small network with its QDQ model."""
+    return compiled_once(residual(), samples(3, 8, 8), shared_room / "qdq", "25%", target="qdq", activations="integer")
+
+
+def test_it_gives_what_the_packed_file_gives(artifact: Artifact) -> None:
+    model = onnx.load(artifact.folder / "qdq" / "model.onnx")
+    x = samples(3, 8, 8, seed=3)[:1]
+    packed, plain = (Runner(each).run({"x": x})["y"] for each in (onnx.load(artifact.path), model))
+    step = np.ptp(plain) / 20
+    assert np.abs(packed - plain).max() < step
+    document = artifact.manifest["targets"]["qdq"]
+    assert document["bytes"] == (artifact.folder / "qdq" / "model.onnx").stat().st_size
+    assert document["bytes_zipped"] < document["bytes"]
+    assert document["onnxruntime"].startswith("outputs equal on 4 samples")
+
+
+@pytest.mark.parametrize("name", ["openvino", "qnn"])
+def test_it_runs_elsewhere(artifact: Artifact, name: str) -> None:
+    """All layers on integers there, in the compile and when the artifact is verified."""
+    module = foreign.runtime_named(name).module
+    pytest.importorskip(module, reason=f"needs pip install 'ptqc[{name}]'")
+    told = artifact.manifest["targets"]["qdq"][name]
+    assert INTEGERS in told
+    assert "left to the CPU" not in told
+    checked = ptqc.verify(artifact.folder, runtimes=[name]).checks[name]
+    assert checked.startswith("qdq/model.onnx in ")
+    assert INTEGERS in checked
+
+
+def test_the_command_verifies_there_too(artifact: Artifact, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("openvino", reason="needs pip install 'ptqc[openvino]'")
+    assert main(["verify", str(artifact.folder), "--runtime", "openvino"]) == 0
+    assert "in OpenVINO" in capsys.readouterr().out
+
+
+def test_a_packed_file_is_refused_with_what_to_do(artifact: Artifact, tmp_path: Path) -> None:
+    pytest.importorskip("openvino", reason="needs pip install 'ptqc[openvino]'")
+    without = compiled(product(), samples(16), tmp_path, "40%")
+    if onnx.load(without.path).functions:
+        with pytest.raises(TargetError, match=r"takes the QDQ model: ptqc resolve .* --target qdq"):
+            ptqc.verify(without.folder, runtimes=["openvino"])
+    assert artifact.folder.is_dir()
+
+
+def test_contexts_are_written_for_the_chips_named(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_qnn", reason="needs pip install 'ptqc[qnn]'")
+    more: dict[str, Any] = {"target": "qdq", "runtimes": "qnn", "chips": "v73,v79", "activations": "integer"}
+    artifact = compiled(residual(), samples(3, 8, 8), tmp_path, "25%", **more)
+    document = artifact.manifest["targets"]["qdq"]
+    for chip in ("v73", "v79"):
+        assert document[f"{chip}_bytes"] == (artifact.folder / "qdq" / f"{chip}.bin").stat().st_size > 0
+    assert document["openvino"] == "not verified: not asked for"
+
+
+def test_what_is_not_installed_is_told(artifact: Artifact, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    del artifact
+    monkeypatch.setattr(foreign, "find_spec", lambda _name: None)
+    without = compiled(residual(), samples(3, 8, 8), tmp_path, "25%", target="qdq")
+    document = without.manifest["targets"]["qdq"]
+    assert document["qnn"] == "not verified: pip install 'ptqc[qnn]'"
+    assert "NOT VERIFIED" not in without.summary()
+    for options in (QdqOptions(runtimes="openvino"), QdqOptions(chips="v75")):
+        with pytest.raises(TargetError, match="is not installed: pip install"):
+            TARGET.check_options(options)
+
+
+def test_options_are_names() -> None:
+    with pytest.raises(UsageError, match="runtimes is 'tflite'; known: installed, openvino, qnn"):
+        QdqOptions(runtimes="tflite")
+    with pytest.raises(UsageError, match="chips is 'v60'; known: v68, "):
+        QdqOptions(chips="v73, v60")
+    with pytest.raises(UsageError, match="chips is 75; give names"):
+        QdqOptions(chips=75)  # type: ignore[arg-type]
+
+
+def test_samples_of_several_sizes_are_refused() -> None:
+    with pytest.raises(TargetError, match="the samples have 2 sizes"):
+        TARGET.check_sizes([((3, 8, 8),), ((3, 9, 9),)], None)  # type: ignore[arg-type]
+
+
+def test_a_runtime_that_computes_something_else_fails(
+    artifact: Artifact, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Nothing is delivered, as silent garbage is what such runtimes give of models that they do not take."""
+    pytest.importorskip("openvino", reason="needs pip install 'ptqc[openvino]'")
+    del artifact
+    run = foreign.run_in
+
+    def garbage(name: str, *arguments: Any, **options: Any) -> foreign.ForeignRun:
+        result = run(name, *arguments, **options)
+        for outputs in result.outputs:
+            for output in outputs.values():
+                output *= -1
+        return result
+
+    monkeypatch.setattr(qdq_target, "run_in", garbage)
+    with pytest.raises(VerificationError, match=r"OpenVINO \S+ gives something else for output 'y'"):
+        compiled(residual(), samples(3, 8, 8), tmp_path, "25%", target="qdq", runtimes="openvino")
