@@ -21,7 +21,7 @@ from harness import FIGURES, ROOT, Column, Row, markdown, number, percent, signi
 MARKED = re.compile(r"(<!-- figures: ([\w-]+) -->\n)(.*?)(\n<!-- end of figures -->)", re.DOTALL)
 DOCUMENTS = (
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{page}.md" for page in ("choosing", "experiments", "formats", "results")),
+    *(ROOT / "docs" / f"{page}.md" for page in ("choosing", "experiments", "formats", "qdq", "results")),
 )
 LARGE, SMALL = "25%", "13%"
 # Budgets of which formats.md says what the program picks, and how many formats it names.
@@ -81,6 +81,8 @@ FORMATS = (
     Column("without", "score without", number(2)),
     Column("with", "score with", number(2)),
 )
+# What runs a QDQ model, as rows call it; the packed file in ONNX Runtime is what their losses are compared with.
+PACKED = "ONNX Runtime, packed"
 # What `--formats` was for the files that trellis codes are compared with.
 WITHOUT = "int,codebook,pairs,sparse,sparsebook"
 
@@ -189,6 +191,25 @@ def _compared(task: str, budget: str, without: Sequence[Row], usual: Sequence[Ro
     return {**about, **dict(zip(("score without", "score with"), scores, strict=True))}
 
 
+def runtimes() -> str:
+    """Losses of QDQ models in each runtime, beside that of the packed file in ONNX Runtime."""
+    measured: dict[str, dict[str, Row]] = {}
+    for row in rows("runtimes"):
+        measured.setdefault(row["task"], {})[row["runtime"]] = row
+    others = list(dict.fromkeys(name for several in measured.values() for name in several if name != PACKED))
+    heads = ["network", "bytes", "zipped", "samples", "loss, packed", *others, "layers not on integers"]
+    lines = []
+    for task, several in measured.items():
+        first = several[PACKED]
+        is_kl = first.get("kl_nat") is not None
+        loss = significant(3)(first["kl_nat" if is_kl else "relative_error"]) + (" nat" if is_kl else "")
+        ratios = [f"{several[name]['ratio']:.2f}" if name in several else "–" for name in others]
+        left = max((row["layers_not_on_integers"] for row in several.values()), default=0)
+        shares = [percent(1)(first[key]) for key in ("share_of_float", "share_zipped")]
+        lines.append(dict(zip(heads, [task, *shares, f"{first['samples']}", loss, *ratios, f"{left}"], strict=True)))
+    return markdown(lines, [Column(head, head) for head in heads])
+
+
 def picks() -> str:
     """The formats that most weights have, by network and budget."""
     recorded = [row for row in rows("accuracy") if "weights_by_format" in row and row["budget"] in PICKED]
@@ -223,6 +244,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "pruning-orders": pruning_orders,
     "formats": formats,
     "picks": picks,
+    "runtimes": runtimes,
 }
 
 

@@ -38,7 +38,7 @@ from ptqc.ir.zipmaps import as_tensors
 from ptqc.passes.kv_cache.wrap import with_caches
 from ptqc.passes.runner import in_float32
 from ptqc.runtime.cuda_library import NAME
-from ptqc.runtime.foreign import check_installed, run_in, runtime_named
+from ptqc.runtime.foreign import check_installed, file_for, run_in
 from ptqc.runtime.interface import KERNELS
 from ptqc.utils.logs import quiet_libraries
 from ptqc.utils.text import entries
@@ -193,14 +193,15 @@ def _library(artifact: Artifact, kept: Golden) -> str:
 
 def _elsewhere(artifact: Artifact, kept: Golden, name: str) -> str:
     """What a runtime of others makes of the golden samples. Raises VerificationError where that is something else."""
-    file = next(file for file in runtime_named(name).files if (artifact.folder / file).is_file())
+    path = file_for(name, artifact.folder)
     try:
-        run = run_in(name, artifact.folder / file, kept.inputs)
+        run = run_in(name, path, kept.inputs)
     except TargetError as error:
-        if file != MODEL:
+        if path != artifact.path:
             raise
         raise TargetError(f"{error}; it takes the QDQ model: ptqc resolve {artifact.folder} --target qdq") from error
-    same = _same_outputs(artifact, kept, [dict(outputs) for outputs in run.outputs], f"{file} in {run.name}")
+    what = f"{path.relative_to(artifact.folder)} in {run.name}"
+    same = _same_outputs(artifact, kept, list(run.outputs), what)
     return f"{same}; {run.placement}"
 
 

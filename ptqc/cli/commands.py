@@ -332,6 +332,7 @@ def run_compare(options: argparse.Namespace) -> None:
         *options.models,
         calibration=data_of(options),
         preprocessing=_preprocessing(options, *options.models),
+        runtimes=options.runtime,
         progress=for_terminal(options.json),
         **_given(options, "samples", "threads"),
     )

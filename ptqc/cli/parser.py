@@ -204,6 +204,13 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--samples", type=int, metavar="N", help="use at most N samples (default 16)")
     parser.add_argument("--threads", type=int, metavar="N", help="threads per run (default 1)")
+    parser.add_argument(
+        "--runtime",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="run artifacts in openvino or qnn too, on their QDQ model if there is one; may be repeated",
+    )
     _add_data_options(parser)
     parser.set_defaults(run=commands.run_compare)
 

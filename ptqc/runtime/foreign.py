@@ -114,6 +114,19 @@ def is_installed(name: str) -> bool:
     return find_spec(runtime_named(name).module) is not None
 
 
+def described(name: str) -> str:
+    """A runtime and its version. Raises as `check_installed`."""
+    check_installed(name)
+    runtime = runtime_named(name)
+    return f"{runtime.title} {metadata.version(runtime.distribution)}"
+
+
+def file_for(name: str, folder: Path) -> Path:
+    """Of the files of an artifact, the one that a runtime takes."""
+    files = [folder / file for file in runtime_named(name).files]
+    return next((path for path in files if path.is_file()), files[-1])
+
+
 def check_installed(name: str) -> None:
     """Raises UsageError for an unknown runtime, TargetError for one that is not installed."""
     if not is_installed(name):

@@ -39,12 +39,15 @@ NAME = 48
 
 @dataclass(frozen=True)
 class ComparedModel:
-    """One model. judged: how its outputs agree with those of the first; None of the first, and where none is float."""
+    """One model. judged: how its outputs agree with those of the first; None of the first, and where none is float.
+
+    speed: None in runtimes of others, where it is not timed.
+    """
 
     name: str
     runtime: str
     bytes: int
-    speed: Speed
+    speed: Speed | None
     judged: Judged | None
 
 
@@ -73,15 +76,16 @@ class ModelComparison:
             "runtime": row.runtime,
             "bytes": row.bytes,
             "bytes_of_first": row.bytes / self.rows[0].bytes,
-            "milliseconds": row.speed.compiled_ms,
-            "times_as_fast": row.speed.ratio,
-            "low": row.speed.low,
-            "high": row.speed.high,
+            "milliseconds": row.speed and row.speed.compiled_ms,
+            "times_as_fast": row.speed and row.speed.ratio,
+            "low": row.speed and row.speed.low,
+            "high": row.speed and row.speed.high,
             "outputs": None if judged is None else [output.to_json() for output in judged.outputs],
         }
 
     def __str__(self) -> str:
-        heading = ("model", "runs in", "bytes", "of first", "ms", "times as fast", "range", "same top class", "SQNR dB")
+        speeds, answers = ("ms", "times as fast", "range"), ("same top class", "loss", "SQNR dB")
+        heading = ("model", "runs in", "bytes", "of first", *speeds, *answers)
         rows = [self._cells(row) for row in self.rows]
         whose = (
             "of the processor's time on one thread" if self.threads == 1 else f"that pass, with {self.threads} threads"
@@ -105,10 +109,11 @@ class ModelComparison:
             row.runtime,
             f"{row.bytes:,}",
             percent(row.bytes / first.bytes),
-            number(speed.compiled_ms),
-            number(speed.ratio),
-            "" if row is first else f"{number(speed.low)} to {number(speed.high)}",
+            "" if speed is None else number(speed.compiled_ms),
+            "" if speed is None else number(speed.ratio),
+            "" if row is first or speed is None else f"{number(speed.low)} to {number(speed.high)}",
             "" if same is None else percent(same),
+            "" if judged is None else f"{judged.loss:.3g}",
             "" if judged is None else "equal" if judged.sqnr == BEST_SQNR else f"{judged.sqnr:.1f}",
         )
 
@@ -120,6 +125,7 @@ def compare(
     samples: int = SAMPLES,
     threads: int = 1,
     preprocessing: Preprocessing | None = None,
+    runtimes: Sequence[str] = (),
     progress: Progress = SILENT,
 ) -> ModelComparison:
     """Bytes, times and outputs of models, beside those of the first.
@@ -127,13 +133,15 @@ def compare(
     models: ONNX files or models in memory, as for `compile`, and folders that it wrote: of these the file and, where
     one runs here, the native library. calibration: samples as for `compile`, at most `samples` of which are run;
     default: the golden samples of the first artifact, or drawn ones where there is none. threads: of a run; on one,
-    what other programs take of the processor is left out. Raises UsageError where the models differ in inputs or
-    outputs.
+    what other programs take of the processor is left out. runtimes: openvino, qnn: artifacts run there as well, their
+    QDQ model where they have one. Raises UsageError where the models differ in inputs or outputs, TargetError where a
+    runtime is not installed or refuses the file.
     """
     if threads < 1:
         raise UsageError(f"threads = {threads}; expected a positive number")
     load = getloadavg()[0]
-    result = [contender for model in models for contender in contenders(model, threads, recording=True)]
+    ways = (contenders(model, threads, recording=True, runtimes=runtimes) for model in models)
+    result = [contender for several in ways for contender in several]
     if len(result) < 2:
         raise UsageError(
             "there is nothing to compare: give two models or more, ONNX files or folders of `ptqc compile`"
@@ -142,12 +150,14 @@ def compare(
     with scratch() as folder:
         feeds, described = _samples(result, calibration, samples, as_compiled(preprocessing, result), Path(folder))
         pairs = _outputs(result, feeds, progress)
+        timed = [one for one in result if one.run_all is None]
         with progress.stage("compare speeds"):
-            times = race([one.starter(feeds[0]) for one in result], processor_ns if threads == 1 else wall_ns)
+            times = race([one.starter(feeds[0]) for one in timed], processor_ns if threads == 1 else wall_ns)
         judged = _judged(result[0].model, feeds, pairs)
     assert times is not None  # there was no deadline
+    speeds = {id(one): speed_of(times[:, 0], times[:, place]) for place, one in enumerate(timed)}
     rows = [
-        ComparedModel(one.name, one.runtime, one.bytes, speed_of(times[:, 0], times[:, place]), judged[place])
+        ComparedModel(one.name, one.runtime, one.bytes, speeds.get(id(one)), judged[place])
         for place, one in enumerate(result)
     ]
     return ModelComparison(tuple(rows), threads, described, load)
@@ -191,6 +201,8 @@ def _outputs(found: Sequence[Contender], feeds: Sequence[Feeds], progress: Progr
 
 def _run(one: Contender, feeds: Sequence[Feeds]) -> list[Feeds]:
     with running(one):
+        if one.run_all is not None:
+            return one.run_all(feeds)
         run = one.start()
         return outputs_in_files(tensors_of(run(sample)) for sample in feeds)
 

@@ -24,6 +24,7 @@ from ptqc.ir.external import hold_external
 from ptqc.ir.layers import find_caches
 from ptqc.kv_cache.form import CacheForm, packed_feeds, unpacked_feeds
 from ptqc.kv_cache.known import forms_told
+from ptqc.runtime.foreign import described, file_for, run_in
 from ptqc.runtime.interface import WEIGHTS, library_file
 from ptqc.utils.arguments import path_of
 from ptqc.utils.scratch import Scratch
@@ -39,7 +40,8 @@ class Contender:
 
     runtime: what runs it. bytes: of all files that it needs. start: opens it. model: its graph.
     artifact: what it is part of. unpacked: forms of caches that it takes and gives as if they were not packed. room:
-    the folder of a model that was given in memory.
+    the folder of a model that was given in memory. run_all: runs all samples in a process of its own, which is not
+    timed; None: `start` runs them.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Contender:
     artifact: Artifact | None = None
     unpacked: Mapping[str, CacheForm] = field(default_factory=dict)
     room: Scratch | None = None
+    run_all: Callable[[Sequence[Feeds]], list[Feeds]] | None = None
 
     @property
     def inputs(self) -> set[str]:
@@ -73,10 +76,13 @@ def as_compiled(stated: Preprocessing | None, found: Sequence[Contender]) -> Pre
     return stated or next(filter(None, kept), None)
 
 
-def contenders(model: Model, threads: int, *, recording: bool = False) -> Iterator[Contender]:
+def contenders(
+    model: Model, threads: int, *, recording: bool = False, runtimes: Sequence[str] = ()
+) -> Iterator[Contender]:
     """A model in a file or in memory, or of an artifact its file and its library. threads: of a run, 0 for all.
 
-    recording: let models read from inputs what they draw, so that all get the same (see `ptqc.ir.recorded`).
+    recording: let models read from inputs what they draw, so that all get the same (see `ptqc.ir.recorded`). runtimes:
+    of others, that an artifact's file runs in as well.
     Raises ModelError for what is no model, and UsageError for a folder that is no artifact.
     """
     if threads < 0:
@@ -91,6 +97,8 @@ def contenders(model: Model, threads: int, *, recording: bool = False) -> Iterat
     artifact = load(path)
     in_onnx = file_contender(artifact.path, threads, artifact, recording=recording)
     yield in_onnx
+    for name in runtimes:
+        yield _elsewhere(artifact, name)
     try:
         library = artifact.native(threads)
     except TargetError:  # none was built, or none of them runs here
@@ -105,6 +113,17 @@ def contenders(model: Model, threads: int, *, recording: bool = False) -> Iterat
         in_onnx.model,
         artifact,
     )
+
+
+def _elsewhere(artifact: Artifact, name: str) -> Contender:
+    """An artifact's file in a runtime of others. Raises TargetError where that is not installed."""
+    path = file_for(name, artifact.folder)
+    runtime = described(name)
+
+    def run_all(samples: Sequence[Feeds]) -> list[Feeds]:
+        return list(run_in(name, path, samples).outputs)
+
+    return replace(file_contender(path, 1, artifact), runtime=runtime, run_all=run_all)
 
 
 def memory_contender(value: object, threads: int, *, recording: bool = False) -> Contender:

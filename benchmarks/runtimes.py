@@ -1,0 +1,158 @@
+"""QDQ models in the runtimes that they are for, against ONNX Runtime on the same samples of the evaluation split.
+
+python benchmarks/runtimes.py [--tasks a,b] [--budget 25%] [--activations integer] [--runtimes openvino,qnn]
+                              [--samples 200] [--out results.json] [--record]
+
+Each task is compiled with --target qdq; float model, packed file and QDQ model then run on the first samples that the
+task is scored on. --record puts the rows into figures/runtimes.json.
+"""
+
+import argparse
+import contextlib
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from agreement import Agreement
+from harness import (
+    FIGURES,
+    RESULTS,
+    Column,
+    Feeds,
+    in_child,
+    machine,
+    number,
+    open_model,
+    percent,
+    print_results,
+    record,
+    significant,
+    write_results,
+)
+from tasks import Task, chosen
+
+CALIBRATION = 256
+COLUMNS = (
+    Column("task", "task"),
+    Column("runs in", "runtime"),
+    Column("of float bytes", "share_of_float", percent(1)),
+    Column("zipped", "share_zipped", percent(1)),
+    Column("samples", "samples", number(0)),
+    Column("layers on integers", "placement"),
+    Column("same top-1", "top1_agreement", percent(2)),
+    Column("KL nat", "kl_nat", significant(3)),
+    Column("relative error", "relative_error", significant(3)),
+    Column("loss of ONNX Runtime's", "ratio", number(2)),
+    Column("note", "note"),
+)
+
+
+class Enough(Exception):
+    """There are as many samples as are wanted."""
+
+
+def evaluation_feeds(task: Task, count: int) -> list[Feeds]:
+    """The first samples that a task is scored on."""
+    feeds: list[Feeds] = []
+    real = open_model(task.path)
+
+    def run(sample: Feeds) -> Sequence[np.ndarray]:
+        rows = {len(array) for array in sample.values()}  # a QDQ model takes one
+        for row in range(rows.pop() if len(rows) == 1 else 1):
+            one = {name: array if rows else array[row : row + 1] for name, array in sample.items()}
+            feeds.append({name: np.array(array) for name, array in one.items()})
+            if len(feeds) == count:
+                raise Enough
+        return real(sample)
+
+    with contextlib.suppress(Enough):
+        task.score(run)
+    return feeds
+
+
+def measure(name: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Compile a task, and run it everywhere; runs in a child."""
+    import onnx
+
+    from ptqc.api import compile as compile_model
+    from ptqc.execution.onnxruntime import Runner
+    from ptqc.runtime.foreign import run_in
+
+    task = chosen(name)[0]
+    with tempfile.TemporaryDirectory() as folder:
+        artifact = compile_model(
+            task.path,
+            calibration=task.calibration(CALIBRATION),
+            samples=CALIBRATION,
+            budget=arguments.budget,
+            activations=arguments.activations,
+            target="qdq",
+            runtimes="",
+            output=Path(folder) / "artifact",
+            cache=arguments.cache,
+        )
+        path = artifact.folder / "qdq" / "model.onnx"
+        feeds = evaluation_feeds(task, arguments.samples)
+        files = {"float": task.path, "ONNX Runtime, packed": artifact.path, "ONNX Runtime": path}
+        outputs = {}
+        for title, file in files.items():
+            runner = Runner(onnx.load(file))
+            outputs[title] = [list(runner.run(sample).values()) for sample in feeds]
+        names = list(Runner(onnx.load(path)).run(feeds[0]))
+        placements = {}
+        for runtime in filter(None, arguments.runtimes.split(",")):
+            run = run_in(runtime, path, feeds, seconds=3600.0)
+            outputs[run.name] = [[each[name] for name in names] for each in run.outputs]
+            placements[run.name] = run.placement
+        document = artifact.manifest["targets"]["qdq"]
+        size = task.path.stat().st_size
+    rows = []
+    for title, several in list(outputs.items())[1:]:
+        agreement = Agreement(task.has_classes)
+        for real, other in zip(outputs["float"], several, strict=True):
+            agreement.add(real, other)
+        rows.append(
+            {
+                "task": name,
+                "budget": arguments.budget,
+                "activations": arguments.activations,
+                "runtime": title,
+                "share_of_float": document["bytes"] / size,
+                "share_zipped": document["bytes_zipped"] / size,
+                "samples": len(feeds),
+                "placement": str(placements.get(title, "")),
+                "layers_not_on_integers": len(placements[title].others) if title in placements else 0,
+                **agreement.to_json(),
+            }
+        )
+    key = "kl_nat" if task.has_classes else "relative_error"
+    for row in rows:
+        row["ratio"] = row[key] / rows[0][key]
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", help="comma-separated; default: all")
+    parser.add_argument("--budget", default="25%")
+    parser.add_argument("--activations", default="integer")
+    parser.add_argument("--runtimes", default="openvino,qnn")
+    parser.add_argument("--samples", type=int, default=200)
+    parser.add_argument("--cache", type=Path, help="a store of measurements to reuse; default: the usual one")
+    parser.add_argument("--out", type=Path, default=RESULTS / "runtimes.json")
+    parser.add_argument("--record", action="store_true")
+    arguments = parser.parse_args()
+    facts, rows = machine(), list[dict[str, Any]]()
+    for task in chosen(arguments.tasks):
+        outcome = in_child(measure, task.name, arguments)
+        rows += outcome.value or [{"task": task.name, "note": outcome.error}]
+        write_results(arguments.out, rows, facts)
+    if arguments.record:
+        record(FIGURES / "runtimes.json", [row for row in rows if "runtime" in row], facts, "runtime")
+    print_results(rows, COLUMNS, facts)
+
+
+if __name__ == "__main__":
+    main()
