@@ -59,10 +59,8 @@ def evaluation_feeds(task: Task, count: int) -> list[Feeds]:
     real = open_model(task.path)
 
     def run(sample: Feeds) -> Sequence[np.ndarray]:
-        rows = {len(array) for array in sample.values()}  # a QDQ model takes one
-        for row in range(rows.pop() if len(rows) == 1 else 1):
-            one = {name: array if rows else array[row : row + 1] for name, array in sample.items()}
-            feeds.append({name: np.array(array) for name, array in one.items()})
+        for one in _singles(sample):
+            feeds.append(one)
             if len(feeds) == count:
                 raise Enough
         return real(sample)
@@ -70,6 +68,14 @@ def evaluation_feeds(task: Task, count: int) -> list[Feeds]:
     with contextlib.suppress(Enough):
         task.score(run)
     return feeds
+
+
+def _singles(sample: Feeds) -> list[Feeds]:
+    """The rows of a batch, as a QDQ model takes one; the sample itself where its arrays differ in length."""
+    (rows, *others) = {len(array) for array in sample.values()}
+    if others:
+        return [{name: array.copy() for name, array in sample.items()}]
+    return [{name: array[row : row + 1].copy() for name, array in sample.items()} for row in range(rows)]
 
 
 def measure(name: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
