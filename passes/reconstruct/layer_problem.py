@@ -15,6 +15,7 @@ import numpy as np
 
 from ptqc.execution.tensors import Compressed
 from ptqc.formats import Scaled, scales
+from ptqc.formats.levels import DEAD
 from ptqc.ir.layers import Layer
 from ptqc.ir.quantized_weight import QuantizedWeight
 from ptqc.passes.quantize import gptq, moments
@@ -113,6 +114,7 @@ class LayerProblem:
     def target(self, second: gptq.Factored, strength: float, order: ColumnOrder) -> np.ndarray:
         """W + strength · (W* − W), with W* the least-squares weight on the seen inputs, damped towards W.
 
+        Outputs that are never active keep W: what else W* has is noise, and would take as many bits as what is active.
         order: that `second` has its columns in.
         """
         if self.numbers is None or self.weight.size <= self.numbers:
@@ -134,7 +136,8 @@ class LayerProblem:
             missing = mean_y - self.bias.reshape(len(weight), -1)[:, part] - mean_output(weight, self.moments.mean)
             residual += missing[..., None] * mean_x[:, None, :]
         result = order.restored(second.solve(order.rows(residual)))
-        return np.asarray(weight + strength * result, np.float32)
+        is_live = np.abs(weight).max(-1, keepdims=True) > DEAD * np.abs(self.weight).max()
+        return np.asarray(weight + strength * np.where(is_live, result, 0), np.float32)
 
     def judged(self, solution: QuantizedWeight) -> list[tuple[float, QuantizedWeight, np.ndarray]]:
         """Error on the held-back columns, solution and bias, for every bias: E‖y − Ŵx̂ − b̂‖²."""

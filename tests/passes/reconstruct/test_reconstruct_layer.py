@@ -91,6 +91,20 @@ def test_bias_and_held_back_error(seed: int, drift: float, bits: int) -> None:
     assert uncorrected == pytest.approx(float(np.square(left[..., 300:]).sum()), rel=1e-4)
 
 
+@pytest.mark.parametrize("dead", [0.0, 1e-30])
+def test_outputs_that_are_never_active_keep_their_weights(dead: float) -> None:
+    made, y = problem(0, 0.2)
+    weight = made.weight.copy()
+    weight[0, 1] = dead
+    y[0, 1] += noise(400, seed=5, scale=1e-4) - y[0, 1]  # as values that are held in 16 bits
+    held = [Joined([y[..., part]]) for part in (slice(0, 150), slice(150, 300), slice(300, 400))]
+    made = LayerProblem(LAYER, weight, made.bias, made.seen, held)
+    kept = target_of(made, 1.0) == weight
+    assert kept[0, 1].all()
+    assert not kept[0, [0, 2]].any()
+    assert not kept[1].any()
+
+
 def test_rounding_the_target_beats_rounding_the_weight() -> None:
     made, _ = problem(0, 0.5)
     form = Integer(8)
