@@ -23,50 +23,60 @@ def compiled(signature: str) -> Callable[[F], F]:
     return compile_it
 
 
-@compiled("Tuple((u1[:, ::1], b1))(i1[:, ::1], i8[::1], i8[::1], i8[::1])")
-def _steps(columns: np.ndarray, order: np.ndarray, first: np.ndarray, step_bits: np.ndarray) -> tuple[np.ndarray, bool]:
-    """order: states by their code; first[c + 128]: where those of code c begin in it."""
+@compiled("b1(i1[:, ::1], i8[::1], i8[::1], i8[::1], u8[:, ::1], u1[:, ::1])")
+def _steps(
+    columns: np.ndarray,
+    order: np.ndarray,
+    first: np.ndarray,
+    step_bits: np.ndarray,
+    reached: np.ndarray,
+    result: np.ndarray,
+) -> bool:
+    """Put the steps of all paths into `result`; whether there are such paths.
+
+    order: states by their code; first[c + 128]: where those of code c begin in it. reached (R + 1, memories): scratch.
+    """
     count, size = columns.shape
-    memories = STATES >> step_bits[0]
-    result = np.empty((count, size), np.uint8)
-    # Bit b of reached[t, m]: whether a path from memory b is in memory m before output t; it begins in one of 64.
-    reached = np.zeros((size + 1, STATES >> step_bits.min()), np.uint64)
+    memories, one = STATES >> step_bits[0], np.uint64(1)
     for i in range(count):
+        # Bit b of reached[t, m]: whether a path from memory b is in memory m before output t; it begins in one of 64.
         for m in range(memories):
-            reached[0, m] = np.uint64(1) << np.uint64(m)
+            reached[0, m] = one << np.uint64(m)
         for t in range(size):
-            reached[t + 1] = 0
             bits, following = step_bits[t & 1], step_bits[(t + 1) % size & 1]
             code = columns[i, t] + 128
+            for m in range(STATES >> following):
+                reached[t + 1, m] = 0
             for place in range(first[code], first[code + 1]):
                 state = order[place]
                 reached[t + 1, state & ((STATES >> following) - 1)] |= reached[t, state >> bits]
-        begin = -1
-        for m in range(memories):
-            if (reached[size, m] >> np.uint64(m)) & np.uint64(1):
-                begin = m
-                break
-        if begin < 0:
-            return result, False
-        memory = begin
+        memory = 0
+        while memory < memories and not (reached[size, memory] >> np.uint64(memory)) & one:
+            memory += 1
+        if memory == memories:
+            return False
+        begin = np.uint64(memory)
         for t in range(size - 1, -1, -1):
             bits, following = step_bits[t & 1], step_bits[(t + 1) % size & 1]
             code = columns[i, t] + 128
             for place in range(first[code], first[code + 1]):
                 state = order[place]
                 is_next = (state & ((STATES >> following) - 1)) == memory
-                if is_next and (reached[t, state >> bits] >> np.uint64(begin)) & np.uint64(1):
+                if is_next and (reached[t, state >> bits] >> begin) & one:
                     result[i, t] = state & ((1 << bits) - 1)
                     memory = state >> bits
                     break
-    return result, True
+    return True
 
 
 def steps(columns: np.ndarray, table: np.ndarray, bits: tuple[int, int]) -> np.ndarray | None:
     """The steps (n, R) uint8 of closed paths whose states stand for these codes (n, R); None where one has no path."""
     order = np.argsort(table, kind="stable")
     first = np.searchsorted(table[order], np.arange(-128, 129)).astype(np.int64)
-    result, is_path = _steps(writable(columns, np.int8), order, first, np.array(bits))
+    # NumPy's work is done here, as Numba takes long to compile it.
+    reached = np.empty((columns.shape[1] + 1, STATES >> min(bits)), np.uint64)
+    result = np.empty(columns.shape, np.uint8)
+    is_path = _steps(writable(columns, np.int8), order, first, np.array(bits), reached, result)
     return result if is_path else None
 
 

@@ -17,12 +17,13 @@ SEAM = 80
 FAR = np.float32(1e30)
 
 
-@compiled("void(f4[::1], f4[::1], f4[::1], f4[::1], i8[::1], i8, i8, i8, u1[:, ::1], u1[::1])")
+@compiled("void(f4[::1], f4[::1], f4[::1], f4[::1], f4[:, ::1], i8[::1], i8, i8, i8, u1[:, ::1], u1[::1])")
 def _path(
     ratio: np.ndarray,
     weights: np.ndarray,
     table: np.ndarray,
     square: np.ndarray,
+    scratch: np.ndarray,
     step_bits: np.ndarray,
     start: int,
     length: int,
@@ -33,15 +34,14 @@ def _path(
     """Put the states of the best path over so many outputs from a start into `states`.
 
     step_bits (2,): of the steps to outputs at even and at odd places. memory: in which it begins and ends; −1:
-    anywhere. back (length, memories): scratch.
+    anywhere. scratch (3, STATES), back (length, memories): of any values.
     """
     size = len(ratio)
-    costs, totals, oldest = np.empty(STATES, np.float32), np.empty(STATES, np.float32), np.empty(STATES, np.float32)
+    costs, totals, oldest = scratch[0], scratch[1], scratch[2]
     bits = step_bits[start & 1]
     memories = STATES >> bits
-    totals[:] = 0 if memory < 0 else FAR
-    if memory >= 0:
-        totals[memory] = 0
+    for m in range(memories):
+        totals[m] = 0 if memory < 0 or memory == m else FAR
     for t in range(length):
         place = (start + t) % size
         weight = weights[place]
@@ -88,22 +88,28 @@ def _path(
         states[t] = best
 
 
-@compiled("f4[:, ::1](f4[:, ::1], f4[:, ::1], f4[::1], i8[::1])")
-def _paths(ratio: np.ndarray, weights: np.ndarray, table: np.ndarray, step_bits: np.ndarray) -> np.ndarray:
+@compiled("void(f4[:, ::1], f4[:, ::1], f4[::1], f4[::1], f4[:, ::1], i8[::1], i8, u1[:, ::1], u1[::1], f4[:, ::1])")
+def _paths(
+    ratio: np.ndarray,
+    weights: np.ndarray,
+    table: np.ndarray,
+    square: np.ndarray,
+    scratch: np.ndarray,
+    step_bits: np.ndarray,
+    seam: int,
+    back: np.ndarray,
+    states: np.ndarray,
+    result: np.ndarray,
+) -> None:
+    """Put the codes of the best path of each sequence into `result`. seam: outputs on each side of it."""
     count, size = ratio.shape
-    square = table * table
-    result = np.empty_like(ratio)
-    seam = 2 * SEAM // step_bits.sum()
-    back = np.empty((max(size, 2 * seam), STATES >> step_bits.min()), np.uint8)
-    states = np.empty(max(size, 2 * seam), np.uint8)
     start = -seam % size
     for i in range(count):
-        _path(ratio[i], weights[i], table, square, step_bits, start, 2 * seam, -1, back, states)
+        _path(ratio[i], weights[i], table, square, scratch, step_bits, start, 2 * seam, -1, back, states)
         memory = np.int64(states[seam - 1]) & ((STATES >> step_bits[0]) - 1)
-        _path(ratio[i], weights[i], table, square, step_bits, 0, size, memory, back, states)
+        _path(ratio[i], weights[i], table, square, scratch, step_bits, 0, size, memory, back, states)
         for t in range(size):
             result[i, t] = table[states[t]]
-    return result
 
 
 def codes(ratio: np.ndarray, weights: np.ndarray, table: np.ndarray, bits: tuple[int, int]) -> np.ndarray:
@@ -112,4 +118,11 @@ def codes(ratio: np.ndarray, weights: np.ndarray, table: np.ndarray, bits: tuple
     ratio, weights: (n, R) float32. table: (256,) float32, codes of the states. bits: of the steps to outputs at even
     and at odd places; of the first as many or more.
     """
-    return _paths(writable(ratio, np.float32), writable(weights, np.float32), table, np.array(bits))
+    seam = 2 * SEAM // sum(bits)
+    length = max(ratio.shape[1], 2 * seam)
+    # NumPy's work is done here, as Numba takes long to compile it.
+    back, states = np.empty((length, STATES >> min(bits)), np.uint8), np.empty(length, np.uint8)
+    scratch, result = np.empty((3, STATES), np.float32), np.empty(ratio.shape, np.float32)
+    ratio, weights = writable(ratio, np.float32), writable(weights, np.float32)
+    _paths(ratio, weights, table, table * table, scratch, np.array(bits), seam, back, states, result)
+    return result
