@@ -8,7 +8,6 @@ task is scored on. --record puts the rows into figures/runtimes.json.
 """
 
 import argparse
-import contextlib
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,32 +48,38 @@ COLUMNS = (
 )
 
 
-class Enough(Exception):
-    """There are as many samples as are wanted."""
-
-
 def evaluation_feeds(task: Task, count: int) -> list[Feeds]:
-    """The first samples that a task is scored on."""
-    feeds: list[Feeds] = []
-    real = open_model(task.path)
+    """Single samples that a task is scored on, evenly spread over all of them."""
+    real, total = open_model(task.path), 0
 
-    def run(sample: Feeds) -> Sequence[np.ndarray]:
-        for one in _singles(sample):
-            feeds.append(one)
-            if len(feeds) == count:
-                raise Enough
+    def counted(sample: Feeds) -> Sequence[np.ndarray]:
+        nonlocal total
+        total += len(_singles(sample))
         return real(sample)
 
-    with contextlib.suppress(Enough):
-        task.score(run)
+    task.score(counted)
+    wanted = set(np.linspace(0, total - 1, min(count, total)).astype(int).tolist())
+    feeds: list[Feeds] = []
+    place = 0
+
+    def kept(sample: Feeds) -> Sequence[np.ndarray]:
+        nonlocal place
+        for one in _singles(sample):
+            if place in wanted:
+                feeds.append(one)
+            place += 1
+        return real(sample)
+
+    task.score(kept)
     return feeds
 
 
 def _singles(sample: Feeds) -> list[Feeds]:
     """The rows of a batch, as a QDQ model takes one; the sample itself where its arrays differ in length."""
-    (rows, *others) = {len(array) for array in sample.values()}
-    if others:
+    sizes = {array.shape[:1] for array in sample.values()}
+    if len(sizes) > 1 or () in sizes:
         return [{name: array.copy() for name, array in sample.items()}]
+    ((rows,),) = sizes
     return [{name: array[row : row + 1].copy() for name, array in sample.items()} for row in range(rows)]
 
 
