@@ -9,7 +9,6 @@ task is scored on. --record puts the rows into figures/runtimes.json.
 
 import argparse
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +51,7 @@ def evaluation_feeds(task: Task, count: int) -> list[Feeds]:
     """Single samples that a task is scored on, evenly spread over all of them."""
     real, total = open_model(task.path), 0
 
-    def counted(sample: Feeds) -> Sequence[np.ndarray]:
+    def counted(sample: Feeds) -> list[np.ndarray]:
         nonlocal total
         total += len(_singles(sample))
         return real(sample)
@@ -62,7 +61,7 @@ def evaluation_feeds(task: Task, count: int) -> list[Feeds]:
     feeds: list[Feeds] = []
     place = 0
 
-    def kept(sample: Feeds) -> Sequence[np.ndarray]:
+    def kept(sample: Feeds) -> list[np.ndarray]:
         nonlocal place
         for one in _singles(sample):
             if place in wanted:

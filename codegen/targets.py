@@ -71,7 +71,8 @@ class TargetInput:
     """What a target builds of: a quantized model and samples.
 
     samples: of the validation split and of one size, to compare outputs on. calibration: of the calibration split, to
-    take ranges from. model: the float model. kinds: by output, how its loss is measured.
+    take ranges from. model: the float model. kinds: by output, how its loss is measured. runtime:
+    that the plan was solved for.
     """
 
     lowered: "Lowered"
@@ -80,6 +81,7 @@ class TargetInput:
     calibration: "Sequence[Feeds]"
     model: "ir.Model"
     kinds: "Kinds"
+    runtime: str = "onnxruntime"
 
 
 @dataclass(frozen=True)

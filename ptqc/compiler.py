@@ -196,7 +196,7 @@ def _deliver(job: CompileState, request: CompileRequest, scoring: Scoring | None
         activation_loss = check_activations(job.analysis, fitted.plan)
         checks = verified(job, fitted)
     job = replace(job, notes=(*job.notes, *saturation_notes(fitted.exported, list(held_back.few(VERIFIED_SAMPLES)))))
-    native = build_target(fitted, job.analysis, request.target, request.store, folder, progress)
+    native = build_target(fitted, job, request.target, request.store, folder, progress)
     judged = judge(job.model, file, held_back, job.analysis.kinds, scoring, progress)
     if job.budgets.strict:
         check_fit(worse_than_predicted(job, fitted, judged, [*job.notes, *fitted.notes]))

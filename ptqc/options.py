@@ -13,6 +13,7 @@ from numbers import Integral, Real
 from typing import Any, Literal, TypedDict, TypeVar, get_args, get_origin, get_type_hints
 
 from ptqc.errors import UsageError
+from ptqc.ir.runtimes import RULES, RuntimeRules
 from ptqc.utils.arguments import one_of, shown, unknown
 from ptqc.utils.deadline import parse_seconds
 
@@ -24,6 +25,7 @@ CacheKind = Literal["float", "float16", "int8", "int4", "bfp4", "bfp4-sorted"]
 KvCache = CacheKind | Mapping[str, CacheKind]
 Sparsity = Literal["given", "2:4"]
 Scales = Literal["free", "pow2"]
+Runtime = Literal["onnxruntime", "openvino", "qnn", "litert", "tensorrt", "xdna"]
 Sensitivity = Literal["outputs", "curvature"]
 FloatLayers = Literal["auto", "bfloat16", "float32"]
 Pipeline = Literal["light", "advanced"]
@@ -144,6 +146,13 @@ class CompileOptions:
         "instead of a multiplier; costs accuracy",
         metavar="KIND",
     )
+    runtime: Runtime = option(
+        "onnxruntime",
+        "the runtime that the plan is solved for: onnxruntime; openvino, qnn, litert (everything on integers; with "
+        "--target qdq or litert); tensorrt (also symmetric activations), xdna (and powers of two as scales)",
+        metavar="NAME",
+        flag="for",
+    )
     allow_8bit: bool = option(
         False,
         "allow 8-bit weights on integer kernels; on CPUs without VNNI, sums then saturate unless sessions are opened "
@@ -249,6 +258,11 @@ class CompileOptions:
         one_of_each("kv_cache", self.kv_cache, "input", get_args(CacheKind))
 
     @property
+    def rules(self) -> RuntimeRules:
+        """What the runtime demands that the plan is solved for."""
+        return RULES[self.runtime]
+
+    @property
     def has_codes(self) -> bool:
         """Whether activations may be integer codes."""
         return self.activations in ("auto", "integer")
@@ -282,12 +296,15 @@ class CompileOptions:
         types = get_type_hints(cls)
         if values.keys() - types:
             raise unknown("option", values.keys() - types, types)
-        return replace(cls(), **{name: _declared(name, types[name], value) for name, value in values.items()})
+        declared = {name: _declared(name, types[name], value) for name, value in values.items()}
+        runtime = declared.get("runtime", cls.runtime)
+        one_of("runtime", runtime, tuple(RULES))
+        return replace(cls(), **{**RULES[runtime].defaults, **declared})
 
     def to_json(self) -> dict[str, Any]:
         """The document for manifests."""
         document = {**asdict(self), **{name: list(getattr(self, name)) for name in ("bits", "formats", "rewrites")}}
-        for name in ("formats", "sensitivity"):  # what was measured before there was a choice serves still
+        for name in ("formats", "runtime", "sensitivity"):  # what was measured before there was a choice serves still
             if getattr(self, name) == getattr(type(self), name):
                 del document[name]
         return document
@@ -327,6 +344,7 @@ class Keywords(FitKeywords, total=False):
     formats: tuple[str, ...]
     sparsity: Sparsity
     scales: Scales
+    runtime: Runtime
     allow_8bit: bool
     seed: int
     cast_double: bool

@@ -16,7 +16,7 @@ def test_defaults_are_kept_where_nothing_is_given() -> None:
 def test_an_unknown_option_names_all_known_ones() -> None:
     known = "samples, observer, activations, activation_limit, loss, sensitivity, bits, formats, sparsity, scales"
     with pytest.raises(
-        UsageError, match=rf"unknown option sede, turbo \(did you mean seed\?\); known: {known}, allow_8bit, seed"
+        UsageError, match=rf"unknown option sede, turbo \(did you mean seed\?\); known: {known}, runtime, allow_8bit"
     ):
         CompileOptions.of({"turbo": 1, "sede": 2, "seed": 3})
 

@@ -142,7 +142,8 @@ class _Builder:
         node = ir.node(ROUNDING, [value, scale, zero])
         codes = node.outputs[0]
         codes.name, codes.type, codes.shape = value.name, value.type, value.shape
-        value.name, value.dtype = f"{str(value.name).removesuffix('codes')}{MOVED}", ir.DataType.FLOAT
+        value.name = f"{str(value.name).removesuffix('codes')}{MOVED}"
+        value.type = ir.TensorType(ir.DataType.FLOAT)  # the old one is that of the graph that this is a copy of
         for reader, index in tuple(value.uses()):
             if reader is not node:
                 reader.replace_input_with(index, codes)

@@ -14,12 +14,14 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-EVERY = frozenset({"onnxruntime", "openvino", "qnn"})
-QNN, OPENVINO = frozenset({"qnn"}), frozenset({"openvino"})
+EVERY = frozenset({"onnxruntime", "openvino", "qnn", "tensorrt", "xdna"})
+QNN, OPENVINO, TENSORRT, XDNA = (frozenset({name}) for name in ("qnn", "openvino", "tensorrt", "xdna"))
+ORT, SYMMETRIC = frozenset({"onnxruntime"}), TENSORRT | XDNA
 TO_CODES, TO_REAL = "QuantizeLinear", "DequantizeLinear"
 #: Operators with a weight, and the axis of the weight along which their outputs lie.
 LAYERS: Mapping[str, int] = {"Conv": 0, "ConvTranspose": 1, "Gemm": 1, "MatMul": -1}
-BYTES = (np.dtype(np.uint8), np.dtype(np.int8))
+#: Operators both inputs of which TensorRT quantizes.
+SUMS = ("Add", "Sub")
 WIDE = (np.dtype(np.uint16), np.dtype(np.int16))
 FLOAT8 = (
     TensorProto.FLOAT8E4M3FN,
@@ -239,6 +241,44 @@ def _bad_scales(graph: QdqGraph) -> Iterator[tuple[str, str]]:
             yield _name(node), "has a scale that is not a positive number"
 
 
+def _asymmetric_activations(graph: QdqGraph) -> Iterator[tuple[str, str]]:
+    for node in graph.conversions():
+        zero = graph.array(node.input[2]) if len(node.input) > 2 else None
+        if zero is not None and (zero.dtype != np.int8 or zero.any()):
+            yield _name(node), f"has the zero point {zero} of the type {zero.dtype}"
+
+
+def _integer_biases(graph: QdqGraph) -> Iterator[tuple[str, str]]:
+    for node in graph.nodes:
+        if graph.is_weight(node) and graph.constants[node.input[0]].data_type == TensorProto.INT32:
+            yield _name(node), "dequantizes int32"
+
+
+def _rounded_before_relu(graph: QdqGraph) -> Iterator[tuple[str, str]]:
+    for node in graph.operators():
+        maker = graph.makers.get(node.input[0]) if node.op_type in ("Relu", "Clip") else None
+        if maker is not None and graph.is_real(maker):
+            source = graph.makers.get(graph.makers[maker.input[0]].input[0]) if maker.input[0] in graph.makers else None
+            if source is not None and source.op_type in LAYERS:
+                yield _name(node), f"reads what is rounded behind {_name(source)}"
+
+
+def _needless_conversions(graph: QdqGraph) -> Iterator[tuple[str, str]]:
+    for node in graph.nodes:
+        if node.op_type == TO_CODES:
+            reals = graph.readers.get(node.output[0], ())
+            readers = [reader for real in reals for reader in graph.readers.get(real.output[0], ())]
+            if not any(reader.op_type in (*LAYERS, *SUMS) for reader in readers):
+                yield _name(node), "rounds what neither a layer nor a sum reads"
+
+
+def _scales_of_powers(graph: QdqGraph) -> Iterator[tuple[str, str]]:
+    for node in graph.nodes:
+        scale = graph.array(node.input[1]) if node.op_type in (TO_CODES, TO_REAL) else None
+        if scale is not None and (np.frexp(scale)[0] != 0.5).any():
+            yield _name(node), "has a scale that is no power of two"
+
+
 def _foreign_operators(graph: QdqGraph) -> Iterator[tuple[str, str]]:
     for node in graph.nodes:
         if node.domain not in STANDARD:
@@ -254,23 +294,28 @@ def _control_flow(graph: QdqGraph) -> Iterator[tuple[str, str]]:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule("no functions", OPENVINO | QNN, _functions),
-    Rule("fixed shapes", QNN, _free_axes),
+    Rule("no functions", EVERY - ORT, _functions),
+    Rule("fixed shapes", QNN | SYMMETRIC, _free_axes),
     Rule("zero points written out", EVERY, _implied_zeros),
     Rule("scalar parameters of activations", EVERY, _vector_parameters),
     Rule("one type of activations for each node", EVERY, _mixed_types),
-    Rule("activations of 8 bits", OPENVINO, _wide_activations),
+    Rule("activations of 8 bits", OPENVINO | SYMMETRIC, _wide_activations),
     Rule("operators between DequantizeLinear and QuantizeLinear", QNN | OPENVINO, _operators_on_codes),
-    Rule("zero points of weights are 0", OPENVINO | QNN, _asymmetric_weights),
-    Rule("signed weights", OPENVINO | QNN, _unsigned_weights),
-    Rule("scales of weights along the outputs", OPENVINO | QNN, _scales_along_inputs),
-    Rule("int32 biases at the product of scales", OPENVINO | QNN, _other_biases),
-    Rule("outputs of layers rounded", QNN, _open_layers),
-    Rule("no float8", OPENVINO | QNN, _float8),
+    Rule("zero points of weights are 0", EVERY - ORT, _asymmetric_weights),
+    Rule("signed weights", EVERY - ORT, _unsigned_weights),
+    Rule("scales of weights along the outputs", EVERY - ORT, _scales_along_inputs),
+    Rule("int32 biases at the product of scales", OPENVINO | QNN | XDNA, _other_biases),
+    Rule("outputs of layers rounded", QNN | XDNA, _open_layers),
+    Rule("no float8", EVERY - ORT, _float8),
     Rule("INT4 in products alone", OPENVINO, _packed_convolutions),
     Rule("positive scales", EVERY, _bad_scales),
-    Rule("standard operators", OPENVINO | QNN, _foreign_operators),
+    Rule("standard operators", EVERY - ORT, _foreign_operators),
     Rule("no control flow", QNN, _control_flow),
+    Rule("int8 activations with zero points 0", SYMMETRIC, _asymmetric_activations),
+    Rule("real biases", TENSORRT, _integer_biases),
+    Rule("nothing rounded between a layer and its Relu", TENSORRT, _rounded_before_relu),
+    Rule("conversions at the inputs of layers and sums alone", TENSORRT, _needless_conversions),
+    Rule("scales are powers of two", XDNA, _scales_of_powers),
 )
 
 

@@ -2,7 +2,7 @@
 
 import math
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +16,7 @@ from ptqc.codegen.onnxruntime.verify import take
 from ptqc.codegen.qdq.graph import open_outputs, qdq_model
 from ptqc.codegen.qdq.options import INSTALLED, RUNTIMES, QdqOptions
 from ptqc.codegen.qdq.rules import violations
+from ptqc.codegen.qdq.symmetric import for_tensorrt, signed
 from ptqc.codegen.targets import Target, TargetInput, TargetOutput
 from ptqc.errors import TargetError, VerificationError
 from ptqc.execution.agreement import allowed, relative
@@ -33,6 +34,8 @@ FILE = "model.onnx"
 # Samples of the calibration split that the ranges of outputs are taken from, and by how much they are widened.
 RANGED_SAMPLES, MARGIN = 64, 0.05
 SHOWN = 3
+# Runtimes that nothing here stands for, and the form of a model for them.
+UNTRIED: Mapping[str, Callable[[onnx.ModelProto], onnx.ModelProto]] = {"tensorrt": for_tensorrt, "xdna": signed}
 
 
 class QdqTarget:
@@ -88,7 +91,7 @@ class QdqTarget:
             raise TargetError("the qdq target writes models of up to 2 GB, and this one is larger")
         checked = _Checked.of(source)
         path = folder / FILE
-        data = checked.model.SerializeToString()
+        data = checked.delivered.SerializeToString()
         path.write_bytes(data)
         document: dict[str, object] = {
             "bytes": len(data),
@@ -96,7 +99,9 @@ class QdqTarget:
             "onnxruntime": checked.in_onnxruntime(),
         }
         files = {FILE: path}
-        for name in RUNTIMES:
+        if source.runtime in UNTRIED:
+            document[source.runtime] = checked.by_rules()
+        for name in RUNTIMES if source.runtime not in UNTRIED else ():
             document[name] = checked.in_runtime(name, path, options)
         for chip in options.named_chips:
             context = checked.context(chip, path, folder)
@@ -123,7 +128,7 @@ class _Checked:
         """Build the model. Raises VerificationError where it breaks a rule that every runtime has."""
         runner = Runner(source.exported.proto)
         packed = [tensors_of(runner.run(feeds)) for feeds in source.samples]
-        rounded = _output_params(source, runner)
+        rounded = {} if source.runtime in UNTRIED else _output_params(source, runner)
         model = qdq_model(source.lowered, source.exported, source.samples[0], packed[0], rounded)
         onnx.checker.check_model(model, full_check=True)
         if broken := violations(model, "onnxruntime"):
@@ -144,6 +149,21 @@ class _Checked:
         return (
             f"{told} on {len(outputs)} samples; {len(expected) - len(missed)} of {len(expected)} operators on integers"
         )
+
+    @cached_property
+    def delivered(self) -> onnx.ModelProto:
+        """The model in the form of the runtime that the plan was solved for."""
+        form = UNTRIED.get(self.source.runtime)
+        return self.model if form is None else form(self.model)
+
+    def by_rules(self) -> str:
+        """What can be said of a form that no runtime here takes. Raises VerificationError where it breaks a rule."""
+        onnx.checker.check_model(self.delivered, full_check=True)
+        if broken := violations(self.delivered, self.source.runtime):
+            raise VerificationError(f"the QDQ model breaks a rule of {self.source.runtime}: {broken[0]}")
+        runner = Runner(self.delivered)
+        self._check([tensors_of(runner.run(feeds)) for feeds in self.source.samples], "ONNX Runtime")
+        return "not run; breaks none of its rules, and computes the same in ONNX Runtime up to rounding"
 
     def in_runtime(self, name: str, path: Path, options: QdqOptions) -> str:
         """What running it elsewhere showed. Raises VerificationError where it computes something else there.

@@ -14,7 +14,16 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.calibration.ranges import SAMPLED, TRIED, Observer, RangeObserver, affine_params, choose_range, power_params
+from ptqc.calibration.ranges import (
+    SAMPLED,
+    TRIED,
+    Observer,
+    RangeObserver,
+    affine_params,
+    choose_range,
+    power_params,
+    symmetric_params,
+)
 from ptqc.calibration.samples import Samples, input_specs
 from ptqc.errors import ModelError
 from ptqc.execution.onnxruntime import Feeds, Runner, reason_of
@@ -129,7 +138,8 @@ class Calibrate:
             methods: tuple[str, ...] = TRIED if self.observer == "auto" else (self.observer,)
             if pace.part() < 1:
                 methods = (HURRIED,)
-            choose_ranges = [observed_params(observers[site.name], method, powers=setting.powers) for method in methods]
+            observer, grid = observers[site.name], {"powers": setting.powers, "symmetric": setting.symmetric}
+            choose_ranges = [observed_params(observer, method, **grid) for method in methods]
             pace.did(1, float(methods != (HURRIED,)))
             return choose_ranges
 
@@ -165,15 +175,20 @@ class _Sizes:
         return max(1, total * self.elements * sample.rows // max(self.rows * sample.elements, 1))
 
 
-def observed_params(observer: RangeObserver, method: str = TRIED[0], *, powers: bool = False) -> QuantParams:
+def observed_params(
+    observer: RangeObserver, method: str = TRIED[0], *, powers: bool = False, symmetric: bool = False
+) -> QuantParams:
     """Parameters of 8 bits for what was observed, by a method; by the one that is tried first.
 
-    powers: whether the scale is to be a power of two.
+    powers: whether the scale is to be a power of two. symmetric: whether the zero point is the middle code.
     """
     low, high = choose_range(observer, method, UINT8.bits)
-    scale, zero_point = (
-        power_params(observer, low, high, UINT8.bits) if powers else affine_params(low, high, UINT8.bits)
-    )
+    if symmetric:
+        scale, zero_point = symmetric_params(observer, low, high, UINT8.bits, method=method, powers=powers)
+    elif powers:
+        scale, zero_point = power_params(observer, low, high, UINT8.bits)
+    else:
+        scale, zero_point = affine_params(low, high, UINT8.bits)
     return QuantParams(UINT8, float(scale), int(zero_point))
 
 

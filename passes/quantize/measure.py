@@ -124,9 +124,15 @@ def setting_of(prepared: CanonicalModel, options: CompileOptions, progress: Prog
     Of a model beyond memory, activations that are to stay in float are not looked at: that would take long.
     """
     model = prepared.model
-    powers = options.scales == "pow2"
     result = AnalysisInput.of(
-        model, prepared.tuning, prepared.held_back, seed=options.seed, powers=powers, progress=progress
+        model,
+        prepared.tuning,
+        prepared.held_back,
+        closed=options.rules.closed,
+        seed=options.seed,
+        powers=options.scales == "pow2",
+        symmetric=options.rules.symmetric,
+        progress=progress,
     )
     is_left = options.activations == "float" and is_in_files(model)
     return replace(result, sites=()) if is_left else result

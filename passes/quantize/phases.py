@@ -30,7 +30,7 @@ class AnalysisInput:
     """A normalized model by role, and the two splits of the calibration set.
 
     tuning, held_back: disjoint samples; decisions are fitted on the first and accepted on the second. powers: whether
-    scales are to be powers of two.
+    scales are to be powers of two. symmetric: whether codes of activations are to lie around their zero point.
     """
 
     model: ir.Model
@@ -42,14 +42,15 @@ class AnalysisInput:
     held_back: Samples
     seed: int = 0
     powers: bool = False
+    symmetric: bool = False
     progress: Progress = SILENT
     deadline: Deadline = field(default_factory=Deadline)
 
     @classmethod
-    def of(cls, model: ir.Model, tuning: Samples, held_back: Samples, **settings: Any) -> Self:
-        """The roles found in a normalized model."""
+    def of(cls, model: ir.Model, tuning: Samples, held_back: Samples, *, closed: bool = False, **settings: Any) -> Self:
+        """The roles found in a normalized model. closed: layers on codes give codes."""
         layers = find_layers(model)
-        kernels = find_kernels(model, layers)
+        kernels = find_kernels(model, layers, closed=closed)
         sites = useful_sites(find_sites(model, kernels), kernels, {layer.name for layer in layers})
         weights = find_weights(model, layers)
         return cls(model, tuple(layers), tuple(weights), tuple(kernels), tuple(sites), tuning, held_back, **settings)

@@ -13,8 +13,7 @@ from ptqc.calibration.samples import Samples
 from ptqc.codegen.targets import Chosen, TargetInput, TargetOutput
 from ptqc.errors import TargetError, UsageError
 from ptqc.passes.allocate.fit import VERIFIED_SAMPLES
-from ptqc.passes.allocate.state import QuantizedModel
-from ptqc.passes.quantize.phases import Analysis
+from ptqc.passes.allocate.state import CompileState, QuantizedModel
 from ptqc.utils.progress import Progress, Stage
 from ptqc.utils.store import Store
 
@@ -54,7 +53,7 @@ def needed() -> Iterator[None]:
 
 
 def build_target(
-    fitted: QuantizedModel, analysis: Analysis, chosen: Chosen | None, store: Store, scratch: Path, progress: Progress
+    fitted: QuantizedModel, job: CompileState, chosen: Chosen | None, store: Store, scratch: Path, progress: Progress
 ) -> BuiltTargets:
     """What a target makes of the fitted plan, verified against the exported file on a few samples held back.
 
@@ -64,7 +63,7 @@ def build_target(
     """
     if chosen is None:
         return BuiltTargets({}, {})
-    build = partial(_built, fitted, analysis, chosen, store, scratch, progress)
+    build = partial(_built, fitted, job, chosen, store, scratch, progress)
     if not chosen.may_be_missing:
         with needed():
             return build()
@@ -75,11 +74,11 @@ def build_target(
 
 
 def _built(
-    fitted: QuantizedModel, analysis: Analysis, chosen: Chosen, store: Store, scratch: Path, progress: Progress
+    fitted: QuantizedModel, job: CompileState, chosen: Chosen, store: Store, scratch: Path, progress: Progress
 ) -> BuiltTargets:
     with progress.stage(f"target {chosen.name}") as stage:
         try:
-            output = _of_main_size(fitted, analysis, chosen, store, scratch, stage)
+            output = _of_main_size(fitted, job, chosen, store, scratch, stage)
         except UsageError as error:  # what a library refuses when it is run, the target refuses
             raise TargetError(str(error)) from error
     files = {f"{chosen.name}/{file}": path for file, path in output.files.items()}
@@ -87,23 +86,23 @@ def _built(
 
 
 def _of_main_size(
-    fitted: QuantizedModel, analysis: Analysis, chosen: Chosen, store: Store, scratch: Path, stage: Stage
+    fitted: QuantizedModel, job: CompileState, chosen: Chosen, store: Store, scratch: Path, stage: Stage
 ) -> TargetOutput:
-    samples = analysis.held_back
+    samples = job.analysis.held_back
     main = samples.of_main_size()
     try:
-        return _of_sizes(fitted, analysis, samples, chosen, store, scratch / "target", stage)
+        return _of_sizes(fitted, job, samples, chosen, store, scratch / "target", stage)
     except TargetError as error:
         if len(main) == len(samples):
             raise
         reason = f"built for the size of {len(main)} of {len(samples)} held-back samples: {error}"
-    output = _of_sizes(fitted, analysis, main, chosen, store, scratch / "of_main_size", stage)
+    output = _of_sizes(fitted, job, main, chosen, store, scratch / "of_main_size", stage)
     return replace(output, document={**output.document, "fixed_sizes": reason})
 
 
 def _of_sizes(
     fitted: QuantizedModel,
-    analysis: Analysis,
+    job: CompileState,
     samples: Samples,
     chosen: Chosen,
     store: Store,
@@ -112,5 +111,6 @@ def _of_sizes(
 ) -> TargetOutput:
     folder.mkdir()
     probes = list(samples.few(VERIFIED_SAMPLES))
-    source = TargetInput(fitted.lowered, fitted.exported, probes, analysis.tuning, analysis.model, analysis.kinds)
+    tuning, kinds, runtime = job.analysis.tuning, job.analysis.kinds, job.options.runtime
+    source = TargetInput(fitted.lowered, fitted.exported, probes, tuning, job.model, kinds, runtime)
     return chosen.target.build(source, chosen.options, store.folder, folder, stage)

@@ -168,6 +168,26 @@ def power_params(observer: RangeObserver, low: float, high: float, bits: int) ->
     return scale, zero
 
 
+def symmetric_params(
+    observer: RangeObserver, low: float, high: float, bits: int, *, method: str, powers: bool = False
+) -> tuple[np.float32, int]:
+    """Scale and zero point of the quantizer of 2^bits levels whose zero point is the middle one, over [low, high].
+
+    With the method mse, the reach is the one of least squared error, as [low, high] was chosen for other levels.
+    powers: whether the scale is to be a power of two: the one beside it of less squared error.
+    """
+    middle = 2 ** (bits - 1)
+    reach, most = max(-low, high), max(-observer.low, observer.high)
+    if not observer.count or not reach > 0:
+        return np.float32(1), middle
+    reaches = most * np.outer(COARSE, FINE).ravel() if method == "mse" else np.array([reach])
+    scales = np.maximum((np.minimum(reaches, most) / (middle - 1)).astype(np.float32), SMALLEST_SCALE)
+    if powers:
+        scales = np.concatenate(powers_beside(scales))
+    errors = [_squared_error(observer, float(scale), middle, bits) for scale in scales]
+    return np.float32(scales[int(np.argmin(errors))]), middle
+
+
 def choose_range(observer: RangeObserver, method: str, bits: int = 8) -> Range:
     """The range (low, high) to quantize the observed values to; (0, 0) when nothing was observed.
 

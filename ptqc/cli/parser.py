@@ -325,7 +325,7 @@ def _add_option(parser: argparse.ArgumentParser, option: Field[Any], default_tex
         words["action"] = argparse.BooleanOptionalAction
     else:
         words["metavar"] = about["metavar"]
-        if about["per"] or about["flag"]:
+        if about["per"] or (about["flag"] and isinstance(default, tuple)):
             words["action"] = Each
         else:
             words["type"] = _typed(about["parse"]) if about["parse"] else type(default)

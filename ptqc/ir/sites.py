@@ -43,8 +43,11 @@ class QuantizableOp:
     float_output: bool
 
 
-def find_kernels(model: ir.Model, layers: Sequence[Layer]) -> list[QuantizableOp]:
-    """The nodes of the main graph that have an integer kernel when their tensors are quantized."""
+def find_kernels(model: ir.Model, layers: Sequence[Layer], *, closed: bool = False) -> list[QuantizableOp]:
+    """The nodes of the main graph that have an integer kernel when their tensors are quantized.
+
+    closed: none of them may give real values.
+    """
     by_name = {layer.name: layer for layer in layers}
     kernels = []
     for node in model.graph:
@@ -56,6 +59,7 @@ def find_kernels(model: ir.Model, layers: Sequence[Layer]) -> list[QuantizableOp
             settled = layer.settled
             inputs: tuple[str, ...] = (layer.input,)
             free = node.op_type in named(Trait.FLOAT_OUTPUT) and settled == layer.name and not _fuses_with_sum(node)
+            free &= not closed
         elif has_own_scale(node) and is_float(node.outputs[0]):
             absorbed = absorbs(node)
             settled = str(absorbed.outputs[0].name) if absorbed is not None else name

@@ -40,13 +40,13 @@ class OpenVino:
 
 def _placement(graph: Any) -> LayerPlacement:
     """From what OpenVINO tells of the operators that it runs."""
-    layers: dict[str, str] = {}
+    layers = []
     for node in graph.get_ordered_ops():
         info = node.get_rt_info()
         if info["layerType"].astype(str) in LAYERS:
-            layers[node.get_friendly_name()] = info["runtimePrecision"].astype(str)
-    others = {name: f"in {kind}" for name, kind in layers.items() if kind not in INTEGERS}
-    return LayerPlacement(len(layers) - len(others), others)
+            layers.append((node.get_friendly_name(), info["runtimePrecision"].astype(str)))
+    others = {name: f"in {kind}" for name, kind in layers if kind not in INTEGERS}
+    return LayerPlacement(sum(kind in INTEGERS for _, kind in layers), others)
 
 
 RUNTIME: ForeignRuntime = OpenVino()

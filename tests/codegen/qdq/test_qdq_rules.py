@@ -1,6 +1,6 @@
 """Each rule finds the fault that is planted for it, and names the node; a model without faults breaks none."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import onnx
@@ -8,22 +8,34 @@ import pytest
 from graphs import parse
 from lowering import CONSTANTS, RESIDUAL, quantized, samples
 from onnx import TensorProto, helper, numpy_helper
-from test_qdq_graph import both
+from test_qdq_graph import both, symmetric_model
 
-from ptqc.codegen.qdq.rules import EVERY, QdqGraph, violations
+from ptqc.codegen.qdq.rules import RULES, QdqGraph, violations
+from ptqc.codegen.qdq.symmetric import for_tensorrt, signed
 
 Plant = Callable[[onnx.ModelProto], None]
 
 
+USUAL, FORMS = ("onnxruntime", "openvino", "qnn"), {"tensorrt": for_tensorrt, "xdna": signed}
+
+
 @pytest.fixture(scope="module")
-def model() -> onnx.ModelProto:
-    return both(quantized(parse(RESIDUAL, **CONSTANTS), samples(1, 3, 8, 8)), samples(1, 3, 8, 8))[0]
+def models() -> dict[str, onnx.ModelProto]:
+    """A model in each form, by one of the runtimes that take it."""
+    usual = both(quantized(parse(RESIDUAL, **CONSTANTS), samples(1, 3, 8, 8)), samples(1, 3, 8, 8))[0]
+    return {"qnn": usual} | {name: form(symmetric_model()) for name, form in FORMS.items()}
 
 
-def found(model: onnx.ModelProto) -> dict[str, str]:
+def found(model: onnx.ModelProto, runtimes: Iterable[str]) -> dict[str, str]:
     """By rule, the node of its first violation."""
-    several = [one for runtime in EVERY for one in violations(model, runtime)]
+    several = [one for runtime in runtimes for one in violations(model, runtime)]
     return {one.rule: one.node for one in reversed(several)}
+
+
+def form_of(rule: str) -> str:
+    """The form of a model that a rule is for, by a runtime that takes it."""
+    (runtimes,) = (one.runtimes for one in RULES if one.name == rule)
+    return "qnn" if not runtimes.isdisjoint(USUAL) else min(runtimes & FORMS.keys())
 
 
 def set_constant(model: onnx.ModelProto, name: str, array: np.ndarray | np.generic) -> str:
@@ -163,6 +175,37 @@ def control(model: onnx.ModelProto) -> None:
     model.graph.node.append(helper.make_node("If", ["x"], ["z"], then_branch=inner, else_branch=inner))
 
 
+def zero_point(model: onnx.ModelProto) -> None:
+    first(model, "QuantizeLinear").input[2] = set_constant(model, "zero", np.int8(3))
+
+
+def integer_bias(model: onnx.ModelProto) -> None:
+    codes, scale = set_constant(model, "codes", np.zeros(4, np.int32)), set_constant(model, "steps", np.float32(1))
+    model.graph.node.append(helper.make_node("DequantizeLinear", [codes, scale], ["unread"]))
+
+
+def rounded(model: onnx.ModelProto, name: str) -> str:
+    """A value, rounded to codes and back."""
+    parameters = [set_constant(model, f"{name}/s", np.float32(0.1)), set_constant(model, f"{name}/z", np.int8(0))]
+    model.graph.node.append(helper.make_node("QuantizeLinear", [name, *parameters], [f"{name}/c"]))
+    model.graph.node.append(helper.make_node("DequantizeLinear", [f"{name}/c", *parameters], [f"{name}/r"]))
+    return f"{name}/r"
+
+
+def rounded_before_relu(model: onnx.ModelProto) -> None:
+    relu = first(model, "Relu")
+    relu.input[0] = rounded(model, relu.input[0])
+
+
+def needless(model: onnx.ModelProto) -> None:
+    pool = first(model, "MaxPool")
+    pool.input[0] = rounded(model, pool.input[0])
+
+
+def no_power(model: onnx.ModelProto) -> None:
+    first(model, "QuantizeLinear").input[1] = set_constant(model, "three", np.float32(3.0))
+
+
 PLANTED: dict[str, list[tuple[Plant, str]]] = {
     "no functions": [(function, "function f")],
     "fixed shapes": [(free_axis, "x")],
@@ -181,16 +224,20 @@ PLANTED: dict[str, list[tuple[Plant, str]]] = {
     "positive scales": [(negative, "QuantizeLinear")],
     "standard operators": [(foreign, "Flatten")],
     "no control flow": [(control, "If")],
+    "int8 activations with zero points 0": [(zero_point, "QuantizeLinear")],
+    "real biases": [(integer_bias, "DequantizeLinear")],
+    "nothing rounded between a layer and its Relu": [(rounded_before_relu, "Relu")],
+    "conversions at the inputs of layers and sums alone": [(needless, "QuantizeLinear")],
+    "scales are powers of two": [(no_power, "QuantizeLinear")],
 }
 
 
-def test_a_model_without_faults_breaks_no_rule(model: onnx.ModelProto) -> None:
-    assert not found(model)
+@pytest.mark.parametrize("form", ["qnn", *FORMS])
+def test_a_model_without_faults_breaks_no_rule(models: dict[str, onnx.ModelProto], form: str) -> None:
+    assert not found(models[form], USUAL if form == "qnn" else [form])
 
 
 def test_a_fault_is_planted_for_every_rule() -> None:
-    from ptqc.codegen.qdq.rules import RULES
-
     assert set(PLANTED) == {rule.name for rule in RULES}
 
 
@@ -199,10 +246,10 @@ def test_a_fault_is_planted_for_every_rule() -> None:
     [(rule, plant, node) for rule, several in PLANTED.items() for plant, node in several],
     ids=[plant.__name__ for several in PLANTED.values() for plant, _ in several],
 )
-def test_a_planted_fault_is_found(model: onnx.ModelProto, rule: str, plant: Plant, node: str) -> None:
-    faulty = onnx.ModelProto()
-    faulty.CopyFrom(model)
+def test_a_planted_fault_is_found(models: dict[str, onnx.ModelProto], rule: str, plant: Plant, node: str) -> None:
+    faulty, form = onnx.ModelProto(), form_of(rule)
+    faulty.CopyFrom(models[form])
     plant(faulty)
-    broken = found(faulty)
+    broken = found(faulty, USUAL if form == "qnn" else [form])
     assert rule in broken
     assert broken[rule].startswith(node)

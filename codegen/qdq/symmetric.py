@@ -1,0 +1,121 @@
+"""QDQ models of symmetric activations, made of those of uint8 whose zero point is 128: codes of int8 around 0.
+
+TensorRT quantizes the inputs of layers and both inputs of sums, and fuses what lies between in its own precision; its
+biases are real values.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from ptqc.codegen.qdq.rules import LAYERS, SUMS, TO_CODES, TO_REAL, QdqGraph
+
+MIDDLE = 128
+
+
+def signed(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The same numbers as codes of int8: code − 128, with zero points less 128."""
+    result = _copy(model)
+    graph = QdqGraph(result)
+    zeros = {name: np.asarray(graph.array(name)) for node in graph.conversions() for name in node.input[2:3]}
+    for name, zero in zeros.items():
+        less = np.asarray(zero.astype(np.int16) - MIDDLE, np.int8)
+        graph.constants[name].CopyFrom(numpy_helper.from_array(less, name))
+    return result
+
+
+def for_tensorrt(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The same with conversions at the inputs of layers and sums alone, Relu in front of them, and real biases."""
+    result = signed(model)
+    _drop_conversions(result)
+    _write_relu(result)
+    _write_real_biases(result)
+    _drop_unread(result)
+    return result
+
+
+def _drop_conversions(model: onnx.ModelProto) -> None:
+    graph = QdqGraph(model)
+    outputs = {value.name for value in model.graph.output}
+    sources: dict[str, str] = {}  # real value behind codes -> the value that was rounded to these
+    for node in graph.nodes:
+        if node.op_type != TO_CODES:
+            continue
+        reals = [reader.output[0] for reader in graph.readers.get(node.output[0], ())]
+        readers = [reader for real in reals for reader in graph.readers.get(real, ())]
+        if not any(map(_multiplies_or_adds, readers)):
+            sources |= dict.fromkeys(reals, node.input[0])
+    kept = []
+    for node in graph.nodes:
+        if node.op_type == TO_REAL and node.output[0] in sources:
+            if node.output[0] in outputs:
+                kept.append(helper.make_node("Identity", [_source(node.output[0], sources)], [node.output[0]]))
+            continue
+        node.input[:] = [_source(name, sources) for name in node.input]
+        kept.append(node)
+    _replace(model, kept)
+
+
+def _multiplies_or_adds(node: onnx.NodeProto) -> bool:
+    return not node.domain and (node.op_type in LAYERS or node.op_type in SUMS)
+
+
+def _source(name: str, sources: Mapping[str, str]) -> str:
+    while name in sources:
+        name = sources[name]
+    return name
+
+
+def _write_relu(model: onnx.ModelProto) -> None:
+    """Clip from 0 on to where codes end is Relu, since rounding to these does the rest."""
+    graph = QdqGraph(model)
+    for node in graph.nodes:
+        if node.op_type != "Clip" or len(node.input) < 3:
+            continue
+        low, high = (graph.array(name) for name in node.input[1:])
+        rounded = [each for each in graph.readers.get(node.output[0], ()) if each.op_type == TO_CODES]
+        ends = [(np.iinfo(np.int8).max * np.asarray(graph.array(each.input[1]))) for each in rounded]
+        if low == 0 and high is not None and ends and all(high >= end * (1 - 1e-6) for end in ends):
+            node.op_type = "Relu"
+            del node.input[1:]
+
+
+def _write_real_biases(model: onnx.ModelProto) -> None:
+    graph = QdqGraph(model)
+    for node in graph.nodes:
+        bias = graph.makers.get(node.input[2]) if node.op_type in LAYERS and len(node.input) > 2 else None
+        if bias is None or not graph.is_weight(bias):
+            continue
+        codes, scale = (np.asarray(graph.array(name)) for name in bias.input[:2])
+        bias.op_type = "Constant"
+        del bias.input[:], bias.attribute[:]
+        real = numpy_helper.from_array(np.asarray(codes.astype(np.float64) * scale, np.float32), bias.output[0])
+        bias.attribute.append(helper.make_attribute("value", real))
+
+
+def _drop_unread(model: onnx.ModelProto) -> None:
+    """Leave out nodes and constants that nothing reads."""
+    read = {value.name for value in model.graph.output}
+    kept = []
+    for node in reversed(model.graph.node):
+        if not read.isdisjoint(node.output):
+            kept.append(node)
+            read.update(node.input)
+    _replace(model, kept[::-1])
+    constants = [tensor for tensor in model.graph.initializer if tensor.name in read]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(constants)
+
+
+def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    return result
+
+
+def _replace(model: onnx.ModelProto, nodes: Iterable[onnx.NodeProto]) -> None:
+    copies = onnx.GraphProto(node=nodes)  # as the nodes are those that are deleted
+    del model.graph.node[:]
+    model.graph.node.extend(copies.node)

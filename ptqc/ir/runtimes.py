@@ -1,0 +1,29 @@
+"""What runtimes demand of a plan: known before anything is measured, so that plans are solved for them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class RuntimeRules:
+    """What a runtime demands.
+
+    symmetric: activations are int8 with zero point 0, which is uint8 with zero point 128. closed: layers give codes,
+    since the runtime computes a layer that gives real values outside of its integer kernels. defaults: what options are
+    where the user does not say.
+    """
+
+    symmetric: bool = False
+    closed: bool = False
+    defaults: Mapping[str, str] = field(default_factory=dict)
+
+
+INTEGERS: Mapping[str, str] = {"activations": "integer"}
+RULES: Mapping[str, RuntimeRules] = {
+    "onnxruntime": RuntimeRules(),
+    "openvino": RuntimeRules(defaults=INTEGERS),
+    "qnn": RuntimeRules(closed=True, defaults=INTEGERS),
+    "litert": RuntimeRules(closed=True, defaults=INTEGERS),
+    "tensorrt": RuntimeRules(symmetric=True, defaults=INTEGERS),
+    "xdna": RuntimeRules(symmetric=True, closed=True, defaults={**INTEGERS, "scales": "pow2"}),
+}

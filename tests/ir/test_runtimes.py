@@ -1,0 +1,87 @@
+"""Plans are solved for a runtime: what it demands is known before anything is measured."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from compiling import compiled, residual, samples
+
+from ptqc.calibration.ranges import RangeObserver
+from ptqc.errors import UsageError
+from ptqc.ir.layers import find_layers
+from ptqc.ir.runtimes import RULES
+from ptqc.ir.sites import find_kernels
+from ptqc.options import CompileOptions
+from ptqc.passes.quantize.calibrate import observed_params
+
+
+def observer(values: np.ndarray) -> RangeObserver:
+    result = RangeObserver()
+    result.update(values)
+    return result
+
+
+@pytest.mark.parametrize("values", [np.linspace(0, 3, 999), np.linspace(-2, 3, 999), np.linspace(-3, 0, 999)])
+@pytest.mark.parametrize("powers", [False, True])
+def test_symmetric_codes_lie_around_the_middle(values: np.ndarray, powers: bool) -> None:
+    """Evenly spread values are hardly clipped, as each step costs more than it saves."""
+    params = observed_params(observer(values), "mse", powers=powers, symmetric=True)
+    assert params.zero_point == 128
+    assert np.frexp(params.scale)[0] == 0.5 or not powers
+    reach = np.abs(values).max() / 127
+    assert 0.7 * reach <= params.scale <= (2 if powers else 1.01) * reach
+
+
+@pytest.mark.parametrize("kind", ["normal", "one-sided", "heavy tails"])
+def test_a_symmetric_range_has_the_least_error_of_many(kind: str) -> None:
+    """The error is that of rounding the values themselves; by minmax nothing is clipped."""
+    random = np.random.default_rng(0)
+    values = random.standard_t(3, 20_000) if kind == "heavy tails" else random.standard_normal(20_000)
+    values = np.abs(values) if kind == "one-sided" else values
+    reach = np.abs(values).max()
+
+    def error(scale: float) -> float:
+        return float(np.square(np.clip(np.rint(values / scale), -128, 127) * scale - values).mean())
+
+    least = min(error(share * reach / 127) for share in np.linspace(0.05, 1, 96))
+    assert error(observed_params(observer(values), "mse", symmetric=True).scale) <= 1.03 * least
+    assert observed_params(observer(values), "minmax", symmetric=True).scale == pytest.approx(reach / 127, rel=1e-3)
+
+
+def test_nothing_observed_has_scale_1() -> None:
+    assert observed_params(RangeObserver(), symmetric=True).scale == 1
+
+
+def test_closed_layers_give_codes() -> None:
+    model = ir.from_proto(residual())
+    layers = find_layers(model)
+    assert any(kernel.float_output for kernel in find_kernels(model, layers))
+    assert not any(kernel.float_output for kernel in find_kernels(model, layers, closed=True))
+
+
+def test_a_runtime_says_what_options_are_where_the_user_does_not() -> None:
+    assert CompileOptions.of({"runtime": "xdna"}).scales == "pow2"
+    assert CompileOptions.of({"runtime": "qnn"}).activations == "integer"
+    assert CompileOptions.of({"runtime": "qnn", "activations": "float"}).activations == "float"
+    assert CompileOptions.of({}).activations == "auto"
+    with pytest.raises(UsageError, match="runtime is 'coreml'; known: onnxruntime, openvino, qnn"):
+        CompileOptions.of({"runtime": "coreml"})
+
+
+def test_what_was_measured_for_onnx_runtime_serves_still() -> None:
+    assert "runtime" not in CompileOptions.of({}).to_json()
+    assert CompileOptions.of({"runtime": "qnn"}).to_json()["runtime"] == "qnn"
+
+
+@pytest.mark.parametrize("runtime", ["tensorrt", "xdna"])
+def test_a_plan_for_a_runtime_that_is_not_here(runtime: str, tmp_path: Path) -> None:
+    """Its file keeps the rules of the runtime, and says that it was not run."""
+    artifact = compiled(residual(), samples(3, 8, 8), tmp_path, None, runtime=runtime, target="qdq")
+    assert artifact.manifest["targets"]["qdq"][runtime].startswith("not run; breaks none of its rules")
+    zeros = {entry["zero_point"] for entry in artifact.plan["activations"]}
+    assert zeros == {128}
+
+
+def test_every_runtime_is_declared() -> None:
+    assert set(RULES) >= {"onnxruntime", "openvino", "qnn", "litert", "tensorrt", "xdna"}
