@@ -50,10 +50,11 @@ COLUMNS = (
 def evaluation_feeds(task: Task, count: int) -> list[Feeds]:
     """Single samples that a task is scored on, evenly spread over all of them."""
     real, total = open_model(task.path), 0
+    (shapes,) = ({name: array.shape for name, array in one.items()} for one in task.calibration(1))
 
     def counted(sample: Feeds) -> list[np.ndarray]:
         nonlocal total
-        total += len(_singles(sample))
+        total += len(_singles(sample, shapes))
         return real(sample)
 
     task.score(counted)
@@ -63,7 +64,7 @@ def evaluation_feeds(task: Task, count: int) -> list[Feeds]:
 
     def kept(sample: Feeds) -> list[np.ndarray]:
         nonlocal place
-        for one in _singles(sample):
+        for one in _singles(sample, shapes):
             if place in wanted:
                 feeds.append(one)
             place += 1
@@ -73,13 +74,20 @@ def evaluation_feeds(task: Task, count: int) -> list[Feeds]:
     return feeds
 
 
-def _singles(sample: Feeds) -> list[Feeds]:
-    """The rows of a batch, as a QDQ model takes one; the sample itself where its arrays differ in length."""
-    sizes = {array.shape[:1] for array in sample.values()}
-    if len(sizes) > 1 or () in sizes:
+def _singles(sample: Feeds, shapes: Mapping[str, tuple[int, ...]]) -> list[Feeds]:
+    """The samples of a batch, which lie along the axis that has another length than in a sample of these shapes."""
+    axes = {
+        name: [axis for axis, (size, one) in enumerate(zip(array.shape, shapes[name], strict=True)) if size != one == 1]
+        for name, array in sample.items()
+    }
+    sizes = {sample[name].shape[places[0]] for name, places in axes.items() if places}
+    if len(sizes) != 1:
         return [{name: array.copy() for name, array in sample.items()}]
-    ((rows,),) = sizes
-    return [{name: array[row : row + 1].copy() for name, array in sample.items()} for row in range(rows)]
+    (count,) = sizes
+    return [
+        {name: np.take(array, [row], axes[name][0]) if axes[name] else array.copy() for name, array in sample.items()}
+        for row in range(count)
+    ]
 
 
 def measure(name: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
