@@ -9,6 +9,7 @@ task is scored on. --record puts the rows into figures/runtimes.json.
 
 import argparse
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 

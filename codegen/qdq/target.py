@@ -55,7 +55,7 @@ class QdqTarget:
         if len(row_shapes) > 1:
             raise TargetError(
                 f"the qdq target fixes the shapes of the model, and the samples have {len(row_shapes)} sizes; "
-                "give samples of one size"
+                "give samples of one size (texts of one length: --padding and --length)"
             )
 
     def check_kernels(self, model: ir.Model) -> None:
