@@ -1,1 +1,1 @@
-"""Builds a plain QDQ model with int8 weights, for runtimes that read no packed weights (OpenVINO, Qualcomm's NPUs)."""
+"""A plain QDQ model with int8 weights, for OpenVINO, Qualcomm's NPUs and others that read no packed weights."""

@@ -33,6 +33,8 @@ TOLD_FEATURES = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "a
 EXTRAS = {
     "torch": "models of PyTorch, --sensitivity curvature and the gradient steps of --pipeline advanced need it",
     "text": "texts as data need it",
+    "openvino": "running QDQ models in OpenVINO needs it",
+    "qnn": "running QDQ models on Qualcomm's NPUs, in an emulator, and --chips need it",
 }
 ENOUGH_MEMORY, ENOUGH_DISK = 4 * 2**30, 2 * 2**30
 TRIED = 2**16  # bytes that a disk has to take
