@@ -103,11 +103,12 @@ class QdqTarget:
             document[source.runtime] = checked.by_rules()
         for name in RUNTIMES if source.runtime not in UNTRIED else ():
             document[name] = checked.in_runtime(name, path, options)
+            stage.advance(name)
         for chip in options.named_chips:
             context = checked.context(chip, path, folder)
             files[context.name] = context
             document[f"{chip}_bytes"] = context.stat().st_size
-        del stage
+            stage.advance(chip)
         return TargetOutput(files, document)
 
 
