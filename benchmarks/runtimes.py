@@ -96,6 +96,7 @@ def measure(name: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     import onnx
 
     from ptqc.api import compile as compile_model
+    from ptqc.errors import TargetError
     from ptqc.execution.onnxruntime import Runner
     from ptqc.runtime.foreign import run_in
 
@@ -122,7 +123,11 @@ def measure(name: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
         names = list(Runner(onnx.load(path)).run(feeds[0]))
         placements = {}
         for runtime in filter(None, arguments.runtimes.split(",")):
-            run = run_in(runtime, path, feeds, seconds=3600.0)
+            try:
+                run = run_in(runtime, path, feeds, seconds=3600.0)
+            except TargetError as error:
+                print(f"{name}: {error}")
+                continue
             outputs[run.name] = [[each[name] for name in names] for each in run.outputs]
             placements[run.name] = run.placement
         document = artifact.manifest["targets"]["qdq"]

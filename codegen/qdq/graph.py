@@ -36,6 +36,7 @@ from ptqc.ir.operators import Trait, named
 Part = TypeVar("Part", ir.Value, ir.Node)
 
 ROUNDING, CONVERSIONS = "QuantizeLinear", named(Trait.CONVERTS)
+RECURRENT = named(Trait.RECURRENT)
 MOVED = "moved"  # what a value is called in front of its codes, where an operator moved them
 
 
@@ -105,8 +106,13 @@ class _Builder:
             shape = [-1 if place == axis else 1 for place in range(codes.ndim)] if scale.ndim else []
             cast = ir.node("Cast", [node.inputs[0]], {"to": ir.DataType.FLOAT})
             cast.outputs[0].name = f"{real.name}{self.mark}cast"
-            product = ir.node("Mul", [cast.outputs[0], self._constant(scale.reshape(shape))])
-            graph.insert_before(node, [cast, product])
+            made = [cast]
+            # OpenVINO keeps Cast and Mul for each run, and its recurrent operators take constants alone: it folds this.
+            if any(reader.op_type in RECURRENT for reader in real.consumers()):
+                made.append(ir.node("Neg", cast.outputs))
+                made[-1].outputs[0].name, scale = f"{real.name}{self.mark}negative", -scale
+            product = ir.node("Mul", [made[-1].outputs[0], self._constant(scale.reshape(shape))])
+            graph.insert_before(node, [*made, product])
             ir.convenience.replace_nodes_and_values(graph, node, [node], [], [real], product.outputs)
             product.outputs[0].name, real.name = real.name, None
 

@@ -121,6 +121,20 @@ def test_tables_and_layers_in_float_are_no_dequantized_operands() -> None:
     assert "DequantizeLinear" not in {node.op_type for node in model.graph.node}
 
 
+def test_weights_of_recurrent_operators_are_constants_for_openvino() -> None:
+    """Which takes no others; the numbers are the same."""
+    pytest.importorskip("openvino", reason="needs pip install 'ptqc[openvino]'")
+    import openvino
+
+    model = parse("g (float[5, 1, 8] x) => (float[5, 1, 1, 16] y) { y = GRU <hidden_size = 16> (x, w, r) }",
+                  w=noise(1, 48, 8, seed=1), r=noise(1, 48, 16, seed=2))  # fmt: skip
+    feeds = samples(5, 1, 8)
+    made = check(quantized(model, feeds, forms=Integer(6)), feeds)
+    compiled = openvino.Core().compile_model(openvino.Core().read_model(made.SerializeToString()), "CPU")
+    (wanted,) = Runner(made).run(feeds[0]).values()
+    assert relative([wanted], [np.array(compiled(feeds[0])[0])]) < 1e-2
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_random_networks(seed: int) -> None:
     proto, feeds = draw(seed)
