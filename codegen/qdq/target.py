@@ -22,7 +22,7 @@ from ptqc.errors import TargetError, VerificationError
 from ptqc.execution.agreement import allowed, relative
 from ptqc.execution.onnxruntime import Feeds, Runner, tensors_of
 from ptqc.formats import UINT8, QuantParams
-from ptqc.ir import reference, zipmaps
+from ptqc.ir import recorded, reference, zipmaps
 from ptqc.ir.external import is_split
 from ptqc.ir.lowered import Lowered
 from ptqc.losses import OutputLoss
@@ -59,9 +59,15 @@ class QdqTarget:
             )
 
     def check_kernels(self, model: ir.Model) -> None:
-        """Raises TargetError for a model whose outputs a QDQ model cannot have."""
+        """Raises TargetError for a model whose outputs a QDQ model cannot have, or cannot be compared."""
         if zipmaps.remembered(model):
             raise TargetError("the qdq target gives tensors, and the model ends in a ZipMap; export it without one")
+        if stand_ins := recorded.remembered(model):
+            name, operator = next(iter(stand_ins.items()))
+            raise TargetError(
+                "the qdq target takes no models that give something else in every run, and "
+                f"{name!r} is the output of a {operator}"
+            )
 
     def gains_by_bfloat16(self, options: QdqOptions) -> bool:
         """Codes are what these runtimes gain by."""

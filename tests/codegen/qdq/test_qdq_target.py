@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from compiling import compiled, compiled_once, product, residual, samples
+from compiling import compiled, compiled_once, product, proto, residual, samples, weight
 
 import ptqc
 from ptqc.artifact.folder import Artifact
@@ -101,6 +101,25 @@ def test_options_are_names() -> None:
 def test_samples_of_several_sizes_are_refused() -> None:
     with pytest.raises(TargetError, match="the samples have 2 sizes"):
         TARGET.check_sizes([((3, 8, 8),), ((3, 9, 9),)], None)  # type: ignore[arg-type]
+
+
+def test_models_that_draw_are_refused(tmp_path: Path) -> None:
+    """Before anything is measured."""
+    graph = "g (float[N,16] x) => (float[N,8] y) { h = Gemm(x, w) d = RandomNormalLike(h) y = Add(h, d) }"
+    with pytest.raises(TargetError, match=r"something else in every run, and '.*' is the output of a RandomNormalLike"):
+        compiled(proto(graph, w=weight(16, 8)), samples(16), tmp_path, None, target="qdq")
+
+
+def test_a_full_disk_delivers_nothing(artifact: Artifact, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    del artifact
+
+    def full(*_arguments: object, **_options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(qdq_target, "run_in", full)
+    with pytest.raises(OSError, match="No space left on device"):
+        compiled(residual(), samples(3, 8, 8), tmp_path, "25%", target="qdq", runtimes="openvino")
+    assert not (tmp_path / "out" / "manifest.json").exists()
 
 
 def test_a_runtime_that_computes_something_else_fails(
