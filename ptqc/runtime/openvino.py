@@ -34,7 +34,7 @@ class OpenVino:
         request = compiled.create_infer_request()
         outputs = []
         for feeds in samples:
-            request.infer({name: np.ascontiguousarray(array) for name, array in feeds.items()})
+            request.infer({name: np.asarray(array, order="C") for name, array in feeds.items()})
             outputs.append({name: np.array(request.get_tensor(name).data) for name in names})
         return ForeignOutcome(outputs, _placement(compiled.get_runtime_model()))
 
