@@ -27,9 +27,7 @@ class OpenVino:
         import openvino
 
         del folder, options
-        compiled = openvino.Core().compile_model(
-            str(model), "CPU", {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
-        )
+        compiled = openvino.Core().compile_model(str(model), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
         names = [value.name for value in onnx.load(model, load_external_data=False).graph.output]
         request = compiled.create_infer_request()
         outputs = []
