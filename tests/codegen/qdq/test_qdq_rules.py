@@ -8,7 +8,7 @@ import pytest
 from graphs import parse
 from lowering import CONSTANTS, RESIDUAL, quantized, samples
 from onnx import TensorProto, helper, numpy_helper
-from test_qdq_graph import both, symmetric_model
+from qdq_forms import both, symmetric_model
 
 from ptqc.codegen.qdq.rules import RULES, QdqGraph, violations
 from ptqc.codegen.qdq.symmetric import for_tensorrt, signed

@@ -1,8 +1,6 @@
 """The QDQ form of a lowered graph: the numbers of the packed file, in ONNX Runtime bit by bit."""
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -10,22 +8,16 @@ import onnx_ir as ir
 import pytest
 from drawing import draw
 from graphs import noise, parse
-from lowering import CONSTANTS, RESIDUAL, TABLE_CONSTANTS, TABLES, WORDS, Quantized, observed, quantized, samples
+from lowering import CONSTANTS, RESIDUAL, TABLE_CONSTANTS, TABLES, WORDS, Quantized, quantized, samples
+from qdq_forms import both
 
-from ptqc.calibration.ranges import affine_params
-from ptqc.codegen.onnxruntime.export import export
-from ptqc.codegen.qdq.graph import open_outputs, qdq_model
-from ptqc.codegen.qdq.rules import RULES, QdqGraph, violations
-from ptqc.codegen.qdq.symmetric import for_tensorrt, signed
+from ptqc.codegen.qdq.rules import RULES, violations
 from ptqc.execution.agreement import relative
 from ptqc.execution.onnxruntime import Feeds, Runner, tensors_of
-from ptqc.formats import UINT8, Codebook, Format, Integer, QuantParams
+from ptqc.formats import Codebook, Format, Integer
 from ptqc.ir import reference
 from ptqc.ir.layers import find_layers, find_weights
-from ptqc.ir.sites import find_kernels, find_sites, useful_sites
-from ptqc.passes.allocate.lower import Lower
 from ptqc.passes.canonicalize.rewrites import default_rewrites
-from ptqc.passes.quantize.phases import PlanWithParameters
 from ptqc.passes.runner import run_rewrites
 
 MOVES = """g (float[N, 4, 8, 8] x) => (float[N, 5, 4, 4] y) {
@@ -45,23 +37,6 @@ MOVED: dict[str, np.ndarray | np.generic] = {
     "low": np.float32(-0.4),
     "high": np.float32(0.9),
 }
-
-
-def both(
-    made: Quantized, feeds: list[Feeds], params: dict[str, QuantParams] | None = None
-) -> tuple[onnx.ModelProto, list[Feeds], Mapping[str, QuantParams]]:
-    """The QDQ model, what the packed file gives, and parameters of the outputs that only the QDQ model rounds.
-
-    params: those, where they are not to be what the packed file gives.
-    """
-    exported = export(made.lowered, made.model)
-    packed = [tensors_of(Runner(exported.proto).run(each)) for each in feeds]
-    known, params = params, dict(params or {})
-    for name in open_outputs(made.lowered) if known is None else ():
-        values = np.concatenate([outputs[name].ravel() for outputs in packed])
-        scale, zero = affine_params(float(values.min()), float(values.max()), 8)
-        params[name] = QuantParams(UINT8, float(scale), zero)
-    return qdq_model(made.lowered, exported, feeds[0], packed[0], params), packed, params
 
 
 def check(made: Quantized, feeds: list[Feeds]) -> onnx.ModelProto:
@@ -150,54 +125,3 @@ def test_random_networks(seed: int) -> None:
 
 def test_every_rule_has_a_name_of_its_own() -> None:
     assert len({rule.name for rule in RULES}) == len(RULES)
-
-
-# Symmetric activations
-
-
-def symmetric(powers: bool) -> Quantized:
-    """A residual network whose activations have the zero point 128, with powers of two as scales or without."""
-    model, feeds = parse(RESIDUAL, **CONSTANTS), samples(1, 3, 8, 8)
-    layers = find_layers(model)
-    kernels = find_kernels(model, layers)
-    sites = useful_sites(find_sites(model, kernels), kernels, {layer.name for layer in layers})
-    reach = {name: max(-one.low, one.high) / 127 for name, one in observed(model, feeds, sites).items()}
-    steps = {name: float(2.0 ** np.ceil(np.log2(step))) if powers else step for name, step in reach.items()}
-    params = {name: QuantParams(UINT8, float(np.float32(step)), 128) for name, step in steps.items()}
-    made = quantized(model, feeds, params=params)
-    if not powers:
-        return made
-    weights = {
-        name: replace(one, scale=(2.0 ** np.ceil(np.log2(one.scale))).astype(np.float32))
-        for name, one in made.tuned.weights.items()
-    }
-    tuned = replace(made.tuned, weights=weights)
-    lowered = Lower().apply(PlanWithParameters(model, made.plan, tuned)).made
-    return replace(made, tuned=tuned, lowered=lowered)
-
-
-def symmetric_model() -> onnx.ModelProto:
-    """As the QDQ model of uint8 that forms for TensorRT and XDNA are made of."""
-    return both(symmetric(powers=True), samples(1, 3, 8, 8), {"y": QuantParams(UINT8, 0.0625, 128)})[0]
-
-
-def test_int8_around_0_means_the_same() -> None:
-    """Up to the roundings of ONNX Runtime, whose kernels for these are others."""
-    model = symmetric_model()
-    other = signed(model)
-    feeds = samples(1, 3, 8, 8)[0]
-    wanted, found = (Runner(each).run(feeds)["y"] for each in (model, other))
-    assert relative([wanted], [found]) < 0.02
-    zeros = [np.asarray(QdqGraph(other).array(node.input[2])) for node in QdqGraph(other).conversions()]
-    assert {(zero.dtype, int(zero)) for zero in zeros} == {(np.dtype(np.int8), 0)}
-
-
-def test_for_tensorrt_relu_is_behind_its_layer_and_biases_are_real() -> None:
-    model = both(symmetric(powers=False), samples(1, 3, 8, 8))[0]
-    other = for_tensorrt(model)
-    feeds = samples(1, 3, 8, 8)[0]
-    wanted, found = (Runner(each).run(feeds)["y"] for each in (model, other))
-    assert relative([wanted], [found]) < 0.05
-    makers = {name: node.op_type for node in other.graph.node for name in node.output}
-    assert {makers[node.input[0]] for node in other.graph.node if node.op_type == "Relu"} == {"Conv", "Add"}
-    assert len(other.graph.node) < len(model.graph.node)

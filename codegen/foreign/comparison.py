@@ -1,0 +1,142 @@
+"""What a target for a runtime of others is compared with: the packed file in ONNX Runtime, and the float model."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Self
+
+import onnx
+import onnx_ir as ir
+
+from ptqc.calibration.ranges import affine_params
+from ptqc.codegen.foreign.qdq_form import open_outputs, qdq_model
+from ptqc.codegen.targets import TargetInput
+from ptqc.errors import TargetError, VerificationError
+from ptqc.execution.agreement import allowed, relative
+from ptqc.execution.onnxruntime import Feeds, Runner, tensors_of
+from ptqc.formats import UINT8, QuantParams
+from ptqc.ir import recorded, zipmaps
+from ptqc.ir.external import is_split
+from ptqc.losses import OutputLoss
+from ptqc.runtime.foreign import ForeignRun
+
+# Samples of the calibration split that the ranges of outputs are taken from, and by how much they are widened.
+RANGED_SAMPLES, MARGIN = 64, 0.05
+
+
+class ForeignTarget:
+    """What such targets have in common; see `ptqc.codegen.targets.Target`."""
+
+    name: ClassVar[str]
+
+    def check_present(self) -> None:
+        """Nothing needs to be installed."""
+
+    def check_sizes(self, row_shapes: Collection[tuple[tuple[int, ...], ...]], model: ir.Model) -> None:
+        """Raises TargetError for samples of several sizes: the shapes of the model are fixed."""
+        del model
+        if len(row_shapes) > 1:
+            raise TargetError(
+                f"the {self.name} target fixes the shapes of the model, and the samples have {len(row_shapes)} sizes; "
+                "give samples of one size (texts of one length: --padding and --length)"
+            )
+
+    def check_kernels(self, model: ir.Model) -> None:
+        """Raises TargetError for a model whose outputs are no tensors, or cannot be compared."""
+        if zipmaps.remembered(model):
+            raise TargetError(
+                f"the {self.name} target gives tensors, and the model ends in a ZipMap; export it without one"
+            )
+        if stand_ins := recorded.remembered(model):
+            name, operator = next(iter(stand_ins.items()))
+            raise TargetError(
+                f"the {self.name} target takes no models that give something else in every run, and "
+                f"{name!r} is the output of a {operator}"
+            )
+
+    def gains_by_bfloat16(self, options: object) -> bool:
+        """Codes are what these runtimes gain by."""
+        del options
+        return False
+
+    def multiplies_float8(self) -> bool:
+        """No runtime that it is for does."""
+        return False
+
+    def fuses_conversions(self) -> bool:
+        """The plan is that of the packed file."""
+        return False
+
+
+@dataclass(frozen=True)
+class CheckedModel:
+    """A QDQ model, and outputs that it is compared with, sample by sample.
+
+    packed: of the packed file. rounded: parameters of the outputs that only the QDQ model rounds.
+    """
+
+    source: TargetInput
+    model: onnx.ModelProto
+    packed: Sequence[Feeds]
+    rounded: Mapping[str, QuantParams]
+
+    @classmethod
+    def of(cls, source: TargetInput, rounds_outputs: bool = True) -> Self:
+        """Build the model. rounds_outputs: that layers give in float. Raises TargetError where it is too large."""
+        if is_split(source.exported.proto):
+            raise TargetError("models of more than 2 GB are written for ONNX Runtime alone")
+        runner = Runner(source.exported.proto)
+        packed = [tensors_of(runner.run(feeds)) for feeds in source.samples]
+        rounded = _output_params(source, runner) if rounds_outputs else {}
+        model = qdq_model(source.lowered, source.exported, source.samples[0], packed[0], rounded)
+        onnx.checker.check_model(model, full_check=True)
+        return cls(source, model, packed, rounded)
+
+    def check(self, outputs: Sequence[Feeds], where: str) -> None:
+        """Raises VerificationError where outputs are further from the packed file's than two right executions are."""
+        for name, array in self.packed[0].items():
+            if array.dtype.kind != "f":
+                continue
+            real, ours = ([sample[name] for sample in several] for several in (self.real, self.packed))
+            difference = relative(ours[: len(outputs)], [sample[name] for sample in outputs])
+            limit = allowed(relative(real, ours))
+            if not difference <= limit:
+                raise VerificationError(
+                    f"{where} gives something else for output {name!r} than ONNX Runtime: {difference:.1%} of its size "
+                    f"away (allowed {limit:.1%})"
+                )
+
+    @cached_property
+    def real(self) -> Sequence[Feeds]:
+        """Outputs of the float model."""
+        runner = Runner(self.source.model)
+        return [tensors_of(runner.run(feeds)) for feeds in self.source.samples]
+
+    def loss(self, run: ForeignRun) -> str:
+        """The loss there beside that in ONNX Runtime."""
+        real = self.real
+        measure = OutputLoss.of(self.source.kinds, real)
+        here, there = measure.mean(real, self.packed), measure.mean(real, run.outputs)
+        return f"loss {there:.3g} {measure.unit} on {len(real)} samples, {here:.3g} in ONNX Runtime"
+
+
+def _output_params(source: TargetInput, runner: Runner) -> dict[str, QuantParams]:
+    """Parameters of the outputs that layers give in float: what the packed file gives on calibration samples."""
+    names = open_outputs(source.lowered)
+    if not names:
+        return {}
+    shapes = {name: array.shape for name, array in source.samples[0].items()}
+    low, high = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
+    count = 0
+    for feeds in source.calibration:
+        if count == RANGED_SAMPLES or {name: array.shape for name, array in feeds.items()} != shapes:
+            continue
+        count += 1
+        outputs = runner.run(feeds)
+        for name in names:
+            low[name] = min(low[name], float(outputs[name].min(initial=0.0)))
+            high[name] = max(high[name], float(outputs[name].max(initial=0.0)))
+    if not count:
+        raise TargetError("no calibration sample has the size of the samples that the QDQ model is built for")
+    params = {name: affine_params(low[name] * (1 + MARGIN), high[name] * (1 + MARGIN), 8) for name in names}
+    return {name: QuantParams(UINT8, float(scale), int(zero)) for name, (scale, zero) in params.items()}
