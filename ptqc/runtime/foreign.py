@@ -26,6 +26,7 @@ SECONDS = 1800.0
 SHOWN, LENGTH = 3, 400
 JOB, REPORT, INPUTS, OUTPUTS = "job.json", "report.json", "inputs-{:03}.npz", "outputs-{:03}.npz"
 MODULES: Mapping[str, str] = {
+    "litert": "ptqc.runtime.litert",
     "openvino": "ptqc.runtime.openvino",
     "qnn": "ptqc.runtime.qnn",
 }

@@ -40,7 +40,7 @@ def test_outputs_come_back(name: str, model: Path) -> None:
 
 
 def test_a_runtime_that_is_not_known_is_refused(model: Path) -> None:
-    with pytest.raises(UsageError, match="runtime is 'tensorrt'; known: openvino, qnn"):
+    with pytest.raises(UsageError, match="runtime is 'tensorrt'; known: litert, openvino, qnn"):
         run_in("tensorrt", model, [FEEDS])
 
 

@@ -1,0 +1,56 @@
+"""Building the target litert: the TFLite model, compared with the packed file in LiteRT."""
+
+import zlib
+from pathlib import Path
+from typing import ClassVar
+
+from ptqc.codegen.foreign.comparison import CheckedModel, ForeignTarget
+from ptqc.codegen.litert.graph import tflite_graph
+from ptqc.codegen.litert.operators import RULES
+from ptqc.codegen.targets import NoOptions, Target, TargetInput, TargetOutput
+from ptqc.runtime.foreign import check_installed, run_in
+from ptqc.runtime.litert import FAST, REFERENCE
+from ptqc.utils.progress import SILENT_STAGE, Stage
+
+FILE = "model.tflite"
+KERNELS = {"litert": (FAST, ""), "litert_reference": (REFERENCE, ", reference kernels")}
+
+
+class LiteRtTarget(ForeignTarget):
+    """The target as a compile knows it; see `ptqc.codegen.targets.Target`."""
+
+    name: ClassVar[str] = "litert"
+
+    def check_options(self, options: NoOptions) -> None:
+        """There are none."""
+
+    def check_present(self) -> None:
+        """Raises TargetError where LiteRT is not installed."""
+        check_installed(self.name)
+
+    def build(
+        self,
+        source: TargetInput,
+        options: NoOptions,
+        store: Path,
+        folder: Path,
+        stage: Stage = SILENT_STAGE,
+    ) -> TargetOutput:
+        """One model. Raises TargetError for an operator without a rule, VerificationError where outputs differ."""
+        from ptqc.codegen.litert.flatbuffer import serialized  # imports LiteRT's schema
+
+        del options, store, stage
+        self.check_sizes({tuple(array.shape for array in feeds.values()) for feeds in source.samples}, source.model)
+        checked = CheckedModel.of(source)
+        data = serialized(tflite_graph(checked.model, RULES))
+        path = folder / FILE
+        path.write_bytes(data)
+        document: dict[str, object] = {"bytes": len(data), "bytes_zipped": len(zlib.compress(data, 9))}
+        for name, (kernels, how) in KERNELS.items():
+            run = run_in("litert", path, source.samples, kernels=kernels)
+            checked.check(run.outputs, f"{run.name}{how}")
+            document[name] = f"{run.name}{how}: {checked.loss(run)}; {run.placement}"
+        return TargetOutput({FILE: path}, document)
+
+
+TARGET: Target[NoOptions] = LiteRtTarget()
