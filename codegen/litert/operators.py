@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ptqc.codegen.litert.graph import IMAGE, Rule, RuleCall
-from ptqc.codegen.litert.writer import REAL, SHIFT, Operand, Params, plain
+from ptqc.codegen.litert.writer import SHIFT, Operand, Params, plain
 
 ROW, IMAGE_OF_WEIGHTS = (0, 2, 1), (0, 1, 2, 3)
 SAME, VALID = 0, 1  # ways of padding, as in the schema
@@ -160,7 +160,7 @@ def _pad(call: RuleCall, x: Operand, before: Sequence[int], after: Sequence[int]
     like = call.like(x.order, shape)
     if fill == 0:
         return call.writer.move("PAD", [x, amounts], like, "PadOptions")
-    filler = call.writer.constant(fill if x.params is None else max(fill, float(np.finfo(REAL).min)), x.params)
+    filler = call.writer.constant(fill, x.params)
     return call.writer.move("PADV2", [x, amounts, filler], like, "PadV2Options")
 
 

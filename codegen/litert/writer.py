@@ -190,7 +190,8 @@ class TfliteWriter:
         if value.params == params:
             return value
         if (data := self.real(value).tensor.data if value.tensor.data is not None else None) is not None:
-            codes = np.clip(np.rint(data / np.float32(params.scale)) + params.zero, -SHIFT, SHIFT - 1)
+            with np.errstate(over="ignore"):  # infinite, which saturates
+                codes = np.clip(np.rint(data / np.float32(params.scale)) + params.zero, -SHIFT, SHIFT - 1)
             tensor = _tensor(value.tensor, params)
             tensor.data = codes.astype(np.int8)
             return Operand(tensor, value.order)
