@@ -38,7 +38,7 @@ from ptqc.ir.zipmaps import as_tensors
 from ptqc.passes.kv_cache.wrap import with_caches
 from ptqc.passes.runner import in_float32
 from ptqc.runtime.cuda_library import NAME
-from ptqc.runtime.foreign import check_installed, file_for, run_in
+from ptqc.runtime.foreign import check_installed, file_for, remedy, run_in
 from ptqc.runtime.interface import KERNELS
 from ptqc.utils.logs import quiet_libraries
 from ptqc.utils.text import entries
@@ -68,8 +68,8 @@ def verify(
 ) -> Verification:
     """Repeat the checks of an artifact without trusting the machine that compiled it.
 
-    model: the float model that it was compiled from. onnx_only: leave the native library out. runtimes: openvino, qnn:
-    run the golden samples there too, on the QDQ model where there is one.
+    model: the float model that it was compiled from. onnx_only: leave the native library out. runtimes: litert,
+    openvino, qnn: run the golden samples there too, on what was built for it where there is such.
     Raises UsageError for an artifact that is incomplete, changed, or of another model; VerificationError for one that
     computes anything else than it should; TargetError where its library cannot run on this machine, or a runtime is
     not installed or refuses the file.
@@ -199,7 +199,7 @@ def _elsewhere(artifact: Artifact, kept: Golden, name: str) -> str:
     except TargetError as error:
         if path != artifact.path:
             raise
-        raise TargetError(f"{error}; it takes the QDQ model: ptqc resolve {artifact.folder} --target qdq") from error
+        raise TargetError(f"{error}; it takes the QDQ model: {remedy(name, artifact.folder)}") from error
     what = f"{path.relative_to(artifact.folder)} in {run.name}"
     same = _same_outputs(artifact, kept, list(run.outputs), what)
     return f"{same}; {run.placement}"

@@ -173,7 +173,7 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="run the golden samples in openvino or qnn too, on the QDQ model if there is one; may be repeated",
+        help="run the golden samples in litert, openvino or qnn too, on what was built for it; may be repeated",
     )
     parser.set_defaults(run=commands.run_verify)
 
@@ -209,7 +209,7 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="run artifacts in openvino or qnn too, on their QDQ model if there is one; may be repeated",
+        help="run artifacts in litert, openvino or qnn too, on what was built for it; may be repeated",
     )
     _add_data_options(parser)
     parser.set_defaults(run=commands.run_compare)

@@ -123,9 +123,18 @@ def described(name: str) -> str:
 
 
 def file_for(name: str, folder: Path) -> Path:
-    """Of the files of an artifact, the one that a runtime takes."""
-    files = [folder / file for file in runtime_named(name).files]
-    return next((path for path in files if path.is_file()), files[-1])
+    """Of the files of an artifact, the one that a runtime takes. Raises TargetError where there is none."""
+    runtime = runtime_named(name)
+    for file in runtime.files:
+        if (folder / file).is_file():
+            return folder / file
+    raise TargetError(f"{runtime.title} takes {runtime.files[0]}, which is missing: {remedy(name, folder)}")
+
+
+def remedy(name: str, folder: Path) -> str:
+    """The command that adds the file that a runtime takes best to an artifact."""
+    target, _, _ = runtime_named(name).files[0].partition("/")
+    return f"ptqc resolve {folder} --target {target}"
 
 
 def check_installed(name: str) -> None:

@@ -133,9 +133,9 @@ def compare(
     models: ONNX files or models in memory, as for `compile`, and folders that it wrote: of these the file and, where
     one runs here, the native library. calibration: samples as for `compile`, at most `samples` of which are run;
     default: the golden samples of the first artifact, or drawn ones where there is none. threads: of a run; on one,
-    what other programs take of the processor is left out. runtimes: openvino, qnn: artifacts run there as well, their
-    QDQ model where they have one. Raises UsageError where the models differ in inputs or outputs, TargetError where a
-    runtime is not installed or refuses the file.
+    what other programs take of the processor is left out. runtimes: litert, openvino, qnn: artifacts run there as
+    well, what was built for it where there is such. Raises UsageError where the models differ in inputs or outputs,
+    TargetError where a runtime is not installed or refuses the file.
     """
     if threads < 1:
         raise UsageError(f"threads = {threads}; expected a positive number")

@@ -123,7 +123,10 @@ def _elsewhere(artifact: Artifact, name: str) -> Contender:
     def run_all(samples: Sequence[Feeds]) -> list[Feeds]:
         return list(run_in(name, path, samples).outputs)
 
-    return replace(file_contender(path, 1, artifact), runtime=runtime, run_all=run_all)
+    is_onnx = path.suffix == artifact.path.suffix
+    read = file_contender(path if is_onnx else artifact.path, 1, artifact)  # another file has the same interface
+    size = read.bytes if is_onnx else path.stat().st_size
+    return replace(read, name=str(path), bytes=size, runtime=runtime, run_all=run_all)
 
 
 def memory_contender(value: object, threads: int, *, recording: bool = False) -> Contender:
