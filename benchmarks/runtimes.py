@@ -1,13 +1,20 @@
-"""QDQ models in the runtimes that they are for, against ONNX Runtime on the same samples of the evaluation split.
+"""QDQ and TFLite models in the runtimes that they are for, against ONNX Runtime on samples of the evaluation split.
 
-python benchmarks/runtimes.py [--tasks a,b] [--budget 25%] [--activations integer] [--runtimes openvino,qnn]
+python benchmarks/runtimes.py [--tasks a,b] [--budget 25%] [--activations integer] [--runtimes openvino,qnn,litert]
                               [--samples 200] [--out results.json] [--record]
 
-Each task is compiled with --target qdq; float model, packed file and QDQ model then run on the first samples that the
-task is scored on. --record puts the rows into figures/runtimes.json.
+Each task is compiled with --target qdq, and for litert with --target litert; float model, packed file and what the
+targets built then run on the first samples that the task is scored on. LiteRT has a second row with its reference
+kernels, and where Arm's compiler Vela is installed, that says how many operators run on an Ethos-U55. --record puts the
+rows into figures/runtimes.json.
 """
 
 import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,8 +51,11 @@ COLUMNS = (
     Column("KL nat", "kl_nat", significant(3)),
     Column("relative error", "relative_error", significant(3)),
     Column("loss of ONNX Runtime's", "ratio", number(2)),
+    Column("on Ethos-U55", "npu_share", percent(1)),
     Column("note", "note"),
 )
+# Kernels that a runtime is measured with, by what its name gets behind it.
+KERNELS: dict[str, dict[str, dict[str, Any]]] = {"litert": {"": {}, ", reference kernels": {"kernels": "BUILTIN_REF"}}}
 
 
 def evaluation_feeds(task: Task, count: int) -> list[Feeds]:
@@ -91,46 +101,75 @@ def _singles(sample: Feeds, shapes: Mapping[str, tuple[int, ...]]) -> list[Feeds
     ]
 
 
+def npu_share(model: Path) -> float | None:
+    """The share of operators that Arm's compiler puts on an Ethos-U55; None where it is not installed."""
+    vela = shutil.which("vela", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    if vela is None:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        command = [vela, "--accelerator-config", "ethos-u55-128", str(model), "--output-dir", folder]
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    cpu, npu = (int(each) for each in re.findall(r"(?:CPU|NPU) operators = (\d+)", told))
+    return npu / (cpu + npu)
+
+
 def measure(name: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Compile a task, and run it everywhere; runs in a child."""
+    """Compile a task for each target, and run it everywhere; runs in a child."""
     import onnx
 
     from ptqc.api import compile as compile_model
     from ptqc.errors import TargetError
     from ptqc.execution.onnxruntime import Runner
-    from ptqc.runtime.foreign import run_in
+    from ptqc.runtime.foreign import file_for, run_in
 
     task = chosen(name)[0]
-    with tempfile.TemporaryDirectory() as folder:
-        artifact = compile_model(
-            task.path,
-            calibration=task.calibration(CALIBRATION),
-            samples=CALIBRATION,
-            budget=arguments.budget,
-            activations=arguments.activations,
-            target="qdq",
-            runtimes="",
-            output=Path(folder) / "artifact",
-            cache=arguments.cache,
-        )
-        path = artifact.folder / "qdq" / "model.onnx"
-        feeds = evaluation_feeds(task, arguments.samples)
-        files = {"float": task.path, "ONNX Runtime, packed": artifact.path, "ONNX Runtime": path}
+    feeds = evaluation_feeds(task, arguments.samples)
+    runtimes = [*filter(None, arguments.runtimes.split(","))]
+    targets: dict[str, dict[str, Any]] = {"qdq": {"runtimes": ""}}
+    if "litert" in runtimes:
+        targets["litert"] = {}
+    with tempfile.TemporaryDirectory() as room:
+        artifacts = {}
+        for target, options in targets.items():
+            try:
+                artifacts[target] = compile_model(
+                    task.path,
+                    calibration=task.calibration(CALIBRATION),
+                    samples=CALIBRATION,
+                    budget=arguments.budget,
+                    activations=arguments.activations,
+                    target=target,
+                    output=Path(room) / target,
+                    cache=arguments.cache,
+                    **options,
+                )
+            except TargetError as error:
+                print(f"{name}: {error}")
+        documents = {target: artifact.manifest["targets"][target] for target, artifact in artifacts.items()}
+        path = artifacts["qdq"].folder / "qdq" / "model.onnx"
+        files = {"float": task.path, "ONNX Runtime, packed": artifacts["qdq"].path, "ONNX Runtime": path}
         outputs = {}
         for title, file in files.items():
             runner = Runner(onnx.load(file))
             outputs[title] = [list(runner.run(sample).values()) for sample in feeds]
         names = list(Runner(onnx.load(path)).run(feeds[0]))
-        placements = {}
-        for runtime in filter(None, arguments.runtimes.split(",")):
-            try:
-                run = run_in(runtime, path, feeds, seconds=3600.0)
-            except TargetError as error:
-                print(f"{name}: {error}")
+        facts = dict.fromkeys(outputs, documents["qdq"])
+        placements, shares = {}, {}
+        for runtime in runtimes:
+            target = runtime if runtime in targets else "qdq"
+            if target not in artifacts:
                 continue
-            outputs[run.name] = [[each[name] for name in names] for each in run.outputs]
-            placements[run.name] = run.placement
-        document = artifact.manifest["targets"]["qdq"]
+            model = file_for(runtime, artifacts[target].folder)
+            for how, options in KERNELS.get(runtime, {"": {}}).items():
+                try:
+                    run = run_in(runtime, model, feeds, seconds=3600.0, **options)
+                except TargetError as error:
+                    print(f"{name}: {error}")
+                    continue
+                title = f"{run.name}{how}"
+                outputs[title] = [[each[output] for output in names] for each in run.outputs]
+                placements[title], facts[title] = run.placement, documents[target]
+                shares[title] = npu_share(model) if target == "litert" else None
         size = task.path.stat().st_size
     rows = []
     for title, several in list(outputs.items())[1:]:
@@ -143,11 +182,12 @@ def measure(name: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
                 "budget": arguments.budget,
                 "activations": arguments.activations,
                 "runtime": title,
-                "share_of_float": document["bytes"] / size,
-                "share_zipped": document["bytes_zipped"] / size,
+                "share_of_float": facts[title]["bytes"] / size,
+                "share_zipped": facts[title]["bytes_zipped"] / size,
                 "samples": len(feeds),
                 "placement": str(placements.get(title, "")),
                 "layers_not_on_integers": len(placements[title].others) if title in placements else 0,
+                "npu_share": shares.get(title),
                 **agreement.to_json(),
             }
         )
@@ -162,7 +202,7 @@ def main() -> None:
     parser.add_argument("--tasks", help="comma-separated; default: all")
     parser.add_argument("--budget", default="25%")
     parser.add_argument("--activations", default="integer")
-    parser.add_argument("--runtimes", default="openvino,qnn")
+    parser.add_argument("--runtimes", default="openvino,qnn,litert")
     parser.add_argument("--samples", type=int, default=200)
     parser.add_argument("--cache", type=Path, help="a store of measurements to reuse; default: the usual one")
     parser.add_argument("--out", type=Path, default=RESULTS / "runtimes.json")
