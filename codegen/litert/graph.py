@@ -20,10 +20,13 @@ from ptqc.errors import TargetError
 
 IMAGE = (0, 2, 3, 1)  # channels last
 CONVERSIONS = ("QuantizeLinear", "DequantizeLinear")
-TYPES = ("float32", "int8", "int32", "int64", "bool", "uint8")
-
 
 Rule = Callable[["RuleCall"], Operand | Sequence[Operand]]
+
+
+def without_rule(operator: str, name: str, why: str = "") -> TargetError:
+    """The error for a node that cannot be written."""
+    return TargetError(f"litert has no rule for {operator} {name!r}{f' {why}' if why else ''}")
 
 
 def tflite_graph(model: onnx.ModelProto, rules: Mapping[str, Rule]) -> TfliteGraph:
@@ -59,6 +62,11 @@ class RuleCall:
         assert value is not None
         return value
 
+    def first(self) -> Operand:
+        """The first input: as codes where the output becomes codes, else as real values."""
+        value = self.value(0)
+        return value if self.params is not None else self.writer.real(value)
+
     def array(self, index: int) -> np.ndarray | None:
         """A constant that says how to compute; None where it is left out."""
         value = self.inputs[index] if index < len(self.inputs) else None
@@ -82,8 +90,7 @@ class RuleCall:
 
     def refuse(self, why: str = "") -> NoReturn:
         """Raise TargetError for the node."""
-        name = self.node.name or self.node.output[0]
-        raise TargetError(f"litert has no rule for {self.node.op_type} {name!r}{f' {why}' if why else ''}")
+        raise without_rule(self.node.op_type, self.node.name or self.node.output[0], why)
 
 
 class _Walk:
@@ -115,7 +122,7 @@ class _Walk:
     def _input(self, value: onnx.ValueInfoProto) -> None:
         kind = value.type.tensor_type
         dtype = np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type))
-        if dtype.name not in TYPES:
+        if dtype != REAL:
             raise TargetError(f"litert takes no input of the type {dtype}: {value.name!r}")
         tensor = TfliteTensor(value.name, _sizes(kind), dtype)
         self.graph.inputs.append(tensor)

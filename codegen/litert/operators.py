@@ -132,8 +132,11 @@ def _two(call: RuleCall, name: str, options: Sequence[str]) -> dict[str, int]:
     return dict(zip(options, _pair(call.attribute(name, [1, 1]), 1), strict=True))
 
 
-def _padded(call: RuleCall, x: Operand, kernel: Sequence[int], fill: float) -> tuple[Operand, int]:
-    """An image, padded with real values where TFLite's own two ways do not do it, and which of these comes then."""
+def _padded(call: RuleCall, x: Operand, kernel: Sequence[int], fill: float, alone: bool = False) -> tuple[Operand, int]:
+    """An image, padded with real values where TFLite's own two ways do not do it, and which of these comes then.
+
+    alone: by an operator of its own in any case.
+    """
     out, size, kernel = _pair(call.shapes[0][2:], 1), x.shape[2:], _pair(kernel, 1)
     strides, dilations = (_pair(call.attribute(name, [1, 1]), 1) for name in ("strides", "dilations"))
     ends = [(n - 1) * s + (k - 1) * d + 1 for n, s, k, d in zip(out, strides, kernel, dilations, strict=True)]
@@ -148,7 +151,7 @@ def _padded(call: RuleCall, x: Operand, kernel: Sequence[int], fill: float) -> t
     if not any((*before, *after)):
         return x, VALID
     halves = all(start == total // 2 for start, total in zip(before, totals, strict=True))
-    if halves and all(n == -(-have // s) for n, have, s in zip(out, size, strides, strict=True)):
+    if not alone and halves and all(n == -(-have // s) for n, have, s in zip(out, size, strides, strict=True)):
         return x, SAME
     return _pad(call, x, [0, 0, *before], [0, 0, *after], fill), VALID
 
@@ -162,6 +165,11 @@ def _pad(call: RuleCall, x: Operand, before: Sequence[int], after: Sequence[int]
         return call.writer.move("PAD", [x, amounts], like, "PadOptions")
     filler = call.writer.constant(fill, x.params)
     return call.writer.move("PADV2", [x, amounts, filler], like, "PadV2Options")
+
+
+def _shape(call: RuleCall) -> Operand:
+    shape = call.value(0).shape[call.attribute("start", 0) : call.attribute("end")]
+    return call.writer.constant(shape, dtype=np.int64)
 
 
 def _pad_node(call: RuleCall) -> Operand:
@@ -184,40 +192,34 @@ def _pad_node(call: RuleCall) -> Operand:
 def _max_pool(call: RuleCall) -> Operand:
     if len(call.node.output) > 1 or any(each != 1 for each in call.attribute("dilations", [1])):
         call.refuse("with dilations or indices")
-    return _pool(call, "MAX_POOL_2D", -math.inf)
+    return _pool(
+        call, "MAX_POOL_2D", *_padded(call, _image(call, call.value(0)), call.attribute("kernel_shape"), -math.inf)
+    )
 
 
 def _average_pool(call: RuleCall) -> Operand:
-    return _pool(call, "AVERAGE_POOL_2D", 0.0)
+    x, counted = _image(call, call.first()), bool(call.attribute("count_include_pad", 0))
+    # TFLite counts no zeros of its own padding, and all those of a PAD.
+    padded, padding = _padded(call, x, call.attribute("kernel_shape"), 0.0, alone=counted)
+    if padded is not x and (call.attribute("ceil_mode", 0) or not counted):
+        call.refuse("with this padding")
+    return _pool(call, "AVERAGE_POOL_2D", padded, padding)
 
 
-def _pool(call: RuleCall, operator: str, fill: float) -> Operand:
-    kernel = call.attribute("kernel_shape")
-    x = _image(call, call.value(0))
-    padded, padding = _padded(call, x, kernel, fill)
-    if operator == "AVERAGE_POOL_2D":
-        counted = call.attribute("count_include_pad", 0)
-        if counted and padding == SAME:  # TFLite counts no zeros of its own padding
-            pads = call.attribute("pads")
-            before, after = _pair(pads[: len(kernel)], 0), _pair(pads[len(kernel) :], 0)
-            padded, padding = _pad(call, x, [0, 0, *before], [0, 0, *after], 0.0), VALID
-        if padded is not x and (call.attribute("ceil_mode", 0) or not counted):
-            call.refuse("with this padding")
-    height, width = _pair(kernel, 1)
+def _pool(call: RuleCall, operator: str, x: Operand, padding: int) -> Operand:
+    height, width = _pair(call.attribute("kernel_shape"), 1)
     options = {"padding": padding, "filterHeight": height, "filterWidth": width, **_two(call, "strides", STRIDES)}
-    return _of_image(call, operator, [padded], x.params, "Pool2DOptions", **options)
+    return _of_image(call, operator, [x], x.params, "Pool2DOptions", **options)
 
 
 def _mean(call: RuleCall) -> Operand:
-    (x, *_), rank = call.inputs, len(call.value(0).shape)
-    assert x is not None
+    x, rank = call.first(), len(call.value(0).shape)
     if call.node.op_type == "GlobalAveragePool":
         axes = list(range(2, rank))
     else:
         given = call.attribute("axes") if len(call.inputs) < 2 else call.array(1)
         axes = [int(axis) % rank for axis in given] if given is not None else list(range(rank))
     params = call.params if x.params is not None else None
-    x = x if params is not None else call.writer.real(x)
     shape = tuple(1 if axis in axes else size for axis, size in enumerate(x.shape))
     places = call.writer.constant(sorted(x.order.index(axis) for axis in axes), dtype=np.int32)
     made = call.writer.emit("MEAN", [x, places], call.like(x.order, shape), params, "ReducerOptions", keepDims=True)
@@ -314,7 +316,7 @@ def _cut(call: RuleCall, x: Operand, begin: list[int], end: list[int], step: lis
 
 
 def _resize(call: RuleCall) -> Operand:
-    x, mode = _image(call, call.value(0)), call.attribute("mode", "nearest")
+    x, mode = _image(call, call.first()), call.attribute("mode", "nearest")
     places = call.attribute("coordinate_transformation_mode", "half_pixel")
     sizes, out = x.shape[2:], _pair(call.shapes[0][2:], 1)
     if call.shapes[0][:2] != x.shape[:2]:
@@ -354,7 +356,7 @@ def _relu(call: RuleCall) -> Operand:
 
 def _clipped(call: RuleCall, low: float, high: float) -> Operand:
     """A value between bounds; those that its codes keep anyway are left out."""
-    x = call.value(0)
+    x = call.first()
     known = {(0.0, math.inf): "RELU", (0.0, 6.0): "RELU6"}
     if x.params is not None:
         scale, zero = x.params
@@ -445,6 +447,7 @@ RULES: Mapping[str, Rule] = {
     "ReduceMean": _mean,
     "Relu": _relu,
     "Resize": _resize,
+    "Shape": _shape,
     "Sigmoid": _fixed("LOGISTIC", OF_UNIT),
     "Slice": _slice,
     "Softmax": _softmax,

@@ -4,8 +4,10 @@ import zlib
 from pathlib import Path
 from typing import ClassVar
 
+import onnx_ir as ir
+
 from ptqc.codegen.foreign.comparison import CheckedModel, ForeignTarget
-from ptqc.codegen.litert.graph import tflite_graph
+from ptqc.codegen.litert.graph import tflite_graph, without_rule
 from ptqc.codegen.litert.operators import RULES
 from ptqc.codegen.targets import NoOptions, Target, TargetInput, TargetOutput
 from ptqc.runtime.foreign import check_installed, run_in
@@ -26,6 +28,17 @@ class LiteRtTarget(ForeignTarget):
     def check_present(self) -> None:
         """Raises TargetError where LiteRT is not installed."""
         check_installed(self.name)
+
+    def check_kernels(self, model: ir.Model) -> None:
+        """Raises TargetError for an operator without a rule too; what depends on constants alone needs none."""
+        super().check_kernels(model)
+        variable = set(model.graph.inputs)
+        for node in model.graph:
+            if not variable.isdisjoint(value for value in node.inputs if value is not None):
+                if node.domain or node.op_type not in RULES:
+                    raise without_rule(node.op_type, str(node.name or node.outputs[0].name))
+                if node.op_type != "Shape":  # shapes are fixed
+                    variable.update(node.outputs)
 
     def build(
         self,

@@ -175,6 +175,15 @@ CASES = {
         {"w": noise(16, 5, seed=1), "v": noise(16, 5, seed=2)},
         (2, 3, 16),
     ),
+    "a shape that is computed": Case(
+        "a = Conv(x, w) s = Shape(a) n = Gather(s, zero) u = Unsqueeze(n, axes) t = Concat<axis=0>(u, rest) "
+        "r = Reshape(a, t) y = Gemm(r, v)",
+        [*CONV, "FULLY_CONNECTED"],
+        {
+            **{"w": SQUARE, "v": noise(256, 3, seed=5, scale=0.1), "zero": np.int64(0)},
+            **{"axes": ints(0), "rest": ints(-1)},
+        },
+    ),
     "real values": Case(
         "a = Exp(x) b = Neg(a) c = Sqrt(a) d = Div(b, c) e = HardSigmoid(d) f = Log(c) y = Add(e, f)",
         ["EXP", "NEG", "SQRT", "DIV", "MUL", "ADD", "RELU_0_TO_1", "LOG", "ADD"],

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 from compiling import compiled, compiled_once, proto, residual, samples, weight
 
@@ -65,10 +66,18 @@ def test_layers_in_float_are_told(tmp_path: Path) -> None:
     )
 
 
-def test_an_operator_without_a_rule_is_named(tmp_path: Path) -> None:
+def test_an_operator_without_a_rule_is_named_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TARGET, "build", None)
     model = proto("g (float[N,16] x) => (float[N,32] y) { h = Gemm(x, w) y = Erf(h) }", w=weight(16, 32))
     with pytest.raises(TargetError, match="litert has no rule for Erf 'y'"):
         compiled(model, samples(16), tmp_path, "60%", **OPTIONS)
+
+
+def test_what_depends_on_constants_and_shapes_needs_no_rule() -> None:
+    text = "g (float[N,16] x) => (float[N,16] y) { s = Shape(x) g = Gather(s, i) e = Erf(c) p = Add(x, e) y = Relu(p) }"
+    TARGET.check_kernels(ir.from_proto(proto(text, i=np.int64(0), c=np.float32(1))))
 
 
 def test_what_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
