@@ -190,7 +190,7 @@ CASES = {
     ),
 }
 
-REFUSED = {
+REFUSED: Mapping[str, tuple[str, Constants]] = {
     "Erf 'y'": ("y = Erf(x)", {}),
     "Conv 'y' along 3 axes": (
         "r = Reshape(x, s) y = Conv(r, w)",
