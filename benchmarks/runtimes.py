@@ -125,7 +125,7 @@ def measure(name: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     task = chosen(name)[0]
     feeds = evaluation_feeds(task, arguments.samples)
     runtimes = [*filter(None, arguments.runtimes.split(","))]
-    targets: dict[str, dict[str, Any]] = {"qdq": {"runtimes": ""}}
+    targets: dict[str, dict[str, Any]] = {"qdq": {"verify_in": ""}}
     if "litert" in runtimes:
         targets["litert"] = {}
     with tempfile.TemporaryDirectory() as room:

@@ -26,6 +26,7 @@ from ptqc.evaluation.detection.detector import Detector
 from ptqc.evaluation.scoring import Evaluate, OwnScore
 from ptqc.frontend.in_memory import Model
 from ptqc.ir.plan import Plan
+from ptqc.ir.runtimes import RULES as RUNTIMES
 from ptqc.options import CompileOptions, Phase
 from ptqc.passes.allocate.constraints.latency import LatencyBudget, fitting_times
 from ptqc.passes.allocate.state import CompileState
@@ -102,7 +103,8 @@ def compile(  # noqa: A001
     check_progress(progress)
     known, parameters = CompileOptions.names(), signature(compile).parameters
     stated, of_target = _apart(given, known)
-    chosen = CompileOptions.of(stated)
+    implied = {"runtime": target} if target in RUNTIMES else {}  # a target for one runtime
+    chosen = CompileOptions.of({**implied, **stated})
     built = choose(target, of_target, known, parameters, may_be_missing=allow_missing_target)
     budgets = parse_budgets(budget, strict=strict)
     own_score = _own_score(evaluate, perfect_score)

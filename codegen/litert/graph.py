@@ -17,9 +17,10 @@ from onnx.reference import ReferenceEvaluator
 
 from ptqc.codegen.litert.writer import REAL, SHIFT, Operand, Params, TfliteGraph, TfliteTensor, TfliteWriter, plain
 from ptqc.errors import TargetError
+from ptqc.ir.operators import Trait, named
 
 IMAGE = (0, 2, 3, 1)  # channels last
-CONVERSIONS = ("QuantizeLinear", "DequantizeLinear")
+CONVERSIONS = named(Trait.CONVERTS)
 
 Rule = Callable[["RuleCall"], Operand | Sequence[Operand]]
 

@@ -14,11 +14,11 @@ RUNTIMES = ("openvino", "qnn")
 class QdqOptions:
     """Options of the target qdq.
 
-    runtimes: those that the model is run in, beside ONNX Runtime, before it is delivered, separated by commas;
+    verify_in: runtimes that the model is run in, beside ONNX Runtime, before it is delivered, separated by commas;
     "installed": those that are installed; "": none. chips: Hexagon architectures to write context binaries for.
     """
 
-    runtimes: str = field(
+    verify_in: str = field(
         default=INSTALLED,
         metadata={
             "metavar": "NAMES",
@@ -35,18 +35,18 @@ class QdqOptions:
     )
 
     def __post_init__(self) -> None:
-        for name, value in (("runtimes", self.runtimes), ("chips", self.chips)):
+        for name, value in (("verify_in", self.verify_in), ("chips", self.chips)):
             if not isinstance(value, str):
                 raise UsageError(f"{name} is {shown(value)}; give names, separated by commas")
         for name in self.named_runtimes:
-            one_of("runtimes", name, (INSTALLED, *RUNTIMES))
+            one_of("verify_in", name, (INSTALLED, *RUNTIMES))
         for chip in self.named_chips:
             one_of("chips", chip, tuple(CHIPS))
 
     @property
     def named_runtimes(self) -> tuple[str, ...]:
         """Runtimes that the user named; those must be there."""
-        return () if self.runtimes == INSTALLED else _names(self.runtimes)
+        return () if self.verify_in == INSTALLED else _names(self.verify_in)
 
     @property
     def named_chips(self) -> tuple[str, ...]:

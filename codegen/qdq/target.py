@@ -116,7 +116,7 @@ class _CheckedQdq(CheckedModel):
 
         Raises TargetError where a runtime that the user named does not take it.
         """
-        if options.runtimes != INSTALLED and name not in options.named_runtimes:
+        if options.verify_in != INSTALLED and name not in options.named_runtimes:
             return "not verified: not asked for"
         if not is_installed(name):
             return f"not verified: pip install 'ptqc[{name}]'"

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ptqc.ir.operators import Trait, named
 from ptqc.runtime.foreign import Arrays, ForeignOutcome, ForeignRuntime, LayerPlacement
 
 # A chip of each architecture: its number in Qualcomm's list.
@@ -14,7 +15,7 @@ CHIPS: Mapping[str, int] = {"v68": 35, "v69": 36, "v73": 43, "v75": 57, "v79": 6
 USUAL_CHIP = "v75"
 PROVIDER = "QNN"
 CONTEXT = "context.onnx"
-LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+LAYERS = named(Trait.LAYER)
 
 
 class Qnn:

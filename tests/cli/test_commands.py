@@ -83,6 +83,7 @@ STATED: dict[str, tuple[list[str], object]] = {
     "formats": (["--formats", "int,codebook"], ("int", "codebook")),
     "sparsity": (["--sparsity", "2:4"], "2:4"),
     "scales": (["--scales", "pow2"], "pow2"),
+    "runtime": (["--for", "qnn"], "qnn"),
     "allow_8bit": (["--allow-8bit"], True),
     "seed": (["--seed", "7"], 7),
     "pipeline": (["--pipeline", "advanced"], "advanced"),

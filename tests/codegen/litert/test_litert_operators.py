@@ -269,9 +269,13 @@ def test_what_has_no_rule_is_refused_with_the_node(name: str) -> None:
         tflite_graph(model, RULES)
 
 
+# Networks that have a Slice with negative steps, or a Pad of the mode edge or wrap.
+WITHOUT_RULE: set[int] = {6, 7, 9, 10}
+
+
 @pytest.mark.parametrize("seed", range(16))
 def test_random_networks(seed: int, tmp_path: Path) -> None:
-    """Those that are not refused; steps of codes grow through layers."""
+    """Steps of codes grow through layers; a network without a rule for a node is refused with the node."""
     proto, feeds = draw(seed)
     model = ir.from_proto(proto)
     run_rewrites(model, default_rewrites(), feeds[:1])
@@ -280,7 +284,9 @@ def test_random_networks(seed: int, tmp_path: Path) -> None:
     try:
         graph = tflite_graph(qdq, RULES)
     except TargetError as error:
-        pytest.skip(str(error))
+        assert seed in WITHOUT_RULE, error
+        return
+    assert seed not in WITHOUT_RULE
     wanted = [tensors_of(Runner(qdq).run(each)) for each in same]
     outputs = in_litert(graph, same, tmp_path, FAST)
     for name in wanted[0]:

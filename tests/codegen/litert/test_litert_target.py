@@ -105,3 +105,10 @@ def test_wrong_outputs_are_not_delivered(kernels: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(litert_target, "run_in", garbage)
     with pytest.raises(VerificationError, match=r"LiteRT \S+ .*gives something else for output 'y'"):
         compiled(residual(), samples(3, 8, 8), tmp_path, "25%", **OPTIONS)
+
+
+def test_the_target_implies_the_runtime_that_the_plan_is_solved_for(tmp_path: Path) -> None:
+    """But for what the user says."""
+    artifact = compiled(residual(), samples(3, 8, 8), tmp_path, None, target="litert")
+    assert artifact.manifest["options"]["runtime"] == "litert"
+    assert artifact.manifest["options"]["activations"] == "integer"

@@ -69,7 +69,7 @@ def test_a_packed_file_is_refused_with_what_to_do(artifact: Artifact, tmp_path: 
 
 def test_contexts_are_written_for_the_chips_named(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_qnn", reason="needs pip install 'ptqc[qnn]'")
-    more: dict[str, Any] = {"target": "qdq", "runtimes": "qnn", "chips": "v73,v79", "activations": "integer"}
+    more: dict[str, Any] = {"target": "qdq", "verify_in": "qnn", "chips": "v73,v79", "activations": "integer"}
     artifact = compiled(residual(), samples(3, 8, 8), tmp_path, "25%", **more)
     document = artifact.manifest["targets"]["qdq"]
     for chip in ("v73", "v79"):
@@ -84,14 +84,14 @@ def test_what_is_not_installed_is_told(artifact: Artifact, monkeypatch: pytest.M
     document = without.manifest["targets"]["qdq"]
     assert document["qnn"] == "not verified: pip install 'ptqc[qnn]'"
     assert "NOT VERIFIED" not in without.summary()
-    for options in (QdqOptions(runtimes="openvino"), QdqOptions(chips="v75")):
+    for options in (QdqOptions(verify_in="openvino"), QdqOptions(chips="v75")):
         with pytest.raises(TargetError, match="is not installed: pip install"):
             TARGET.check_options(options)
 
 
 def test_options_are_names() -> None:
-    with pytest.raises(UsageError, match="runtimes is 'tflite'; known: installed, openvino, qnn"):
-        QdqOptions(runtimes="tflite")
+    with pytest.raises(UsageError, match="verify_in is 'tflite'; known: installed, openvino, qnn"):
+        QdqOptions(verify_in="tflite")
     with pytest.raises(UsageError, match="chips is 'v60'; known: v68, "):
         QdqOptions(chips="v73, v60")
     with pytest.raises(UsageError, match="chips is 75; give names"):
@@ -118,7 +118,7 @@ def test_a_full_disk_delivers_nothing(artifact: Artifact, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(qdq_target, "run_in", full)
     with pytest.raises(OSError, match="No space left on device"):
-        compiled(residual(), samples(3, 8, 8), tmp_path, "25%", target="qdq", runtimes="openvino")
+        compiled(residual(), samples(3, 8, 8), tmp_path, "25%", target="qdq", verify_in="openvino")
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
@@ -139,4 +139,4 @@ def test_a_runtime_that_computes_something_else_fails(
 
     monkeypatch.setattr(qdq_target, "run_in", garbage)
     with pytest.raises(VerificationError, match=r"OpenVINO \S+ gives something else for output 'y'"):
-        compiled(residual(), samples(3, 8, 8), tmp_path, "25%", target="qdq", runtimes="openvino")
+        compiled(residual(), samples(3, 8, 8), tmp_path, "25%", target="qdq", verify_in="openvino")

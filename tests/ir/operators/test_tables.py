@@ -17,6 +17,8 @@ ALLOWED = {
     "ptqc/ir/operators": "this is the place",
     "ptqc/execution/torch/operators": "a function of torch for each operator, which is optional and not imported there",
     "codegen/kernels": "a kernel or a function of TVM for each operator",
+    "codegen/litert/operators.py": "operators of TFLite for each operator",
+    "codegen/qdq/rules.py": "what runtimes demand of some",
     "codegen/program/expansion.py": "a definition by other operators, of those that have no kernel",
     "codegen/program/recurrent.py": "the same of those with states, which some targets write out",
     "codegen/onnxruntime/names.py": "a fault of ONNX Runtime 1.18 with two operators",
