@@ -11,7 +11,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from statistics import geometric_mean, mean
 
@@ -21,7 +21,7 @@ from harness import FIGURES, ROOT, Column, Row, markdown, number, percent, signi
 MARKED = re.compile(r"(<!-- figures: ([\w-]+) -->\n)(.*?)(\n<!-- end of figures -->)", re.DOTALL)
 DOCUMENTS = (
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{page}.md" for page in ("choosing", "experiments", "formats", "qdq", "results")),
+    *(ROOT / "docs" / f"{page}.md" for page in ("choosing", "experiments", "formats", "litert", "qdq", "results")),
 )
 LARGE, SMALL = "25%", "13%"
 # Budgets of which formats.md says what the program picks, and how many formats it names.
@@ -82,7 +82,8 @@ FORMATS = (
     Column("with", "score with", number(2)),
 )
 # What runs a QDQ model, as rows call it; the packed file in ONNX Runtime is what their losses are compared with.
-PACKED = "ONNX Runtime, packed"
+PACKED, LITERT = "ONNX Runtime, packed", "LiteRT"
+OF_FILE = ("bytes", "zipped", "samples", "loss, packed")
 # What `--formats` was for the files that trellis codes are compared with.
 WITHOUT = "int,codebook,pairs,sparse,sparsebook"
 
@@ -193,21 +194,56 @@ def _compared(task: str, budget: str, without: Sequence[Row], usual: Sequence[Ro
 
 def runtimes() -> str:
     """Losses of QDQ models in each runtime, beside that of the packed file in ONNX Runtime."""
+    measured = _by_network()
+    others = [name for name in _runtimes(measured) if name != PACKED and not name.startswith(LITERT)]
+    lines = []
+    for task, several in measured.items():
+        left = max(several[name]["layers_not_on_integers"] for name in others if name in several)
+        lines.append([task, *_of_file(several[PACKED], several[PACKED]), *_ratios(several, others), f"{left}"])
+    return _table(["network", *OF_FILE, *others, "layers not on integers"], lines)
+
+
+def tflite() -> str:
+    """Losses of TFLite models, and the share of operators on an Ethos-U55."""
+    measured = {task: several for task, several in _by_network().items() if any(map(_is_litert, several))}
+    others = list(filter(_is_litert, _runtimes(measured)))
+    lines = []
+    for task, several in measured.items():
+        first = several[others[0]]
+        share = percent(1)(first["npu_share"])
+        lines.append([task, *_of_file(first, several[PACKED]), *_ratios(several, others), share])
+    return _table(["network", *OF_FILE, *others, "on Ethos-U55"], lines)
+
+
+def _is_litert(runtime: str) -> bool:
+    return runtime.startswith(LITERT)
+
+
+def _by_network() -> dict[str, dict[str, Row]]:
+    """Rows by task and runtime."""
     measured: dict[str, dict[str, Row]] = {}
     for row in rows("runtimes"):
         measured.setdefault(row["task"], {})[row["runtime"]] = row
-    others = list(dict.fromkeys(name for several in measured.values() for name in several if name != PACKED))
-    heads = ["network", "bytes", "zipped", "samples", "loss, packed", *others, "layers not on integers"]
-    lines = []
-    for task, several in measured.items():
-        first = several[PACKED]
-        is_kl = first.get("kl_nat") is not None
-        loss = significant(3)(first["kl_nat" if is_kl else "relative_error"]) + (" nat" if is_kl else "")
-        ratios = [f"{several[name]['ratio']:.2f}" if name in several else "–" for name in others]
-        left = max((row["layers_not_on_integers"] for row in several.values()), default=0)
-        shares = [percent(1)(first[key]) for key in ("share_of_float", "share_zipped")]
-        lines.append(dict(zip(heads, [task, *shares, f"{first['samples']}", loss, *ratios, f"{left}"], strict=True)))
-    return markdown(lines, [Column(head, head) for head in heads])
+    return measured
+
+
+def _runtimes(measured: Mapping[str, Mapping[str, Row]]) -> list[str]:
+    return list(dict.fromkeys(name for several in measured.values() for name in several))
+
+
+def _of_file(row: Row, packed: Row) -> list[str]:
+    """What is said of a file, and the loss of the packed one."""
+    is_kl = packed.get("kl_nat") is not None
+    loss = significant(3)(packed["kl_nat" if is_kl else "relative_error"]) + (" nat" if is_kl else "")
+    return [*(percent(1)(row[key]) for key in ("share_of_float", "share_zipped")), f"{row['samples']}", loss]
+
+
+def _ratios(several: Mapping[str, Row], runtimes: Sequence[str]) -> list[str]:
+    return [f"{several[name]['ratio']:.2f}" if name in several else "–" for name in runtimes]
+
+
+def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    return markdown([dict(zip(heads, line, strict=True)) for line in lines], [Column(head, head) for head in heads])
 
 
 def picks() -> str:
@@ -245,6 +281,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "formats": formats,
     "picks": picks,
     "runtimes": runtimes,
+    "tflite": tflite,
 }
 
 
