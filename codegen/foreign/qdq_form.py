@@ -32,6 +32,7 @@ from ptqc.ir.external import tensor
 from ptqc.ir.lowered import Lowered
 from ptqc.ir.nodes import constant
 from ptqc.ir.operators import Trait, named
+from ptqc.ir.protos import subgraphs
 
 Part = TypeVar("Part", ir.Value, ir.Node)
 
@@ -203,6 +204,15 @@ def _fixed(values: Iterable[onnx.ValueInfoProto], arrays: Mapping[str, np.ndarra
         yield helper.make_tensor_value_info(value.name, kind, arrays[value.name].shape, value.doc_string)
 
 
+def _names(graph: onnx.GraphProto) -> Iterator[str]:
+    """Every name of a value, those inside of subgraphs included."""
+    yield from (value.name for value in (*graph.input, *graph.output, *graph.initializer))
+    for node in graph.node:
+        yield from (*node.input, *node.output)
+        for inner in subgraphs(node):
+            yield from _names(inner)
+
+
 def _constants(model: ir.Model, graph: onnx.GraphProto) -> list[onnx.TensorProto]:
     """The constants that the nodes read, equal ones once and with short names; the nodes are pointed at these."""
 
@@ -212,7 +222,7 @@ def _constants(model: ir.Model, graph: onnx.GraphProto) -> list[onnx.TensorProto
 
     constants = shared_constants(graph, graph.node, tensor_of)
     outputs = {value.name for value in graph.output}
-    taken = outputs | {name for node in graph.node for name in (*node.input, *node.output)}
+    taken = outputs | set(_names(graph))
     short = dict(
         zip((c.name for c in constants if c.name not in outputs), short_names(1, frozenset(taken)), strict=False)
     )

@@ -18,6 +18,7 @@ from onnx.reference import ReferenceEvaluator
 from ptqc.codegen.litert.writer import REAL, SHIFT, Operand, Params, TfliteGraph, TfliteTensor, TfliteWriter, plain
 from ptqc.errors import TargetError
 from ptqc.ir.operators import Trait, named
+from ptqc.ir.protos import subgraphs
 
 IMAGE = (0, 2, 3, 1)  # channels last
 CONVERSIONS = named(Trait.CONVERTS)
@@ -144,7 +145,7 @@ class _Walk:
         elif node.op_type == "DequantizeLinear":
             value = self.values[node.input[0]]
             self.values[node.output[0]] = value if value.tensor.data is None else self._dequantized(node, value)
-        elif all(value is None or value.tensor.data is not None for value in inputs):
+        elif not subgraphs(node) and all(value is None or value.tensor.data is not None for value in inputs):
             self._fold(node)
         else:
             self._convert(node, inputs)

@@ -31,6 +31,8 @@ OF_TANH = Params(1 / 128, 0)
 def _conv(call: RuleCall) -> Operand:
     x, weight, bias, params = _layer(call, channels=0)
     (count, depth, *kernel), group = weight.shape, call.attribute("group", 1)
+    if len(kernel) > 2:
+        call.refuse(f"along {len(kernel)} axes")
     weight = call.writer.reshaped(weight, (count, depth, *kernel, 1)[:4], IMAGE_OF_WEIGHTS)
     x, padding = _padded(call, _image(call, x), kernel, 0.0)
     options = {"padding": padding, **_two(call, "strides", STRIDES), **_two(call, "dilations", DILATIONS)}
@@ -218,7 +220,9 @@ def _mean(call: RuleCall) -> Operand:
         axes = list(range(2, rank))
     else:
         given = call.attribute("axes") if len(call.inputs) < 2 else call.array(1)
-        axes = [int(axis) % rank for axis in given] if given is not None else list(range(rank))
+        if given is not None and not len(given) and call.attribute("noop_with_empty_axes", 0):
+            call.refuse("along no axes")
+        axes = [int(axis) % rank for axis in given] if given is not None and len(given) else list(range(rank))
     params = call.params if x.params is not None else None
     shape = tuple(1 if axis in axes else size for axis, size in enumerate(x.shape))
     places = call.writer.constant(sorted(x.order.index(axis) for axis in axes), dtype=np.int32)

@@ -10,6 +10,7 @@ from ptqc.codegen.foreign.comparison import CheckedModel, ForeignTarget
 from ptqc.codegen.litert.graph import tflite_graph, without_rule
 from ptqc.codegen.litert.operators import RULES
 from ptqc.codegen.targets import NoOptions, Target, TargetInput, TargetOutput
+from ptqc.ir.operators import Trait, named
 from ptqc.runtime.foreign import check_installed, run_in
 from ptqc.runtime.litert import FAST, REFERENCE
 from ptqc.utils.progress import SILENT_STAGE, Stage
@@ -34,7 +35,8 @@ class LiteRtTarget(ForeignTarget):
         super().check_kernels(model)
         variable = set(model.graph.inputs)
         for node in model.graph:
-            if not variable.isdisjoint(value for value in node.inputs if value is not None):
+            has_graphs = not named(Trait.BODIES).isdisjoint({node.op_type})
+            if has_graphs or not variable.isdisjoint(value for value in node.inputs if value is not None):
                 if node.domain or node.op_type not in RULES:
                     raise without_rule(node.op_type, str(node.name or node.outputs[0].name))
                 if node.op_type != "Shape":  # shapes are fixed

@@ -29,6 +29,7 @@ FLOAT8 = (
     TensorProto.FLOAT8E5M2,
     TensorProto.FLOAT8E5M2FNUZ,
 )
+CONTROL_FLOW = "no control flow"
 STANDARD = ("", "ai.onnx")
 
 
@@ -310,7 +311,7 @@ RULES: tuple[Rule, ...] = (
     Rule("INT4 in products alone", OPENVINO, _packed_convolutions),
     Rule("positive scales", EVERY, _bad_scales),
     Rule("standard operators", EVERY - ORT, _foreign_operators),
-    Rule("no control flow", QNN, _control_flow),
+    Rule(CONTROL_FLOW, QNN | TENSORRT, _control_flow),
     Rule("int8 activations with zero points 0", SYMMETRIC, _asymmetric_activations),
     Rule("real biases", TENSORRT, _integer_biases),
     Rule("nothing rounded between a layer and its Relu", TENSORRT, _rounded_before_relu),

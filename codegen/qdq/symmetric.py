@@ -30,6 +30,7 @@ def for_tensorrt(model: onnx.ModelProto) -> onnx.ModelProto:
     """The same with conversions at the inputs of layers and sums alone, Relu in front of them, and real biases."""
     result = signed(model)
     _drop_conversions(result)
+    _drop_unread(result)
     _write_relu(result)
     _write_real_biases(result)
     _drop_unread(result)
@@ -71,13 +72,15 @@ def _source(name: str, sources: Mapping[str, str]) -> str:
 def _write_relu(model: onnx.ModelProto) -> None:
     """Clip from 0 on to where codes end is Relu, since rounding to these does the rest."""
     graph = QdqGraph(model)
+    outputs = {value.name for value in model.graph.output}
     for node in graph.nodes:
-        if node.op_type != "Clip" or len(node.input) < 3:
+        readers = graph.readers.get(node.output[0], ())
+        is_rounded = bool(readers) and all(reader.op_type == TO_CODES for reader in readers)
+        if node.op_type != "Clip" or len(node.input) < 3 or not is_rounded or not outputs.isdisjoint(node.output):
             continue
         low, high = (graph.array(name) for name in node.input[1:])
-        rounded = [each for each in graph.readers.get(node.output[0], ()) if each.op_type == TO_CODES]
-        ends = [(np.iinfo(np.int8).max * np.asarray(graph.array(each.input[1]))) for each in rounded]
-        if low == 0 and high is not None and ends and all(high >= end * (1 - 1e-6) for end in ends):
+        ends = [np.iinfo(np.int8).max * np.asarray(graph.array(reader.input[1])) for reader in readers]
+        if low == 0 and high is not None and all(high >= end * (1 - 1e-6) for end in ends):
             node.op_type = "Relu"
             del node.input[1:]
 

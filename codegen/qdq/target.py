@@ -13,7 +13,7 @@ import onnx
 from ptqc.codegen.foreign.comparison import CheckedModel, ForeignTarget
 from ptqc.codegen.onnxruntime.verify import take
 from ptqc.codegen.qdq.options import INSTALLED, RUNTIMES, QdqOptions
-from ptqc.codegen.qdq.rules import violations
+from ptqc.codegen.qdq.rules import CONTROL_FLOW, violations
 from ptqc.codegen.qdq.symmetric import for_tensorrt, signed
 from ptqc.codegen.targets import Target, TargetInput, TargetOutput
 from ptqc.errors import TargetError, VerificationError
@@ -53,6 +53,10 @@ class QdqTarget(ForeignTarget):
         """One model, and a context binary for each chip. Raises VerificationError where it computes something else."""
         del store
         self.check_sizes({tuple(array.shape for array in feeds.values()) for feeds in source.samples}, source.model)
+        if source.runtime in UNTRIED and (options.named_runtimes or options.chips):
+            raise TargetError(
+                f"a model for {source.runtime} is not run in other runtimes: leave --verify-in and --chips out"
+            )
         checked = _CheckedQdq.of(source, rounds_outputs=source.runtime not in UNTRIED)
         if broken := violations(checked.model, "onnxruntime"):
             raise VerificationError(f"the QDQ model breaks a rule: {broken[0]}")
@@ -84,9 +88,8 @@ class _CheckedQdq(CheckedModel):
     def in_onnxruntime(self) -> str:
         """How it agrees with the packed file in ONNX Runtime. Raises VerificationError where it does not."""
         runner = Runner(self.model)
-        wanted = [_rounded(outputs, self.rounded) for outputs in self.packed]
         outputs = [tensors_of(runner.run(feeds)) for feeds in self.source.samples]
-        distance = max(_distances(wanted, outputs), default=0.0)
+        distance = max(_distances(self.wanted, outputs), default=0.0)
         if distance:  # float parts and tables round otherwise
             self.check(outputs, "ONNX Runtime")
         expected = _expected(self.source.lowered, self.rounded)
@@ -98,15 +101,19 @@ class _CheckedQdq(CheckedModel):
 
     @cached_property
     def delivered(self) -> onnx.ModelProto:
-        """The model in the form of the runtime that the plan was solved for."""
-        form = UNTRIED.get(self.source.runtime)
-        return self.model if form is None else form(self.model)
+        """The model in the form of the runtime that the plan was solved for. Raises TargetError for control flow."""
+        runtime, form = self.source.runtime, UNTRIED.get(self.source.runtime)
+        if form is None:
+            return self.model
+        if broken := [one for one in violations(self.model, runtime) if one.rule == CONTROL_FLOW]:
+            raise TargetError(f"the QDQ model breaks a rule of {runtime}: {broken[0]}")
+        return form(self.model)
 
     def by_rules(self) -> str:
-        """What can be said of a form that no runtime here takes. Raises VerificationError where it breaks a rule."""
+        """What can be said of a form that no runtime here takes. Raises TargetError where it breaks a rule."""
         onnx.checker.check_model(self.delivered, full_check=True)
         if broken := violations(self.delivered, self.source.runtime):
-            raise VerificationError(f"the QDQ model breaks a rule of {self.source.runtime}: {broken[0]}")
+            raise TargetError(f"the QDQ model breaks a rule of {self.source.runtime}: {broken[0]}")
         runner = Runner(self.delivered)
         self.check([tensors_of(runner.run(feeds)) for feeds in self.source.samples], "ONNX Runtime")
         return "not run; breaks none of its rules, and computes the same in ONNX Runtime up to rounding"
@@ -142,11 +149,6 @@ class _CheckedQdq(CheckedModel):
         if not (run.placement.others or run.placement.elsewhere):
             return ""
         return "".join(f"; {one}" for one in violations(self.model, name)[:SHOWN])
-
-
-def _rounded(outputs: Feeds, rounded: Mapping[str, QuantParams]) -> dict[str, np.ndarray]:
-    """Outputs of the packed file as the QDQ model gives them."""
-    return {name: rounded[name].rounded(array) if name in rounded else array for name, array in outputs.items()}
 
 
 def _distances(wanted: Sequence[Feeds], outputs: Sequence[Feeds]) -> Iterator[float]:

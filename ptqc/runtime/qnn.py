@@ -55,8 +55,9 @@ class Qnn:
         names = [value.name for value in session.get_outputs()]
         outputs = [dict(zip(names, session.run(names, feeds), strict=True)) for feeds in samples]
         nodes = onnx.load(model, load_external_data=False).graph.node
-        context = folder / CONTEXT  # is not written where the NPU takes nothing
-        left = onnx.load(context, load_external_data=False).graph.node if context.is_file() else nodes
+        if not (context := folder / CONTEXT).is_file():
+            raise ValueError("the NPU takes none of its operators")
+        left = onnx.load(context, load_external_data=False).graph.node
         return ForeignOutcome(outputs, _placement(nodes, left), [path.name for path in folder.glob("*.bin")])
 
 

@@ -12,7 +12,7 @@ from compiling import compiled, product, proto, quick, residual, samples, weight
 import ptqc
 from ptqc.artifact.folder import Artifact
 from ptqc.cli.main import main
-from ptqc.errors import ModelError, UsageError
+from ptqc.errors import ModelError, TargetError, UsageError
 from ptqc.evaluation.judge import BEST_SQNR
 from ptqc.tools import comparing
 from ptqc.tools.comparing import ModelComparison
@@ -136,10 +136,13 @@ def test_mistakes_are_named(made: Artifact, float_file: Path, tmp_path: Path) ->
         ptqc.run(float_file, {"x": samples(3, 8, 8)}, output="y.npz", threads=-1)
 
 
-def test_an_artifact_runs_in_runtimes_of_others(made: Artifact, float_file: Path) -> None:
-    """Its loss there stands beside that in ONNX Runtime; the time does not."""
+def test_an_artifact_runs_in_runtimes_of_others(made: Artifact, float_file: Path, tmp_path: Path) -> None:
+    """Its loss there stands beside that in ONNX Runtime; the time does not. A packed file is refused."""
     pytest.importorskip("onnxruntime_qnn", reason="needs pip install 'ptqc[qnn]'")
-    _, here, there = found(float_file, made.folder, runtimes=["qnn"]).rows
+    with pytest.raises(TargetError, match=r"Qualcomm HTP .* refuses it: the NPU takes none of its operators"):
+        found(float_file, made.folder, runtimes=["qnn"])
+    artifact = compiled(residual(), samples(3, 8, 8), tmp_path, "25%", target="qdq", verify_in="", runtime="qnn")
+    _, here, there = found(float_file, artifact.folder, runtimes=["qnn"]).rows
     assert there.runtime.startswith("Qualcomm HTP ")
     assert there.speed is None
     assert here.judged is not None

@@ -112,3 +112,20 @@ def test_the_target_implies_the_runtime_that_the_plan_is_solved_for(tmp_path: Pa
     artifact = compiled(residual(), samples(3, 8, 8), tmp_path, None, target="litert")
     assert artifact.manifest["options"]["runtime"] == "litert"
     assert artifact.manifest["options"]["activations"] == "integer"
+
+
+def test_graphs_inside_of_operators_are_refused_before_measuring(tmp_path: Path) -> None:
+    """Also where all inputs of the operator are constants, as it reads others from outside."""
+    graph = """g (float[N,16] x) => (float[3,N,32] z) {
+        y = MatMul(x, w)
+        z = Loop(m, c) <body = b (int64 i, bool d) => (bool e, float[N,32] a) { e = Identity(d) a = Add(y, k) }>
+    }"""
+    model = proto(graph, w=weight(16, 32), k=weight(32), m=np.int64(3), c=np.bool_(True))
+    with pytest.raises(TargetError, match="litert has no rule for Loop 'z'"):
+        compiled(model, samples(16), tmp_path, None, target="litert")
+
+
+def test_convolutions_along_three_axes_are_refused(tmp_path: Path) -> None:
+    graph = "g (float[N,3,4,4,4] x) => (float[N,8,4,4,4] y) { y = Conv <pads = [1, 1, 1, 1, 1, 1]> (x, w) }"
+    with pytest.raises(TargetError, match=r"litert has no rule for Conv 'y.*' along 3 axes"):
+        compiled(proto(graph, w=weight(8, 3, 3, 3, 3)), samples(3, 4, 4, 4), tmp_path, None, target="litert")

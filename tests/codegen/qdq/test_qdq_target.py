@@ -140,3 +140,68 @@ def test_a_runtime_that_computes_something_else_fails(
     monkeypatch.setattr(qdq_target, "run_in", garbage)
     with pytest.raises(VerificationError, match=r"OpenVINO \S+ gives something else for output 'y'"):
         compiled(residual(), samples(3, 8, 8), tmp_path, "25%", target="qdq", verify_in="openvino")
+
+
+def test_outputs_beyond_the_range_are_no_fault_of_a_runtime(tmp_path: Path) -> None:
+    """What is held back reaches further here than what ranges are taken from; the rounding cuts it off everywhere."""
+    pytest.importorskip("openvino", reason="needs pip install 'ptqc[openvino]'")
+    graph = "g (float[N,16] x) => (float[N,32] y) { h = MatMul(x, w) r = Relu(h) y = MatMul(r, v) }"
+    data = samples(16)
+    data[::4] *= 3
+    model = proto(graph, w=weight(16, 32), v=weight(32, 32, seed=5))
+    artifact = compiled(model, data, tmp_path, None, target="qdq", activations="integer", verify_in="openvino")
+    assert artifact.manifest["targets"]["qdq"]["onnxruntime"].startswith("outputs equal")
+
+
+def test_a_clip_stays_where_nothing_rounds_it_for_tensorrt(tmp_path: Path) -> None:
+    graph = """g (float[N,3,8,8] x) => (float[N,16,8,8] y) {
+        a = Conv <pads = [1, 1, 1, 1]> (x, w, b)
+        r = Relu(a)
+        c = Conv <pads = [1, 1, 1, 1]> (r, v, b)
+        y = Clip(c, low, high)
+    }"""
+    weights = {"w": weight(16, 3, 3, 3), "v": weight(16, 16, 3, 3, seed=2), "b": weight(16, seed=9)}
+    model = proto(graph, low=np.float32(0), high=np.float32(3), **weights)
+    artifact = compiled(model, samples(3, 8, 8), tmp_path, None, target="qdq", runtime="tensorrt")
+    x = 2 * samples(3, 8, 8, seed=99)[:1]
+    (y,) = Runner(onnx.load(artifact.folder / "qdq" / "model.onnx")).run({"x": x}).values()
+    assert 2.9 < y.max() < 3.1
+
+
+BRANCHES = """g (float[N,16] x) => (float[N,32] y) {
+    h = MatMul(x, w)
+    r = Relu(h)
+    s = ReduceMean <keepdims = 0> (x)
+    is_more = Greater(s, zero)
+    q = If(is_more) <
+        then_branch = t () => (float[N,32] a) { a = Add(r, k) },
+        else_branch = e () => (float[N,32] b) { b = Sub(r, k) }
+    >
+    y = MatMul(q, v)
+}"""
+
+
+def branches() -> onnx.ModelProto:
+    """A network whose branches have values of one letter, as constants get."""
+    return proto(BRANCHES, w=weight(16, 32), v=weight(32, 32, seed=5), k=weight(32), zero=np.float32(0))
+
+
+def test_names_inside_of_branches_are_no_names_of_constants(tmp_path: Path) -> None:
+    artifact = compiled(branches(), samples(16), tmp_path, None, target="qdq", activations="integer", verify_in="")
+    assert artifact.manifest["targets"]["qdq"]["onnxruntime"].startswith("outputs equal")
+
+
+def test_control_flow_is_refused_for_tensorrt(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match=r"breaks a rule of tensorrt: If .*: runs a graph of its own"):
+        compiled(branches(), samples(16), tmp_path, None, target="qdq", runtime="tensorrt")
+
+
+def test_scales_of_other_numbers_are_refused_for_xdna(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match=r"breaks a rule of xdna: .*no power of two"):
+        compiled(residual(), samples(3, 8, 8), tmp_path, None, target="qdq", runtime="xdna", scales="free")
+
+
+def test_other_runtimes_are_not_run_for_tensorrt(tmp_path: Path) -> None:
+    pytest.importorskip("openvino", reason="needs pip install 'ptqc[openvino]'")
+    with pytest.raises(TargetError, match="leave --verify-in and --chips out"):
+        compiled(residual(), samples(3, 8, 8), tmp_path, None, target="qdq", runtime="tensorrt", verify_in="openvino")
