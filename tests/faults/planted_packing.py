@@ -63,8 +63,8 @@ def taken_for_a_default(name: str) -> Changed:
 def merged_by_size(right: Any) -> Any:
     """Initializers of one type and size taken for equal."""
 
-    def merged(graph: Any, nodes: Any, packer: Any) -> list[onnx.TensorProto]:
-        kept: list[onnx.TensorProto] = right(graph, nodes, packer)
+    def merged(graph: Any, nodes: Any, tensor_of: Any) -> list[onnx.TensorProto]:
+        kept: list[onnx.TensorProto] = right(graph, nodes, tensor_of)
         first: dict[Any, str] = {}
         alias = {t.name: first.setdefault((t.data_type, tuple(t.dims)), t.name) for t in kept}
         export.point_at(nodes, alias)
@@ -140,7 +140,7 @@ PACKING: dict[str, Fault] = {
     "scales of the channels permuted": Fault(
         constants, "roots", given(lambda found: (np.roll(found[0], 1), found[1])), "words", TUNED
     ),
-    "unequal constants merged": Fault(export, "_merged", merged_by_size, "pairs", TUNED),
+    "unequal constants merged": Fault(export, "shared_constants", merged_by_size, "pairs", TUNED),
     "transB taken for a default": Fault(export, "_is_default", taken_for_a_default("transB"), "pairs", DIFFER),
     "pads taken for a default": Fault(export, "_is_default", taken_for_a_default("pads"), "pairs", "does not load"),
     "pads of a mean taken for a default": Fault(
