@@ -103,6 +103,11 @@ class CheckedModel:
             for outputs in self.packed
         ]
 
+    def distance(self, outputs: Sequence[Feeds]) -> float:
+        """How far the output that differs most is from what it should be; 0 where all are equal."""
+        pairs = (([one[name] for one in self.wanted], [one[name] for one in outputs]) for name in self.packed[0])
+        return max((_distance(*pair) for pair in pairs), default=0.0)
+
     def check(self, outputs: Sequence[Feeds], where: str) -> None:
         """Raises VerificationError where outputs are further from what they should be than two right executions are.
 

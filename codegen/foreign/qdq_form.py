@@ -32,7 +32,7 @@ from ptqc.ir.external import tensor
 from ptqc.ir.lowered import Lowered
 from ptqc.ir.nodes import constant
 from ptqc.ir.operators import Trait, named
-from ptqc.ir.protos import subgraphs
+from ptqc.ir.protos import value_names
 
 Part = TypeVar("Part", ir.Value, ir.Node)
 
@@ -107,13 +107,13 @@ class _Builder:
             shape = [-1 if place == axis else 1 for place in range(codes.ndim)] if scale.ndim else []
             cast = ir.node("Cast", [node.inputs[0]], {"to": ir.DataType.FLOAT})
             cast.outputs[0].name = f"{real.name}{self.mark}cast"
-            made = [cast]
+            steps = [cast]
             # OpenVINO keeps Cast and Mul for each run, and its recurrent operators take constants alone: it folds this.
             if any(reader.op_type in RECURRENT for reader in real.consumers()):
-                made.append(ir.node("Neg", cast.outputs))
-                made[-1].outputs[0].name, scale = f"{real.name}{self.mark}negative", -scale
-            product = ir.node("Mul", [made[-1].outputs[0], self._constant(scale.reshape(shape))])
-            graph.insert_before(node, [*made, product])
+                steps.append(ir.node("Neg", cast.outputs))
+                steps[-1].outputs[0].name, scale = f"{real.name}{self.mark}negative", -scale
+            product = ir.node("Mul", [steps[-1].outputs[0], self._constant(scale.reshape(shape))])
+            graph.insert_before(node, [*steps, product])
             ir.convenience.replace_nodes_and_values(graph, node, [node], [], [real], product.outputs)
             product.outputs[0].name, real.name = real.name, None
 
@@ -178,23 +178,24 @@ def _required(part: Part | None) -> Part:
 
 
 def _assembled(
-    model: ir.Model, nodes: list[onnx.NodeProto], file: onnx.ModelProto, arrays: Mapping[str, np.ndarray]
+    model: ir.Model, nodes: list[onnx.NodeProto], packed: onnx.ModelProto, arrays: Mapping[str, np.ndarray]
 ) -> onnx.ModelProto:
     """The file: what the packed one says of itself, the nodes, and each constant once."""
-    made = onnx.ModelProto(producer_name=PRODUCER, domain=file.domain, model_version=file.model_version)
-    made.doc_string, made.graph.name, made.graph.doc_string = file.doc_string, file.graph.name, file.graph.doc_string
-    made.metadata_props.extend(file.metadata_props)
-    made.graph.input.extend(_fixed(file.graph.input, arrays))
-    made.graph.output.extend(_fixed(file.graph.output, arrays))
-    made.graph.node.extend(nodes)
-    made.graph.initializer.extend(_constants(model, made.graph))
-    opset = max(LOWEST_OPSET, newest_operator(made.graph, model.graph.opset_imports[""]))
-    made.opset_import.append(helper.make_opsetid("", opset))
-    made.opset_import.extend(
+    result = onnx.ModelProto(producer_name=PRODUCER, domain=packed.domain, model_version=packed.model_version)
+    result.doc_string, result.graph.doc_string = packed.doc_string, packed.graph.doc_string
+    result.graph.name = packed.graph.name
+    result.metadata_props.extend(packed.metadata_props)
+    result.graph.input.extend(_fixed(packed.graph.input, arrays))
+    result.graph.output.extend(_fixed(packed.graph.output, arrays))
+    result.graph.node.extend(nodes)
+    result.graph.initializer.extend(_constants(model, result.graph))
+    opset = max(LOWEST_OPSET, newest_operator(result.graph, model.graph.opset_imports[""]))
+    result.opset_import.append(helper.make_opsetid("", opset))
+    result.opset_import.extend(
         helper.make_opsetid(*item) for item in sorted(model.graph.opset_imports.items()) if item[0]
     )
-    made.ir_version = max(helper.find_min_ir_version_for(made.opset_import[:1]), 8)
-    return made
+    result.ir_version = max(helper.find_min_ir_version_for(result.opset_import[:1]), 8)
+    return result
 
 
 def _fixed(values: Iterable[onnx.ValueInfoProto], arrays: Mapping[str, np.ndarray]) -> Iterator[onnx.ValueInfoProto]:
@@ -202,15 +203,6 @@ def _fixed(values: Iterable[onnx.ValueInfoProto], arrays: Mapping[str, np.ndarra
     for value in values:
         kind = value.type.tensor_type.elem_type
         yield helper.make_tensor_value_info(value.name, kind, arrays[value.name].shape, value.doc_string)
-
-
-def _names(graph: onnx.GraphProto) -> Iterator[str]:
-    """Every name of a value, those inside of subgraphs included."""
-    yield from (value.name for value in (*graph.input, *graph.output, *graph.initializer))
-    for node in graph.node:
-        yield from (*node.input, *node.output)
-        for inner in subgraphs(node):
-            yield from _names(inner)
 
 
 def _constants(model: ir.Model, graph: onnx.GraphProto) -> list[onnx.TensorProto]:
@@ -222,10 +214,8 @@ def _constants(model: ir.Model, graph: onnx.GraphProto) -> list[onnx.TensorProto
 
     constants = shared_constants(graph, graph.node, tensor_of)
     outputs = {value.name for value in graph.output}
-    taken = outputs | set(_names(graph))
-    short = dict(
-        zip((c.name for c in constants if c.name not in outputs), short_names(1, frozenset(taken)), strict=False)
-    )
+    fresh = short_names(1, frozenset(value_names(graph)))
+    short = {each.name: next(fresh) for each in constants if each.name not in outputs}
     for each in constants:
         each.name = short.get(each.name, each.name)
     point_at(graph.node, short)

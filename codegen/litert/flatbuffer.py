@@ -91,15 +91,15 @@ class _Packer:
         version = VERSIONS.get(operator.name, 1) if on_codes else 1
         if operator.name == "CONV_2D" and inputs[0].shape[-1] != inputs[1].shape[-1]:
             version = GROUPED
-        made = schema.OperatorT(
+        result = schema.OperatorT(
             opcodeIndex=self.codes.setdefault((operator.name, version), len(self.codes)),
             inputs=[self._index(tensor) for tensor in inputs],
             outputs=[self._index(operator.output)],
         )
         if operator.kind:
-            made.builtinOptionsType = getattr(schema.BuiltinOptions, operator.kind)
-            made.builtinOptions = getattr(schema, f"{operator.kind}T")(**operator.options)
-        return made
+            result.builtinOptionsType = getattr(schema.BuiltinOptions, operator.kind)
+            result.builtinOptions = getattr(schema, f"{operator.kind}T")(**operator.options)
+        return result
 
     def _index(self, tensor: TfliteTensor) -> int:
         if tensor not in self.indices:

@@ -54,8 +54,8 @@ class RuleCall:
         """The value of an attribute."""
         for each in self.node.attribute:
             if each.name == name:
-                found = helper.get_attribute_value(each)
-                return found.decode() if isinstance(found, bytes) else found
+                value = helper.get_attribute_value(each)
+                return value.decode() if isinstance(value, bytes) else value
         return default
 
     def value(self, index: int) -> Operand:

@@ -120,8 +120,8 @@ def _of_image(
     """What an operator gives that reads an image."""
     count, channels, *sizes = call.shapes[0]
     like = call.like(IMAGE, (count, channels, *_pair(sizes, 1)))
-    made = call.writer.emit(operator, inputs, like, params, kind, **options)
-    return made if len(sizes) > 1 else call.writer.reshaped(made, (count, sizes[0], channels), ROW)
+    image = call.writer.emit(operator, inputs, like, params, kind, **options)
+    return image if len(sizes) > 1 else call.writer.reshaped(image, (count, sizes[0], channels), ROW)
 
 
 def _pair(values: Sequence[int], fill: int) -> list[int]:
@@ -219,15 +219,15 @@ def _mean(call: RuleCall) -> Operand:
     if call.node.op_type == "GlobalAveragePool":
         axes = list(range(2, rank))
     else:
-        given = call.attribute("axes") if len(call.inputs) < 2 else call.array(1)
-        if given is not None and not len(given) and call.attribute("noop_with_empty_axes", 0):
+        named = call.attribute("axes") if len(call.inputs) < 2 else call.array(1)
+        if named is not None and not len(named) and call.attribute("noop_with_empty_axes", 0):
             call.refuse("along no axes")
-        axes = [int(axis) % rank for axis in given] if given is not None and len(given) else list(range(rank))
+        axes = [int(axis) % rank for axis in named] if named is not None and len(named) else list(range(rank))
     params = call.params if x.params is not None else None
     shape = tuple(1 if axis in axes else size for axis, size in enumerate(x.shape))
     places = call.writer.constant(sorted(x.order.index(axis) for axis in axes), dtype=np.int32)
-    made = call.writer.emit("MEAN", [x, places], call.like(x.order, shape), params, "ReducerOptions", keepDims=True)
-    return made if call.shapes[0] == shape else _as(call, made)
+    mean = call.writer.emit("MEAN", [x, places], call.like(x.order, shape), params, "ReducerOptions", keepDims=True)
+    return mean if call.shapes[0] == shape else _as(call, mean)
 
 
 def _elementwise(operator: str, kind: str, on_integers: bool = True) -> Rule:

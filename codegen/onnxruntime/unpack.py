@@ -4,7 +4,7 @@ Functions are inlined, and what stands between constants and DequantizeLinear is
 optimizations; values keep the names that they have in the file.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import onnx
@@ -18,7 +18,7 @@ from ptqc.codegen.onnxruntime.unpack_functions import DOMAIN
 from ptqc.execution.onnxruntime import Runner, session_options
 from ptqc.ir.external import tensor
 from ptqc.ir.lowered import Lowered
-from ptqc.ir.protos import subgraphs
+from ptqc.ir.protos import value_names
 
 
 def unpack(proto: onnx.ModelProto) -> Lowered:
@@ -82,7 +82,7 @@ def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
     result = onnx.ModelProto()
     result.CopyFrom(model)
     graph, bodies = result.graph, {function.name: function for function in model.functions}
-    names = short_names(1, frozenset(_names(graph)))
+    names = short_names(1, frozenset(value_names(graph)))
     shared: dict[tuple[str, tuple[int, ...], bytes], str] = {}
 
     def share(array: np.ndarray) -> str:
@@ -124,15 +124,6 @@ def expanded(
         node.output[:] = [names[name] for name in inner.output]
         nodes.append(node)
     return nodes
-
-
-def _names(graph: onnx.GraphProto) -> Iterator[str]:
-    """Every value name, of subgraphs too: what is inside them may not be called as what is outside."""
-    yield from (value.name for value in (*graph.input, *graph.output, *graph.initializer))
-    for node in graph.node:
-        yield from (*node.input, *node.output)
-        for inner in subgraphs(node):
-            yield from _names(inner)
 
 
 def _constant(attribute: onnx.AttributeProto, call: onnx.NodeProto) -> np.ndarray:

@@ -158,8 +158,8 @@ def _mixed_types(graph: QdqGraph) -> Iterator[tuple[str, str]]:
     """Activations that a node reads and gives, by the type of their codes."""
     for node in graph.operators():
         read = [maker for name in node.input if (maker := graph.makers.get(name)) is not None and graph.is_real(maker)]
-        given = [each for name in node.output for each in graph.readers.get(name, ()) if each.op_type == TO_CODES]
-        types = {str(graph.code_type(each)) for each in (*read, *given)}
+        rounded = [each for name in node.output for each in graph.readers.get(name, ()) if each.op_type == TO_CODES]
+        types = {str(graph.code_type(each)) for each in (*read, *rounded)}
         if len(types) > 1:
             yield _name(node), f"reads and gives activations of several types: {', '.join(sorted(types))}"
 

@@ -48,15 +48,15 @@ def _drop_conversions(model: onnx.ModelProto) -> None:
         readers = [reader for real in reals for reader in graph.readers.get(real, ())]
         if not any(map(_multiplies_or_adds, readers)):
             sources |= dict.fromkeys(reals, node.input[0])
-    kept = []
+    remaining = []
     for node in graph.nodes:
         if node.op_type == TO_REAL and node.output[0] in sources:
             if node.output[0] in outputs:
-                kept.append(helper.make_node("Identity", [_source(node.output[0], sources)], [node.output[0]]))
+                remaining.append(helper.make_node("Identity", [_source(node.output[0], sources)], [node.output[0]]))
             continue
         node.input[:] = [_source(name, sources) for name in node.input]
-        kept.append(node)
-    _replace(model, kept)
+        remaining.append(node)
+    _replace(model, remaining)
 
 
 def _multiplies_or_adds(node: onnx.NodeProto) -> bool:
@@ -101,12 +101,12 @@ def _write_real_biases(model: onnx.ModelProto) -> None:
 def _drop_unread(model: onnx.ModelProto) -> None:
     """Leave out nodes and constants that nothing reads."""
     read = {value.name for value in model.graph.output}
-    kept = []
+    remaining = []
     for node in reversed(model.graph.node):
         if not read.isdisjoint(node.output):
-            kept.append(node)
+            remaining.append(node)
             read.update(node.input)
-    _replace(model, kept[::-1])
+    _replace(model, remaining[::-1])
     constants = [tensor for tensor in model.graph.initializer if tensor.name in read]
     del model.graph.initializer[:]
     model.graph.initializer.extend(constants)

@@ -1,13 +1,11 @@
 """Building the target qdq: the QDQ model, compared with the packed file in ONNX Runtime and in others."""
 
-import math
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
 import onnx
 
 from ptqc.codegen.foreign.comparison import CheckedModel, ForeignTarget
@@ -17,8 +15,7 @@ from ptqc.codegen.qdq.rules import CONTROL_FLOW, violations
 from ptqc.codegen.qdq.symmetric import for_tensorrt, signed
 from ptqc.codegen.targets import Target, TargetInput, TargetOutput
 from ptqc.errors import TargetError, VerificationError
-from ptqc.execution.agreement import relative
-from ptqc.execution.onnxruntime import Feeds, Runner, tensors_of
+from ptqc.execution.onnxruntime import Runner, tensors_of
 from ptqc.formats import QuantParams
 from ptqc.ir import reference
 from ptqc.ir.lowered import Lowered
@@ -89,15 +86,13 @@ class _CheckedQdq(CheckedModel):
         """How it agrees with the packed file in ONNX Runtime. Raises VerificationError where it does not."""
         runner = Runner(self.model)
         outputs = [tensors_of(runner.run(feeds)) for feeds in self.source.samples]
-        distance = max(_distances(self.wanted, outputs), default=0.0)
-        if distance:  # float parts and tables round otherwise
+        if distance := self.distance(outputs):  # float parts and tables round otherwise
             self.check(outputs, "ONNX Runtime")
         expected = _expected(self.source.lowered, self.rounded)
         missed = take(self.model, expected).missed
-        told = f"outputs within {distance:.1e} of their size" if distance else "outputs equal"
-        return (
-            f"{told} on {len(outputs)} samples; {len(expected) - len(missed)} of {len(expected)} operators on integers"
-        )
+        agreement = f"outputs within {distance:.1e} of their size" if distance else "outputs equal"
+        on_integers = f"{len(expected) - len(missed)} of {len(expected)} operators on integers"
+        return f"{agreement} on {len(outputs)} samples; {on_integers}"
 
     @cached_property
     def delivered(self) -> onnx.ModelProto:
@@ -149,18 +144,6 @@ class _CheckedQdq(CheckedModel):
         if not (run.placement.others or run.placement.elsewhere):
             return ""
         return "".join(f"; {one}" for one in violations(self.model, name)[:SHOWN])
-
-
-def _distances(wanted: Sequence[Feeds], outputs: Sequence[Feeds]) -> Iterator[float]:
-    """How far each output is from what it should be, relatively; 0 where it is equal."""
-    for name in wanted[0]:
-        pairs = [(one[name], other[name]) for one, other in zip(wanted, outputs, strict=True)]
-        if all(np.array_equal(*pair, equal_nan=pair[0].dtype.kind == "f") for pair in pairs):
-            yield 0.0
-        elif pairs[0][0].dtype.kind in "fiu":
-            yield relative(*zip(*pairs, strict=True))
-        else:
-            yield math.inf
 
 
 def _expected(lowered: Lowered, rounded: Mapping[str, QuantParams]) -> dict[str, tuple[str, str]]:

@@ -16,6 +16,15 @@ def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     return graphs
 
 
+def value_names(graph: onnx.GraphProto) -> Iterator[str]:
+    """Every value name, of subgraphs too: what is inside them may not be called as what is outside."""
+    yield from (value.name for value in (*graph.input, *graph.output, *graph.initializer))
+    for node in graph.node:
+        yield from (*node.input, *node.output)
+        for inner in subgraphs(node):
+            yield from value_names(inner)
+
+
 def reads(node: onnx.NodeProto) -> set[str]:
     """Names that the node reads, those that its subgraphs take from outside included."""
     names = {name for name in node.input if name}

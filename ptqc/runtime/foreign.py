@@ -5,6 +5,7 @@ outputs and `report.json` there. Each runtime is one object in a file of this pa
 """
 
 import json
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -170,20 +171,8 @@ def run_in(
         if problem := report.get("problem") or ended.problem:
             raise TargetError(f"{runtime.title} {report['version']} {problem}")
         outputs = [_read(job / OUTPUTS.format(number)) for number in range(len(samples))]
-        files = {each: _kept(job / each, folder) for each in report["files"]} if folder is not None else {}
+        files = {each: Path(shutil.move(job / each, folder)) for each in report["files"]} if folder is not None else {}
         return ForeignRun(runtime.title, report["version"], outputs, LayerPlacement(**report["placement"]), files)
-
-
-def _kept(path: Path, folder: Path) -> Path:
-    return (
-        Path(path.rename(folder / path.name)) if path.stat().st_dev == folder.stat().st_dev else _copied(path, folder)
-    )
-
-
-def _copied(path: Path, folder: Path) -> Path:
-    import shutil
-
-    return Path(shutil.copy2(path, folder / path.name))
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
