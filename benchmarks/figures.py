@@ -227,6 +227,27 @@ def _by_network() -> dict[str, dict[str, Row]]:
     return measured
 
 
+def widths() -> str:
+    """The loss by the share of products on 16 bits; behind that of ONNX Runtime, that of the emulator."""
+    measured: dict[tuple[str, str], dict[str, Row]] = {}
+    for row in rows("widths"):
+        measured.setdefault((row["task"], row["activations"]), {})[row["runtime"]] = row
+    lines = [
+        "| network | activations | multiplications on 16 bits | loss, ONNX Runtime | HTP |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for (task, activations), several in measured.items():
+        others = [row for name, row in several.items() if name != "ONNX Runtime"]
+        losses = [_loss(row) for row in (several["ONNX Runtime"], *others)] + ["–"] * (not others)
+        share = percent(0)(several["ONNX Runtime"]["share_wide"])
+        lines.append(f"| {task} | {activations} | {share} | {' | '.join(losses)} |")
+    return "\n".join(lines)
+
+
+def _loss(row: Row) -> str:
+    return f"{row['kl_nat']:.3g} nat" if row["kl_nat"] is not None else f"{row['relative_error']:.3g}"
+
+
 def _runtimes(measured: Mapping[str, Mapping[str, Row]]) -> list[str]:
     return list(dict.fromkeys(name for several in measured.values() for name in several))
 
@@ -281,6 +302,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "formats": formats,
     "picks": picks,
     "runtimes": runtimes,
+    "widths": widths,
     "tflite": tflite,
 }
 

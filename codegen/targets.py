@@ -59,6 +59,7 @@ class TargetKeywords(TypedDict, total=False):
     gpu: str
     verify_in: str
     chips: str
+    int4: bool
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from ptqc.ir.external import is_in_files
 from ptqc.ir.layers import find_caches
 from ptqc.notes import Note, is_cut_short
 from ptqc.options import CompileOptions, Phase
-from ptqc.passes.allocate.choose_activations import ChooseActivations
+from ptqc.passes.allocate.choose_activations import ChooseActivations, clock_of
 from ptqc.passes.allocate.problem import forms_in_float
 from ptqc.passes.base import Pass
 from ptqc.passes.dump import NO_DUMP, Dump
@@ -158,5 +158,5 @@ def _decide(setting: AnalysisInput, options: CompileOptions, cache: CandidateCac
     choices = partial(forms_in_float, options=options)
     measuring = measure(options.loss, options.activation_limit, choices, run.floor)
     assessed = run(measuring, solved, SENSITIVITY_SHARE)
-    choose = ChooseActivations(options.activations, options.activation_limit, in_library=run.in_library)
+    choose = ChooseActivations(options.activations, options.activation_limit, clock_of(options, run.in_library))
     return run(choose, assessed, 0.3)

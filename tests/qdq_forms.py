@@ -20,11 +20,11 @@ from ptqc.passes.quantize.phases import PlanWithParameters
 
 
 def both(
-    made: Quantized, feeds: list[Feeds], params: dict[str, QuantParams] | None = None
+    made: Quantized, feeds: list[Feeds], params: dict[str, QuantParams] | None = None, *, wide: bool = False
 ) -> tuple[onnx.ModelProto, list[Feeds], Mapping[str, QuantParams]]:
     """The QDQ model, what the packed file gives, and parameters of the outputs that only the QDQ model rounds.
 
-    params: those, where they are not to be what the packed file gives.
+    params: those, where they are not to be what the packed file gives. wide: see `qdq_model`.
     """
     exported = export(made.lowered, made.model)
     packed = [tensors_of(Runner(exported.proto).run(each)) for each in feeds]
@@ -33,7 +33,7 @@ def both(
         values = np.concatenate([outputs[name].ravel() for outputs in packed])
         scale, zero = affine_params(float(values.min()), float(values.max()), 8)
         params[name] = QuantParams(UINT8, float(scale), zero)
-    return qdq_model(made.lowered, exported, feeds[0], packed[0], params), packed, params
+    return qdq_model(made.lowered, exported, feeds[0], packed[0], params, wide=wide), packed, params
 
 
 def symmetric(powers: bool) -> Quantized:

@@ -1,9 +1,10 @@
 """What a target for a runtime of others is compared with: the packed file in ONNX Runtime, and the float model."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import ClassVar, Self
 
 import numpy as np
@@ -83,14 +84,17 @@ class CheckedModel:
     rounded: Mapping[str, QuantParams]
 
     @classmethod
-    def of(cls, source: TargetInput, rounds_outputs: bool = True) -> Self:
-        """Build the model. rounds_outputs: that layers give in float. Raises TargetError where it is too large."""
+    def of(cls, source: TargetInput, *, rounds_outputs: bool = True, wide: bool = False) -> Self:
+        """Build the model. Raises TargetError where it is too large.
+
+        rounds_outputs: that layers give in float, to 8 bits. wide: see `qdq_model`.
+        """
         if is_split(source.exported.proto):
             raise TargetError("models of more than 2 GB are written for ONNX Runtime alone")
         runner = Runner(source.exported.proto)
         packed = [tensors_of(runner.run(feeds)) for feeds in source.samples]
         rounded = _output_params(source, runner) if rounds_outputs else {}
-        model = qdq_model(source.lowered, source.exported, source.samples[0], packed[0], rounded)
+        model = qdq_model(source.lowered, source.exported, source.samples[0], packed[0], rounded, wide=wide)
         onnx.checker.check_model(model, full_check=True)
         return cls(source, model, packed, rounded)
 
@@ -147,23 +151,27 @@ def _distance(wanted: Sequence[np.ndarray], arrays: Sequence[np.ndarray]) -> flo
     return float(np.mean([np.mean(a != b) for a, b in pairs if a.size] or [0.0]))
 
 
+def ranged_samples(source: TargetInput) -> Iterator[Feeds]:
+    """The calibration samples that ranges are taken from. Raises TargetError where none has the size of the model."""
+    shapes = {name: array.shape for name, array in source.samples[0].items()}
+    alike = (feeds for feeds in source.calibration if {name: a.shape for name, a in feeds.items()} == shapes)
+    first = next(alike, None)
+    if first is None:
+        raise TargetError("no calibration sample has the size of the samples that the QDQ model is built for")
+    yield first
+    yield from islice(alike, RANGED_SAMPLES - 1)
+
+
 def _output_params(source: TargetInput, runner: Runner) -> dict[str, QuantParams]:
     """Parameters of the outputs that layers give in float: what the packed file gives on calibration samples."""
     names = open_outputs(source.lowered)
     if not names:
         return {}
-    shapes = {name: array.shape for name, array in source.samples[0].items()}
     low, high = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
-    count = 0
-    for feeds in source.calibration:
-        if count == RANGED_SAMPLES or {name: array.shape for name, array in feeds.items()} != shapes:
-            continue
-        count += 1
+    for feeds in ranged_samples(source):
         outputs = runner.run(feeds)
         for name in names:
             low[name] = min(low[name], float(outputs[name].min(initial=0.0)))
             high[name] = max(high[name], float(outputs[name].max(initial=0.0)))
-    if not count:
-        raise TargetError("no calibration sample has the size of the samples that the QDQ model is built for")
     params = {name: affine_params(low[name] * (1 + MARGIN), high[name] * (1 + MARGIN), 8) for name in names}
     return {name: QuantParams(UINT8, float(scale), int(zero)) for name, (scale, zero) in params.items()}

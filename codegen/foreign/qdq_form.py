@@ -37,7 +37,7 @@ from ptqc.ir.protos import value_names
 Part = TypeVar("Part", ir.Value, ir.Node)
 
 ROUNDING, CONVERSIONS = "QuantizeLinear", named(Trait.CONVERTS)
-RECURRENT = named(Trait.RECURRENT)
+RECURRENT, LAYERS = named(Trait.RECURRENT), named(Trait.LAYER)
 MOVED = "moved"  # what a value is called in front of its codes, where an operator moved them
 
 
@@ -48,16 +48,24 @@ def open_outputs(lowered: Lowered) -> list[str]:
 
 
 def qdq_model(
-    lowered: Lowered, exported: Exported, feeds: Feeds, results: Feeds, rounded: Mapping[str, QuantParams]
+    lowered: Lowered,
+    exported: Exported,
+    feeds: Feeds,
+    results: Feeds,
+    rounded: Mapping[str, QuantParams],
+    *,
+    wide: bool = False,
 ) -> onnx.ModelProto:
     """The QDQ form of a lowered graph.
 
     feeds, results: a sample and the outputs of the file on it, whose shapes inputs and outputs get. rounded: parameters
-    of the outputs that layers give in float, by name.
+    of the outputs that layers give in float, by name. wide: layers in float keep the codes of their
+    weights, since they will read codes of 16 bits.
     """
     model = lowered.model.clone()
     builder = _Builder(model, lowered.mark)
-    builder.multiply_scales({*lowered.layer_constants, *filter(None, lowered.layer_constants.values())})
+    kept = {*lowered.layer_constants, *filter(None, lowered.layer_constants.values())}
+    builder.multiply_scales(kept | (_weights(model) if wide else set()))
     builder.wrap_moves()
     for name, params in rounded.items():
         builder.round_output(name, params)
@@ -90,17 +98,17 @@ class _Builder:
                     if value.dtype == ir.DataType.UINT8:
                         params[self._round(value, scale, zero)] = (scale, zero)
 
-    def multiply_scales(self, on_integers: Set[str]) -> None:
+    def multiply_scales(self, kept: Set[str]) -> None:
         """Make weights of layers in float, and tables, by Cast and Mul: codes · scale, as DequantizeLinear makes them.
 
         In front of a product in float, ONNX Runtime makes of DequantizeLinear and MatMul an operator that rounds
-        activations to 8 bits. on_integers: weights and biases of integer layers.
+        activations to 8 bits. kept: weights and biases that stay codes.
         """
         graph = self.model.graph
         for node in list(graph):
             codes = constant(node.inputs[0]) if node.op_type in CONVERSIONS and node.op_type != ROUNDING else None
             real = node.outputs[0]
-            if codes is None or real.name in on_integers or codes.dtype != np.int8:
+            if codes is None or real.name in kept or codes.dtype != np.int8:
                 continue
             scale = np.asarray(constant(node.inputs[1]))
             axis = node.attributes.get_int("axis", 1)
@@ -170,6 +178,16 @@ class _Builder:
             present = ir.Value(name=name, const_value=ir.tensor(array, name=name))
             self.model.graph.register_initializer(present)
         return present
+
+
+def _weights(model: ir.Model) -> set[str]:
+    """What layers alone read as their weights."""
+    uses = {value: value.uses() for node in model.graph for value in node.outputs}
+    return {
+        str(value.name)
+        for value, readers in uses.items()
+        if readers and all(reader.op_type in LAYERS and place == 1 for reader, place in readers)
+    }
 
 
 def _required(part: Part | None) -> Part:

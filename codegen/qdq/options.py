@@ -15,7 +15,8 @@ class QdqOptions:
     """Options of the target qdq.
 
     verify_in: runtimes that the model is run in, beside ONNX Runtime, before it is delivered, separated by commas;
-    "installed": those that are installed; "": none. chips: Hexagon architectures to write context binaries for.
+    "installed": those that are installed; "": none. chips: Hexagon architectures to write context binaries for. int4:
+    store weights of up to 4 bits as INT4.
     """
 
     verify_in: str = field(
@@ -34,10 +35,21 @@ class QdqOptions:
         },
     )
 
+    int4: bool = field(
+        default=False,
+        metadata={
+            "action": "store_true",
+            "help": "store weights of up to 4 bits as INT4, half a byte each; ONNX Runtime then computes these layers "
+            "in float, and so does OpenVINO, but for matrix products",
+        },
+    )
+
     def __post_init__(self) -> None:
         for name, value in (("verify_in", self.verify_in), ("chips", self.chips)):
             if not isinstance(value, str):
                 raise UsageError(f"{name} is {shown(value)}; give names, separated by commas")
+        if not isinstance(self.int4, bool):
+            raise UsageError(f"int4 is {shown(self.int4)}; give true or false")
         for name in self.named_runtimes:
             one_of("verify_in", name, (INSTALLED, *RUNTIMES))
         for chip in self.named_chips:

@@ -30,6 +30,7 @@ FLOAT8 = (
     TensorProto.FLOAT8E5M2FNUZ,
 )
 CONTROL_FLOW = "no control flow"
+EIGHT_BITS = "activations of 8 bits"
 STANDARD = ("", "ai.onnx")
 
 
@@ -300,7 +301,7 @@ RULES: tuple[Rule, ...] = (
     Rule("zero points written out", EVERY, _implied_zeros),
     Rule("scalar parameters of activations", EVERY, _vector_parameters),
     Rule("one type of activations for each node", EVERY, _mixed_types),
-    Rule("activations of 8 bits", OPENVINO | SYMMETRIC, _wide_activations),
+    Rule(EIGHT_BITS, OPENVINO | SYMMETRIC, _wide_activations),
     Rule("operators between DequantizeLinear and QuantizeLinear", QNN | OPENVINO, _operators_on_codes),
     Rule("zero points of weights are 0", EVERY - ORT, _asymmetric_weights),
     Rule("signed weights", EVERY - ORT, _unsigned_weights),

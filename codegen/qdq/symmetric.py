@@ -4,12 +4,13 @@ TensorRT quantizes the inputs of layers and both inputs of sums, and fuses what 
 biases are real values.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from ptqc.codegen.qdq.edits import copied, drop_unread, set_nodes
 from ptqc.codegen.qdq.rules import LAYERS, SUMS, TO_CODES, TO_REAL, QdqGraph
 
 MIDDLE = 128
@@ -17,7 +18,7 @@ MIDDLE = 128
 
 def signed(model: onnx.ModelProto) -> onnx.ModelProto:
     """The same numbers as codes of int8: code − 128, with zero points less 128."""
-    result = _copy(model)
+    result = copied(model)
     graph = QdqGraph(result)
     zeros = {name: np.asarray(graph.array(name)) for node in graph.conversions() for name in node.input[2:3]}
     for name, zero in zeros.items():
@@ -30,10 +31,10 @@ def for_tensorrt(model: onnx.ModelProto) -> onnx.ModelProto:
     """The same with conversions at the inputs of layers and sums alone, Relu in front of them, and real biases."""
     result = signed(model)
     _drop_conversions(result)
-    _drop_unread(result)
+    drop_unread(result)
     _write_relu(result)
     _write_real_biases(result)
-    _drop_unread(result)
+    drop_unread(result)
     return result
 
 
@@ -56,7 +57,7 @@ def _drop_conversions(model: onnx.ModelProto) -> None:
             continue
         node.input[:] = [_source(name, sources) for name in node.input]
         remaining.append(node)
-    _replace(model, remaining)
+    set_nodes(model, remaining)
 
 
 def _multiplies_or_adds(node: onnx.NodeProto) -> bool:
@@ -96,29 +97,3 @@ def _write_real_biases(model: onnx.ModelProto) -> None:
         del bias.input[:], bias.attribute[:]
         real = numpy_helper.from_array(np.asarray(codes.astype(np.float64) * scale, np.float32), bias.output[0])
         bias.attribute.append(helper.make_attribute("value", real))
-
-
-def _drop_unread(model: onnx.ModelProto) -> None:
-    """Leave out nodes and constants that nothing reads."""
-    read = {value.name for value in model.graph.output}
-    remaining = []
-    for node in reversed(model.graph.node):
-        if not read.isdisjoint(node.output):
-            remaining.append(node)
-            read.update(node.input)
-    _replace(model, remaining[::-1])
-    constants = [tensor for tensor in model.graph.initializer if tensor.name in read]
-    del model.graph.initializer[:]
-    model.graph.initializer.extend(constants)
-
-
-def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
-    return result
-
-
-def _replace(model: onnx.ModelProto, nodes: Iterable[onnx.NodeProto]) -> None:
-    copies = onnx.GraphProto(node=nodes)  # as the nodes are those that are deleted
-    del model.graph.node[:]
-    model.graph.node.extend(copies.node)

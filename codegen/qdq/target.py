@@ -2,23 +2,28 @@
 
 import zlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
+import numpy as np
 import onnx
 
-from ptqc.codegen.foreign.comparison import CheckedModel, ForeignTarget
+from ptqc.codegen.foreign.comparison import CheckedModel, ForeignTarget, ranged_samples
 from ptqc.codegen.onnxruntime.verify import take
+from ptqc.codegen.qdq.int4 import with_int4
 from ptqc.codegen.qdq.options import INSTALLED, RUNTIMES, QdqOptions
-from ptqc.codegen.qdq.rules import CONTROL_FLOW, violations
+from ptqc.codegen.qdq.rules import CONTROL_FLOW, EIGHT_BITS, violations
 from ptqc.codegen.qdq.symmetric import for_tensorrt, signed
+from ptqc.codegen.qdq.wide import ValueRange, WideGraph, widths_of, with_16_bits
 from ptqc.codegen.targets import Target, TargetInput, TargetOutput
 from ptqc.errors import TargetError, VerificationError
 from ptqc.execution.onnxruntime import Runner, tensors_of
 from ptqc.formats import QuantParams
 from ptqc.ir import reference
 from ptqc.ir.lowered import Lowered
+from ptqc.ir.runtimes import RULES
 from ptqc.runtime.foreign import ForeignRun, check_installed, is_installed, run_in
 from ptqc.runtime.qnn import USUAL_CHIP
 from ptqc.utils.progress import SILENT_STAGE, Stage
@@ -50,11 +55,14 @@ class QdqTarget(ForeignTarget):
         """One model, and a context binary for each chip. Raises VerificationError where it computes something else."""
         del store
         self.check_sizes({tuple(array.shape for array in feeds.values()) for feeds in source.samples}, source.model)
-        if source.runtime in UNTRIED and (options.named_runtimes or options.chips):
+        if source.runtime in UNTRIED and (options.named_runtimes or options.chips or options.int4):
             raise TargetError(
-                f"a model for {source.runtime} is not run in other runtimes: leave --verify-in and --chips out"
+                f"a model for {source.runtime} has its own form: leave --verify-in, --chips and --int4 out"
             )
-        checked = _CheckedQdq.of(source, rounds_outputs=source.runtime not in UNTRIED)
+        is_wide = RULES[source.runtime].wide
+        checked = _CheckedQdq.of(source, rounds_outputs=source.runtime not in UNTRIED, wide=is_wide)
+        checked = checked.with_16_bits() if is_wide else checked
+        checked = replace(checked, model=with_int4(checked.model)) if options.int4 else checked
         if broken := violations(checked.model, "onnxruntime"):
             raise VerificationError(f"the QDQ model breaks a rule: {broken[0]}")
         path = folder / FILE
@@ -65,6 +73,8 @@ class QdqTarget(ForeignTarget):
             "bytes_zipped": len(zlib.compress(data, 9)),
             "onnxruntime": checked.in_onnxruntime(),
         }
+        if widths := widths_of(checked.model):
+            document["activations"] = widths
         files = {FILE: path}
         if source.runtime in UNTRIED:
             document[source.runtime] = checked.by_rules()
@@ -93,6 +103,20 @@ class _CheckedQdq(CheckedModel):
         agreement = f"outputs within {distance:.1e} of their size" if distance else "outputs equal"
         on_integers = f"{len(expected) - len(missed)} of {len(expected)} operators on integers"
         return f"{agreement} on {len(outputs)} samples; {on_integers}"
+
+    def with_16_bits(self) -> Self:
+        """The same with what is left in real values on codes of 16 bits."""
+        graph = WideGraph.of(self.model)
+        if not graph.wide:
+            return self
+        ranges = {name: ValueRange() for name in graph.unrounded}
+        inner = ranges.keys() - {value.name for value in (*self.model.graph.input, *self.model.graph.output)}
+        runner = Runner(self.model, sorted(inner))
+        for feeds in ranged_samples(self.source):
+            values = {**feeds, **runner.run(feeds)}
+            for name, each in ranges.items():
+                each.update(np.asarray(values[name]))
+        return replace(self, model=with_16_bits(graph, ranges))
 
     @cached_property
     def delivered(self) -> onnx.ModelProto:
@@ -123,6 +147,7 @@ class _CheckedQdq(CheckedModel):
         if not is_installed(name):
             return f"not verified: pip install 'ptqc[{name}]'"
         try:
+            self._check_not_garbage(name)
             run = run_in(name, path, self.source.samples)
         except TargetError as error:
             if name in options.named_runtimes:
@@ -131,6 +156,11 @@ class _CheckedQdq(CheckedModel):
         self.check(run.outputs, run.name)
         where = f" (emulator of {USUAL_CHIP})" if name == "qnn" else ""
         return f"{run.name}{where}: {self.loss(run)}; {run.placement}{self._reasons(name, run)}"
+
+    def _check_not_garbage(self, name: str) -> None:
+        """Raises TargetError where a runtime would compute garbage without a message."""
+        if broken := [one for one in violations(self.model, name) if one.rule == EIGHT_BITS]:
+            raise TargetError(f"it takes no activations of 16 bits: {broken[0]}")
 
     def context(self, chip: str, path: Path, folder: Path) -> Path:
         """The context binary for a chip, under its name in the artifact."""

@@ -11,7 +11,7 @@ limit of the sum is tightened.
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -27,9 +27,9 @@ from ptqc.ir.layers import Layer
 from ptqc.ir.sites import ScaleGroup, integer_kernels, source_params, useful_sites
 from ptqc.losses import UNITS, OutputLoss
 from ptqc.notes import Note, out_of_time
-from ptqc.options import Activations
+from ptqc.options import Activations, CompileOptions
 from ptqc.passes.allocate.allocation import LOSS
-from ptqc.passes.allocate.cost_model import Network, OperatorSizes, OpLatencies, arithmetic_times, usual_times
+from ptqc.passes.allocate.cost_model import CLOCKS, Clock, Network, OperatorSizes, OpLatencies
 from ptqc.passes.allocate.joint import CODES, NANOSECONDS, SiteCosts, WeightCosts, joint_choice
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.quantize.calibrate import ELEMENT_COST, FLOAT_BYTES
@@ -51,6 +51,13 @@ PRICE = "price"
 NO_WEIGHTS = WeightCosts()
 
 
+def clock_of(options: CompileOptions, in_library: bool = False) -> Clock:
+    """By whose times activations are chosen. in_library: in a native library conversions are parts of kernels."""
+    if options.rules.wide:
+        return "npu"
+    return "arithmetic" if in_library else "usual"
+
+
 def limit_of(unit: str, number: float) -> float:
     """Loss that activations may cost; number: 0 for the default."""
     return number or UNITS[unit].tolerance
@@ -61,12 +68,12 @@ class ChooseActivations:
     """Choose the activations that become 8-bit codes.
 
     activations: auto (within the limit), integer (all that can be), float and float8 (none). limit: 0 takes the
-    default. in_library: whether the model runs in a native library, where conversions are parts of other kernels.
+    default. clock: by whose times.
     """
 
     activations: Activations = "auto"
     limit: float = 0.0
-    in_library: bool = False
+    clock: Clock = "usual"
     name: ClassVar[str] = "choose-activations"
     effect: ClassVar[Effect] = Effect.DECIDE
 
@@ -80,7 +87,7 @@ class ChooseActivations:
         limit = target = limit_of(sensitivities.loss_unit, self.limit)
         if self.activations == "auto":
             worth = Worth.of(sensitivities)
-            times = worth.arithmetic if self.in_library else worth.times
+            times = worth.times(self.clock)
         for done in range(ATTEMPTS):
             if done and not sensitivities.deadline.leaves((time.monotonic() - began) / done):
                 sites, result, notes = [], 0.0, [out_of_time(f"{done} choices of activations, all too bad")]
@@ -95,7 +102,7 @@ class ChooseActivations:
         else:  # the losses one by one say too little about the loss of all
             sites, result = [], 0.0
         if not sites and not notes:
-            notes = [Note(self.name, "", f"all activations stay float: {worth.of_all}")]
+            notes = [Note(self.name, "", f"all activations stay float: {worth.of_all(times)}")]
         return self._decided(sensitivities, sites, result, notes)
 
     @staticmethod
@@ -155,15 +162,9 @@ class Worth:
             OperatorSizes(sensitivities.macs, shapes),
         )
 
-    @cached_property
-    def times(self) -> OpLatencies:
-        """See `usual_times`."""
-        return usual_times(self.network, self.layers, self.sizes)
-
-    @cached_property
-    def arithmetic(self) -> OpLatencies:
-        """See `arithmetic_times`."""
-        return arithmetic_times(self.network, self.layers, self.sizes)
+    def times(self, clock: Clock = "usual") -> OpLatencies:
+        """What operators take."""
+        return CLOCKS[clock](self.network, self.layers, self.sizes)
 
     def saved(self, sites: Collection[ScaleGroup], times: OpLatencies) -> float:
         """The share of the time that codes of these sites save; negative where they take longer."""
@@ -171,10 +172,9 @@ class Worth:
         whole = self.network.predict(times, ())
         return 1 - self.network.predict(times, quantized) / whole if whole else 0.0
 
-    @property
-    def of_all(self) -> str:
+    def of_all(self, times: OpLatencies) -> str:
         """What 8 bits for all sites would lose and save, in words."""
-        loss, saved = sum(self.given.site_losses.values()), self.saved(self.given.sites, self.times)
+        loss, saved = sum(self.given.site_losses.values()), self.saved(self.given.sites, times)
         time = f"save {saved:.0%} of the time" if saved > 0 else f"take {-saved:.0%} more time"
         return f"8 bits for all of them would lose about {loss:.2g} {self.given.loss_unit} and {time}"
 

@@ -4,9 +4,9 @@ t = Σ_o (on codes: integer_o, else float_o) + Σ_t quantize_t [made in float] +
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import onnx_ir as ir
 
@@ -203,6 +203,8 @@ QUANTIZED, REAL, TURNED = 0.32, 0.16, 0.22
 # Of running one more operator, and of what a product on codes does before it multiplies.
 STARTED, PRODUCT_STARTED = 1000.0, 2000.0
 IMAGE_AXES = 4
+# Of an element on an NPU that has codes of 16 bits, beside DENSE of its layers.
+NPU_ELEMENT = 0.08
 
 
 @dataclass(frozen=True)
@@ -247,6 +249,27 @@ def arithmetic_times(network: Network, layers: Mapping[str, Layer], sizes: Opera
     for node in integers.keys() & layers.keys():
         integers[node] += _gathered(layers[node], sizes.macs.get(node, 0))
     return OpLatencies("arithmetic alone", floats, integers, {}, {}, is_measured=False)
+
+
+def npu_times(network: Network, layers: Mapping[str, Layer], sizes: OperatorSizes) -> OpLatencies:
+    """The times of an NPU that has codes of 16 bits where activations are not of 8: twice as long, as are their bytes.
+
+    A conversion between both takes as long as an operator on its elements.
+    """
+    nodes = [operator.node for operator in network.operators if operator.tensors]
+    integers = {node: NPU_ELEMENT * sizes.elements(node) for node in nodes}
+    integers |= {node: DENSE[1] * sizes.macs.get(node, 0) for node in nodes if node in layers}
+    floats = {node: 2 * ns for node, ns in integers.items()}
+    converted = {edge.tensor: NPU_ELEMENT * sizes.elements(edge.tensor) for edge in network.edges}
+    return OpLatencies("16 bits for twice the time", floats, integers, converted, converted, is_measured=False)
+
+
+Clock = Literal["usual", "arithmetic", "npu"]
+CLOCKS: Mapping[Clock, Callable[[Network, Mapping[str, Layer], OperatorSizes], OpLatencies]] = {
+    "usual": usual_times,
+    "arithmetic": arithmetic_times,
+    "npu": npu_times,
+}
 
 
 def _each(operator: TimedOperator) -> tuple[float, float]:

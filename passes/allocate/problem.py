@@ -67,7 +67,9 @@ def forms(weight: Weight, analysis: Analysis, plan: Plan, options: CompileOption
 
 
 def forms_in_float(weight: Weight, forms: Sequence[Format], options: CompileOptions) -> Sequence[Format]:
-    """Of these formats, those that a weight may take whose layers all compute in float."""
+    """Of these formats, those that a weight may take whose layers all compute in float, or on codes of 16 bits."""
+    if options.rules.wide and weight.layers:
+        return [form for form in forms if form.code_bits is not None] or forms
     products = weight.layers if options.in_blocks else ()
     in_blocks = [form for form in forms if products and all(_goes_in_blocks(weight, one, form) for one in products)]
     return in_blocks or forms

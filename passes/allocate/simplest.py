@@ -17,6 +17,7 @@ from ptqc.notes import Note
 from ptqc.options import CompileOptions
 from ptqc.passes.allocate.activations_in_float import in_float
 from ptqc.passes.allocate.choose_activations import WORTH, Worth, limit_of
+from ptqc.passes.allocate.cost_model import Clock
 from ptqc.passes.allocate.fit import HeldBackLoss, PlanSearch
 from ptqc.passes.allocate.problem import packed, problem_of
 from ptqc.passes.allocate.state import CompileState, PackedModel, QuantizedModel
@@ -29,11 +30,11 @@ NEXT_TO_NOTHING = 0.01
 
 @dataclass(frozen=True)
 class PlanBuilder:
-    """How plans are fitted. decided: with the deadline for it. in_library: see `ChooseActivations`."""
+    """How plans are fitted. decided: with the deadline for it. clock: by whose times."""
 
     analysis: Analysis
     fit: Callable[[Analysis], QuantizedModel]
-    in_library: bool
+    clock: Clock
 
 
 def or_simpler(job: CompileState, fitted: QuantizedModel, builder: PlanBuilder) -> tuple[CompileState, QuantizedModel]:
@@ -100,5 +101,4 @@ def _worth_losing(job: CompileState, builder: PlanBuilder) -> float:
         return 0.0
     worth, limit = Worth.of(analysis), limit_of(analysis.loss_unit, job.options.activation_limit)
     sites = [site for site in analysis.sites if site.name in analysis.activations]
-    times = worth.arithmetic if builder.in_library else worth.times
-    return limit * max(worth.saved(sites, times) / WORTH, NEXT_TO_NOTHING)
+    return limit * max(worth.saved(sites, worth.times(builder.clock)) / WORTH, NEXT_TO_NOTHING)

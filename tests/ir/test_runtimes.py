@@ -62,8 +62,9 @@ def test_closed_layers_give_codes() -> None:
 
 def test_a_runtime_says_what_options_are_where_the_user_does_not() -> None:
     assert CompileOptions.of({"runtime": "xdna"}).scales == "pow2"
-    assert CompileOptions.of({"runtime": "qnn"}).activations == "integer"
-    assert CompileOptions.of({"runtime": "qnn", "activations": "float"}).activations == "float"
+    assert CompileOptions.of({"runtime": "litert"}).activations == "integer"
+    assert CompileOptions.of({"runtime": "litert", "activations": "float"}).activations == "float"
+    assert CompileOptions.of({"runtime": "qnn"}).activations == "auto"
     assert CompileOptions.of({}).activations == "auto"
     with pytest.raises(UsageError, match="runtime is 'coreml'; known: onnxruntime, openvino, qnn"):
         CompileOptions.of({"runtime": "coreml"})

@@ -32,7 +32,7 @@ from ptqc.notes import Level, Note
 from ptqc.options import CompileOptions
 from ptqc.passes.allocate.activations_in_float import fit_finite, with_float_layers
 from ptqc.passes.allocate.allocation import best_choice, smallest_within
-from ptqc.passes.allocate.choose_activations import ChooseActivations
+from ptqc.passes.allocate.choose_activations import ChooseActivations, clock_of
 from ptqc.passes.allocate.constraints.criteria import (
     CONFIDENCE,
     DROP,
@@ -333,7 +333,7 @@ def _with_activations(job: CompileState, limit: float) -> CompileState:
     is_chosen = job.timed is not None or job.budgets.choose_activations or job.options.activations != "auto"
     if is_chosen or analysis.activation_loss <= limit:
         return job
-    return replace(job, analysis=applied(ChooseActivations("auto", limit), analysis).made)
+    return replace(job, analysis=applied(ChooseActivations("auto", limit, clock_of(job.options)), analysis).made)
 
 
 def _judge(criterion: Criterion, rounds: Sequence[Round], hopeful: Sequence[int], progress: Progress) -> Verdict:

@@ -203,5 +203,5 @@ def test_scales_of_other_numbers_are_refused_for_xdna(tmp_path: Path) -> None:
 
 def test_other_runtimes_are_not_run_for_tensorrt(tmp_path: Path) -> None:
     pytest.importorskip("openvino", reason="needs pip install 'ptqc[openvino]'")
-    with pytest.raises(TargetError, match="leave --verify-in and --chips out"):
+    with pytest.raises(TargetError, match="leave --verify-in, --chips and --int4 out"):
         compiled(residual(), samples(3, 8, 8), tmp_path, None, target="qdq", runtime="tensorrt", verify_in="openvino")

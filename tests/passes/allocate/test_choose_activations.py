@@ -83,9 +83,9 @@ def test_what_costs_much_and_saves_little_stays_float(context: Analysis) -> None
     costly = context.site_of[first.input]
     context = replace(context, site_losses=dict.fromkeys(context.site_losses, 1e-6) | {costly.name: 0.5})
     worth = Worth.of(context)
-    assert costly not in worth.sites(1.0, worth.arithmetic)
+    assert costly not in worth.sites(1.0, worth.times("arithmetic"))
     worth = Worth.of(replace(context, macs={**context.macs, first.name: 10**8}))
-    assert costly in worth.sites(1.0, worth.arithmetic)
+    assert costly in worth.sites(1.0, worth.times("arithmetic"))
 
 
 def test_what_takes_longer_on_codes_stays_float(tmp_path: Path) -> None:
@@ -98,21 +98,21 @@ def test_what_takes_longer_on_codes_stays_float(tmp_path: Path) -> None:
     narrow = parse(graph, w1=noise(32, 1, 3, 3, seed=1) / 3, w2=noise(64, 32, 3, 3, seed=2) / 17)
     given = Analysis.after(measure(narrow, [{"x": noise(1, 8, 16, 16, seed=seed)} for seed in range(16)], tmp_path))
     worth = Worth.of(replace(given, site_losses=dict.fromkeys(given.site_losses, 1e-9)))
-    for times in (worth.times, worth.arithmetic):
+    for times in (worth.times(), worth.times("arithmetic")):
         assert [site.name for site in worth.sites(1.0, times)] == ["b", "y"]
-    assert worth.saved(worth.sites(1.0, worth.times), worth.times) > 0 > worth.saved(given.sites, worth.times)
+    assert worth.saved(worth.sites(1.0, worth.times()), worth.times()) > 0 > worth.saved(given.sites, worth.times())
 
 
 @pytest.mark.parametrize("activations", ["auto", "integer"])
 def test_small_operators_stay_float_in_onnxruntime(context: Analysis, activations: Literal["auto", "integer"]) -> None:
     """Conversions of so small tensors take longer than multiplying codes saves; in libraries they are no operators."""
     worth = Worth.of(replace(context, site_losses=dict.fromkeys(context.site_losses, 0.0)))
-    assert worth.saved(context.sites, worth.times) < 0
-    assert worth.sites(1.0, worth.times) == []
-    assert set(worth.sites(1.0, worth.arithmetic)) == set(context.sites)
+    assert worth.saved(context.sites, worth.times()) < 0
+    assert worth.sites(1.0, worth.times()) == []
+    assert set(worth.sites(1.0, worth.times("arithmetic"))) == set(context.sites)
     chosen = ChooseActivations(activations, limit=1.0).apply(context).made.activations
     assert bool(chosen) == (activations == "integer")
-    in_library = ChooseActivations(activations, limit=1.0, in_library=True).apply(context).made
+    in_library = ChooseActivations(activations, limit=1.0, clock="arithmetic").apply(context).made
     assert len(in_library.activations) == len(context.sites)
 
 
@@ -120,12 +120,12 @@ def test_more_loss_buys_more_time(context: Analysis) -> None:
     worth = Worth.of(context)
 
     def time(limit: float) -> float:
-        chosen = ChooseActivations("auto", limit, in_library=True).apply(context).made
-        return worth.network.predict(worth.arithmetic, context.tensors_of(chosen.activations))
+        chosen = ChooseActivations("auto", limit, clock="arithmetic").apply(context).made
+        return worth.network.predict(worth.times("arithmetic"), context.tensors_of(chosen.activations))
 
     taken = [time(limit) for limit in (1e-7, 1e-4, 1e-2, 1.0)]
     assert taken == sorted(taken, reverse=True)
-    assert taken[0] > taken[-1] == worth.network.predict(worth.arithmetic, context.tensors_of(context.ranges))
+    assert taken[0] > taken[-1] == worth.network.predict(worth.times("arithmetic"), context.tensors_of(context.ranges))
 
 
 def test_the_default_limit_is_that_of_the_losss_unit(context: Analysis) -> None:
@@ -140,8 +140,8 @@ def test_sums_of_losses_that_are_too_hopeful_are_tightened(context: Analysis) ->
     limit = context.activation_loss / 4
     context = replace(context, site_losses={name: loss / 500 for name, loss in context.site_losses.items()})
     worth = Worth.of(context)
-    assert len(worth.sites(limit, worth.arithmetic)) >= len(context.sites) - 1
-    context = ChooseActivations("auto", limit, in_library=True).apply(context).made
+    assert len(worth.sites(limit, worth.times("arithmetic"))) >= len(context.sites) - 1
+    context = ChooseActivations("auto", limit, clock="arithmetic").apply(context).made
     assert 0 < context.activation_loss <= limit
 
 
@@ -159,7 +159,7 @@ def subsets(sites: Sequence[ScaleGroup]) -> Iterator[list[ScaleGroup]]:
 def cost(worth: Worth, sites: list[ScaleGroup], limit: float) -> float:
     """What the program minimizes, as a share of the time in float, and infinity beyond the limit."""
     spent = sum(worth.given.site_losses[site.name] for site in sites) / limit
-    return WORTH * spent - worth.saved(sites, worth.times) if spent <= 1 + 1e-6 else np.inf
+    return WORTH * spent - worth.saved(sites, worth.times()) if spent <= 1 + 1e-6 else np.inf
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -171,13 +171,13 @@ def test_no_set_of_sites_is_worth_more(context: Analysis, seed: int) -> None:
     )
     limit, worth = float(sum(context.site_losses.values()) * rng.uniform(0.05, 1.1)), Worth.of(context)
     best = min(cost(worth, sites, limit) for sites in subsets(context.sites))
-    assert cost(worth, worth.sites(limit, worth.times), limit) <= best + 2e-3
+    assert cost(worth, worth.sites(limit, worth.times()), limit) <= best + 2e-3
 
 
 def test_a_choice_is_not_searched_for_beyond_the_deadline(context: Analysis) -> None:
     """One choice loses too much; there is no time for another."""
     late = replace(context, deadline=Deadline(0.0), site_losses=dict.fromkeys(context.site_losses, 1e-12))
-    result = ChooseActivations("auto", limit=1e-10, in_library=True).apply(late)
+    result = ChooseActivations("auto", limit=1e-10, clock="arithmetic").apply(late)
     late, (note,) = result.made, result.notes
     assert "1 choices of activations" in note.message
     assert (late.activations, late.activation_loss) == ({}, 0.0)

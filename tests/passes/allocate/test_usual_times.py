@@ -3,7 +3,15 @@
 import pytest
 
 from ptqc.ir.layers import Layer
-from ptqc.passes.allocate.cost_model import Edge, Network, OperatorSizes, TimedOperator, arithmetic_times, usual_times
+from ptqc.passes.allocate.cost_model import (
+    Edge,
+    Network,
+    OperatorSizes,
+    TimedOperator,
+    arithmetic_times,
+    npu_times,
+    usual_times,
+)
 
 
 def convolution(shape: tuple[int, ...], groups: int = 1) -> Layer:
@@ -62,3 +70,13 @@ def test_arithmetic_alone_halves_all_but_narrow_groups() -> None:
         times = arithmetic_times(network, {"y": layer}, OperatorSizes({"y": 10**5}, {}))
         assert not times.quantize
         assert (times.integers["y"] == times.floats["y"] / 2) == (not is_narrow)
+
+
+def test_codes_of_16_bits_take_twice_as_long() -> None:
+    """And a conversion as long as an operator on as many elements."""
+    operators = (TimedOperator("y", "Conv", ("x", "y")), TimedOperator("z", "Add", ("y", "z")))
+    network = Network(operators, (Edge("y", "y", ("z",), False),))
+    sizes = OperatorSizes({"y": 10**5}, {"y": (1, 8, 8, 8), "z": (1, 8, 8, 8)})
+    times = npu_times(network, {"y": convolution((8, 8, 3, 3))}, sizes)
+    assert {node: ns / times.integers[node] for node, ns in times.floats.items()} == {"y": 2.0, "z": 2.0}
+    assert times.quantize["y"] == times.dequantize["y"] == times.integers["z"] > 0

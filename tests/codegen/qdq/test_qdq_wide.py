@@ -1,0 +1,143 @@
+"""Codes of 16 bits in QDQ models: one type for each node, and what the real values were but for rounding."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from compiling import compiled, residual
+from compiling import samples as images
+from graphs import noise, parse
+from lowering import CONSTANTS, FLOAT_GRAPHS, RESIDUAL, SMALL, quantized, samples
+from qdq_forms import both
+
+from ptqc.codegen.qdq.rules import EIGHT_BITS, WIDE, QdqGraph, violations
+from ptqc.codegen.qdq.wide import MASKED, ValueRange, WideGraph, widths_of, with_16_bits
+from ptqc.errors import TargetError
+from ptqc.execution.agreement import relative
+from ptqc.execution.onnxruntime import Feeds, Runner, tensors_of
+
+
+def widened(model: onnx.ModelProto, feeds: list[Feeds]) -> onnx.ModelProto:
+    """The model with codes of 16 bits, in the ranges of these samples."""
+    graph = WideGraph.of(model)
+    ranges = {name: ValueRange() for name in graph.unrounded}
+    outer = {value.name for value in (*model.graph.input, *model.graph.output)}
+    runner = Runner(model, sorted(ranges.keys() - outer))
+    for each in feeds:
+        values = {**each, **runner.run(each)}
+        for name, one in ranges.items():
+            one.update(np.asarray(values[name]))
+    result = with_16_bits(graph, ranges)
+    onnx.checker.check_model(result, full_check=True)
+    return result
+
+
+def types(model: onnx.ModelProto) -> set[str]:
+    graph = QdqGraph(model)
+    return {str(graph.code_type(node)) for node in graph.conversions()}
+
+
+@pytest.mark.parametrize("kind", FLOAT_GRAPHS)
+@pytest.mark.parametrize("seed", range(3))
+def test_what_was_real_is_so_but_for_rounding(kind: str, seed: int) -> None:
+    """Whatever the plan leaves in float."""
+    model, feeds = parse(FLOAT_GRAPHS[kind], **SMALL), samples(1, 6, 8, 8)
+    rng = np.random.default_rng(seed)
+    share = (0.3, 0.7, 1.0)[seed]
+    made = quantized(model, feeds, keep_float=lambda _name: bool(rng.random() < share))
+    before, _, _ = both(made, feeds, {}, wide=True)
+    after = widened(before, feeds)
+    assert not violations(after, "qnn")
+    for each in feeds:
+        wanted, found = (list(tensors_of(Runner(one).run(each)).values()) for one in (before, after))
+        assert relative(wanted, found) < 2e-2  # a value in the middle of two codes of 8 bits may take either
+    if share == 1.0:
+        assert types(after) == {"uint16"}
+        assert relative(wanted, found) < 2e-4
+
+
+def test_a_region_is_on_16_bits_and_the_rest_on_8() -> None:
+    feeds = samples(1, 3, 8, 8)
+    made = quantized(parse(RESIDUAL, **CONSTANTS), feeds, keep_float=lambda name: name in ("p", "f", "m", "y"))
+    before, _, _ = both(made, feeds, {}, wide=True)
+    after = widened(before, feeds)
+    assert types(after) == {"uint8", "uint16"}
+    assert not violations(after, "qnn")
+    assert EIGHT_BITS in {one.rule for one in violations(after, "openvino")}
+    graph = QdqGraph(after)
+    wide = {node.op_type for node, x, _ in graph.layers() if graph.code_type(x) in WIDE}
+    assert {"Conv", "Gemm"} == wide
+    # By hand: 4·64·27, 4·64·9, 4·64·4 products on 8 bits; 4·4·16 and 5·8 on 16.
+    assert (
+        widths_of(after)
+        == f"2 of 5 layers on codes of 16 bits, {(256 + 40) / (6912 + 2304 + 1024 + 296):.0%} of the products"
+    )
+    assert not widths_of(before)
+
+
+def test_a_code_of_8_bits_is_the_same_number_on_16() -> None:
+    feeds = samples(1, 3, 8, 8)
+    made = quantized(parse(RESIDUAL, **CONSTANTS), feeds, keep_float=lambda name: name == "y")
+    graph = QdqGraph(widened(both(made, feeds, {}, wide=True)[0], feeds))
+    conversions = [
+        (maker, node)
+        for node in graph.conversions()
+        if node.op_type == "QuantizeLinear" and graph.code_type(node) in WIDE
+        if (maker := graph.makers.get(node.input[0])) is not None and graph.is_real(maker)
+    ]
+    assert conversions
+    for pair in conversions:
+        (narrow, zero), (step, middle) = ([np.asarray(graph.array(n)) for n in one.input[1:]] for one in pair)
+        numbers = (np.arange(256) - int(zero)) * narrow
+        wide = np.rint(numbers / step) + int(middle)
+        assert np.array_equal((wide - int(middle)) * step, numbers)
+        assert wide.min() >= 0
+        assert wide.max() < 2**16
+
+
+def test_what_a_softmax_makes_0_takes_no_codes() -> None:
+    """The range is that of the other values, and a little less for what is masked."""
+    seen = ValueRange()
+    seen.update(np.array([-3.4e38, 2.0, -1.0], np.float32))
+    params = seen.params()
+    assert params.low == pytest.approx(-1 - MASKED, rel=1e-3)
+    assert params.high == pytest.approx(2, rel=1e-2)
+    plain = ValueRange()
+    plain.update(np.array([-5.0, 2.0], np.float32))
+    assert plain.params().low == pytest.approx(-5, rel=1e-3)
+    assert ValueRange().params().scale > 0
+
+
+def test_attention_with_a_mask_is_close() -> None:
+    graph = """g (float[N, 6, 8] x, float[N, 1, 6] mask) => (float[N, 6, 8] y) {
+        q = MatMul(x, w) k = MatMul(x, v) t = Transpose <perm = [0, 2, 1]> (k)
+        s = MatMul(q, t) n = Mul(mask, lowest) a = Add(s, n) p = Softmax <axis = -1> (a) y = MatMul(p, x)
+    }"""
+    constants = {
+        "w": noise(8, 8, scale=0.3),
+        "v": noise(8, 8, seed=1, scale=0.3),
+        "lowest": np.array(-3e38, np.float32),
+    }
+    mask = np.array([[[0, 0, 0, 0, 1, 1]]], np.float32)
+    feeds = [{"x": noise(1, 6, 8, seed=seed), "mask": mask} for seed in range(4)]
+    made = quantized(parse(graph, **constants), feeds, keep_float=lambda _name: True)
+    before, _, _ = both(made, feeds, {}, wide=True)
+    after = widened(before, feeds)
+    wanted, found = (Runner(one).run(feeds[0])["y"] for one in (before, after))
+    assert relative([wanted], [found]) < 1e-3
+
+
+def test_it_runs_on_the_npu(tmp_path: Path) -> None:
+    """All layers on integers; OpenVINO, which computes garbage of 16 bits without a message, is not asked."""
+    pytest.importorskip("onnxruntime_qnn", reason="needs pip install 'ptqc[qnn]'")
+    pytest.importorskip("openvino", reason="needs pip install 'ptqc[openvino]'")
+    options = {"target": "qdq", "runtime": "qnn", "activations": "float"}
+    artifact = compiled(residual(), images(3, 8, 8), tmp_path / "made", "30%", **options)
+    document = artifact.manifest["targets"]["qdq"]
+    assert document["activations"].startswith("4 of 4 layers on codes of 16 bits")
+    assert "4 of 4 layers on integers" in document["qnn"]
+    assert "left to the CPU" not in document["qnn"]
+    assert document["openvino"].startswith("not verified: it takes no activations of 16 bits")
+    with pytest.raises(TargetError, match="takes no activations of 16 bits"):
+        compiled(residual(), images(3, 8, 8), tmp_path / "other", "30%", **options, verify_in="openvino")
