@@ -232,16 +232,13 @@ def widths() -> str:
     measured: dict[tuple[str, str], dict[str, Row]] = {}
     for row in rows("widths"):
         measured.setdefault((row["task"], row["activations"]), {})[row["runtime"]] = row
-    lines = [
-        "| network | activations | multiplications on 16 bits | loss, ONNX Runtime | HTP |",
-        "| --- | --- | --- | --- | --- |",
-    ]
+    lines = []
     for (task, activations), several in measured.items():
-        others = [row for name, row in several.items() if name != "ONNX Runtime"]
-        losses = [_loss(row) for row in (several["ONNX Runtime"], *others)] + ["–"] * (not others)
-        share = percent(0)(several["ONNX Runtime"]["share_wide"])
-        lines.append(f"| {task} | {activations} | {share} | {' | '.join(losses)} |")
-    return "\n".join(lines)
+        here = several["ONNX Runtime"]
+        there = [_loss(row) for row in several.values() if row is not here]
+        share = percent(0)(here["share_wide"])
+        lines.append([task, activations, share, f"{here['samples']}", _loss(here), *(there or ["–"])])
+    return _table(["network", "activations", "multiplications on 16 bits", "samples", "ONNX Runtime", "HTP"], lines)
 
 
 def _loss(row: Row) -> str:
