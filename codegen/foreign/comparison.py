@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import islice
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import onnx
@@ -21,7 +21,7 @@ from ptqc.formats import UINT8, QuantParams
 from ptqc.ir import recorded, zipmaps
 from ptqc.ir.external import is_split
 from ptqc.losses import OutputLoss
-from ptqc.runtime.foreign import ForeignRun
+from ptqc.runtime.foreign import RuntimeCheck
 
 # Samples of the calibration split that the ranges of outputs are taken from, and by how much they are widened.
 RANGED_SAMPLES, MARGIN = 256, 0.05
@@ -133,12 +133,12 @@ class CheckedModel:
         runner = Runner(self.source.model)
         return [tensors_of(runner.run(feeds)) for feeds in self.source.samples]
 
-    def loss(self, run: ForeignRun) -> str:
-        """The loss there beside that in ONNX Runtime."""
+    def as_run(self, title: str, outputs: Sequence[Feeds], placement: str, note: str = "") -> dict[str, Any]:
+        """What running it in a runtime showed; see `RuntimeCheck`."""
         real = self.real
         measure = OutputLoss.of(self.source.kinds, real)
-        here, there = measure.mean(real, self.packed), measure.mean(real, run.outputs)
-        return f"loss {there:.3g} {measure.unit} on {len(real)} samples, {here:.3g} in ONNX Runtime"
+        losses = measure.mean(real, outputs), measure.mean(real, self.packed)
+        return asdict(RuntimeCheck(title, note, *losses, measure.unit, len(real), placement))
 
 
 def _distance(wanted: Sequence[np.ndarray], arrays: Sequence[np.ndarray]) -> float:

@@ -62,10 +62,12 @@ class LiteRtTarget(ForeignTarget):
         document: dict[str, object] = {"bytes": len(data), "bytes_zipped": len(zlib.compress(data, 9))}
         run = run_in("litert", path, source.samples, kernels=FAST)
         checked.check(run.outputs, run.name)
-        document["litert"] = f"{run.name}: {checked.loss(run)}; {run.placement}"
+        runtimes = {"litert": checked.as_run(run.name, run.outputs, str(run.placement))}
         run = run_in("litert", path, source.samples, kernels=REFERENCE)
         checked.check(run.outputs, f"{run.name}, with reference kernels,")
-        document["reference_kernels"] = checked.loss(run)
+        title = f"{run.name}, reference kernels"
+        runtimes["litert_reference"] = checked.as_run(title, run.outputs, str(run.placement))
+        document["runtimes"] = runtimes
         return TargetOutput({FILE: path}, document)
 
 

@@ -2,13 +2,14 @@
 
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 
 from ptqc.codegen.foreign.comparison import CheckedModel, ForeignTarget, ranged_samples
 from ptqc.codegen.onnxruntime.verify import take
@@ -24,12 +25,13 @@ from ptqc.formats import QuantParams
 from ptqc.ir import reference
 from ptqc.ir.lowered import Lowered
 from ptqc.ir.runtimes import RULES
-from ptqc.runtime.foreign import ForeignRun, check_installed, is_installed, run_in
+from ptqc.runtime.foreign import ForeignRun, RuntimeCheck, check_installed, is_installed, run_in, runtime_named
 from ptqc.runtime.qnn import USUAL_CHIP
 from ptqc.utils.progress import SILENT_STAGE, Stage
 
 FILE = "model.onnx"
 SHOWN = 3
+RUNTIME = f"ONNX Runtime {ort.__version__}"
 # Runtimes that nothing here stands for, and the form of a model for them.
 UNTRIED: Mapping[str, Callable[[onnx.ModelProto], onnx.ModelProto]] = {"tensorrt": for_tensorrt, "xdna": signed}
 
@@ -71,16 +73,16 @@ class QdqTarget(ForeignTarget):
         document: dict[str, object] = {
             "bytes": len(data),
             "bytes_zipped": len(zlib.compress(data, 9)),
-            "onnxruntime": checked.in_onnxruntime(),
         }
         if widths := widths_of(checked.model):
             document["activations"] = widths
-        files = {FILE: path}
+        files, runtimes = {FILE: path}, {"onnxruntime": checked.in_onnxruntime()}
         if source.runtime in UNTRIED:
-            document[source.runtime] = checked.by_rules()
+            runtimes[source.runtime] = asdict(RuntimeCheck(source.runtime, checked.by_rules()))
         for name in RUNTIMES if source.runtime not in UNTRIED else ():
-            document[name] = checked.in_runtime(name, path, options)
+            runtimes[name] = checked.in_runtime(name, path, options)
             stage.advance(name)
+        document["runtimes"] = runtimes
         for chip in options.named_chips:
             context = checked.context(chip, path, folder)
             files[context.name] = context
@@ -92,7 +94,7 @@ class QdqTarget(ForeignTarget):
 class _CheckedQdq(CheckedModel):
     """The QDQ model beside what it is compared with."""
 
-    def in_onnxruntime(self) -> str:
+    def in_onnxruntime(self) -> dict[str, Any]:
         """How it agrees with the packed file in ONNX Runtime. Raises VerificationError where it does not."""
         runner = Runner(self.model)
         outputs = [tensors_of(runner.run(feeds)) for feeds in self.source.samples]
@@ -100,9 +102,9 @@ class _CheckedQdq(CheckedModel):
             self.check(outputs, "ONNX Runtime")
         expected = _expected(self.source.lowered, self.rounded)
         missed = take(self.model, expected).missed
-        agreement = f"outputs within {distance:.1e} of their size" if distance else "outputs equal"
+        agreement = f"outputs {f'within {distance:.1e} of' if distance else 'equal'} the packed file's"
         on_integers = f"{len(expected) - len(missed)} of {len(expected)} operators on integers"
-        return f"{agreement} on {len(outputs)} samples; {on_integers}"
+        return self.as_run(RUNTIME, outputs, on_integers, agreement)
 
     def with_16_bits(self) -> Self:
         """The same with what is left in real values on codes of 16 bits."""
@@ -137,25 +139,29 @@ class _CheckedQdq(CheckedModel):
         self.check([tensors_of(runner.run(feeds)) for feeds in self.source.samples], "ONNX Runtime")
         return "not run; breaks none of its rules, and computes the same in ONNX Runtime up to rounding"
 
-    def in_runtime(self, name: str, path: Path, options: QdqOptions) -> str:
+    def in_runtime(self, name: str, path: Path, options: QdqOptions) -> dict[str, Any]:
         """What running it elsewhere showed. Raises VerificationError where it computes something else there.
 
         Raises TargetError where a runtime that the user named does not take it.
         """
         if options.verify_in != INSTALLED and name not in options.named_runtimes:
-            return "not verified: not asked for"
+            return self._unverified(name, "not asked for")
         if not is_installed(name):
-            return f"not verified: pip install 'ptqc[{name}]'"
+            return self._unverified(name, f"pip install 'ptqc[{name}]'")
         try:
             self._check_not_garbage(name)
             run = run_in(name, path, self.source.samples)
         except TargetError as error:
             if name in options.named_runtimes:
                 raise
-            return f"not verified: {error}"
+            return self._unverified(name, str(error))
         self.check(run.outputs, run.name)
         where = f" (emulator of {USUAL_CHIP})" if name == "qnn" else ""
-        return f"{run.name}{where}: {self.loss(run)}; {run.placement}{self._reasons(name, run)}"
+        return self.as_run(f"{run.name}{where}", run.outputs, str(run.placement), self._reasons(name, run))
+
+    @staticmethod
+    def _unverified(name: str, reason: str) -> dict[str, Any]:
+        return asdict(RuntimeCheck(runtime_named(name).title, f"not verified: {reason}"))
 
     def _check_not_garbage(self, name: str) -> None:
         """Raises TargetError where a runtime would compute garbage without a message."""
@@ -173,7 +179,7 @@ class _CheckedQdq(CheckedModel):
         """Why it is not all on integers there, as far as rules say."""
         if not (run.placement.others or run.placement.elsewhere):
             return ""
-        return "".join(f"; {one}" for one in violations(self.model, name)[:SHOWN])
+        return "; ".join(map(str, violations(self.model, name)[:SHOWN]))
 
 
 def _expected(lowered: Lowered, rounded: Mapping[str, QuantParams]) -> dict[str, tuple[str, str]]:

@@ -72,6 +72,29 @@ class ForeignRun:
         return f"{self.title} {self.version}"
 
 
+@dataclass(frozen=True)
+class RuntimeCheck:
+    """What a runtime made of a model before that was delivered, for manifest, summary and report.
+
+    title: the runtime and its version. loss: there, on so many samples. packed_loss: that of the packed file in ONNX
+    Runtime on the same. placement: what is on integers. note: the rest; of a runtime that did not run it, why.
+    """
+
+    title: str
+    note: str = ""
+    loss: float | None = None
+    packed_loss: float | None = None
+    unit: str = ""
+    samples: int = 0
+    placement: str = ""
+
+    def __str__(self) -> str:
+        loss = ""
+        if self.loss is not None and self.packed_loss is not None:
+            loss = f"loss {self.loss:.3g} {self.unit} on {self.samples} samples (packed file: {self.packed_loss:.3g})"
+        return f"{self.title}: {'; '.join(filter(None, (loss, self.placement, self.note)))}"
+
+
 class ForeignRuntime(Protocol):
     """A runtime of others, and how ptqc runs a model in it."""
 

@@ -145,6 +145,7 @@ def test_an_artifact_runs_in_runtimes_of_others(made: Artifact, float_file: Path
     _, here, there = found(float_file, artifact.folder, runtimes=["qnn"]).rows
     assert there.runtime.startswith("Qualcomm HTP ")
     assert there.speed is None
+    assert (there.placement, here.placement) == ("4 of 4 layers on integers", "")
     assert here.judged is not None
     assert there.judged is not None
     assert there.judged.sqnr == pytest.approx(here.judged.sqnr, abs=1.0)

@@ -23,7 +23,14 @@ from ptqc.artifact.report.plots import bits_plot, frontier_plot, size_plot
 from ptqc.artifact.report.rows import ReportFacts
 from ptqc.artifact.report.summary import cards
 from ptqc.artifact.report.tables import activation_table, layer_table, note_list, reproducibility_table, worst_table
-from ptqc.artifact.report.targets import has_native, has_others, native_tables, other_tables
+from ptqc.artifact.report.targets import (
+    has_native,
+    has_others,
+    has_runtimes,
+    native_tables,
+    other_tables,
+    runtime_table,
+)
 from ptqc.artifact.report.verdict import verdict
 from ptqc.utils.text import entries
 
@@ -138,7 +145,15 @@ SECTIONS = (
         native_tables,
         has_native,
     ),
-    Section("targets", "Targets", "Other libraries that were built beside the ONNX file.", other_tables, has_others),
+    Section("targets", "Targets", "Other files that were built beside the ONNX file.", other_tables, has_others),
+    Section(
+        "runtimes",
+        "Runtimes",
+        "The files in each runtime before they were delivered: the loss against the float model on the same held-back "
+        "samples, and what computes on integers there.",
+        runtime_table,
+        has_runtimes,
+    ),
     Section("notes", "Notes", "What the compiler changed, and what it left alone.", _notes),
     Section("reproducibility", "Reproducibility", "The same inputs give the same bytes.", reproducibility_table),
 )

@@ -11,6 +11,7 @@ from ptqc.artifact.report.rows import ReportFacts, labelled_notes
 from ptqc.artifact.report.scores import scores_of
 from ptqc.artifact.report.verdict import is_busy, is_faster
 from ptqc.formats import Format, mean_bits
+from ptqc.runtime.foreign import RuntimeCheck
 from ptqc.utils.text import differences_end_to_end, facts, number, percent, shorten, visible
 
 Document = Mapping[str, Any]
@@ -59,6 +60,8 @@ def _targets(manifest: Document) -> Iterator[tuple[str, str]]:
             yield name, f"not built: {document['missing']}"
         elif "libraries" not in document:
             yield name, visible(", ".join(f"{what} {value}" for what, value in facts(document))) or "built"
+            for check in document.get("runtimes", {}).values():
+                yield name, visible(str(RuntimeCheck(**check)))
         for library in document.get("libraries", ()):
             steps = f"{sum(library['steps'].values())} steps of {library['kernels']} kernels"
             size = f"{library['bytes']:,} bytes beside {document['weights_bytes']:,} of weights"

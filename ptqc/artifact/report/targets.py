@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from ptqc.artifact.report.markup import cell, details, name, safe, table
 from ptqc.artifact.report.rows import Document, ReportFacts
+from ptqc.runtime.foreign import RuntimeCheck
 from ptqc.utils import text
 
 OPEN_NAMES = 8
@@ -32,6 +33,32 @@ def other_tables(facts: ReportFacts) -> str:
         rows = [f'<th scope="row">{safe(what)}</th><td>{safe(value)}</td>' for what, value in text.facts(document)]
         tables.append(table([title, ""], rows, "facts"))
     return "\n".join(tables)
+
+
+def has_runtimes(facts: ReportFacts) -> bool:
+    """Whether what a target built ran in runtimes, or should."""
+    return any("runtimes" in document for document in _others(facts).values())
+
+
+def runtime_table(facts: ReportFacts) -> str:
+    """Files of the artifact in each runtime side by side."""
+    checks = [
+        (title, document["bytes"], RuntimeCheck(**check))
+        for title, document in _others(facts).items()
+        for check in document.get("runtimes", {}).values()
+    ]
+    packed = next((check for _, _, check in checks if check.packed_loss is not None), None)
+    if packed is not None:
+        own = RuntimeCheck("ONNX Runtime", "the packed file", packed.packed_loss, unit=packed.unit)
+        checks.insert(0, ("model.onnx", facts.size, own))
+    rows = (_runtime(*each) for each in checks)
+    return table(["file", ">bytes", "runtime", ">loss", "on integers", ""], rows)
+
+
+def _runtime(file: str, size: int, check: RuntimeCheck) -> str:
+    loss = cell("not run") if check.loss is None else cell(f"{check.loss:.3g} {safe(check.unit)}", check.loss)
+    texts = "".join(cell(safe(text)) for text in (check.placement, check.note))
+    return f"{cell(safe(file))}{cell(f'{size:,}', size)}{cell(safe(check.title))}{loss}{texts}"
 
 
 def _native(facts: ReportFacts) -> dict[str, Document]:

@@ -41,7 +41,7 @@ NAME = 48
 class ComparedModel:
     """One model. judged: how its outputs agree with those of the first; None of the first, and where none is float.
 
-    speed: None in runtimes of others, where it is not timed.
+    speed: None in runtimes of others, where it is not timed. placement: what is on integers there.
     """
 
     name: str
@@ -49,6 +49,7 @@ class ComparedModel:
     bytes: int
     speed: Speed | None
     judged: Judged | None
+    placement: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,13 +81,17 @@ class ModelComparison:
             "times_as_fast": row.speed and row.speed.ratio,
             "low": row.speed and row.speed.low,
             "high": row.speed and row.speed.high,
+            "placement": row.placement or None,
             "outputs": None if judged is None else [output.to_json() for output in judged.outputs],
         }
 
     def __str__(self) -> str:
         speeds, answers = ("ms", "times as fast", "range"), ("same top class", "loss", "SQNR dB")
-        heading = ("model", "runs in", "bytes", "of first", *speeds, *answers)
+        heading: tuple[str, ...] = ("model", "runs in", "bytes", "of first", *speeds, *answers)
         rows = [self._cells(row) for row in self.rows]
+        if any(row.placement for row in self.rows):
+            heading = (*heading, "on integers")
+            rows = [(*cells, row.placement) for cells, row in zip(rows, self.rows, strict=True)]
         whose = (
             "of the processor's time on one thread" if self.threads == 1 else f"that pass, with {self.threads} threads"
         )
@@ -149,7 +154,7 @@ def compare(
     result = of_one_interface(result)
     with scratch() as folder:
         feeds, described = _samples(result, calibration, samples, as_compiled(preprocessing, result), Path(folder))
-        pairs = _outputs(result, feeds, progress)
+        pairs, placements = _outputs(result, feeds, progress)
         timed = [one for one in result if one.run_all is None]
         with progress.stage("compare speeds"):
             times = race([one.starter(feeds[0]) for one in timed], processor_ns if threads == 1 else wall_ns)
@@ -157,7 +162,7 @@ def compare(
     assert times is not None  # there was no deadline
     speeds = {id(one): speed_of(times[:, 0], times[:, place]) for place, one in enumerate(timed)}
     rows = [
-        ComparedModel(one.name, one.runtime, one.bytes, speeds.get(id(one)), judged[place])
+        ComparedModel(one.name, one.runtime, one.bytes, speeds.get(id(one)), judged[place], placements[place])
         for place, one in enumerate(result)
     ]
     return ModelComparison(tuple(rows), threads, described, load)
@@ -187,24 +192,26 @@ def _golden(artifact: Artifact) -> list[Feeds]:
     return list(Golden.read(artifact.folder / GOLDEN).inputs)
 
 
-def _outputs(found: Sequence[Contender], feeds: Sequence[Feeds], progress: Progress) -> list[list[Feeds]]:
-    """What each makes of each sample. Raises UsageError where one lacks an output of the first."""
-    outputs: list[list[Feeds]] = []
+def _outputs(
+    found: Sequence[Contender], feeds: Sequence[Feeds], progress: Progress
+) -> tuple[list[Sequence[Feeds]], list[str]]:
+    """What each makes of each sample, and where its layers are. Raises UsageError without an output of the first."""
+    outputs, placements = list[Sequence[Feeds]](), list[str]()
     with progress.stage("compare outputs", len(found)) as stage:
         for one in found:
-            outputs.append(_run(one, feeds))
+            with running(one):
+                run = None if one.run_all is None else one.run_all(feeds)
+                outputs.append(_run(one, feeds) if run is None else run.outputs)
+            placements.append("" if run is None else str(run.placement))
             if missing := set(outputs[0][0]) - set(outputs[-1][0]):
                 raise UsageError(f"{one.name} has no output {sorted(missing)[0]!r}, which {found[0].name} has")
             stage.advance(one.name)
-    return outputs
+    return outputs, placements
 
 
 def _run(one: Contender, feeds: Sequence[Feeds]) -> list[Feeds]:
-    with running(one):
-        if one.run_all is not None:
-            return one.run_all(feeds)
-        run = one.start()
-        return outputs_in_files(tensors_of(run(sample)) for sample in feeds)
+    run = one.start()
+    return outputs_in_files(tensors_of(run(sample)) for sample in feeds)
 
 
 def _judged(model: ir.Model, feeds: Sequence[Feeds], outputs: Sequence[Sequence[Feeds]]) -> list[Judged | None]:

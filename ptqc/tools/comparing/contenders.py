@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from ptqc.ir.external import hold_external
 from ptqc.ir.layers import find_caches
 from ptqc.kv_cache.form import CacheForm, packed_feeds, unpacked_feeds
 from ptqc.kv_cache.known import forms_told
-from ptqc.runtime.foreign import described, file_for, run_in
+from ptqc.runtime.foreign import ForeignRun, described, file_for, run_in
 from ptqc.runtime.interface import WEIGHTS, library_file
 from ptqc.utils.arguments import path_of
 from ptqc.utils.scratch import Scratch
@@ -52,7 +53,7 @@ class Contender:
     artifact: Artifact | None = None
     unpacked: Mapping[str, CacheForm] = field(default_factory=dict)
     room: Scratch | None = None
-    run_all: Callable[[Sequence[Feeds]], list[Feeds]] | None = None
+    run_all: Callable[[Sequence[Feeds]], ForeignRun] | None = None
 
     @property
     def inputs(self) -> set[str]:
@@ -119,14 +120,10 @@ def _elsewhere(artifact: Artifact, name: str) -> Contender:
     """An artifact's file in a runtime of others. Raises TargetError where that is not installed."""
     path = file_for(name, artifact.folder)
     runtime = described(name)
-
-    def run_all(samples: Sequence[Feeds]) -> list[Feeds]:
-        return list(run_in(name, path, samples).outputs)
-
     is_onnx = path.suffix == artifact.path.suffix
     read = file_contender(path if is_onnx else artifact.path, 1, artifact)  # another file has the same interface
     size = read.bytes if is_onnx else path.stat().st_size
-    return replace(read, name=str(path), bytes=size, runtime=runtime, run_all=run_all)
+    return replace(read, name=str(path), bytes=size, runtime=runtime, run_all=partial(run_in, name, path))
 
 
 def memory_contender(value: object, threads: int, *, recording: bool = False) -> Contender:

@@ -237,6 +237,16 @@ def manifest(told: int, original: int, loss: float, names: list[str]) -> dict[st
                     },
                 }],
             },
+            "qdq": {
+                "bytes": 34567,
+                "runtimes": {
+                    "openvino": {
+                        "title": "OpenVINO 9", "note": "", "loss": 0.0123, "packed_loss": 0.0111, "unit": "nat",
+                        "samples": 4, "placement": "6 of 7 layers on integers",
+                    },
+                    "qnn": {"title": "Qualcomm HTP", "note": "not verified: not asked for"},
+                },
+            },
             "listing": {"operators": 1234, "in_order": True, "share": 0.12345, "more": [1, 2], "kind": "text"},
         },
         "notes": [

@@ -96,6 +96,17 @@ def test_a_target_that_builds_no_library_tells_its_numbers_and_texts() -> None:
     assert "more" not in text[text.index("operators 1,234") : text.index("kind text")]
 
 
+def test_files_in_each_runtime_stand_side_by_side() -> None:
+    given = documents()
+    text = given.page().text
+    rows = text[text.index("The files in each runtime") :]
+    assert f"model.onnx {given.manifest['file']['bytes']:,} ONNX Runtime 0.0111 nat the packed file" in rows
+    assert "qdq 34,567 OpenVINO 9 0.0123 nat 6 of 7 layers on integers" in rows
+    assert "qdq 34,567 Qualcomm HTP not run not verified: not asked for" in rows
+    del given.manifest["targets"]["qdq"]
+    assert "The files in each runtime" not in given.page().text
+
+
 def test_the_latency() -> None:
     given = documents(1)
     given.manifest["latency"]["operators"].append(

@@ -54,8 +54,7 @@ def test_it_runs_on_the_npu(tmp_path: Path) -> None:
     )
     sizes = [made.manifest["targets"]["qdq"]["bytes"] for made in (whole, packed)]
     assert sizes[1] < sizes[0]
-    assert "4 of 4 layers on integers" in packed.manifest["targets"]["qdq"]["qnn"]
-    assert "left to the CPU" not in packed.manifest["targets"]["qdq"]["qnn"]
+    assert packed.manifest["targets"]["qdq"]["runtimes"]["qnn"]["placement"] == "4 of 4 layers on integers"
 
 
 def test_it_is_refused_where_another_runtime_has_its_own_form(tmp_path: Path) -> None:

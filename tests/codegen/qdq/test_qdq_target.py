@@ -36,7 +36,7 @@ def test_it_gives_what_the_packed_file_gives(artifact: Artifact) -> None:
     document = artifact.manifest["targets"]["qdq"]
     assert document["bytes"] == (artifact.folder / "qdq" / "model.onnx").stat().st_size
     assert document["bytes_zipped"] < document["bytes"]
-    assert document["onnxruntime"].startswith("outputs equal on 4 samples")
+    assert document["runtimes"]["onnxruntime"]["note"] == "outputs equal the packed file's"
 
 
 @pytest.mark.parametrize("name", ["openvino", "qnn"])
@@ -44,9 +44,9 @@ def test_it_runs_elsewhere(artifact: Artifact, name: str) -> None:
     """All layers on integers there, in the compile and when the artifact is verified."""
     module = foreign.runtime_named(name).module
     pytest.importorskip(module, reason=f"needs pip install 'ptqc[{name}]'")
-    told = artifact.manifest["targets"]["qdq"][name]
-    assert INTEGERS in told
-    assert "left to the CPU" not in told
+    check = artifact.manifest["targets"]["qdq"]["runtimes"][name]
+    assert check["placement"] == INTEGERS
+    assert 0 < check["loss"] < 1e-3 > check["packed_loss"] > 0
     checked = ptqc.verify(artifact.folder, runtimes=[name]).checks[name]
     assert checked.startswith("qdq/model.onnx in ")
     assert INTEGERS in checked
@@ -74,7 +74,7 @@ def test_contexts_are_written_for_the_chips_named(tmp_path: Path) -> None:
     document = artifact.manifest["targets"]["qdq"]
     for chip in ("v73", "v79"):
         assert document[f"{chip}_bytes"] == (artifact.folder / "qdq" / f"{chip}.bin").stat().st_size > 0
-    assert document["openvino"] == "not verified: not asked for"
+    assert document["runtimes"]["openvino"]["note"] == "not verified: not asked for"
 
 
 def test_what_is_not_installed_is_told(artifact: Artifact, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_what_is_not_installed_is_told(artifact: Artifact, monkeypatch: pytest.M
     monkeypatch.setattr(foreign, "find_spec", lambda _name: None)
     without = compiled(residual(), samples(3, 8, 8), tmp_path, "25%", target="qdq")
     document = without.manifest["targets"]["qdq"]
-    assert document["qnn"] == "not verified: pip install 'ptqc[qnn]'"
+    assert document["runtimes"]["qnn"]["note"] == "not verified: pip install 'ptqc[qnn]'"
     assert "NOT VERIFIED" not in without.summary()
     for options in (QdqOptions(verify_in="openvino"), QdqOptions(chips="v75")):
         with pytest.raises(TargetError, match="is not installed: pip install"):
@@ -150,7 +150,7 @@ def test_outputs_beyond_the_range_are_no_fault_of_a_runtime(tmp_path: Path) -> N
     data[::4] *= 3
     model = proto(graph, w=weight(16, 32), v=weight(32, 32, seed=5))
     artifact = compiled(model, data, tmp_path, None, target="qdq", activations="integer", verify_in="openvino")
-    assert artifact.manifest["targets"]["qdq"]["onnxruntime"].startswith("outputs equal")
+    assert artifact.manifest["targets"]["qdq"]["runtimes"]["onnxruntime"]["note"].startswith("outputs equal")
 
 
 def test_a_clip_stays_where_nothing_rounds_it_for_tensorrt(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def branches() -> onnx.ModelProto:
 
 def test_names_inside_of_branches_are_no_names_of_constants(tmp_path: Path) -> None:
     artifact = compiled(branches(), samples(16), tmp_path, None, target="qdq", activations="integer", verify_in="")
-    assert artifact.manifest["targets"]["qdq"]["onnxruntime"].startswith("outputs equal")
+    assert artifact.manifest["targets"]["qdq"]["runtimes"]["onnxruntime"]["note"].startswith("outputs equal")
 
 
 def test_control_flow_is_refused_for_tensorrt(tmp_path: Path) -> None:

@@ -136,8 +136,7 @@ def test_it_runs_on_the_npu(tmp_path: Path) -> None:
     artifact = compiled(residual(), images(3, 8, 8), tmp_path / "made", "30%", **options)
     document = artifact.manifest["targets"]["qdq"]
     assert document["activations"].startswith("4 of 4 layers on codes of 16 bits")
-    assert "4 of 4 layers on integers" in document["qnn"]
-    assert "left to the CPU" not in document["qnn"]
-    assert document["openvino"].startswith("not verified: it takes no activations of 16 bits")
+    assert document["runtimes"]["qnn"]["placement"] == "4 of 4 layers on integers"
+    assert document["runtimes"]["openvino"]["note"].startswith("not verified: it takes no activations of 16 bits")
     with pytest.raises(TargetError, match="takes no activations of 16 bits"):
         compiled(residual(), images(3, 8, 8), tmp_path / "other", "30%", **options, verify_in="openvino")
