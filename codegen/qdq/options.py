@@ -39,6 +39,7 @@ class QdqOptions:
         default=False,
         metadata={
             "action": "store_true",
+            "default": None,  # as what nobody gave belongs to no target
             "help": "store weights of up to 4 bits as INT4, half a byte each; ONNX Runtime then computes these layers "
             "in float, and so does OpenVINO, but for matrix products",
         },

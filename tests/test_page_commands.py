@@ -1,0 +1,53 @@
+"""The commands of the pages on runtimes run as they stand, but for budgets, which are those of a tiny network."""
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from compiling import quick, residual
+from PIL import Image
+
+from ptqc.cli.main import main
+from ptqc.runtime.foreign import MODULES, runtime_named
+
+ROOT = Path(__file__).resolve().parent.parent
+COMMAND = re.compile(r"^ptqc (?:compile|resolve|verify|compare) .*|`(ptqc [^`]+)`", re.MULTILINE)
+IMAGES = 12
+
+
+@pytest.fixture
+def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a model and images, where commands run."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PTQC_CACHE", str(tmp_path / "cache"))
+    onnx.save(residual(), tmp_path / "model.onnx")
+    (tmp_path / "images").mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(IMAGES):
+        pixels = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "images" / f"{number}.png")
+    return tmp_path
+
+
+def commands(page: Path) -> list[list[str]]:
+    """Arguments of each command of ptqc in a page, in blocks and in its text."""
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    return [shlex.split(match[1] or match[0])[1:] for match in COMMAND.finditer(text)]
+
+
+@pytest.mark.parametrize("name", ["qdq", "litert"])
+def test_it_runs(name: str, room: Path) -> None:
+    found = commands(ROOT / "docs" / f"{name}.md")
+    named = {runtime for runtime in MODULES if any(runtime in arguments for arguments in found)}
+    for runtime in named:
+        pytest.importorskip(runtime_named(runtime).module, reason=f"needs pip install 'ptqc[{runtime}]'")
+    assert {arguments[0] for arguments in found} == {"compile", "resolve", "verify", "compare"}
+    with quick():
+        for arguments in found:
+            if arguments[0] == "compile" and (room / "out").is_dir():
+                shutil.rmtree(room / "out")
+            assert main([re.sub(r"^\d+%$", "90%", each) for each in arguments]) == 0, arguments
