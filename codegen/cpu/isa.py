@@ -49,10 +49,32 @@ AVX512_BF16 = replace(
     attributes=(*AVX512_VBMI.attributes, "+avx512bf16"),
     bfloats=BfloatInstructions("llvm.x86.avx512bf16.dpbf16ps.512", "llvm.x86.avx512bf16.cvtneps2bf16.512"),
 )
-AARCH64 = Isa("aarch64", "generic", ("asimd",), lanes=4, registers=32, working=8, machine="aarch64")
+ARM_NEON = Isa("arm-neon", "generic", ("asimd",), lanes=4, registers=32, working=8, machine="aarch64")
+ARM_DOTPROD = replace(
+    ARM_NEON,
+    name="arm-dotprod",
+    features=("asimd", "asimddp"),
+    working=2,
+    tiles=(TileShape(1, 4, DOT, inputs="s8", name="llvm.aarch64.neon.sdot.v4i32.v16i8"),),
+    signed_inputs=True,
+    attributes=("+dotprod",),
+)
+ARM_I8MM = replace(
+    ARM_DOTPROD,
+    name="arm-i8mm",
+    features=("asimd", "asimddp", "i8mm"),
+    tiles=(
+        TileShape(2, 2, 8, name="llvm.aarch64.neon.usmmla.v4i32.v16i8"),
+        TileShape(1, 4, DOT, name="llvm.aarch64.neon.usdot.v4i32.v16i8"),
+    ),
+    signed_inputs=False,
+    attributes=("+dotprod", "+i8mm"),
+)
 # Plain C: for other processors, and for what address and undefined-behaviour sanitizers can look into.
 C = Isa("c", "", (), lanes=1, registers=16, working=2, kind="c")
-KNOWN = {isa.name: isa for isa in (AVX512_BF16, AVX512_VBMI, AVX512_VNNI, AVX_VNNI, AVX2, AARCH64, C)}
+KNOWN = {
+    isa.name: isa for isa in (AVX512_BF16, AVX512_VBMI, AVX512_VNNI, AVX_VNNI, AVX2, ARM_I8MM, ARM_DOTPROD, ARM_NEON, C)
+}
 
 
 def named(name: str) -> Isa:

@@ -8,7 +8,18 @@ from ptqc.errors import UsageError
 from ptqc.utils.arguments import one_of, shown
 
 Tuning = Literal["quick", "full"]
-InstructionSet = Literal["host", "portable", "avx2", "avx-vnni", "avx512-vnni", "avx512-vbmi", "avx512-bf16", "aarch64"]
+InstructionSet = Literal[
+    "host",
+    "portable",
+    "avx2",
+    "avx-vnni",
+    "avx512-vnni",
+    "avx512-vbmi",
+    "avx512-bf16",
+    "arm-neon",
+    "arm-dotprod",
+    "arm-i8mm",
+]
 DEFAULT_CPU, NOT_TUNED = "host", "off"
 
 
@@ -27,7 +38,8 @@ class CpuOptions:
         metadata={
             "metavar": "ISA",
             "help": "instruction set: host (default: the best of this machine), portable, avx2, avx-vnni, avx512-vnni, "
-            "avx512-vbmi, avx512-bf16 or aarch64; several, separated by commas, give one library each",
+            "avx512-vbmi, avx512-bf16, arm-neon, arm-dotprod or arm-i8mm; several, separated by commas, give one "
+            "library each, of which the best is loaded",
         },
     )
     tune: str | Path = field(

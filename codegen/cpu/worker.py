@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from ptqc.codegen.cpu import isa, package, tuning
+from ptqc.codegen.cpu import emulation, isa, package, tuning
 from ptqc.codegen.cpu.backend import CpuBackend
 from ptqc.codegen.cpu.table import Request, Table, tables_to_json
 from ptqc.codegen.kernels import documents, lowering
@@ -72,7 +72,7 @@ def build(folder: Path) -> dict[str, Any]:
         {
             **_report(program, order.assignment.lowered, chosen),
             **_tuning(tables.get(chosen.name)),
-            "verification": _verify(program, chosen, folder),
+            "verification": _verify(program, chosen, folder, store),
         }
         for chosen, program in programs.items()
     ]
@@ -151,10 +151,14 @@ def load(folder: Path, program: Program, name: str = "") -> verify.Loaded:
     return verify.Loaded(Listing.of(program), Library.open(folder, isa=name))
 
 
-def _verify(program: Program, chosen: Isa, folder: Path) -> dict[str, Any]:
-    """Compare the library with what ONNX Runtime computed, where it can run."""
+def _verify(program: Program, chosen: Isa, folder: Path, store: Store | None) -> dict[str, Any]:
+    """Compare the library with what ONNX Runtime computed, where it can run or be emulated."""
     if refusal := chosen.refusal():
-        return {"missing": f"{refusal}: run `ptqc bisect` where it can run"}
+        if reason := emulation.missing(chosen):
+            return {"missing": f"{refusal}, and {reason}: run `ptqc bisect` where it can run"}
+        with emulation.EmulatedLibrary.open(folder, chosen, store) as library:
+            found = documents.verification(verify.Loaded(Listing.of(program), library), folder)
+        return {**found, "emulator": emulation.EMULATOR}
     return documents.verification(load(folder, program, chosen.name), folder)
 
 

@@ -12,6 +12,9 @@ from ptqc.runtime.interface import Build
 UNROLLED = "-unroll-full-max-count:uint=3"
 # An inner product takes this many neighbouring bytes of the input and of the weight at once.
 DOT = 4
+# Of the codes of activations: less this, they are signed bytes.
+MIDDLE = 128
+_SIGNS = np.array([0x80] * DOT, np.uint8).view(np.int32)[0]
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,8 @@ class Isa:
     packs: Packs | None = None
     #: Products of bytes, the best first; one of m rows needs m pixels. Without any, simpler instructions multiply.
     tiles: tuple[TileShape, ...] = ()
+    #: Whether products of single rows take inputs as signed bytes: codes less MIDDLE, which a bias makes up for.
+    signed_inputs: bool = False
     #: Whether products of bytes are summed in 16 bits.
     in_words: bool = False
     #: The same with vectors of half the length.
@@ -121,7 +126,7 @@ class Isa:
 
     def taps(self, x: Any, place: Any) -> Any:
         """Four neighbouring bytes of the input, the same in every lane."""
-        return _taps(x, place, self.lanes)
+        return _taps(x, place, self.lanes, are_signed=self.signed_inputs)
 
     def weights(self, w: Any, offset: Any) -> Any:
         """Four neighbouring weights for every lane."""
@@ -189,11 +194,13 @@ class Isa:
         return T.call_llvm_pure_intrin(f"{dtype}x{per_lane * self.lanes}", name, *operands)
 
 
-def _taps(x: Any, place: Any, lanes: int) -> Any:
+def _taps(x: Any, place: Any, lanes: int, *, are_signed: bool = False) -> Any:
     from tvm.tirx.script import builder as T  # noqa: N812
 
     row, column = place
     taps = T.reinterpret("int32", x[row, T.ramp(column, 1, DOT)])
+    if are_signed:
+        taps = T.bitwise_xor(taps, T.int32(int(_SIGNS)))
     return T.reinterpret(f"uint8x{DOT * lanes}", T.Broadcast(taps, lanes))
 
 

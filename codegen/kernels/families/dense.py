@@ -31,7 +31,7 @@ from ptqc.codegen.kernels.families.real_stages import (
     others_of,
     unrounded,
 )
-from ptqc.codegen.kernels.isa import Isa, TileShape
+from ptqc.codegen.kernels.isa import MIDDLE, Isa, TileShape
 from ptqc.codegen.kernels.tiling import Cut, Dense
 from ptqc.codegen.kernels.writing import (
     PRODUCTS,
@@ -105,9 +105,12 @@ def integer(layer: LayerSpec, loops: Dense, stages: Sequence[RealStage] = ()) ->
     assert not loops.in_nibbles or loops.cut.vectors % 2 == 0, "two vectors of weights share their bytes"
     isa, fitting = loops.isa, fits(weights, requantization.bias, requantization.factor)
     arranged = Arranged(codes, loops.order)
+    bias = requantization.bias.astype(np.int32)
+    if isa.signed_inputs and loops.tile.m == 1:
+        bias = bias + MIDDLE * codes.reshape(len(codes), -1).sum(1, dtype=np.int32)
     constants: list[Stored] = [
         Nibbles(arranged, loops.unit * isa.lanes) if loops.in_nibbles else arranged,
-        loops.pack_channels(requantization.bias.astype(np.int32)),
+        loops.pack_channels(bias),
         *unsafe,
         loops.pack_channels(requantization.factor.astype(np.float32)),
         np.array([requantization.zero_point], np.float32),

@@ -75,7 +75,8 @@ def _verified(checked: Document) -> str:
     chained = differences_end_to_end(
         sum(checked["end_to_end_different"].values()), None if rounded is None else sum(rounded.values())
     )
-    return f"{checked['integers_compared']:,} integers equal those of the ONNX file layer by layer, {chained}"
+    where = f" (run in {checked['emulator']})" if "emulator" in checked else ""
+    return f"{checked['integers_compared']:,} integers equal those of the ONNX file layer by layer, {chained}{where}"
 
 
 def _counted(counts: Mapping[str, int]) -> str:

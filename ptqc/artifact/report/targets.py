@@ -111,6 +111,8 @@ def _verified(checked: Document) -> Iterator[tuple[str, str]]:
     if "missing" in checked:
         yield "compared", f"nothing: {safe(checked['missing'])}"
         return
+    if "emulator" in checked:
+        yield "ran in", f"the emulator {safe(checked['emulator'])}"
     yield (
         "compared kernel by kernel",
         f"{checked['integers_compared']:,} integers, all equal to those of the ONNX file; "

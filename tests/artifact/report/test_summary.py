@@ -169,10 +169,10 @@ def test_a_budget_of_memory() -> None:
 
 
 def test_a_library_that_could_not_be_compared_says_so() -> None:
-    found = {"isa": "aarch64", "bytes": 1000, "steps": {"dense": 3}, "kernels": 2, "verification": {"missing": "why"}}
+    found = {"isa": "arm-neon", "bytes": 1000, "steps": {"dense": 3}, "kernels": 2, "verification": {"missing": "why"}}
     told = lines(targets={"cpu": {"weights_bytes": 2000, "libraries": [found]}})["cpu"]
     size = "1,000 bytes beside 2,000 of weights"
-    assert told == f"native library for aarch64, {size}, 3 steps of 2 kernels; NOT VERIFIED: why"
+    assert told == f"native library for arm-neon, {size}, 3 steps of 2 kernels; NOT VERIFIED: why"
 
 
 def test_what_is_not_fit_for_use_is_said_first() -> None:

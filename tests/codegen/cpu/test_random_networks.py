@@ -1,5 +1,6 @@
 """Random networks: every kernel of the library gives ONNX Runtime's integers, or the node without one is named."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,11 @@ pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 from building import present
 from drawing import draw
 from lowering import quantized
-from together import compared, program_of
+from together import built, compared, program_of
 
 from ptqc.codegen.cpu.isa import AVX512_BF16
 from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.program import verify
 from ptqc.codegen.program.program import Program
 from ptqc.errors import TargetError
 from ptqc.formats import Codebook, Entropy, Format, Integer, Sparse, SparseCodebook, Trellis, TwoOfFour, VectorCodebook
@@ -72,14 +74,23 @@ def format_of(weight: Weight, random: np.random.Generator) -> Format:
 
 def check(part: int, folder: Path, count: int = TOGETHER) -> None:
     here = present(AVX512_BF16)
-    chosen = here[part % len(here)]
+    check_networks(part, here[part % len(here)], folder, count)
+
+
+def check_networks(
+    part: int,
+    chosen: Isa,
+    folder: Path,
+    count: int = TOGETHER,
+    build: Callable[[Program, Isa, Path], verify.Runnable] = built,
+) -> None:
     programs, refused = {}, {}
     for seed in range(part * TOGETHER, part * TOGETHER + count):
         try:
             programs[str(seed)] = network(seed, chosen, folder / str(seed))
         except TargetError as reason:
             refused[seed] = str(reason)
-    found = compared(programs, chosen, folder)
+    found = compared(programs, chosen, folder, build)
     assert found.wrong == {}
     assert len(refused) <= REFUSED, refused
     assert found.compared.integers > 1000 * count

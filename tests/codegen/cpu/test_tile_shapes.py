@@ -21,7 +21,7 @@ from ptqc.codegen.program.program import Window
 from ptqc.utils.machine import machine
 
 SHAPE = TileShape(2, 2, 8)
-MATRIX = replace(isa.AARCH64, name="matrix", cpu=isa.AVX2.cpu, machine="x86_64", features=isa.AVX2.features)
+MATRIX = replace(isa.ARM_NEON, name="matrix", cpu=isa.AVX2.cpu, machine="x86_64", features=isa.AVX2.features)
 MATRIX = replace(MATRIX, tiles=(SHAPE,))
 GEOMETRIES = [
     Geometry(Window(24, (5, 7), (3, 3)), 70),

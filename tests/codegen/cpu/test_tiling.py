@@ -14,7 +14,7 @@ from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.tiling import Cut, Dense
 from ptqc.codegen.program.program import Window
 
-SETS = st.sampled_from([isa.AVX2, isa.AVX512_VNNI, isa.AARCH64])
+SETS = st.sampled_from([isa.AVX2, isa.AVX512_VNNI, isa.ARM_NEON, isa.ARM_DOTPROD, isa.ARM_I8MM])
 
 
 @given(SETS, st.integers(1, 60), st.integers(1, 300), st.integers(1, 3))

@@ -36,7 +36,7 @@ from ptqc.passes.allocate.cost_model import OpLatencies
 from ptqc.passes.allocate.problem import packed, table_parameters
 
 LAYERS = "g (float[N,4,8,8] x) => (float[N,4,8,8] y) { a = Conv(x, w, b) r = Relu(a) y = Conv(r, w, b) }"
-FOREIGN = "aarch64" if isa.machine() == "x86_64" else "avx2"
+FOREIGN = "arm-neon" if isa.machine() == "x86_64" else "avx2"
 
 
 @pytest.fixture(scope="module")

@@ -59,7 +59,8 @@ def program_of(made: Quantized, feeds: Sequence[Feeds], chosen: Isa, folder: Pat
     return batched(made.lowered.model, file, feeds, program)
 
 
-def _built(program: Program, chosen: Isa, folder: Path) -> verify.Runnable:
+def built(program: Program, chosen: Isa, folder: Path) -> verify.Runnable:
+    """The library of a program, opened."""
     worker.write(program, chosen, folder)
     return worker.load(folder, program).library
 
@@ -68,7 +69,7 @@ def compared(
     programs: Mapping[str, Program],
     chosen: Isa,
     folder: Path,
-    build: Callable[[Program, Isa, Path], verify.Runnable] = _built,
+    build: Callable[[Program, Isa, Path], verify.Runnable] = built,
 ) -> Found:
     """Compile the networks and compare each with the values in its own folder inside this one."""
     library = build(_merged(programs), chosen, folder)

@@ -1,0 +1,148 @@
+"""Libraries for Arm: compiled and linked here, run in an emulator where there is one, else never called verified."""
+
+import json
+import shutil
+import stat
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
+
+from networks import FEEDS, residual
+from test_random_networks import TOGETHER, check_networks
+
+from ptqc.codegen.cpu import emulation, isa, package, target, worker
+from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.program import verify
+from ptqc.codegen.program.program import Program
+from ptqc.errors import TargetError
+from ptqc.utils.machine import machine
+from ptqc.utils.store import Store
+
+MACHINE_AARCH64 = 183  # ELF's e_machine
+SETS = (isa.ARM_NEON, isa.ARM_DOTPROD, isa.ARM_I8MM)
+LINKER = """#!/bin/sh
+# Stands for a compiler and linker: makes empty objects, and copies that with the kernels to where the library goes.
+while [ $# -gt 0 ]; do
+    case "$1" in -o) shift; out=$1 ;; lib0.o) object=$1 ;; --version) echo 1; exit ;; esac
+    shift
+done
+cp "${object:-/dev/null}" "$out"
+"""
+
+pytestmark = pytest.mark.skipif(machine() == "aarch64", reason="is about compiling for another machine")
+
+
+def emulated(chosen: Isa) -> None:
+    """Skip where nothing emulates Arm."""
+    if reason := emulation.missing(chosen):
+        pytest.skip(f"needs qemu-user, g++-aarch64-linux-gnu and TVM's wheels for aarch64: {reason}")
+    if shutil.which(package._usual(chosen)) is None:
+        pytest.skip("needs g++-aarch64-linux-gnu")
+
+
+@pytest.fixture(scope="module")
+def store(shared_room: Path) -> Path:
+    """Keeps the program that runs libraries."""
+    return shared_room / "arm"
+
+
+def test_an_object_for_the_machine_comes_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    linker = tmp_path / "linker"
+    linker.write_text(LINKER)
+    linker.chmod(linker.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("CXX", str(linker))
+    monkeypatch.delenv(emulation.WHEELS_VARIABLE, raising=False)
+    made, file = residual()
+    built = target.build(made.lowered, file, FEEDS, tmp_path, "arm-neon,arm-dotprod")
+    for name in ("arm-neon.so", "arm-dotprod.so"):
+        library = built.files[name].read_bytes()
+        assert library[:4] == b"\x7fELF"
+        assert struct.unpack_from("<H", library, 18) == (MACHINE_AARCH64,)
+    assert json.loads(built.files["interface.json"].read_text())["libraries"] == [
+        {"isa": "arm-dotprod", "machine": "aarch64", "features": ["asimd", "asimddp"]},
+        {"isa": "arm-neon", "machine": "aarch64", "features": ["asimd"]},
+    ]
+    assert "is for Linux on aarch64" in built.document["libraries"][0]["verification"]["missing"]
+
+
+def test_an_absent_linker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(shutil, "which", lambda _name: None)
+    with pytest.raises(TargetError, match=r"links for aarch64 with aarch64-linux-gnu-g\+\+, which is not here"):
+        package.linker(isa.ARM_NEON)
+
+
+def test_no_product_of_bytes_overflows() -> None:
+    """What `isa._neon` relies on: a code times any int8 weight fits in 16 bits."""
+    products = np.arange(256)[:, None] * np.arange(-128, 128)[None]
+    assert np.iinfo(np.int16).min <= products.min() <= products.max() <= np.iinfo(np.int16).max
+
+
+def test_what_emulation_lacks_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert emulation.missing(isa.AVX2) == "nothing emulates x86_64"
+    monkeypatch.setattr(shutil, "which", lambda _name: None)
+    assert emulation.missing(isa.ARM_NEON) == "qemu-aarch64 is not installed"
+    monkeypatch.setattr(shutil, "which", str)
+    monkeypatch.delenv(emulation.WHEELS_VARIABLE, raising=False)
+    assert "PTQC_AARCH64_WHEELS does not name a folder" in str(emulation.missing(isa.ARM_NEON))
+    monkeypatch.setenv(emulation.WHEELS_VARIABLE, str(tmp_path))
+    assert str(emulation.missing(isa.ARM_NEON)).endswith("has no apache_tvm-*.whl")
+
+
+def test_a_library_is_verified_in_the_emulator(store: Path, tmp_path: Path) -> None:
+    """Kernel by kernel and whole: no integer differs."""
+    emulated(isa.ARM_I8MM)
+    made, file = residual()
+    built = target.build(made.lowered, file, FEEDS, tmp_path, ",".join(one.name for one in SETS), store)
+    libraries = built.document["libraries"]
+    assert [one["isa"] for one in libraries] == ["arm-i8mm", "arm-dotprod", "arm-neon"]
+    for one in libraries:
+        checked = one["verification"]
+        assert checked["emulator"] == "qemu-aarch64"
+        assert checked["integers_compared"] > 10_000
+        assert checked["end_to_end_different"] == {}
+
+
+@pytest.fixture
+def library(store: Path, tmp_path: Path) -> Iterator[emulation.EmulatedLibrary]:
+    """A library at work in the emulator."""
+    emulated(isa.ARM_DOTPROD)
+    made, file = residual()
+    built = target.build(made.lowered, file, FEEDS, tmp_path, "arm-dotprod", store)
+    del built
+    with emulation.EmulatedLibrary.open(tmp_path, isa.ARM_DOTPROD, Store(store)) as opened:
+        yield opened
+
+
+def test_what_fails_in_the_emulator_is_an_error(library: emulation.EmulatedLibrary) -> None:
+    with pytest.raises(TargetError, match="failed in qemu-aarch64: the library has no function nothing"):
+        library.kernel("nothing")(np.zeros(4, np.float32))
+    with pytest.raises(TargetError, match="ended in qemu-aarch64 with"):
+        library.kernel("nothing")(np.zeros(4, np.float32))
+
+
+def check_random(part: int, chosen: Isa, store: Path, folder: Path, count: int = TOGETHER) -> None:
+    emulated(chosen)
+    with ExitStack() as opened:
+
+        def build(program: Program, chosen: Isa, folder: Path) -> verify.Runnable:
+            worker.write(program, chosen, folder)
+            return opened.enter_context(emulation.EmulatedLibrary.open(folder, chosen, Store(store)))
+
+        check_networks(part, chosen, folder, count, build)
+
+
+def test_random_networks(store: Path, tmp_path: Path) -> None:
+    check_random(0, isa.ARM_I8MM, store, tmp_path, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(12))
+def test_many_random_networks(part: int, store: Path, tmp_path: Path) -> None:
+    check_random(part, SETS[part % len(SETS)], store, tmp_path)
