@@ -70,6 +70,8 @@ class Isa:
     tiles: tuple[TileShape, ...] = ()
     #: Whether products of single rows take inputs as signed bytes: codes less MIDDLE, which a bias makes up for.
     signed_inputs: bool = False
+    #: Whether products of single rows take four bytes of the input out of a vector of them.
+    by_lane: bool = False
     #: Whether products of bytes are summed in 16 bits.
     in_words: bool = False
     #: The same with vectors of half the length.
@@ -128,6 +130,20 @@ class Isa:
         """Four neighbouring bytes of the input, the same in every lane."""
         return _taps(x, place, self.lanes, are_signed=self.signed_inputs)
 
+    def vector_of_taps(self, x: Any, place: Any) -> Any:
+        """As many neighbouring fours of bytes of the input as there are lanes, for `taps_in`."""
+        from tvm.tirx.script import builder as T  # noqa: N812
+
+        row, column = place
+        fours = T.reinterpret(f"int32x{self.lanes}", x[row, T.ramp(column, 1, DOT * self.lanes)])
+        return T.bitwise_xor(fours, T.Broadcast(T.int32(int(_SIGNS)), self.lanes)) if self.signed_inputs else fours
+
+    def taps_in(self, fours: Any, index: int) -> Any:
+        """One of these fours, the same in every lane."""
+        from tvm.tirx.script import builder as T  # noqa: N812
+
+        return T.reinterpret(f"uint8x{DOT * self.lanes}", T.Shuffle([fours], [T.int32(index)] * self.lanes))
+
     def weights(self, w: Any, offset: Any) -> Any:
         """Four neighbouring weights for every lane."""
         from tvm.tirx.script import builder as T  # noqa: N812
@@ -138,7 +154,9 @@ class Isa:
         """total (int32) plus the inner products of four bytes each."""
         if self.in_words:
             return total + self.widen(self.words(taps, weights))
-        return self._call("int32", 1, self._products, total, taps, weights)
+        # Of two signed operands, instructions that take one out of a vector take the second.
+        operands = (weights, taps) if self.signed_inputs else (taps, weights)
+        return self._call("int32", 1, self._products, total, *operands)
 
     def multiply(self, tile: TileShape, total: Any, x: Any, places: Sequence[Any], w: Any, offset: Any) -> Any:
         """Add a tile of products to its sums (int32, row by row): of k bytes from each of m places of the input, and of

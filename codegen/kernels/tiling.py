@@ -96,12 +96,19 @@ class Dense:
     @property
     def links(self) -> tuple[int, int]:
         """Chains of a run, and units in a chain."""
-        return self.accumulation.links(-(-self.runs[2] // self.unit))
+        units = -(-self.runs[2] // self.unit)
+        return (-(-units // self.isa.lanes), self.isa.lanes) if self.by_lane else self.accumulation.links(units)
+
+    @property
+    def by_lane(self) -> bool:
+        """Whether inputs are read as whole vectors, out of which instructions take those of each unit."""
+        is_long = self.runs[2] > DOT * (self.isa.lanes - 1)
+        return self.isa.by_lane and self.width == 1 and self.tile.m == 1 and is_long
 
     @property
     def has_unsafe_chains(self) -> bool:
         """Whether chains may overflow."""
-        return self.links[1] > self.accumulation.safe
+        return not self.by_lane and self.links[1] > self.accumulation.safe
 
     def unsafe_chains(self, codes: np.ndarray) -> np.ndarray:
         """Which chains can overflow with weights (outputs, inputs of a group, *kernel): flat, uint8, by panel of any

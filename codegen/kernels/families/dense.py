@@ -380,7 +380,8 @@ def _by_pixel(tiles: Totals, shape: TileShape) -> list[list[Any]]:
 def _add(loops: Dense, grid: KernelGrid, totals: Totals, first: Any, operands: Operands, unsafe: Any) -> None:
     """Add the products of a chain, in two halves where it may overflow."""
     length, half = loops.links[1], -(-loops.links[1] // 2)
-    sum_up = partial(_chain if loops.accumulation.chain > 1 else _units, loops, grid, totals, operands)
+    way = _chain if loops.accumulation.chain > 1 else _vector_of_units if loops.by_lane else _units
+    sum_up = partial(way, loops, grid, totals, operands)
     if unsafe is None:
         sum_up(first, length)
         return
@@ -390,6 +391,21 @@ def _add(loops: Dense, grid: KernelGrid, totals: Totals, first: Any, operands: O
             sum_up(first + half, length - half)
         with T.Else():
             sum_up(first, length)
+
+
+def _vector_of_units(
+    loops: Dense, _grid: KernelGrid, totals: Totals, operands: Operands, first: Any, count: int
+) -> None:
+    """Add the products of as many units as a vector of inputs has."""
+    at, isa = span(0, loops.isa.lanes), loops.isa
+    assert count == isa.lanes
+    inputs = [T.Bind(isa.vector_of_taps(*operands(first, 0, p, 0)[:2])) for p in range(len(totals))]
+    for unit in range(count):
+        for j in range(len(totals[0])):
+            _, _, w, offset = operands(first + unit, 0, 0, j)
+            weights = T.Bind(isa.weights(w, offset))
+            for row, fours in zip(totals, inputs, strict=True):
+                T.buffer_store(row[j], isa.add_products(row[j][at], isa.taps_in(fours, unit), weights), [at])
 
 
 def _units(loops: Dense, _grid: KernelGrid, totals: Totals, operands: Operands, first: Any, count: int) -> None:
