@@ -64,16 +64,17 @@ def quantized(
     params: Mapping[str, ActivationParams] | None = None,
     is_rounded: Callable[[str], bool] = lambda _site: False,
     to: FloatActivation = BFLOAT16,
+    fused: bool = False,
 ) -> Quantized:
     """Lower a model with all useful sites quantized but those kept float, some of which are rounded.
 
     forms: of all weights, or by name (others 8 bit). params: of some sites; of the others from the samples. to: what is
-    rounded.
+    rounded. fused: only what layers and sums read is quantized.
     """
     layers = find_layers(model)
-    kernels = find_kernels(model, layers)
+    kernels = find_kernels(model, layers, fused=fused)
     weights = find_weights(model, layers)
-    sites = useful_sites(find_sites(model, kernels), kernels, {layer.name for layer in layers})
+    sites = useful_sites(find_sites(model, kernels, fused=fused), kernels, {layer.name for layer in layers})
     chosen = [site for site in sites if not keep_float(site.name)]
     activations = {**observed(model, samples, chosen), **(params or {})}
     formats = {w.name: forms if isinstance(forms, Format) else forms.get(w.name, EIGHT) for w in weights}

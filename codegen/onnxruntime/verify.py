@@ -360,7 +360,7 @@ def verify(
     rough = frozenset(settled for product in exported.blocks.values() for settled in _settled(product.output, intent))
     operators = _as_planned(exported, lowered, replace(intent, rough=rough), samples[0])
     difference = _agreement(_exact(exported), lowered, intent.model, samples)
-    integer = len(intent.plan.integer)
+    integer = len(intent.plan.integer_here)
     return Verified(census.operators, integer, kernels, codes, integer, operators, weights, difference, seconds)
 
 
@@ -379,7 +379,7 @@ def _check(proto: onnx.ModelProto) -> None:
 def _census(exported: Exported, lowered: Lowered, plan: Plan, *, lean: bool) -> tuple[Census, float]:
     """lean: load the file without unpacking its weights, where nothing is on integer kernels."""
     expected = {}
-    for name, kernel in plan.integer.items():
+    for name, kernel in plan.integer_here.items():
         value = lowered.codes.get(name) or lowered.codes.get(kernel.output, kernel.output)
         expected[name] = (kernel.op_type, exported.renamed[value])
     started = time.monotonic()

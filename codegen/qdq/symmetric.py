@@ -1,7 +1,7 @@
 """QDQ models of symmetric activations, made of those of uint8 whose zero point is 128: codes of int8 around 0.
 
-TensorRT quantizes the inputs of layers and both inputs of sums, and fuses what lies between in its own precision; its
-biases are real values.
+TensorRT quantizes the inputs of layers and of sums, and fuses what lies between in its own precision; its biases are
+real values.
 """
 
 from collections.abc import Mapping

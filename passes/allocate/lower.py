@@ -83,7 +83,8 @@ class _Builder:
         self.tied |= {weight.name: weight.table for weight in self.plan.weights if weight.table is not None}
         for node in self.model.graph:
             absorbed = absorbs(node) if node.outputs[0].name in self.plan.integer else None
-            if absorbed is not None and not self._saturates(absorbed):
+            is_rounded = absorbed is not None and absorbed.outputs[0].name in self.params
+            if absorbed is not None and is_rounded and not self._saturates(absorbed):
                 # Saturation does not do its work, so it runs on codes of the same scale.
                 self.params[str(node.outputs[0].name)] = self.plan.params[str(absorbed.outputs[0].name)]
 
@@ -184,9 +185,13 @@ class _Builder:
                 value.name = tensor
 
     def _moves_codes(self, node: ir.Node) -> bool:
-        if not keeps_codes(node) or any(v.name not in self.params for v in node.outputs):
+        outputs = [str(value.name) for value in node.outputs]
+        if not keeps_codes(node) or any(name not in self.params for name in outputs):
             return False
-        return all(self.tensor_of.get(v) in self.codes for v in data_inputs(node))
+        inputs = [self.tensor_of.get(value, "") for value in data_inputs(node)]
+        if any(name not in self.codes for name in inputs):
+            return False
+        return len({self.params[name] for name in (*inputs, *outputs)}) == 1
 
     def _move_codes(self, node: ir.Node) -> None:
         """Run a node on the codes of its inputs."""

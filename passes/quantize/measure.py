@@ -81,7 +81,7 @@ class StoredWeights:
 MODEL, WHOLE, SAMPLES, JUDGING = "model.onnx", "whole.onnx", "samples", "judging"
 # Raised when what is measured, or how, changes, so that old entries are not taken for new ones. A format, a rewrite or
 # an integer kernel that is added or goes needs no raise: see `_known`.
-MEASUREMENT_VERSION = 33
+MEASUREMENT_VERSION = 34
 
 
 def recall(store: Store, name: str, progress: Progress) -> tuple[CanonicalModel, Analysis, CompileOptions, list[Note]]:
@@ -132,6 +132,7 @@ def setting_of(prepared: CanonicalModel, options: CompileOptions, progress: Prog
         seed=options.seed,
         powers=options.scales == "pow2",
         symmetric=options.rules.symmetric,
+        fused=options.rules.fused,
         progress=progress,
     )
     is_left = options.activations == "float" and is_in_files(model)

@@ -47,13 +47,23 @@ class AnalysisInput:
     deadline: Deadline = field(default_factory=Deadline)
 
     @classmethod
-    def of(cls, model: ir.Model, tuning: Samples, held_back: Samples, *, closed: bool = False, **settings: Any) -> Self:
-        """The roles found in a normalized model. closed: layers on codes give codes."""
+    def of(
+        cls,
+        model: ir.Model,
+        tuning: Samples,
+        held_back: Samples,
+        *,
+        closed: bool = False,
+        fused: bool = False,
+        **settings: Any,
+    ) -> Self:
+        """The roles found in a normalized model. closed: layers on codes give codes. fused: see `find_kernels`."""
         layers = find_layers(model)
-        kernels = find_kernels(model, layers, closed=closed)
-        sites = useful_sites(find_sites(model, kernels), kernels, {layer.name for layer in layers})
+        kernels = find_kernels(model, layers, closed=closed, fused=fused)
+        sites = useful_sites(find_sites(model, kernels, fused=fused), kernels, {layer.name for layer in layers})
         weights = find_weights(model, layers)
-        return cls(model, tuple(layers), tuple(weights), tuple(kernels), tuple(sites), tuning, held_back, **settings)
+        roles = tuple(layers), tuple(weights), tuple(kernels), tuple(sites)
+        return cls(model, *roles, tuning, held_back, **settings)
 
     @classmethod
     def after(cls, earlier: "AnalysisInput", **found: Any) -> Self:

@@ -48,7 +48,7 @@ def _float_nodes(model: ir.Model, plan: Plan) -> Iterator[ir.Node]:
     saturated, stand_ins = set(), remembered(model)
     for node in model.graph:
         name = str(node.outputs[0].name)
-        if name in plan.integer or name in saturated:
+        if name in plan.integer_here or name in saturated:
             absorbed = absorbs(node)
             if absorbed is not None and absorbed.outputs[0].name in plan.params:
                 saturated.add(str(absorbed.outputs[0].name))
@@ -75,6 +75,8 @@ def _reason(node: ir.Node, plan: Plan, capable: set[str]) -> str:
     if UNSEEN in node.metadata_props:
         return "it reads what a branch gives that no calibration sample enters"
     layer = next((layer for layer in plan.layers if layer.name == name), None)
+    if name in plan.integer:
+        return "the runtime that it is for fuses it with what is real; ONNX Runtime has no such kernel"
     if layer is not None or name in capable:
         return "8-bit activations would cost more accuracy than they are worth"
     operator = known(node)

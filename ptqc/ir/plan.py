@@ -61,6 +61,16 @@ class Plan:
         return {kernel.node: kernel for kernel in integer_kernels(self._coded, self.params)}
 
     @cached_property
+    def integer_here(self) -> Mapping[str, QuantizableOp]:
+        """Those that ONNX Runtime runs on codes; what another runtime fuses, only where it is a layer between codes."""
+        layers = {layer.name for layer in self.layers}
+        return {
+            name: one
+            for name, one in self.integer.items()
+            if not one.fused or (name in layers and one.output in self.params)
+        }
+
+    @cached_property
     def _coded(self) -> Sequence[QuantizableOp]:
         """The kernels but for those of layers whose weights are no codes."""
         layers = {layer.name: layer for layer in self.layers}

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.ir.lowered import Lowered
-from ptqc.ir.operators import Trait, data_inputs, known
+from ptqc.ir.operators import Trait, absorbs, data_inputs, known
 from ptqc.ir.operators.base import LoweredStep, codes_of
 
 Values = Mapping[str, np.ndarray]
@@ -25,7 +25,7 @@ def steps(lowered: Lowered) -> Iterator[LoweredStep]:
             continue
         inputs = [codes_of(value) for value in data_inputs(node)]
         output = _quantized(node)
-        if output is None and Trait.FLOAT_OUTPUT in result.traits:
+        if output is None and Trait.FLOAT_OUTPUT in result.traits and absorbs(node) is None:
             output = str(node.outputs[0].name)
         if output is not None and all(name is not None for name in inputs):
             yield LoweredStep(node, tuple(str(name) for name in inputs), output, tensors.get(output, output))

@@ -10,13 +10,14 @@ class RuntimeRules:
 
     symmetric: activations are int8 with zero point 0, which is uint8 with zero point 128. closed: layers give codes,
     since the runtime computes a layer that gives real values outside of its integer kernels. wide: activations that
-    stay real in the plan are codes of 16 bits, which take twice the time. defaults: what options are where the user
-    does not say.
+    stay real in the plan are codes of 16 bits, which take twice the time. fused: what layers and sums read is rounded,
+    and nothing else, as the runtime fuses what lies between. defaults: what options are where the user does not say.
     """
 
     symmetric: bool = False
     closed: bool = False
     wide: bool = False
+    fused: bool = False
     defaults: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -26,6 +27,6 @@ RULES: Mapping[str, RuntimeRules] = {
     "openvino": RuntimeRules(defaults=INTEGERS),
     "qnn": RuntimeRules(closed=True, wide=True),
     "litert": RuntimeRules(closed=True, defaults=INTEGERS),
-    "tensorrt": RuntimeRules(symmetric=True, defaults=INTEGERS),
+    "tensorrt": RuntimeRules(symmetric=True, fused=True, defaults=INTEGERS),
     "xdna": RuntimeRules(symmetric=True, closed=True, defaults={**INTEGERS, "scales": "pow2"}),
 }

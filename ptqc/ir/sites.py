@@ -34,19 +34,25 @@ class ScaleGroup:
 
 @dataclass(frozen=True)
 class QuantizableOp:
-    """One node that could run on codes: its quantized inputs, its settled output, and whether that may stay float."""
+    """One node that could run on codes: its quantized inputs, its settled output, and whether that may stay float.
+
+    fused: ONNX Runtime has a kernel for it only if it is a layer that gives codes.
+    """
 
     node: str
     op_type: str
     inputs: tuple[str, ...]
     output: str
     float_output: bool
+    fused: bool = False
 
 
-def find_kernels(model: ir.Model, layers: Sequence[Layer], *, closed: bool = False) -> list[QuantizableOp]:
+def find_kernels(
+    model: ir.Model, layers: Sequence[Layer], *, closed: bool = False, fused: bool = False
+) -> list[QuantizableOp]:
     """The nodes of the main graph that have an integer kernel when their tensors are quantized.
 
-    closed: none of them may give real values.
+    closed: none of them may give real values. fused: layers and sums alone have one, and all may.
     """
     by_name = {layer.name: layer for layer in layers}
     kernels = []
@@ -58,16 +64,24 @@ def find_kernels(model: ir.Model, layers: Sequence[Layer], *, closed: bool = Fal
             layer = by_name[name]
             settled = layer.settled
             inputs: tuple[str, ...] = (layer.input,)
-            free = node.op_type in named(Trait.FLOAT_OUTPUT) and settled == layer.name and not _fuses_with_sum(node)
-            free &= not closed
-        elif has_own_scale(node) and is_float(node.outputs[0]):
+            free = node.op_type in named(Trait.FLOAT_OUTPUT) and settled == layer.name
+            free &= not closed and (fused or not _fuses_with_sum(node))
+        elif has_own_scale(node) and is_float(node.outputs[0]) and (not fused or node.op_type in named(Trait.SUM)):
             absorbed = absorbs(node)
             settled = str(absorbed.outputs[0].name) if absorbed is not None else name
             inputs, free = tuple(str(v.name) for v in data_inputs(node)), False
+            if fused:
+                inputs = _beside_a_layer(inputs, data_inputs(node), by_name)
         else:
             continue
-        kernels.append(QuantizableOp(name, node.op_type, inputs, settled, free))
+        kernels.append(QuantizableOp(name, node.op_type, inputs, settled, free or fused, fused and not free))
     return kernels
+
+
+def _beside_a_layer(inputs: Sequence[str], values: Sequence[ir.Value], layers: Collection[str]) -> tuple[str, ...]:
+    """The inputs of a sum but for one that a layer makes for it alone: the sum is fused with that layer."""
+    alone = [str(value.name) for value in values if value.name in layers and len(value.uses()) == 1]
+    return tuple(name for name in inputs if name not in alone[:1])
 
 
 def _fuses_with_sum(node: ir.Node) -> bool:
@@ -79,11 +93,15 @@ def _fuses_with_sum(node: ir.Node) -> bool:
     return is_fused and rank(value) == GEMM_AXES and is_alone and readers[0].op_type == "Add"
 
 
-def find_sites(model: ir.Model, kernels: Sequence[QuantizableOp]) -> list[ScaleGroup]:
+def find_sites(model: ir.Model, kernels: Sequence[QuantizableOp], *, fused: bool = False) -> list[ScaleGroup]:
     """All tensors that an integer kernel reads or writes, grouped by the operators that keep codes.
 
-    Caches are none: what goes from run to run keeps its digits, unless the form of a cache says otherwise.
+    Caches are none: what goes from run to run keeps its digits, unless the form of a cache says otherwise. fused:
+    each tensor that a kernel reads has a scale of its own.
     """
+    if fused:
+        read = {name for kernel in kernels for name in kernel.inputs} - _in_float(model)
+        return [ScaleGroup(name, (name,), (name,)) for name in _float_tensors(model) if name in read]
     absorbed = {str(a.outputs[0].name) for node in model.graph if (a := _absorbed_by_kernel(node, kernels)) is not None}
     parent: dict[str, str] = {}
     moved: set[str] = set()

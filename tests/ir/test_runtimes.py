@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import pytest
-from compiling import compiled, residual, samples
+from compiling import compiled, proto, residual, samples, weight
 
 from ptqc.calibration.ranges import RangeObserver
 from ptqc.errors import UsageError
@@ -84,6 +84,46 @@ def test_a_plan_for_a_runtime_that_is_not_here(runtime: str, tmp_path: Path) -> 
     )
     zeros = {entry["zero_point"] for entry in artifact.plan["activations"]}
     assert zeros == {128}
+
+
+FUSED = """g (float[N,8,8,8] x) => (float[N,5] y, float[N,5] z) {
+    c = Conv<pads = [1,1,1,1]>(x, w, b)
+    s = Sigmoid(c)
+    a = Mul(c, s)
+    d = Conv(a, one, b)
+    m = MaxPool<kernel_shape = [2,2], strides = [2,2]>(d)
+    e = Conv(m, one, b)
+    r = Clip(e, zero, six)
+    f = Conv<pads = [1,1,1,1]>(d, w, b)
+    k = MaxPool<kernel_shape = [2,2], strides = [2,2]>(f)
+    t = Add(r, k)
+    h = Concat<axis = 1>(t, m)
+    p = GlobalAveragePool(h)
+    q = Flatten(p)
+    u = MatMul(q, v)
+    n = Relu(u)
+    y = Gemm(n, g, b5)
+    o = MatMul(n, g)
+    z = Add(o, b5)
+}"""
+
+
+def test_a_plan_for_a_runtime_that_fuses(tmp_path: Path) -> None:
+    """Layers between real values, sums, moves between two scales: the form for TensorRT computes the same."""
+    weights = {"w": weight(8, 8, 3, 3), "one": weight(8, 8, 1, 1), "v": weight(16, 8), "g": weight(8, 5)}
+    numbers: dict[str, np.ndarray | np.generic] = {
+        "b": weight(8),
+        "b5": weight(5),
+        "zero": np.float32(0),
+        "six": np.float32(6),
+    }
+    artifact = compiled(
+        proto(FUSED, **weights, **numbers), samples(8, 8, 8), tmp_path, None, runtime="tensorrt", target="qdq"
+    )
+    assert artifact.manifest["targets"]["qdq"]["tensorrt"].startswith("not run; breaks none of its rules")
+    sites = {entry["site"] for entry in artifact.plan["activations"]}
+    assert sites >= {"x", "a", "d", "m", "r", "k", "q", "n"}
+    assert {"c", "s", "e", "f", "t", "h", "p"}.isdisjoint(sites)
 
 
 def test_every_runtime_is_declared() -> None:

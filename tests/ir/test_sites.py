@@ -6,7 +6,14 @@ import pytest
 from graphs import noise, parse
 
 from ptqc.ir.layers import find_layers
-from ptqc.ir.sites import QuantizableOp, ScaleGroup, find_kernels, find_sites, integer_kernels, useful_sites
+from ptqc.ir.sites import (
+    QuantizableOp,
+    ScaleGroup,
+    find_kernels,
+    find_sites,
+    integer_kernels,
+    useful_sites,
+)
 
 CONSTANTS = {
     "w": noise(6, 6, 1, 1),
@@ -31,13 +38,13 @@ def network(nodes: str, outputs: str = "float[N, A, B, C] y") -> ir.Model:
 
 
 def roles(
-    nodes: str, outputs: str = "float[N, A, B, C] y"
+    nodes: str, outputs: str = "float[N, A, B, C] y", *, fused: bool = False
 ) -> tuple[list[QuantizableOp], list[ScaleGroup], list[ScaleGroup]]:
     """Kernels, all sites, and the useful ones."""
     model = network(nodes, outputs)
     layers = find_layers(model)
-    kernels = find_kernels(model, layers)
-    sites = find_sites(model, kernels)
+    kernels = find_kernels(model, layers, fused=fused)
+    sites = find_sites(model, kernels, fused=fused)
     return kernels, sites, useful_sites(sites, kernels, {layer.name for layer in layers})
 
 
@@ -223,3 +230,28 @@ def test_a_product_that_a_sum_alone_reads_has_codes_as_its_output(nodes: str, is
     """ONNX Runtime makes one Gemm of both where the product gives real values."""
     model = parse(f"g (float[N, 6] x) => (float[N, 6] y) {{ {nodes} }}", w=noise(6, 6))
     assert find_kernels(model, find_layers(model))[0].float_output == is_free
+
+
+# Runtimes that fuse what lies between layers
+
+
+def test_what_layers_and_sums_read_has_a_scale_of_its_own() -> None:
+    """Not what a layer makes for a sum alone, nor what lies between."""
+    kernels, sites, useful = roles(
+        "c = Conv(x, w) g = Sigmoid(c) p = Mul(c, g) t = MaxPool <kernel_shape = [1, 1]> (p) d = Conv(t, v) "
+        "s = Add(d, p) r = Relu(s) y = Conv(r, v)",
+        fused=True,
+    )
+    assert kernels == [
+        QuantizableOp("c", "Conv", ("x",), "c", True, fused=True),
+        QuantizableOp("d", "Conv", ("t",), "d", True, fused=True),
+        QuantizableOp("s", "Add", ("p",), "r", True, fused=True),
+        QuantizableOp("y", "Conv", ("r",), "y", True, fused=True),
+    ]
+    assert ties(sites) == ties(useful) == [("p",), ("r",), ("t",), ("x",)]
+
+
+def test_one_of_two_layers_is_rounded_in_front_of_their_sum() -> None:
+    kernels, _, useful = roles("c = Conv(x, w) d = Conv(x, v) y = Add(c, d)", fused=True)
+    assert kernels[-1].inputs == ("d",)
+    assert ties(useful) == [("d",), ("x",)]

@@ -21,7 +21,7 @@ def _denominator(_constants: Constants) -> tuple[int, ...]:
 
 
 OPERATORS = (
-    operator("Add", Trait.AFFINE, operands=None, kernels=frozenset(["QLinearAdd"]), reference=_add),
+    operator("Add", Trait.AFFINE, Trait.SUM, operands=None, kernels=frozenset(["QLinearAdd"]), reference=_add),
     operator("Mul", Trait.AFFINE, Trait.KEEPS_SCORES, operands=None, kernels=frozenset(["QLinearMul"]), reference=_mul),
     operator("Sub", Trait.AFFINE, operands=None),
     operator("Div", Trait.AFFINE, operands=None, steep=_denominator),

@@ -111,6 +111,7 @@ class Trait(Enum):
     HOMOGENEOUS = auto()  # gives k > 0 times its output for k times its input, each element or channel for itself
     PLANES = auto()  # works on planes of pixels, each channel for itself
     AFFINE = auto()  # adds to its input or multiplies it
+    SUM = auto()  # adds two values
     CLIPS = auto()  # cuts off what lies outside of two bounds
     REDUCES = auto()  # makes one value of all values along some axes
     LINEAR = auto()  # gives what it reads, elsewhere or less the same number for all

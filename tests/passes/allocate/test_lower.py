@@ -332,3 +332,15 @@ def test_names_of_the_model_are_not_taken() -> None:
         found = made.run(samples(2, 6, 8, 8)[0])["y"]
         other = parse(graph, w=SMALL["w"], v=SMALL["v"], cb=noise(6, seed=4))
         np.testing.assert_allclose(found, run(other, samples(2, 6, 8, 8)[0])["y"], atol=0.1)
+
+
+def test_codes_are_rounded_again_between_two_scales() -> None:
+    graph = (
+        "g (float[N, 3, 8, 8] x) => (float[N, 4, A, B] y, float[N, 4, A, B] z) { c = Conv (x, w) d = Sigmoid(c) "
+        "m = MaxPool <kernel_shape = [2, 2]> (d) y = Conv (m, v) z = Conv (d, v) }"
+    )
+    model = parse(graph, w=noise(4, 3, 1, 1), v=noise(4, 4, 1, 1, seed=1))
+    params = {"d": QuantParams(UINT8, 1 / 255, 0), "m": QuantParams(UINT8, 1 / 200, 10)}
+    made = quantized(model, samples(1, 3, 8, 8), params=params, fused=True)
+    check(made, samples(1, 3, 8, 8))
+    assert made.lowered.codes.keys() == {"x", "d", "m"}
