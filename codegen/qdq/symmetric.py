@@ -1,7 +1,7 @@
 """QDQ models of symmetric activations, made of those of uint8 whose zero point is 128: codes of int8 around 0.
 
 TensorRT quantizes the inputs of layers and of sums, and fuses what lies between in its own precision; its biases are
-real values.
+real values, which make up for other zero points.
 """
 
 from collections.abc import Mapping
@@ -10,8 +10,11 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from ptqc.codegen.onnxruntime.names import short_names
 from ptqc.codegen.qdq.edits import copied, drop_unread, set_nodes
 from ptqc.codegen.qdq.rules import LAYERS, SUMS, TO_CODES, TO_REAL, QdqGraph
+from ptqc.codegen.qdq.shifts import shift_values
+from ptqc.ir.protos import value_names
 
 MIDDLE = 128
 
@@ -34,6 +37,7 @@ def for_tensorrt(model: onnx.ModelProto) -> onnx.ModelProto:
     drop_unread(result)
     _write_relu(result)
     _write_real_biases(result)
+    shift_values(result)
     drop_unread(result)
     return result
 
@@ -80,20 +84,20 @@ def _write_relu(model: onnx.ModelProto) -> None:
         if node.op_type != "Clip" or len(node.input) < 3 or not is_rounded or not outputs.isdisjoint(node.output):
             continue
         low, high = (graph.array(name) for name in node.input[1:])
-        ends = [np.iinfo(np.int8).max * np.asarray(graph.array(reader.input[1])) for reader in readers]
+        steps = [[np.asarray(graph.array(name), np.float32) for name in reader.input[1:]] for reader in readers]
+        ends = [(np.iinfo(np.int8).max - zero) * scale for scale, zero in steps]
         if low == 0 and high is not None and all(high >= end * (1 - 1e-6) for end in ends):
             node.op_type = "Relu"
             del node.input[1:]
 
 
 def _write_real_biases(model: onnx.ModelProto) -> None:
-    graph = QdqGraph(model)
+    graph, fresh = QdqGraph(model), short_names(1, frozenset(value_names(model.graph)))
     for node in graph.nodes:
         bias = graph.makers.get(node.input[2]) if node.op_type in LAYERS and len(node.input) > 2 else None
         if bias is None or not graph.is_weight(bias):
             continue
         codes, scale = (np.asarray(graph.array(name)) for name in bias.input[:2])
-        bias.op_type = "Constant"
-        del bias.input[:], bias.attribute[:]
-        real = numpy_helper.from_array(np.asarray(codes.astype(np.float64) * scale, np.float32), bias.output[0])
-        bias.attribute.append(helper.make_attribute("value", real))
+        real = np.asarray(codes.astype(np.float64) * scale, np.float32)
+        node.input[2] = next(fresh)
+        model.graph.initializer.append(numpy_helper.from_array(real, node.input[2]))

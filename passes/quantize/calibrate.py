@@ -33,7 +33,7 @@ from ptqc.ir.external import is_in_files
 from ptqc.ir.layers import Layer, draws, find_inner_layers
 from ptqc.ir.nodes import constant, integers
 from ptqc.ir.operators import Trait, named
-from ptqc.ir.sites import ScaleGroup, useful_sites
+from ptqc.ir.sites import ScaleGroup, read_without_padding, useful_sites
 from ptqc.notes import Level, Note, out_of_time
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.quantize.moment_stream import LEAST_PART, LaterMoments, MomentStream, blocks_of
@@ -133,12 +133,14 @@ class Calibrate:
         """The range of each site, others that may lose less, and what there was no time for."""
         pace = Pace(setting.deadline, len(setting.sites))
         chosen, others = dict[str, QuantParams](), dict[str, tuple[QuantParams, ...]]()
+        shifted = read_without_padding(setting.model, setting.layers) if setting.fused else set[str]()
 
         def ranges(site: ScaleGroup) -> list[QuantParams]:
             methods: tuple[str, ...] = TRIED if self.observer == "auto" else (self.observer,)
             if pace.part() < 1:
                 methods = (HURRIED,)
-            observer, grid = observers[site.name], {"powers": setting.powers, "symmetric": setting.symmetric}
+            observer, symmetric = observers[site.name], setting.symmetric and site.name not in shifted
+            grid = {"powers": setting.powers, "symmetric": symmetric}
             choose_ranges = [observed_params(observer, method, **grid) for method in methods]
             pace.did(1, float(methods != (HURRIED,)))
             return choose_ranges

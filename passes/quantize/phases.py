@@ -30,7 +30,8 @@ class AnalysisInput:
     """A normalized model by role, and the two splits of the calibration set.
 
     tuning, held_back: disjoint samples; decisions are fitted on the first and accepted on the second. powers: whether
-    scales are to be powers of two. symmetric: whether codes of activations are to lie around their zero point.
+    scales are to be powers of two. symmetric: whether codes of activations are to lie around their zero point. fused:
+    whether biases make up for zero points of others where they can.
     """
 
     model: ir.Model
@@ -43,6 +44,7 @@ class AnalysisInput:
     seed: int = 0
     powers: bool = False
     symmetric: bool = False
+    fused: bool = False
     progress: Progress = SILENT
     deadline: Deadline = field(default_factory=Deadline)
 
@@ -63,7 +65,7 @@ class AnalysisInput:
         sites = useful_sites(find_sites(model, kernels, fused=fused), kernels, {layer.name for layer in layers})
         weights = find_weights(model, layers)
         roles = tuple(layers), tuple(weights), tuple(kernels), tuple(sites)
-        return cls(model, *roles, tuning, held_back, **settings)
+        return cls(model, *roles, tuning, held_back, fused=fused, **settings)
 
     @classmethod
     def after(cls, earlier: "AnalysisInput", **found: Any) -> Self:

@@ -130,6 +130,19 @@ def find_sites(model: ir.Model, kernels: Sequence[QuantizableOp], *, fused: bool
     return sites
 
 
+def read_without_padding(model: ir.Model, layers: Sequence[Layer]) -> set[str]:
+    """Tensors that only layers read whose bias can make up for a shift: these pad nothing, and have one or get one."""
+    able = {layer.name for layer in layers if layer.takes_bias and not any(layer.pads)}
+    values = {node.inputs[0] for node in model.graph if node.outputs[0].name in able}
+    return {
+        str(value.name)
+        for value in values
+        if value is not None
+        and not value.is_graph_output()
+        and all(use.idx == 0 and use.node.outputs[0].name in able for use in value.uses())
+    }
+
+
 def _in_float(model: ir.Model) -> set[str]:
     """Caches, what nodes make that compute in float, and what calibration has not shown."""
     result = {str(value.name) for cache in find_caches(model) for value in (cache.past, cache.present)}

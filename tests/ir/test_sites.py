@@ -12,6 +12,7 @@ from ptqc.ir.sites import (
     find_kernels,
     find_sites,
     integer_kernels,
+    read_without_padding,
     useful_sites,
 )
 
@@ -255,3 +256,14 @@ def test_one_of_two_layers_is_rounded_in_front_of_their_sum() -> None:
     kernels, _, useful = roles("c = Conv(x, w) d = Conv(x, v) y = Add(c, d)", fused=True)
     assert kernels[-1].inputs == ("d",)
     assert ties(useful) == [("d",), ("x",)]
+
+
+def test_biases_make_up_for_a_shift_where_nothing_is_padded() -> None:
+    model = network(
+        "a = Conv(x, w) b = Conv <pads = [1, 1, 1, 1]> (a, w) c = Conv(b, w) d = Add(b, c) e = Conv(d, w) "
+        "y = Conv(e, v) z = Conv(e, w)",
+        "float[N, A, B, C] y, float[N, A, B, C] z",
+    )
+    assert read_without_padding(model, find_layers(model)) == {"x", "d", "e"}
+    product = parse("g (float[N, 6] x) => (float[N, 5] y) { y = MatMul(x, m) }", m=np.asarray(CONSTANTS["m"]))
+    assert read_without_padding(product, find_layers(product)) == set()
