@@ -120,7 +120,9 @@ def test_a_plan_for_a_runtime_that_fuses(tmp_path: Path) -> None:
     artifact = compiled(
         proto(FUSED, **weights, **numbers), samples(8, 8, 8), tmp_path, None, runtime="tensorrt", target="qdq"
     )
-    assert artifact.manifest["targets"]["qdq"]["tensorrt"].startswith("not run; breaks none of its rules")
+    assert artifact.manifest["targets"]["qdq"]["runtimes"]["tensorrt"]["note"].startswith(
+        "not run; breaks none of its rules"
+    )
     zeros = {entry["site"]: entry["zero_point"] for entry in artifact.plan["activations"]}
     assert zeros.keys() >= {"x", "a", "d", "m", "r", "k", "q", "n"}
     assert {"c", "s", "e", "f", "t", "h", "p"}.isdisjoint(zeros)

@@ -44,3 +44,20 @@ def test_it_computes_the_same_around_0(nodes: str, sums: int) -> None:
     graph = QdqGraph(model)
     assert not any(np.asarray(graph.array(node.input[2])).any() for node in graph.conversions())
     assert sum(node.op_type == "Add" for node in graph.nodes) == sums
+
+
+def test_a_product_has_no_bias_to_take_it() -> None:
+    """Its weight lies the other way round, so that sums over it are of another length."""
+    constants: dict[str, np.ndarray | np.generic] = {
+        "w": np.random.default_rng(0).integers(-99, 99, (3, 5)).astype(np.int8),
+        "s": np.full(5, 0.02, np.float32),
+        "z": np.zeros(5, np.int8),
+        "step": np.float32(0.02),
+        "zero": np.int8(-61),
+    }
+    nodes = "t = Tanh(x) " + WEIGHTED.format("t").replace("Linear(w", "Linear <axis = 1> (w") + "y = MatMul(r, wr)"
+    model = to_proto(parse(f"g (float[4, 3] x) => (float[4, 5] y) {{ {nodes} }}", **constants))
+    feeds = samples(4, 3)
+    wanted = [Runner(model).run(each)["y"] for each in feeds]
+    shift_values(model)
+    assert relative(wanted, [Runner(model).run(each)["y"] for each in feeds]) < 1e-2
