@@ -5,8 +5,9 @@ python benchmarks/runtimes.py [--tasks a,b] [--budget 25%] [--activations intege
 
 Each task is compiled with --target qdq, and for litert with --target litert; float model, packed file and what the
 targets built then run on the first samples that the task is scored on. LiteRT has a second row with its reference
-kernels, and where Arm's compiler Vela is installed, that says how many operators run on an Ethos-U55. --record puts the
-rows into figures/runtimes.json.
+kernels, and where Arm's compiler Vela is installed, that says how many operators run on an Ethos-U55. Where `scores.py`
+can score samples, every row has the difference to the packed file's score on the same samples, with the paired standard
+error. --record puts the rows into figures/runtimes.json.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from typing import Any
 
 import numpy as np
 from agreement import Agreement
+from figures import PACKED
 from harness import (
     FIGURES,
     RESULTS,
@@ -37,9 +39,12 @@ from harness import (
     significant,
     write_results,
 )
-from tasks import Task, chosen
+from scores import Score, difference, places_of, score_of
+from tasks import Task, chosen, padded
 
 CALIBRATION = 256
+# Tokens of every sample, as the targets fix all shapes; no sentence has more.
+LENGTHS = {"minilm_l6_v2_emb": 64}
 COLUMNS = (
     Column("task", "task"),
     Column("runs in", "runtime"),
@@ -51,6 +56,10 @@ COLUMNS = (
     Column("KL nat", "kl_nat", significant(3)),
     Column("relative error", "relative_error", significant(3)),
     Column("loss of ONNX Runtime's", "ratio", number(2)),
+    Column("score of float", "float_score", number(2)),
+    Column("score", "score", number(2)),
+    Column("score − packed", "score_difference", number(2, sign=True)),
+    Column("± paired error", "score_difference_se", number(2)),
     Column("on Ethos-U55", "npu_share", percent(1)),
     Column("note", "note"),
 )
@@ -58,8 +67,8 @@ COLUMNS = (
 KERNELS: dict[str, dict[str, dict[str, Any]]] = {"litert": {"": {}, ", reference kernels": {"kernels": "BUILTIN_REF"}}}
 
 
-def evaluation_feeds(task: Task, count: int) -> list[Feeds]:
-    """Single samples that a task is scored on, evenly spread over all of them."""
+def evaluation_samples(task: Task, count: int) -> tuple[list[Feeds], Score | None]:
+    """Single samples of those that a task is scored on, evenly spread, and what scores them."""
     real, total = open_model(task.path), 0
     (shapes,) = ({name: array.shape for name, array in one.items()} for one in task.calibration(1))
 
@@ -69,7 +78,8 @@ def evaluation_feeds(task: Task, count: int) -> list[Feeds]:
         return real(sample)
 
     task.score(counted)
-    wanted = set(np.linspace(0, total - 1, min(count, total)).astype(int).tolist())
+    places = places_of(task, total, count)
+    wanted = set(places)
     feeds: list[Feeds] = []
     place = 0
 
@@ -82,7 +92,7 @@ def evaluation_feeds(task: Task, count: int) -> list[Feeds]:
         return real(sample)
 
     task.score(kept)
-    return feeds
+    return feeds, score_of(task, places, total)
 
 
 def _singles(sample: Feeds, shapes: Mapping[str, tuple[int, ...]]) -> list[Feeds]:
@@ -123,7 +133,8 @@ def measure(name: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     from ptqc.runtime.foreign import file_for, run_in
 
     task = chosen(name)[0]
-    feeds = evaluation_feeds(task, arguments.samples)
+    task = padded(task, LENGTHS[name]) if name in LENGTHS else task
+    feeds, score = evaluation_samples(task, arguments.samples)
     runtimes = [*filter(None, arguments.runtimes.split(","))]
     targets: dict[str, dict[str, Any]] = {"qdq": {"verify_in": ""}}
     if "litert" in runtimes:
@@ -147,7 +158,7 @@ def measure(name: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
                 print(f"{name}: {error}")
         documents = {target: artifact.manifest["targets"][target] for target, artifact in artifacts.items()}
         path = artifacts["qdq"].folder / "qdq" / "model.onnx"
-        files = {"float": task.path, "ONNX Runtime, packed": artifacts["qdq"].path, "ONNX Runtime": path}
+        files = {"float": task.path, PACKED: artifacts["qdq"].path, "ONNX Runtime": path}
         outputs = {}
         for title, file in files.items():
             runner = Runner(onnx.load(file))
@@ -171,6 +182,7 @@ def measure(name: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
                 placements[title], facts[title] = run.placement, documents[target]
                 shares[title] = npu_share(model) if target == "litert" else None
         size = task.path.stat().st_size
+    scores = {title: score(feeds, several) for title, several in outputs.items()} if score else {}
     rows = []
     for title, several in list(outputs.items())[1:]:
         agreement = Agreement(task.has_classes)
@@ -189,12 +201,23 @@ def measure(name: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
                 "layers_not_on_integers": len(placements[title].others) if title in placements else 0,
                 "npu_share": shares.get(title),
                 **agreement.to_json(),
+                **_scored(task, title, scores),
             }
         )
     key = "kl_nat" if task.has_classes else "relative_error"
     for row in rows:
         row["ratio"] = row[key] / rows[0][key]
     return rows
+
+
+def _scored(task: Task, title: str, scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """The score of a runtime beside those of the float model and the packed file; nothing without scores."""
+    if not scores:
+        return {}
+    above, error = difference(scores[title], scores[PACKED])
+    of_float, score = (float(scores[which][0]) for which in ("float", title))
+    about = {"unit": task.unit, "float_score": of_float, "score": score}
+    return {**about, "score_difference": above, "score_difference_se": error}
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -69,6 +69,19 @@ def task_of(artifact: Path, tasks: Iterable[Task]) -> Task | None:
     """The task that an artifact was compiled from, by the name of the model's file."""
     source = manifest(artifact)["source"]["name"]
     return next((task for task in tasks if task.path.name == source), None)
+
+
+def padded(task: Task, length: int) -> Task:
+    """The same with all samples filled up with zeros to one length, along their last axis."""
+
+    def filled(sample: Feeds) -> Feeds:
+        return {name: np.pad(array, [(0, 0), (0, length - array.shape[-1])]) for name, array in sample.items()}
+
+    return replace(
+        task,
+        calibration=lambda count: [filled(sample) for sample in task.calibration(count)],
+        score=lambda run: task.score(lambda sample: run(filled(sample))),
+    )
 
 
 def _plain(name: str) -> Task:
