@@ -215,6 +215,39 @@ def tflite() -> str:
     return _table(["network", *OF_FILE, *others, "on Ethos-U55"], lines)
 
 
+def scores() -> str:
+    """Scores of QDQ models above that of the packed file, with paired standard errors."""
+    return _scores(lambda runtime: not _is_litert(runtime))
+
+
+def tflite_scores() -> str:
+    """The same of TFLite models."""
+    return _scores(_is_litert)
+
+
+def _scores(is_shown: Callable[[str], bool]) -> str:
+    measured = _by_network()
+    others = [name for name in _runtimes(measured) if name != PACKED and is_shown(name)]
+    lines = []
+    for task, several in measured.items():
+        packed, shown = several[PACKED], [several.get(name) for name in others]
+        if "score" in packed and any(shown):
+            both = (f"{packed[key]:.2f}" for key in ("float_score", "score"))
+            lines.append([task, packed["unit"], *both, *(_above(row, packed) for row in shown)])
+    return _table(["network", "score", "float", "packed", *others], lines)
+
+
+def _above(row: Row | None, packed: Row) -> str:
+    if row is None:
+        return "–"
+    return f"{row['score_difference']:+.2f} ± {row['score_difference_se']:.2f}{_on_others(row, packed)}"
+
+
+def _on_others(row: Row, packed: Row) -> str:
+    """How many samples a row has if the others have another number; it is compared on its own ones."""
+    return "" if row["samples"] == packed["samples"] else f" ({row['samples']} samples)"
+
+
 def _is_litert(runtime: str) -> bool:
     return runtime.startswith(LITERT)
 
@@ -257,7 +290,8 @@ def _of_file(row: Row, packed: Row) -> list[str]:
 
 
 def _ratios(several: Mapping[str, Row], runtimes: Sequence[str]) -> list[str]:
-    return [f"{several[name]['ratio']:.2f}" if name in several else "–" for name in runtimes]
+    packed, shown = several[PACKED], [several.get(name) for name in runtimes]
+    return [f"{row['ratio']:.2f}{_on_others(row, packed)}" if row else "–" for row in shown]
 
 
 def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -300,7 +334,9 @@ TEXTS: dict[str, Callable[[], str]] = {
     "picks": picks,
     "runtimes": runtimes,
     "widths": widths,
+    "scores": scores,
     "tflite": tflite,
+    "tflite-scores": tflite_scores,
 }
 
 

@@ -50,8 +50,15 @@ def test_slower_networks_are_counted_rightly() -> None:
     assert f"{words[sum(time > 1 for time in times)]} of the {len(times)} networks" in text
 
 
+def test_no_runtime_scores_otherwise_than_the_packed_file() -> None:
+    """By more than two standard errors, as docs/qdq.md says."""
+    scored = [row for row in figures.rows("runtimes") if "score" in row]
+    assert len({row["task"] for row in scored}) == len({row["task"] for row in figures.rows("runtimes")})
+    assert all(abs(row["score_difference"]) <= 2 * row["score_difference_se"] for row in scored)
+
+
 def test_every_row_has_a_commit_and_a_machine() -> None:
-    for name in ("accuracy", "latency"):
+    for name in ("accuracy", "latency", "runtimes"):
         for row in figures.rows(name):
             assert re.fullmatch(r"[0-9a-f]{8,}\+?", row["commit"])
             assert row["machine"]
