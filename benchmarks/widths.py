@@ -11,9 +11,11 @@ Runtime and, with --emulate, in Qualcomm's emulator. --record puts the rows into
 import argparse
 import re
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from agreement import Agreement
 from harness import (
     FIGURES,
@@ -28,8 +30,9 @@ from harness import (
     significant,
     write_results,
 )
-from runtimes import CALIBRATION, evaluation_feeds
-from tasks import chosen
+from runtimes import CALIBRATION, LENGTHS, evaluation_samples
+from scores import difference
+from tasks import chosen, padded
 
 from ptqc.options import Activations
 
@@ -42,6 +45,9 @@ COLUMNS = (
     Column("same top-1", "top1_agreement", percent(2)),
     Column("KL nat", "kl_nat", significant(3)),
     Column("relative error", "relative_error", significant(3)),
+    Column("score", "score", number(2)),
+    Column("score − float", "score_difference", number(2, sign=True)),
+    Column("± paired error", "score_difference_se", number(2)),
     Column("note", "note"),
 )
 
@@ -55,7 +61,8 @@ def measure(name: str, activations: Activations, limit: float, arguments: argpar
     from ptqc.runtime.foreign import run_in
 
     task = chosen(name)[0]
-    feeds = evaluation_feeds(task, arguments.samples)
+    task = padded(task, LENGTHS[name]) if name in LENGTHS else task
+    feeds, score = evaluation_samples(task, arguments.samples)
     with tempfile.TemporaryDirectory() as room:
         artifact = compile_model(
             task.path,
@@ -80,6 +87,7 @@ def measure(name: str, activations: Activations, limit: float, arguments: argpar
         if arguments.emulate:
             run = run_in("qnn", path, feeds, seconds=7200.0)
             outputs[run.name] = [[each[output] for output in names] for each in run.outputs]
+    scores = {title: score(feeds, several) for title, several in outputs.items()} if score else {}
     share = re.search(r"(\d+)% of the products", document.get("activations", ""))
     rows = []
     for title, several in list(outputs.items())[1:]:
@@ -94,10 +102,19 @@ def measure(name: str, activations: Activations, limit: float, arguments: argpar
                 "runtime": title,
                 "share_wide": int(share[1]) / 100 if share else 0.0,
                 "samples": len(feeds),
+                **_scores(scores, title),
                 **agreement.to_json(),
             }
         )
     return rows
+
+
+def _scores(scores: Mapping[str, np.ndarray], title: str) -> dict[str, float]:
+    """The score, and how much it is above that of the float model, with the standard error of that."""
+    if not scores:
+        return {}
+    apart, error = difference(scores[title], scores["float"])
+    return {"score": float(scores[title][0]), "score_difference": apart, "score_difference_se": error}
 
 
 def main() -> None:
