@@ -1,8 +1,8 @@
 """What runtimes demand of a QDQ model, as a list of rules; a violation names the node and the rule.
 
 Each was found by running models that break it, in OpenVINO 2026.4 and in the HTP compiler of QAIRT 2.51, or is in
-ONNX's specification. Of two of them the runtimes say nothing and compute garbage: one type of activations for each node
-(HTP), and activations of 8 bits (OpenVINO).
+ONNX's specification. Of three of them the runtimes say nothing and compute garbage: one type of activations for each
+node and one scale for each constant (HTP), and activations of 8 bits (OpenVINO).
 """
 
 from collections import defaultdict
@@ -218,6 +218,14 @@ def _other_biases(graph: QdqGraph) -> Iterator[tuple[str, str]]:
                 yield _name(node), "has a bias whose scale is not that of its input times that of its weight"
 
 
+def _shared_codes(graph: QdqGraph) -> Iterator[tuple[str, str]]:
+    """Constants that several nodes dequantize: the HTP compiler takes the numbers of one of these nodes for all."""
+    first = dict[str, onnx.NodeProto]()
+    for node in filter(graph.is_weight, graph.nodes):
+        if first.setdefault(node.input[0], node).input[1:] != node.input[1:]:
+            yield _name(node), f"dequantizes the codes {node.input[0]!r} by another scale than another node"
+
+
 def _open_layers(graph: QdqGraph) -> Iterator[tuple[str, str]]:
     for node, _, _ in graph.layers():
         if not any(reader.op_type == TO_CODES for reader in graph.readers.get(node.output[0], ())):
@@ -307,6 +315,7 @@ RULES: tuple[Rule, ...] = (
     Rule("signed weights", EVERY - ORT, _unsigned_weights),
     Rule("scales of weights along the outputs", EVERY - ORT, _scales_along_inputs),
     Rule("int32 biases at the product of scales", OPENVINO | QNN | XDNA, _other_biases),
+    Rule("one scale for each constant", QNN, _shared_codes),
     Rule("outputs of layers rounded", QNN | XDNA, _open_layers),
     Rule("no float8", EVERY - ORT, _float8),
     Rule("INT4 in products alone", OPENVINO, _packed_convolutions),

@@ -24,29 +24,42 @@ from ptqc.ir.protos import value_names
 UINT16 = Affine(16)
 #: A code of 8 bits as one of 16.
 STEPS = 256
-#: Values below are those of a mask, which a Softmax makes 0; MASKED below the others they still are.
-LEAST, MASKED = -1e4, 100.0
+#: Values up to LEAST are those of a mask, which a Softmax makes 0, where all others are nearer to 0 than FAR; MASKED
+#: below the others they still are.
+LEAST, FAR, MASKED = -5e3, 1e3, 100.0
+#: How much further than on the samples a range goes: digits are plenty, and what is cut off is lost.
+MARGIN = 0.5
 NORMALIZATIONS = named(Trait.NORMALIZATION)
 BIAS = 2
 
 
 @dataclass
 class ValueRange:
-    """The least and the most of a value; what is masked counts as a number that a Softmax makes 0."""
+    """The least and the most of a value, and the least but for what looks like a mask."""
 
     low: float = 0.0
     high: float = 0.0
-    is_masked: bool = False
+    unmasked: float = 0.0
 
     def update(self, x: np.ndarray) -> None:
         """Show it an array."""
-        counted = x[x > LEAST]
-        self.is_masked |= counted.size < x.size
-        self.low, self.high = min(self.low, counted.min(initial=0.0)), max(self.high, counted.max(initial=0.0))
+        low, high = _ends(x)
+        self.low, self.high = min(self.low, low), max(self.high, high)
+        self.unmasked = min(self.unmasked, float(x.min(initial=0.0, where=x > LEAST)))
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether it has values that a Softmax makes 0."""
+        return self.low <= LEAST and max(self.high, -self.unmasked) < FAR
 
     def params(self) -> QuantParams:
-        """Codes of 16 bits for it."""
-        return _params(self.low - MASKED * self.is_masked, self.high)
+        """Codes of 16 bits for it; what is masked counts as a number that a Softmax makes 0."""
+        low, wider = self.unmasked if self.is_masked else self.low, 1 + MARGIN
+        return _params(low * wider - MASKED * self.is_masked, self.high * wider)
+
+
+def _ends(array: np.ndarray) -> tuple[float, float]:
+    return float(array.min(initial=0.0)), float(array.max(initial=0.0))
 
 
 def _params(low: float, high: float) -> QuantParams:
@@ -95,9 +108,11 @@ class WideGraph:
     def operands(self, node: onnx.NodeProto) -> Sequence[int]:
         """The inputs of a node that carry numbers, by place."""
         known = OPERATORS.get(node.op_type)
-        if known is not None and known.operands is None:
+        if known is None or known.operands is None:
             return range(len(node.input))
-        return [place for place in (known.operands if known else None) or (0,) if place < len(node.input)]
+        others = range(len(node.input)) if node.op_type in LAYERS else ()
+        made = {place for place in others if node.input[place] in self.activations}
+        return sorted(made.union(place for place in known.operands if place < len(node.input)))
 
     def conversion(self, name: str) -> onnx.NodeProto | None:
         """What makes a real value of codes."""
@@ -133,6 +148,7 @@ class _Writer:
     ranges: Mapping[str, ValueRange]
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: dict[bytes, onnx.TensorProto] = field(default_factory=dict)
+    own: list[onnx.TensorProto] = field(default_factory=list)
     real: dict[str, str] = field(default_factory=dict)
 
     @cached_property
@@ -152,7 +168,7 @@ class _Writer:
         result = copied(self.of.graph.model)
         del result.graph.value_info[:]
         set_nodes(result, self.nodes)
-        result.graph.initializer.extend(self.constants.values())
+        result.graph.initializer.extend((*self.constants.values(), *self.own))
         drop_unread(result)
         raise_opset(result)
         return result
@@ -164,7 +180,7 @@ class _Writer:
         places = (*self.of.operands(node), *((1, BIAS) if node.op_type in NORMALIZATIONS else ()))
         for place in dict.fromkeys(place for place in places if place < len(node.input)):
             name = node.input[place]
-            node.input[place] = self._converted(name) if name in read else self._constant_operand(name)
+            node.input[place] = self._converted(name) if name in read else self._constant_operand(name, node)
         self.nodes.append(node)
         for place, name in enumerate(node.output):
             if name in self.of.activations:
@@ -192,17 +208,20 @@ class _Writer:
         scale, zero = (np.asarray(self.of.graph.array(each)) for each in conversion.input[1:])
         return QuantParams(UINT16, float(scale) / STEPS, int(zero) * STEPS)
 
-    def _constant_operand(self, name: str) -> str:
+    def _constant_operand(self, name: str, node: onnx.NodeProto) -> str:
         """A constant that stands beside activations, behind codes of 16 bits; others as they are."""
         array = self.of.graph.array(name)
         if array is None or array.dtype != np.float32:
             return name
-        if name not in self.real:
-            params = _params(float(array.min(initial=0.0)), float(array.max(initial=0.0)))
-            self.real[name] = self._fresh(f"{name}/wide")
-            codes = self._constant(quantize(array, params))
-            self.nodes.append(helper.make_node(TO_REAL, [codes, *self._numbers(params)], [self.real[name]]))
-        return self.real[name]
+        given = self.ranges.get(node.output[0])
+        is_mask = given is not None and given.is_masked and array.min(initial=0.0) <= LEAST
+        real = f"{name}/mask" if is_mask else name
+        if real not in self.real:
+            params = given.params() if given is not None and is_mask else _params(*_ends(array))
+            self.real[real] = self._fresh(f"{name}/wide")
+            codes = self._own_constant(quantize(array, params))
+            self.nodes.append(helper.make_node(TO_REAL, [codes, *self._numbers(params)], [self.real[real]]))
+        return self.real[real]
 
     def _write_bias(self, node: onnx.NodeProto, params: QuantParams) -> None:
         """Write the bias of a layer in int32, at the product of the scales of its input and its weight."""
@@ -218,7 +237,7 @@ class _Writer:
         codes = np.clip(np.rint(real / products), limits.min, limits.max).astype(np.int32)
         zeros = np.zeros(products.shape, np.int32)
         name = self._fresh(f"{node.output[0]}/bias16")
-        constants = [self._constant(array) for array in (codes, products, zeros)]
+        constants = [self._own_constant(codes), self._constant(products), self._constant(zeros)]
         self.nodes.append(helper.make_node(TO_REAL, constants, [name], axis=0))
         node.input[BIAS] = name
 
@@ -233,6 +252,12 @@ class _Writer:
             tensor.name = self._fresh(f"wide/{len(self.constants)}")
             self.constants[key] = tensor
         return self.constants[key].name
+
+    def _own_constant(self, codes: np.ndarray) -> str:
+        """The name of a constant that nothing else reads: Qualcomm's compiler gives equal names one scale."""
+        name = self._fresh("wide/codes")
+        self.own.append(numpy_helper.from_array(codes, name))
+        return name
 
     def _fresh(self, name: str) -> str:
         while name in self.names:

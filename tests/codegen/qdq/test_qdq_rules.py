@@ -151,6 +151,12 @@ def maker(model: onnx.ModelProto, node: onnx.NodeProto) -> str:
     return "" if made is None else made.op_type
 
 
+def shared(model: onnx.ModelProto) -> None:
+    codes = weight_of(model).input[0]
+    other = [set_constant(model, "other/s", np.float32(3)), set_constant(model, "other/z", np.int8(0))]
+    model.graph.node.append(helper.make_node("DequantizeLinear", [codes, *other], ["unread"]))
+
+
 def float8(model: onnx.ModelProto) -> None:
     model.graph.initializer.append(helper.make_tensor("f8", TensorProto.FLOAT8E4M3FN, [1], [1.0]))
 
@@ -218,6 +224,7 @@ PLANTED: dict[str, list[tuple[Plant, str]]] = {
     "signed weights": [(unsigned, "Conv")],
     "scales of weights along the outputs": [(along_inputs, "Conv")],
     "int32 biases at the product of scales": [(float_bias, "Conv"), (other_bias, "Conv"), (other_bias_scale, "Conv")],
+    "one scale for each constant": [(shared, "DequantizeLinear")],
     "outputs of layers rounded": [(open_layer, "Conv")],
     "no float8": [(float8, "f8")],
     "INT4 in products alone": [(packed, "Conv")],

@@ -100,24 +100,86 @@ def test_what_a_softmax_makes_0_takes_no_codes() -> None:
     """The range is that of the other values, and a little less for what is masked."""
     seen = ValueRange()
     seen.update(np.array([-3.4e38, 2.0, -1.0], np.float32))
-    params = seen.params()
-    assert params.low == pytest.approx(-1 - MASKED, rel=1e-3)
-    assert params.high == pytest.approx(2, rel=1e-2)
-    plain = ValueRange()
-    plain.update(np.array([-5.0, 2.0], np.float32))
-    assert plain.params().low == pytest.approx(-5, rel=1e-3)
+    assert seen.params().low == pytest.approx(-1.5 - MASKED, rel=1e-3)
+    assert seen.params().high == pytest.approx(3, rel=1e-2)
+    added = ValueRange()
+    added.update(np.array([-9995.0, 2.0, -1.0], np.float32))  # a score under a mask of -10,000
+    assert added.params() == seen.params()
     assert ValueRange().params().scale > 0
 
 
-def test_attention_with_a_mask_is_close() -> None:
+def test_large_numbers_are_no_mask() -> None:
+    """Nor is there one where others are as large; a range goes further than on the samples."""
+    plain, sound = ValueRange(), ValueRange()
+    plain.update(np.array([-5.0, 2.0], np.float32))
+    assert plain.params().low == pytest.approx(-7.5, rel=1e-3)
+    sound.update(np.array([-32768.0, 32767.0], np.float32))
+    assert sound.params().low == pytest.approx(-49152, rel=1e-3)
+    sound = ValueRange()
+    sound.update(np.array([-32768.0, -3000.0], np.float32))
+    assert sound.params().low == pytest.approx(-49152, rel=1e-3)
+
+
+def test_constants_of_equal_codes_are_several() -> None:
+    """A scalar always has the last code, and the HTP compiler gives each constant one scale."""
+    text = (
+        "g (float[N, 6] x) => (float[N, 6] y) { a = MatMul(x, w) b = Mul(a, half) c = Div(b, third) y = MatMul(c, w) }"
+    )
+    feeds = [{"x": noise(1, 6, seed=seed)} for seed in range(4)]
+    constants = {"w": noise(6, 6), "half": np.float32(0.5), "third": np.float32(0.3)}
+    made = quantized(parse(text, **constants), feeds, keep_float=lambda _name: True)
+    after = widened(both(made, feeds, {}, wide=True)[0], feeds)
+    assert not violations(after, "qnn")
+    shared = onnx.ModelProto()
+    shared.CopyFrom(after)
+    scalars = [n for n in shared.graph.node if n.op_type == "DequantizeLinear" and n.input[0].startswith("wide/codes")]
+    scalars[1].input[0] = scalars[0].input[0]
+    assert "one scale for each constant" in {one.rule for one in violations(shared, "qnn")}
+
+
+@pytest.mark.parametrize("real", ["q", "t"])
+def test_products_of_8_and_16_bits_are_on_16(real: str) -> None:
+    """Whichever operand the plan rounds."""
+    text = """g (float[N, 6, 8] x) => (float[N, 6, 6] y) {
+        q = MatMul(x, w) k = MatMul(x, v) t = Transpose <perm = [0, 2, 1]> (k) s = MatMul(q, t) y = Softmax(s)
+    }"""
+    feeds = [{"x": noise(1, 6, 8, seed=seed)} for seed in range(4)]
+    model = parse(text, w=noise(8, 8, scale=0.3), v=noise(8, 8, seed=1, scale=0.3))
+    left = {"q": {"q", "s"}, "t": {"k", "t", "s"}}[real]
+    made = quantized(model, feeds, keep_float=lambda name: name in left)
+    before = both(made, feeds, {}, wide=True)[0]
+    after = widened(before, feeds)
+    assert types(after) == {"uint8", "uint16"}
+    assert not violations(after, "qnn")
+    wanted, found = (Runner(one).run(feeds[0])["y"] for one in (before, after))
+    assert relative([wanted], [found]) < 2e-2
+
+
+def test_operators_of_several_operands_are_on_16_bits() -> None:
+    """Those that the table of operators does not have, too."""
+    text = """g (float[N, 6] x) => (float[N, 6] y) {
+        a = MatMul(x, w) b = MatMul(x, v) c = Max(a, b) d = Greater(a, b) e = Where(d, c, low) y = MatMul(e, w)
+    }"""
+    feeds = [{"x": noise(1, 6, seed=seed)} for seed in range(4)]
+    model = parse(text, w=noise(6, 6), v=noise(6, 6, seed=1), low=np.float32(-0.5))
+    before = both(quantized(model, feeds, keep_float=lambda _name: True), feeds, {}, wide=True)[0]
+    graph = QdqGraph(widened(before, feeds))
+    for node in graph.operators():
+        if node.op_type in ("Max", "Where"):
+            assert all(graph.makers[name].op_type in ("DequantizeLinear", "Greater") for name in node.input)
+
+
+@pytest.mark.parametrize("lowest", [-3e38, -1e4])
+def test_attention_with_a_mask_is_close(lowest: float) -> None:
     graph = """g (float[N, 6, 8] x, float[N, 1, 6] mask) => (float[N, 6, 8] y) {
-        q = MatMul(x, w) k = MatMul(x, v) t = Transpose <perm = [0, 2, 1]> (k)
-        s = MatMul(q, t) n = Mul(mask, lowest) a = Add(s, n) p = Softmax <axis = -1> (a) y = MatMul(p, x)
+        q = MatMul(x, w) k = MatMul(x, v) t = Transpose <perm = [0, 2, 1]> (k) s = MatMul(q, t)
+        n = Mul(mask, lowest) a = Add(s, n) c = Add(a, causal) p = Softmax <axis = -1> (c) y = MatMul(p, x)
     }"""
     constants = {
         "w": noise(8, 8, scale=0.3),
         "v": noise(8, 8, seed=1, scale=0.3),
-        "lowest": np.array(-3e38, np.float32),
+        "lowest": np.array(lowest, np.float32),
+        "causal": np.triu(np.full((6, 6), lowest / 2, np.float32), 4),
     }
     mask = np.array([[[0, 0, 0, 0, 1, 1]]], np.float32)
     feeds = [{"x": noise(1, 6, 8, seed=seed), "mask": mask} for seed in range(4)]
@@ -126,6 +188,9 @@ def test_attention_with_a_mask_is_close() -> None:
     after = widened(before, feeds)
     wanted, found = (Runner(one).run(feeds[0])["y"] for one in (before, after))
     assert relative([wanted], [found]) < 1e-3
+    graph = QdqGraph(after)
+    numbers = [np.asarray(graph.array(n.input[1])).max() for n in graph.nodes if n.op_type == "DequantizeLinear"]
+    assert max(numbers) * 2**16 < 1e3  # constants of a mask take no codes either
 
 
 def test_it_runs_on_the_npu(tmp_path: Path) -> None:
