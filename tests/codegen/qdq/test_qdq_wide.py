@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from compiling import compiled, residual
+from compiling import compiled, proto, residual
 from compiling import samples as images
 from graphs import noise, parse
 from lowering import CONSTANTS, FLOAT_GRAPHS, RESIDUAL, SMALL, quantized, samples
@@ -191,6 +191,16 @@ def test_attention_with_a_mask_is_close(lowest: float) -> None:
     graph = QdqGraph(after)
     numbers = [np.asarray(graph.array(n.input[1])).max() for n in graph.nodes if n.op_type == "DequantizeLinear"]
     assert max(numbers) * 2**16 < 1e3  # constants of a mask take no codes either
+
+
+def test_products_are_compared_at_full_width(tmp_path: Path) -> None:
+    """ONNX Runtime, if it optimizes, rounds what a MatMul reads to 8 bits."""
+    text = "g (float[N, 16] x) => (float[N, 16] y) { a = MatMul(x, w) b = Tanh(a) y = MatMul(b, v) }"
+    model = proto(text, w=noise(16, 16, scale=0.3), v=noise(16, 16, seed=1, scale=0.3))
+    options = {"target": "qdq", "runtime": "qnn", "verify_in": "", "activations": "float"}
+    artifact = compiled(model, images(16), tmp_path, "90%", **options)
+    run = artifact.manifest["targets"]["qdq"]["runtimes"]["onnxruntime"]
+    assert float(run["note"].removeprefix("outputs within ").split()[0]) < 1e-3
 
 
 def test_it_runs_on_the_npu(tmp_path: Path) -> None:
