@@ -49,7 +49,7 @@ def missing(isa: Isa) -> str | None:
 
 
 @dataclass(frozen=True)
-class Constant:
+class KeptConstant:
     """A constant of the emulated library, by its number."""
 
     number: int
@@ -62,7 +62,7 @@ class EmulatedLibrary:
         self._interface, self._room = interface, room
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._check()
-        self.constants = [Constant(number) for number in range(self._number("<i"))]
+        self.constants = [KeptConstant(number) for number in range(self._number("<i"))]
 
     @classmethod
     def open(cls, folder: Path, isa: Isa, store: Store | None) -> Self:
@@ -147,7 +147,7 @@ class EmulatedLibrary:
 def _argument(buffer: Any) -> bytes:
     if isinstance(buffer, np.ndarray):
         return b"t" + _tensor(buffer)
-    if isinstance(buffer, Constant):
+    if isinstance(buffer, KeptConstant):
         return b"c" + struct.pack("<i", buffer.number)
     return b"i" + struct.pack("<q", buffer)
 
