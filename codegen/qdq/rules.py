@@ -158,7 +158,10 @@ def _vector_parameters(graph: QdqGraph) -> Iterator[tuple[str, str]]:
 def _mixed_types(graph: QdqGraph) -> Iterator[tuple[str, str]]:
     """Activations that a node reads and gives, by the type of their codes."""
     for node in graph.operators():
-        read = [maker for name in node.input if (maker := graph.makers.get(name)) is not None and graph.is_real(maker)]
+        makers = [graph.makers.get(name) for name in node.input]
+        if node.op_type == "MatMul" and makers[1] is not None and graph.code_type(makers[1]) == np.int16:
+            makers = makers[:1]  # beside uint16, which HTP multiplies it by
+        read = [maker for maker in makers if maker is not None and graph.is_real(maker)]
         rounded = [each for name in node.output for each in graph.readers.get(name, ()) if each.op_type == TO_CODES]
         types = {str(graph.code_type(each)) for each in (*read, *rounded)}
         if len(types) > 1:

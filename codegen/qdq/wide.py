@@ -21,7 +21,9 @@ from ptqc.ir.integer_arithmetic import quantize
 from ptqc.ir.operators import OPERATORS, Trait, named
 from ptqc.ir.protos import value_names
 
-UINT16 = Affine(16)
+UINT16, INT16 = Affine(16), Affine(16, signed=True)
+#: Of two activations, HTP multiplies the second in full digits only where its codes are signed, around 0.
+SECOND = ("MatMul", 1)
 #: A code of 8 bits as one of 16.
 STEPS = 256
 #: Values up to LEAST are those of a mask, which a Softmax makes 0, where all others are nearer to 0 than FAR; MASKED
@@ -180,7 +182,10 @@ class _Writer:
         places = (*self.of.operands(node), *((1, BIAS) if node.op_type in NORMALIZATIONS else ()))
         for place in dict.fromkeys(place for place in places if place < len(node.input)):
             name = node.input[place]
-            node.input[place] = self._converted(name) if name in read else self._constant_operand(name, node)
+            if name in read:
+                node.input[place] = self._signed(name) if (node.op_type, place) == SECOND else self._converted(name)
+            else:
+                node.input[place] = self._constant_operand(name, node)
         self.nodes.append(node)
         for place, name in enumerate(node.output):
             if name in self.of.activations:
@@ -195,8 +200,18 @@ class _Writer:
             self._convert(name, self.real[name], self._params(name))
         return self.real[name]
 
+    def _signed(self, name: str) -> str:
+        """An activation behind signed codes of 16 bits around 0."""
+        signed = f"{name}/signed"
+        if signed not in self.real:
+            params = self._params(name)
+            scale = max(-params.low, params.high) / INT16.high
+            self.real[signed] = self._fresh(signed)
+            self._convert(self._converted(name), self.real[signed], QuantParams(INT16, scale, 0))
+        return self.real[signed]
+
     def _convert(self, name: str, real: str, params: QuantParams) -> None:
-        numbers, codes = self._numbers(params), self._fresh(f"{name}/codes16")
+        numbers, codes = self._numbers(params), self._fresh(f"{real}/codes16")
         self.nodes.append(helper.make_node(TO_CODES, [name, *numbers], [codes]))
         self.nodes.append(helper.make_node(TO_REAL, [codes, *numbers], [real]))
 
@@ -242,7 +257,8 @@ class _Writer:
         node.input[BIAS] = name
 
     def _numbers(self, params: QuantParams) -> list[str]:
-        return [self._constant(np.float32(params.scale)), self._constant(np.uint16(params.zero_point))]
+        kind = np.int16 if params.format.signed else np.uint16
+        return [self._constant(np.float32(params.scale)), self._constant(kind(params.zero_point))]
 
     def _constant(self, array: np.ndarray | np.generic) -> str:
         """The name of a constant; equal ones are one."""

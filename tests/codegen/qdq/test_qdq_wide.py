@@ -149,7 +149,7 @@ def test_products_of_8_and_16_bits_are_on_16(real: str) -> None:
     made = quantized(model, feeds, keep_float=lambda name: name in left)
     before = both(made, feeds, {}, wide=True)[0]
     after = widened(before, feeds)
-    assert types(after) == {"uint8", "uint16"}
+    assert types(after) == {"uint8", "uint16", "int16"}
     assert not violations(after, "qnn")
     wanted, found = (Runner(one).run(feeds[0])["y"] for one in (before, after))
     assert relative([wanted], [found]) < 2e-2
@@ -215,3 +215,18 @@ def test_it_runs_on_the_npu(tmp_path: Path) -> None:
     assert document["runtimes"]["openvino"]["note"].startswith("not verified: it takes no activations of 16 bits")
     with pytest.raises(TargetError, match="takes no activations of 16 bits"):
         compiled(residual(), images(3, 8, 8), tmp_path / "other", "30%", **options, verify_in="openvino")
+
+
+def test_the_second_of_two_activations_has_signed_codes() -> None:
+    """Of unsigned ones Qualcomm's NPU keeps about 8 bits."""
+    graph = "g (float[N, 6, 8] x) => (float[N, 6, 6] y) { t = Transpose <perm = [0, 2, 1]> (x) y = MatMul(x, t) }"
+    feeds = [{"x": noise(1, 6, 8, seed=seed)} for seed in range(4)]
+    before = both(quantized(parse(graph), feeds), feeds, {}, wide=True)[0]
+    after = widened(before, feeds)
+    graph_of = QdqGraph(after)
+    (product,) = (node for node in graph_of.nodes if node.op_type == "MatMul")
+    kinds = [graph_of.code_type(graph_of.makers[name]) for name in product.input]
+    assert kinds == [np.uint16, np.int16]
+    assert not violations(after, "qnn")
+    wanted, found = (list(Runner(one).run(feeds[0]).values()) for one in (before, after))
+    assert relative(wanted, found) < 1e-3
