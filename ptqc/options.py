@@ -148,8 +148,9 @@ class CompileOptions:
     )
     runtime: Runtime = option(
         "onnxruntime",
-        "the runtime that the plan is solved for: onnxruntime; openvino, qnn, litert (everything on integers; with "
-        "--target qdq or litert); tensorrt (also symmetric activations), xdna (and powers of two as scales)",
+        "the runtime that the plan is solved for: onnxruntime; with --target qdq or litert: openvino, litert "
+        "(everything on integers), qnn (16 bits where 8 lose too much), tensorrt (symmetric, at layers and sums), "
+        "xdna (symmetric everywhere, and powers of two as scales)",
         metavar="NAME",
         flag="for",
     )
