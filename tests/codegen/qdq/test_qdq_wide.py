@@ -126,7 +126,7 @@ def test_constants_of_equal_codes_are_several() -> None:
         "g (float[N, 6] x) => (float[N, 6] y) { a = MatMul(x, w) b = Mul(a, half) c = Div(b, third) y = MatMul(c, w) }"
     )
     feeds = [{"x": noise(1, 6, seed=seed)} for seed in range(4)]
-    constants = {"w": noise(6, 6), "half": np.float32(0.5), "third": np.float32(0.3)}
+    constants = {"w": noise(6, 6), "half": np.array(0.5, np.float32), "third": np.array(0.3, np.float32)}
     made = quantized(parse(text, **constants), feeds, keep_float=lambda _name: True)
     after = widened(both(made, feeds, {}, wide=True)[0], feeds)
     assert not violations(after, "qnn")
@@ -188,8 +188,8 @@ def test_attention_with_a_mask_is_close(lowest: float) -> None:
     after = widened(before, feeds)
     wanted, found = (Runner(one).run(feeds[0])["y"] for one in (before, after))
     assert relative([wanted], [found]) < 1e-3
-    graph = QdqGraph(after)
-    numbers = [np.asarray(graph.array(n.input[1])).max() for n in graph.nodes if n.op_type == "DequantizeLinear"]
+    wide = QdqGraph(after)
+    numbers = [np.asarray(wide.array(n.input[1])).max() for n in wide.nodes if n.op_type == "DequantizeLinear"]
     assert max(numbers) * 2**16 < 1e3  # constants of a mask take no codes either
 
 
