@@ -76,7 +76,7 @@ class _Shifts:
         """What the weights of each output add up to."""
         codes, scale = (np.asarray(self.graph.array(name)) for name in weight.input[:2])
         is_turned = any(each.name == "transB" and each.i for each in layer.attribute)
-        rows = codes.T if layer.op_type in ("Gemm", "MatMul") and not is_turned else codes
+        rows = codes if is_turned or LAYERS[layer.op_type] == 0 else codes.T
         return np.asarray(rows.reshape(len(rows), -1).sum(axis=1, dtype=np.int64) * scale.astype(np.float64))
 
     def _add_to_bias(self, layer: onnx.NodeProto, values: np.ndarray) -> bool:

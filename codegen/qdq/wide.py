@@ -29,8 +29,9 @@ STEPS = 256
 #: Values up to LEAST are those of a mask, which a Softmax makes 0, where all others are nearer to 0 than FAR; MASKED
 #: below the others they still are.
 LEAST, FAR, MASKED = -5e3, 1e3, 100.0
-#: How much further than on the samples a range goes: digits are plenty, and what is cut off is lost.
-MARGIN = 0.5
+#: How much further than on the samples a range goes: less on many, and half of it on FEW. What is cut off is lost; but
+#: where channels differ much in size, the small ones need every digit.
+MARGIN, FEW = 0.05, 16
 NORMALIZATIONS = named(Trait.NORMALIZATION)
 BIAS = 2
 
@@ -42,9 +43,11 @@ class ValueRange:
     low: float = 0.0
     high: float = 0.0
     unmasked: float = 0.0
+    samples: int = 0
 
     def update(self, x: np.ndarray) -> None:
         """Show it an array."""
+        self.samples += 1
         low, high = _ends(x)
         self.low, self.high = min(self.low, low), max(self.high, high)
         self.unmasked = min(self.unmasked, float(x.min(initial=0.0, where=x > LEAST)))
@@ -56,7 +59,8 @@ class ValueRange:
 
     def params(self) -> QuantParams:
         """Codes of 16 bits for it; what is masked counts as a number that a Softmax makes 0."""
-        low, wider = self.unmasked if self.is_masked else self.low, 1 + MARGIN
+        low = self.unmasked if self.is_masked else self.low
+        wider = 1 + max(MARGIN, FEW / max(self.samples, FEW) / 2)
         return _params(low * wider - MASKED * self.is_masked, self.high * wider)
 
 
