@@ -75,13 +75,15 @@ class ForeignTarget:
 class CheckedModel:
     """A QDQ model, and outputs that it is compared with, sample by sample.
 
-    packed: of the packed file. rounded: parameters of the outputs that only the QDQ model rounds.
+    packed: of the packed file. rounded: parameters of the outputs that only the QDQ model rounds. rounding: how far
+    outputs may be from what they should be by what else only the QDQ model rounds.
     """
 
     source: TargetInput
     model: onnx.ModelProto
     packed: Sequence[Feeds]
     rounded: Mapping[str, QuantParams]
+    rounding: float = 0.0
 
     @classmethod
     def of(cls, source: TargetInput, *, rounds_outputs: bool = True, wide: bool = False) -> Self:
@@ -120,7 +122,7 @@ class CheckedModel:
         for name in self.packed[0]:
             real, packed, wanted = ([one[name] for one in several] for several in (self.real, self.packed, self.wanted))
             difference = _distance(wanted[: len(outputs)], [one[name] for one in outputs])
-            limit = allowed(_distance(real, packed))
+            limit = allowed(max(_distance(real, packed), self.rounding))
             if not difference <= limit:
                 raise VerificationError(
                     f"{where} gives something else for output {name!r} than the packed file: {difference:.1%} of it "

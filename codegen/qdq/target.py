@@ -31,6 +31,8 @@ from ptqc.utils.progress import SILENT_STAGE, Stage
 
 FILE = "model.onnx"
 SHOWN = 3
+# Where channels differ much in size, 16 bits for all of them move outputs by so much, as those of yolox_nano by 4 %.
+ROUNDING_16 = 0.05
 RUNTIME = f"ONNX Runtime {ort.__version__}"
 # Runtimes that nothing here stands for, and the form of a model for them.
 UNTRIED: Mapping[str, Callable[[onnx.ModelProto], onnx.ModelProto]] = {"tensorrt": for_tensorrt, "xdna": signed}
@@ -124,7 +126,7 @@ class _CheckedQdq(CheckedModel):
             values = {**feeds, **runner.run(feeds)}
             for name, each in ranges.items():
                 each.update(np.asarray(values[name]))
-        return replace(self, model=with_16_bits(graph, ranges))
+        return replace(self, rounding=ROUNDING_16, model=with_16_bits(graph, ranges))
 
     @cached_property
     def delivered(self) -> onnx.ModelProto:
