@@ -54,6 +54,16 @@ class Agreement:
         }
 
 
+def agreement_of(
+    real: Sequence[Sequence[np.ndarray]], other: Sequence[Sequence[np.ndarray]], has_classes: bool
+) -> Agreement:
+    """How far outputs of runs are from the float model's."""
+    result = Agreement(has_classes)
+    for wanted, value in zip(real, other, strict=True):
+        result.add(wanted, value)
+    return result
+
+
 class Comparing(Protocol):
     """What looks at the outputs of both models."""
 

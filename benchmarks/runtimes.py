@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from agreement import Agreement
+from agreement import DIVERGENCE, RELATIVE_ERROR, SAME_CLASS, agreement_of
 from figures import PACKED
 from harness import (
     FIGURES,
@@ -36,10 +36,9 @@ from harness import (
     percent,
     print_results,
     record,
-    significant,
     write_results,
 )
-from scores import Score, difference, places_of, score_of
+from scores import ERROR, SCORE, Score, above, compared, places_of, score_of
 from tasks import Task, chosen, padded
 
 CALIBRATION = 256
@@ -52,19 +51,25 @@ COLUMNS = (
     Column("zipped", "share_zipped", percent(1)),
     Column("samples", "samples", number(0)),
     Column("layers on integers", "placement"),
-    Column("same top-1", "top1_agreement", percent(2)),
-    Column("KL nat", "kl_nat", significant(3)),
-    Column("relative error", "relative_error", significant(3)),
+    SAME_CLASS,
+    DIVERGENCE,
+    RELATIVE_ERROR,
     Column("loss of ONNX Runtime's", "ratio", number(2)),
     Column("score of float", "float_score", number(2)),
-    Column("score", "score", number(2)),
-    Column("score − packed", "score_difference", number(2, sign=True)),
-    Column("± paired error", "score_difference_se", number(2)),
+    SCORE,
+    above("packed"),
+    ERROR,
     Column("on Ethos-U55", "npu_share", percent(1)),
     Column("note", "note"),
 )
 # Kernels that a runtime is measured with, by what its name gets behind it.
 KERNELS: dict[str, dict[str, dict[str, Any]]] = {"litert": {"": {}, ", reference kernels": {"kernels": "BUILTIN_REF"}}}
+
+
+def of_one_size(name: str) -> Task:
+    """A task, its samples filled up where they differ in size."""
+    task = chosen(name)[0]
+    return padded(task, LENGTHS[name]) if name in LENGTHS else task
 
 
 def evaluation_samples(task: Task, count: int) -> tuple[list[Feeds], Score | None]:
@@ -132,8 +137,7 @@ def measure(name: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     from ptqc.execution.onnxruntime import Runner
     from ptqc.runtime.foreign import file_for, run_in
 
-    task = chosen(name)[0]
-    task = padded(task, LENGTHS[name]) if name in LENGTHS else task
+    task = of_one_size(name)
     feeds, score = evaluation_samples(task, arguments.samples)
     runtimes = [*filter(None, arguments.runtimes.split(","))]
     targets: dict[str, dict[str, Any]] = {"qdq": {"verify_in": ""}}
@@ -163,7 +167,7 @@ def measure(name: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
         for title, file in files.items():
             runner = Runner(onnx.load(file))
             outputs[title] = [list(runner.run(sample).values()) for sample in feeds]
-        names = list(Runner(onnx.load(path)).run(feeds[0]))
+        names = runner.outputs  # of the QDQ model
         facts = dict.fromkeys(outputs, documents["qdq"])
         placements, shares = {}, {}
         for runtime in runtimes:
@@ -185,9 +189,6 @@ def measure(name: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     scores = {title: score(feeds, several) for title, several in outputs.items()} if score else {}
     rows = []
     for title, several in list(outputs.items())[1:]:
-        agreement = Agreement(task.has_classes)
-        for real, other in zip(outputs["float"], several, strict=True):
-            agreement.add(real, other)
         rows.append(
             {
                 "task": name,
@@ -200,7 +201,7 @@ def measure(name: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
                 "placement": str(placements.get(title, "")),
                 "layers_not_on_integers": len(placements[title].others) if title in placements else 0,
                 "npu_share": shares.get(title),
-                **agreement.to_json(),
+                **agreement_of(outputs["float"], several, task.has_classes).to_json(),
                 **_scored(task, title, scores),
             }
         )
@@ -214,10 +215,8 @@ def _scored(task: Task, title: str, scores: Mapping[str, np.ndarray]) -> dict[st
     """The score of a runtime beside those of the float model and the packed file; nothing without scores."""
     if not scores:
         return {}
-    above, error = difference(scores[title], scores[PACKED])
-    of_float, score = (float(scores[which][0]) for which in ("float", title))
-    about = {"unit": task.unit, "float_score": of_float, "score": score}
-    return {**about, "score_difference": above, "score_difference_se": error}
+    about = {"unit": task.unit, "float_score": float(scores["float"][0])}
+    return {**about, **compared(scores[title], scores[PACKED])}
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 
 import numpy as np
-from harness import Feeds
+from harness import Column, Feeds, number
 from tasks import Task
 
 Outputs = Sequence[Sequence[np.ndarray]]
@@ -54,9 +54,24 @@ def score_of(task: Task, places: Sequence[int], total: int) -> Score | None:
     return OTHERS[task.name](data, chosen, total) if task.name in OTHERS else None
 
 
-def difference(found: np.ndarray, base: np.ndarray) -> tuple[float, float]:
+SCORE = Column("score", "score", number(2))
+ERROR = Column("± paired error", "score_difference_se", number(2))
+
+
+def above(base: str) -> Column:
+    """The column of the difference to the run that this calls so."""
+    return Column(f"score − {base}", "score_difference", number(2, sign=True))
+
+
+def compared(score: np.ndarray, base: np.ndarray) -> dict[str, float]:
+    """A score, how much it is above another one of the same samples, and the standard error of that."""
+    apart, error = difference(score, base)
+    return {"score": float(score[0]), "score_difference": apart, "score_difference_se": error}
+
+
+def difference(score: np.ndarray, base: np.ndarray) -> tuple[float, float]:
     """How much one score is above another of the same samples, and the standard error of that."""
-    each = found - base
+    each = score - base
     return float(each[0]), float(np.sqrt((len(each) - 2) * each[1:].var()))
 
 
@@ -111,15 +126,15 @@ def _detections(data: Path, places: np.ndarray, _total: int) -> Score:
     def score(_feeds: Sequence[Feeds], outputs: Outputs) -> np.ndarray:
         from PIL import Image
 
-        coco, found = import_module("coco_eval"), {}  # of the shared data, which the task has put on the path
+        coco, detections = import_module("coco_eval"), {}  # of the shared data, which the task has put on the path
         for name, output in zip(names, outputs, strict=True):
-            detect = coco.yolox_infer(lambda _image, given=output[0]: given)
-            found[name] = detect(np.asarray(Image.open(images / name).convert("RGB")))
+            detect = coco.yolox_infer(lambda _image, raw=output[0]: raw)
+            detections[name] = detect(np.asarray(Image.open(images / name).convert("RGB")))
 
         def precision(chosen: np.ndarray) -> float:
-            kept = [names[place] for place in chosen]
-            following = iter(kept)
-            detected = coco.evaluate(lambda _image: found[next(following)], str(images), str(labels), kept)
+            files = [names[place] for place in chosen]
+            following = iter(files)
+            detected = coco.evaluate(lambda _image: detections[next(following)], str(images), str(labels), files)
             return 100 * float(detected["AP"])
 
         return _without_each(precision, np.arange(len(names)))
@@ -136,12 +151,12 @@ def _similarities(data: Path, places: np.ndarray, _total: int) -> Score:
         from scipy.stats import spearmanr
 
         first, second = np.split(np.concatenate([output[0] for output in outputs]), 2)
-        found = (first * second).sum(1)
+        similarities = (first * second).sum(1)
 
         def correlation(chosen: np.ndarray) -> float:
-            return 100 * float(spearmanr(found[chosen], judged[chosen])[0])
+            return 100 * float(spearmanr(similarities[chosen], judged[chosen])[0])
 
-        return _without_each(correlation, np.arange(len(found)))
+        return _without_each(correlation, np.arange(len(similarities)))
 
     return score
 

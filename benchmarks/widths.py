@@ -11,12 +11,10 @@ Runtime and, with --emulate, in Qualcomm's emulator. --record puts the rows into
 import argparse
 import re
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from agreement import Agreement
+from agreement import DIVERGENCE, RELATIVE_ERROR, SAME_CLASS, agreement_of
 from harness import (
     FIGURES,
     RESULTS,
@@ -27,12 +25,11 @@ from harness import (
     percent,
     print_results,
     record,
-    significant,
     write_results,
 )
-from runtimes import CALIBRATION, LENGTHS, evaluation_samples
-from scores import difference
-from tasks import chosen, padded
+from runtimes import CALIBRATION, evaluation_samples, of_one_size
+from scores import ERROR, SCORE, above, compared
+from tasks import chosen
 
 from ptqc.options import Activations
 
@@ -42,12 +39,12 @@ COLUMNS = (
     Column("products on 16 bits", "share_wide", percent(0)),
     Column("samples", "samples", number(0)),
     Column("runs in", "runtime"),
-    Column("same top-1", "top1_agreement", percent(2)),
-    Column("KL nat", "kl_nat", significant(3)),
-    Column("relative error", "relative_error", significant(3)),
-    Column("score", "score", number(2)),
-    Column("score − float", "score_difference", number(2, sign=True)),
-    Column("± paired error", "score_difference_se", number(2)),
+    SAME_CLASS,
+    DIVERGENCE,
+    RELATIVE_ERROR,
+    SCORE,
+    above("float"),
+    ERROR,
     Column("note", "note"),
 )
 
@@ -60,8 +57,7 @@ def measure(name: str, activations: Activations, limit: float, arguments: argpar
     from ptqc.execution.onnxruntime import Runner
     from ptqc.runtime.foreign import run_in
 
-    task = chosen(name)[0]
-    task = padded(task, LENGTHS[name]) if name in LENGTHS else task
+    task = of_one_size(name)
     feeds, score = evaluation_samples(task, arguments.samples)
     with tempfile.TemporaryDirectory() as room:
         artifact = compile_model(
@@ -83,17 +79,13 @@ def measure(name: str, activations: Activations, limit: float, arguments: argpar
         for title, file in {"float": task.path, "ONNX Runtime": path}.items():
             runner = Runner(onnx.load(file))
             outputs[title] = [list(runner.run(sample).values()) for sample in feeds]
-        names = list(Runner(onnx.load(path)).run(feeds[0]))
         if arguments.emulate:
             run = run_in("qnn", path, feeds, seconds=7200.0)
-            outputs[run.name] = [[each[output] for output in names] for each in run.outputs]
+            outputs[run.name] = [[each[output] for output in runner.outputs] for each in run.outputs]
     scores = {title: score(feeds, several) for title, several in outputs.items()} if score else {}
     share = re.search(r"(\d+)% of the products", document.get("activations", ""))
     rows = []
     for title, several in list(outputs.items())[1:]:
-        agreement = Agreement(task.has_classes)
-        for real, other in zip(outputs["float"], several, strict=True):
-            agreement.add(real, other)
         rows.append(
             {
                 "task": name,
@@ -102,19 +94,11 @@ def measure(name: str, activations: Activations, limit: float, arguments: argpar
                 "runtime": title,
                 "share_wide": int(share[1]) / 100 if share else 0.0,
                 "samples": len(feeds),
-                **_scores(scores, title),
-                **agreement.to_json(),
+                **(compared(scores[title], scores["float"]) if scores else {}),
+                **agreement_of(outputs["float"], several, task.has_classes).to_json(),
             }
         )
     return rows
-
-
-def _scores(scores: Mapping[str, np.ndarray], title: str) -> dict[str, float]:
-    """The score, and how much it is above that of the float model, with the standard error of that."""
-    if not scores:
-        return {}
-    apart, error = difference(scores[title], scores["float"])
-    return {"score": float(scores[title][0]), "score_difference": apart, "score_difference_se": error}
 
 
 def main() -> None:

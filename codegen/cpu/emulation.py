@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from ptqc.codegen.cpu.package import linker
+from ptqc.codegen.cpu.package import headers, linker
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.linking import obtain
 from ptqc.errors import TargetError
@@ -49,7 +49,7 @@ def missing(isa: Isa) -> str | None:
 
 
 @dataclass(frozen=True)
-class KeptConstant:
+class EmulatedConstant:
     """A constant of the emulated library, by its number."""
 
     number: int
@@ -58,25 +58,25 @@ class KeptConstant:
 class EmulatedLibrary:
     """A library at work in an emulator; see `ptqc.codegen.program.verify.Runnable`. Close it."""
 
-    def __init__(self, command: Sequence[str], interface: Interface, room: Scratch) -> None:
-        self._interface, self._room = interface, room
+    def __init__(self, command: Sequence[str], interface: Interface, scratch: Scratch) -> None:
+        self._interface, self._scratch = interface, scratch  # whose folder goes with it
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._check()
-        self.constants = [KeptConstant(number) for number in range(self._number("<i"))]
+        self.constants = [EmulatedConstant(number) for number in range(self._number("<i"))]
 
     @classmethod
     def open(cls, folder: Path, isa: Isa, store: Store | None) -> Self:
         """Open the library of an instruction set, where nothing is `missing`. store: keeps the program that runs it."""
-        room = Scratch()
-        _unpack(Path(os.environ[WHEELS_VARIABLE]), room.folder)
-        program = room.folder / "runner"
+        scratch = Scratch()
+        _unpack(Path(os.environ[WHEELS_VARIABLE]), scratch.folder)
+        program = scratch.folder / "runner"
         compiler = linker(isa)
         key = {"what": "runner", "source": RUNNER.read_text(), "compiler": compiler}
-        obtain(store, key, {program.name: program}, lambda: _compile(compiler, room.folder, program))
+        obtain(store, key, {program.name: program}, lambda: _compile(compiler, scratch.folder, program))
         program.chmod(0o755)
         paths = [str(folder / name) for name in (library_file(isa.name), WEIGHTS)]
-        settings = ["-cpu", "max", "-L", SYSTEM, "-E", f"LD_LIBRARY_PATH={room.folder}", "-E", "TVM_NUM_THREADS=1"]
-        return cls([EMULATOR, *settings, str(program), *paths], Interface.read(folder / INTERFACE), room)
+        settings = ["-cpu", "max", "-L", SYSTEM, "-E", f"LD_LIBRARY_PATH={scratch.folder}", "-E", "TVM_NUM_THREADS=1"]
+        return cls([EMULATOR, *settings, str(program), *paths], Interface.read(folder / INTERFACE), scratch)
 
     def __enter__(self) -> Self:
         return self
@@ -98,7 +98,7 @@ class EmulatedLibrary:
 
     def kernel(self, name: str) -> Callable[..., object]:
         """One kernel."""
-        return lambda *buffers: self._call(name, buffers)
+        return lambda *buffers: self.prepared(name, *buffers)()
 
     def prepared(self, name: str, *buffers: Any) -> Callable[[], object]:
         """A call of one kernel."""
@@ -147,7 +147,7 @@ class EmulatedLibrary:
 def _argument(buffer: Any) -> bytes:
     if isinstance(buffer, np.ndarray):
         return b"t" + _tensor(buffer)
-    if isinstance(buffer, KeptConstant):
+    if isinstance(buffer, EmulatedConstant):
         return b"c" + struct.pack("<i", buffer.number)
     return b"i" + struct.pack("<q", buffer)
 
@@ -166,11 +166,8 @@ def _unpack(wheels: Path, folder: Path) -> None:
 
 
 def _compile(compiler: str, folder: Path, program: Path) -> None:
-    from tvm_ffi import libinfo
-
-    headers = f"-I{libinfo.find_include_path()}", f"-I{libinfo.find_dlpack_include_path()}"
     linked = [f"-L{folder}", f"-Wl,-rpath-link,{folder}", "-Wl,--no-as-needed", "-ltvm_runtime", "-ltvm_ffi"]
-    command = [compiler, "-std=c++17", "-O1", *headers, str(RUNNER), "-o", str(program), *linked]
+    command = [compiler, "-std=c++17", "-O1", *headers(), str(RUNNER), "-o", str(program), *linked]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise TargetError(f"{compiler} does not compile the program for {EMULATOR}: {done.stderr[-400:]}")

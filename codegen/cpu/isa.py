@@ -54,7 +54,6 @@ ARM_DOTPROD = replace(
     ARM_NEON,
     name="arm-dotprod",
     features=("asimd", "asimddp"),
-    working=8,
     tiles=(TileShape(1, 4, DOT, inputs="s8", name="llvm.aarch64.neon.sdot.v4i32.v16i8"),),
     signed_inputs=True,
     by_lane=True,

@@ -49,15 +49,19 @@ def link(module: Any, isa: Isa, path: Path) -> None:
         export(built, path, compiler, [str(threads), "-Wl,-z,nodelete"])
 
 
+def headers() -> list[str]:
+    """Flags by which a compiler finds the headers of TVM's runtime."""
+    from tvm_ffi import libinfo
+
+    return [f"-I{libinfo.find_include_path()}", f"-I{libinfo.find_dlpack_include_path()}"]
+
+
 @lru_cache
 def _threads(compiler: str) -> bytes:
     """The object file of a library's threads, the same for all libraries that a compiler links."""
-    from tvm_ffi import libinfo
-
-    headers = f"-I{libinfo.find_include_path()}", f"-I{libinfo.find_dlpack_include_path()}"
     with scratch() as folder:
         result = Path(folder) / "threads.o"
-        command = [compiler, *COMPILED, "-std=c++17", "-fno-exceptions", "-fvisibility=hidden", *headers]
+        command = [compiler, *COMPILED, "-std=c++17", "-fno-exceptions", "-fvisibility=hidden", *headers()]
         subprocess.run([*command, "-c", str(THREADS), "-o", str(result)], check=True)
         return result.read_bytes()
 

@@ -157,8 +157,8 @@ def _verify(program: Program, chosen: Isa, folder: Path, store: Store | None) ->
         if reason := emulation.missing(chosen):
             return {"missing": f"{refusal}, and {reason}: run `ptqc bisect` where it can run"}
         with emulation.EmulatedLibrary.open(folder, chosen, store) as library:
-            found = documents.verification(verify.Loaded(Listing.of(program), library), folder)
-        return {**found, "emulator": emulation.EMULATOR}
+            comparison = documents.verification(verify.Loaded(Listing.of(program), library), folder)
+        return {**comparison, "emulator": emulation.EMULATOR}
     return documents.verification(load(folder, program, chosen.name), folder)
 
 

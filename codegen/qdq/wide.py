@@ -117,8 +117,8 @@ class WideGraph:
         if known is None or known.operands is None:
             return range(len(node.input))
         others = range(len(node.input)) if node.op_type in LAYERS else ()
-        made = {place for place in others if node.input[place] in self.activations}
-        return sorted(made.union(place for place in known.operands if place < len(node.input)))
+        activations = {place for place in others if node.input[place] in self.activations}
+        return sorted(activations.union(place for place in known.operands if place < len(node.input)))
 
     def conversion(self, name: str) -> onnx.NodeProto | None:
         """What makes a real value of codes."""
@@ -126,11 +126,11 @@ class WideGraph:
         return maker if maker is not None and self.graph.is_real(maker) else None
 
     def _is_wide(self, node: onnx.NodeProto) -> bool:
-        made, read = self.activations.intersection(node.output), self.read(node)
-        if not made or not read or node.domain or self._has_real_weight(node):
+        outputs, read = self.activations.intersection(node.output), self.read(node)
+        if not outputs or not read or node.domain or self._has_real_weight(node):
             return False
-        is_open = not made.isdisjoint(value.name for value in self.graph.model.graph.output)
-        readers = [reader for name in made for reader in self.graph.readers.get(name, ())]
+        is_open = not outputs.isdisjoint(value.name for value in self.graph.model.graph.output)
+        readers = [reader for name in outputs for reader in self.graph.readers.get(name, ())]
         is_rounded = not is_open and all(reader.op_type == TO_CODES for reader in readers)
         return not is_rounded or any(self.conversion(name) is None for name in read)
 
@@ -167,10 +167,10 @@ class _Writer:
         for node in self.of.graph.nodes:
             copy = onnx.NodeProto()
             copy.CopyFrom(node)
-            self.nodes.append(copy)
             if node.output[0] in wide:
-                del self.nodes[-1]
                 self._widen(copy)
+            else:
+                self.nodes.append(copy)
         result = copied(self.of.graph.model)
         del result.graph.value_info[:]
         set_nodes(result, self.nodes)
@@ -232,11 +232,11 @@ class _Writer:
         array = self.of.graph.array(name)
         if array is None or array.dtype != np.float32:
             return name
-        given = self.ranges.get(node.output[0])
-        is_mask = given is not None and given.is_masked and array.min(initial=0.0) <= LEAST
+        result = self.ranges.get(node.output[0])
+        is_mask = result is not None and result.is_masked and array.min(initial=0.0) <= LEAST
         real = f"{name}/mask" if is_mask else name
         if real not in self.real:
-            params = given.params() if given is not None and is_mask else _params(*_ends(array))
+            params = result.params() if result is not None and is_mask else _params(*_ends(array))
             self.real[real] = self._fresh(f"{name}/wide")
             codes = self._own_constant(quantize(array, params))
             self.nodes.append(helper.make_node(TO_REAL, [codes, *self._numbers(params)], [self.real[real]]))

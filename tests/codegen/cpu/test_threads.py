@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-libinfo = pytest.importorskip("tvm_ffi.libinfo", reason="native libraries need tvm_ffi")
+pytest.importorskip("tvm_ffi.libinfo", reason="native libraries need tvm_ffi")
 package = pytest.importorskip("ptqc.codegen.cpu.package")
 
 pytestmark = [
@@ -19,9 +19,8 @@ PROGRAM = Path(__file__).with_name("threads.cpp")
 
 def build(folder: Path, *options: str) -> Path:
     program = folder / "program"
-    headers = f"-I{libinfo.find_include_path()}", f"-I{libinfo.find_dlpack_include_path()}"
     given = "-std=c++17", "-O1", "-pthread", "-Wall", "-Wextra", "-Werror", f'-DTHREADS="{package.THREADS}"'
-    command = ["g++", *given, *headers, *options, str(PROGRAM), "-o", str(program)]
+    command = ["g++", *given, *package.headers(), *options, str(PROGRAM), "-o", str(program)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode and "-fsanitize" in " ".join(options) and "cannot find" in done.stderr:
         pytest.skip("g++ has no thread sanitizer here")
