@@ -47,15 +47,38 @@ AVX512_BF16 = replace(
     name="avx512-bf16",
     features=(*AVX512_VBMI.features, "avx512_bf16"),
     attributes=(*AVX512_VBMI.attributes, "+avx512bf16"),
-    bfloats=BfloatInstructions("llvm.x86.avx512bf16.dpbf16ps.512", "llvm.x86.avx512bf16.cvtneps2bf16.512"),
+    bfloats=BfloatInstructions(
+        "llvm.x86.avx512bf16.dpbf16ps.512",
+        "call <16 x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512(<16 x float> %x)",
+    ),
 )
-ARM_NEON = Isa("arm-neon", "generic", ("asimd",), lanes=4, registers=32, working=8, machine="aarch64")
+_PACKS_NEON = Packs(
+    "llvm.aarch64.neon.fcvtns.v4i32.v4f32",
+    "llvm.aarch64.neon.sqxtn.v4i16",
+    "llvm.aarch64.neon.sqxtun.v8i8",
+    of_one=True,
+)
+ARM_NEON = Isa(
+    "arm-neon",
+    "generic",
+    ("asimd",),
+    lanes=4,
+    registers=32,
+    working=16,
+    packs=_PACKS_NEON,
+    signed_inputs=True,
+    in_words=True,
+    pick="llvm.aarch64.neon.tbl1.v16i8",
+    look_up="llvm.aarch64.neon.tbl4.v16i8",
+    machine="aarch64",
+)
 ARM_DOTPROD = replace(
     ARM_NEON,
     name="arm-dotprod",
     features=("asimd", "asimddp"),
     tiles=(TileShape(1, 4, DOT, inputs="s8", name="llvm.aarch64.neon.sdot.v4i32.v16i8"),),
-    signed_inputs=True,
+    working=8,
+    in_words=False,
     by_lane=True,
     attributes=("+dotprod",),
 )
@@ -70,10 +93,18 @@ ARM_I8MM = replace(
     signed_inputs=False,
     attributes=("+dotprod", "+i8mm"),
 )
+ARM_BF16 = replace(
+    ARM_I8MM,
+    name="arm-bf16",
+    features=(*ARM_I8MM.features, "bf16"),
+    attributes=(*ARM_I8MM.attributes, "+bf16"),
+    bfloats=BfloatInstructions("llvm.aarch64.neon.bfdot.v4f32.v8bf16", "fptrunc <4 x float> %x to <4 x bfloat>"),
+)
 # Plain C: for other processors, and for what address and undefined-behaviour sanitizers can look into.
 C = Isa("c", "", (), lanes=1, registers=16, working=2, kind="c")
 KNOWN = {
-    isa.name: isa for isa in (AVX512_BF16, AVX512_VBMI, AVX512_VNNI, AVX_VNNI, AVX2, ARM_I8MM, ARM_DOTPROD, ARM_NEON, C)
+    isa.name: isa
+    for isa in (AVX512_BF16, AVX512_VBMI, AVX512_VNNI, AVX_VNNI, AVX2, ARM_BF16, ARM_I8MM, ARM_DOTPROD, ARM_NEON, C)
 }
 
 

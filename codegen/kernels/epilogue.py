@@ -89,6 +89,8 @@ def _ordered(isa: Isa, codes: Any) -> Any:
 # Tables of 256 codes, looked up for a whole vector at once by the processor's permutations of bytes.
 
 CODES = 256
+# Vectors of a table that are looked up at once.
+TABLES = 4
 # A table in rows of as many codes as a part of a vector holds.
 ROW = 16
 # Picking gives 0 for places of 128 and more: added with saturation, this leaves the codes of one row below that.
@@ -98,7 +100,7 @@ BEYOND = 0x70
 def arranged(isa: Isa, entries: np.ndarray) -> np.ndarray:
     """The table as `look_up` reads it: where bytes are picked within parts, each row once for every part."""
     entries = entries.astype(np.uint8)
-    if isa.permute or not isa.pick:
+    if isa.permute or isa.look_up or not isa.pick:
         return entries
     parts = isa.lanes * DOT // ROW
     return np.repeat(entries.reshape(-1, 1, ROW), parts, axis=1).reshape(-1)
@@ -108,6 +110,8 @@ def look_up(isa: Isa, table: Any, codes: Any, count: int) -> Any:
     """The entries of `count` codes; where bytes can be permuted, of a whole vector of them."""
     if isa.permute:
         return _permuted(isa, table, codes)
+    if isa.look_up:
+        return _looked_up(isa, table, codes)
     if isa.pick:
         return _picked(isa, table, codes)
     return table[T.Cast(vector("int32", count), codes)]
@@ -125,6 +129,17 @@ def _permuted(isa: Isa, table: Any, codes: Any) -> Any:
         values = [T.Select(is_upper, high, low) for low, high in zip(values[::2], values[1::2], strict=True)]
         reach *= 2
     return values[0]
+
+
+def _looked_up(isa: Isa, table: Any, codes: Any) -> Any:
+    """Look up codes in four vectors of the table at a time, of which all but one have nothing at a code's place."""
+    wide = DOT * isa.lanes
+    total = None
+    for start in range(0, CODES, TABLES * wide):
+        tables = [table[span(start + part * wide, wide)] for part in range(TABLES)]
+        value = isa.look_up_bytes(tables, codes - fill(T.uint8(start), wide))
+        total = value if total is None else T.bitwise_or(total, value)
+    return total
 
 
 def _picked(isa: Isa, table: Any, codes: Any) -> Any:

@@ -1,6 +1,6 @@
 """How many products of bytes an instruction set may add in 16 bits: what decides is how large the weights are.
 
-A product instruction adds two neighbouring products, each of an 8-bit code and a weight. Weights of 8 bits can overflow
+A product instruction adds two neighbouring products, each of an 8-bit code and a weight. Large weights can overflow
 that sum, so they are split in two halves; small ones leave room for many such sums. Twice as many as the largest weight
 allows hardly ever overflow, as few weights are large: the kernel is told where they would.
 """
@@ -12,7 +12,7 @@ import numpy as np
 
 from ptqc.codegen.kernels.isa import Isa
 
-LARGEST_CODE, LARGEST_SUM, PAIR = 255, 32767, 2
+LARGEST_SUM, PAIR = 32767, 2
 # Widening is nearly free by then. What a chain reads past the end of a run stays within a buffer's slack.
 LONGEST = 16
 
@@ -34,7 +34,7 @@ class Int16Accumulation:
         if not isa.in_words:
             return cls()
         reach = max(1, -int(weights.min(initial=0)), int(weights.max(initial=0)))
-        longest = LARGEST_SUM // (PAIR * LARGEST_CODE * reach)
+        longest = LARGEST_SUM // (PAIR * isa.largest_input * reach)
         return cls(parts=2) if longest == 0 else cls(chain=min(2 * longest, LONGEST), safe=min(longest, LONGEST))
 
     @property
@@ -48,10 +48,11 @@ class Int16Accumulation:
         return count, -(-units // count)
 
 
-def overflows(weights: np.ndarray) -> np.ndarray:
-    """Whether codes can make a sum overflow: int8 weights (…, vectors of a chain, lanes, PAIR) give (…, lanes)."""
+def overflows(isa: Isa, weights: np.ndarray) -> np.ndarray:
+    """Whether inputs can make a sum overflow: int8 weights (…, vectors of a chain, lanes, PAIR) give (…, lanes)."""
     most, least = (limited(weights, 0).sum((-3, -1), dtype=np.int32) for limited in (np.maximum, np.minimum))
-    return np.asarray(np.maximum(most, -least) * LARGEST_CODE > LARGEST_SUM)
+    reach = most - least if isa.signed_inputs else np.maximum(most, -least)
+    return np.asarray(reach * isa.largest_input > LARGEST_SUM)
 
 
 IN_INT32 = Int16Accumulation()

@@ -14,6 +14,7 @@ UNROLLED = "-unroll-full-max-count:uint=3"
 DOT = 4
 # Of the codes of activations: less this, they are signed bytes.
 MIDDLE = 128
+NEON_BYTES = 16
 _SIGNS = np.array([0x80] * DOT, np.uint8).view(np.int32)[0]
 
 
@@ -39,11 +40,13 @@ class Packs:
     round: str
     words: str
     codes: str
+    #: Whether each narrows one vector; else two, within parts of 128 bits.
+    of_one: bool = False
 
 
 @dataclass(frozen=True)
 class BfloatInstructions:
-    """LLVM's names for bfloat16: inner products of pairs in float32, and float32 rounded to it."""
+    """bfloat16 for LLVM: the name of inner products of pairs in float32, and how the float32 numbers %x are rounded."""
 
     products: str
     rounding: str
@@ -68,7 +71,7 @@ class Isa:
     packs: Packs | None = None
     #: Products of bytes, the best first; one of m rows needs m pixels. Without any, simpler instructions multiply.
     tiles: tuple[TileShape, ...] = ()
-    #: Whether products of single rows take inputs as signed bytes: codes less MIDDLE, which a bias makes up for.
+    #: Whether products of single rows take inputs as signed bytes, codes less MIDDLE; see `signed_bias`.
     signed_inputs: bool = False
     #: Whether products of single rows take four bytes of the input out of a vector of them.
     by_lane: bool = False
@@ -80,6 +83,8 @@ class Isa:
     pick: str = ""
     #: LLVM's name of picking bytes from two whole vectors.
     permute: str = ""
+    #: LLVM's name of picking bytes from four vectors, one behind the other; 0 for places beyond.
+    look_up: str = ""
     bfloats: BfloatInstructions | None = None
     #: What LLVM may use beyond its cpu.
     attributes: tuple[str, ...] = ()
@@ -112,6 +117,22 @@ class Isa:
         """LLVM's name of inner products of four bytes, if there is such an instruction."""
         return next((tile.name for tile in self.tiles if (tile.m, tile.k) == (1, DOT)), "")
 
+    @property
+    def multiplies_bytes(self) -> bool:
+        """Whether it has inner products of vectors of bytes, in 32 bits or in 16."""
+        return bool(self._products) or self.in_words
+
+    @property
+    def largest_input(self) -> int:
+        """The largest magnitude of an input in a product of bytes."""
+        return MIDDLE if self.signed_inputs else 255
+
+    def signed_bias(self, bias: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """int32 biases by output that make up for inputs of products of single rows, see `signed_inputs`."""
+        if not self.signed_inputs:
+            return bias
+        return bias + MIDDLE * weights.reshape(len(weights), -1).sum(1, dtype=np.int32)
+
     def refusal(self) -> str | None:
         """Why its instructions would kill the process on this machine, if they would."""
         return Build(self.name, self.machine, self.features).refusal()
@@ -122,8 +143,8 @@ class Isa:
 
     def dot(self, total: Any, x: Any, place: Any, w: Any, offset: Any) -> Any:
         """total (int32, one per lane) plus x[place … + 4] times each lane's four weights from w[offset]."""
-        if not (self._products or self.in_words):
-            return (_neon if self.machine == "aarch64" else _scalar)(total, x, place, w, offset)
+        if not self.multiplies_bytes:
+            return _scalar(total, x, place, w, offset)
         return self.add_products(total, self.taps(x, place), self.weights(w, offset))
 
     def taps(self, x: Any, place: Any) -> Any:
@@ -135,8 +156,13 @@ class Isa:
         from tvm.tirx.script import builder as T  # noqa: N812
 
         row, column = place
-        fours = T.reinterpret(f"int32x{self.lanes}", x[row, T.ramp(column, 1, DOT * self.lanes)])
-        return T.bitwise_xor(fours, T.Broadcast(T.int32(int(_SIGNS)), self.lanes)) if self.signed_inputs else fours
+        return T.reinterpret(f"int32x{self.lanes}", self.as_inputs(x[row, T.ramp(column, 1, DOT * self.lanes)]))
+
+    def as_inputs(self, codes: Any) -> Any:
+        """A vector of uint8 codes as products of bytes take them."""
+        from tvm.tirx.script import builder as T  # noqa: N812
+
+        return T.bitwise_xor(codes, T.Broadcast(T.uint8(MIDDLE), DOT * self.lanes)) if self.signed_inputs else codes
 
     def taps_in(self, fours: Any, index: int) -> Any:
         """One of these fours, the same in every lane."""
@@ -170,12 +196,16 @@ class Isa:
 
     def words(self, taps: Any, weights: Any) -> Any:
         """int16 sums of two products of bytes each."""
+        if self.machine == "aarch64":
+            return _neon_words(taps, weights)
         return self._call("int16", 2, "llvm.x86.avx2.pmadd.ub.sw", taps, weights)
 
     def widen(self, words: Any) -> Any:
         """int32 sums of each lane's two words."""
         from tvm.tirx.script import builder as T  # noqa: N812
 
+        if self.machine == "aarch64":
+            return self._call("int32", 1, "llvm.aarch64.neon.saddlp", words)
         ones = T.Broadcast(T.int16(1), 2 * self.lanes)
         return self._call("int32", 1, "llvm.x86.avx2.pmadd.wd", words, ones)
 
@@ -191,12 +221,21 @@ class Isa:
     def saturate_words(self, a: Any, b: Any) -> Any:
         """int16 of two int32 vectors, part by part."""
         assert self.packs is not None
-        return self._call("int16", 2, self.packs.words, a, b)
+        return self._narrowed("int16", 2, self.packs.words, a, b)
 
     def saturate_codes(self, a: Any, b: Any) -> Any:
         """uint8 of two int16 vectors, part by part."""
         assert self.packs is not None
-        return self._call("uint8", 4, self.packs.codes, a, b)
+        return self._narrowed("uint8", 4, self.packs.codes, a, b)
+
+    def _narrowed(self, dtype: str, per_lane: int, name: str, *pair: Any) -> Any:
+        from tvm.tirx.script import builder as T  # noqa: N812
+
+        if self.packs is None or not self.packs.of_one:
+            return self._call(dtype, per_lane, name, *pair)
+        count = per_lane * self.lanes
+        halves = [T.call_llvm_pure_intrin(f"{dtype}x{count // 2}", name, one) for one in pair]
+        return T.Shuffle(halves, [T.int32(place) for place in range(count)])
 
     def pick_bytes(self, table: Any, places: Any) -> Any:
         """Bytes of each part of `table` at the places in the same part; 0 where a place is 128 or more."""
@@ -205,6 +244,10 @@ class Isa:
     def permute_bytes(self, low: Any, places: Any, high: Any) -> Any:
         """Bytes of two vectors, one behind the other, at the places modulo their length."""
         return self._call("uint8", DOT, self.permute, low, places, high)
+
+    def look_up_bytes(self, tables: Sequence[Any], places: Any) -> Any:
+        """Bytes of four vectors, one behind the other, at the places; 0 beyond."""
+        return self._call("uint8", DOT, self.look_up, *tables, places)
 
     def _call(self, dtype: str, per_lane: int, name: str, *operands: Any) -> Any:
         from tvm.tirx.script import builder as T  # noqa: N812
@@ -222,14 +265,19 @@ def _taps(x: Any, place: Any, lanes: int, *, are_signed: bool = False) -> Any:
     return T.reinterpret(f"uint8x{DOT * lanes}", T.Broadcast(taps, lanes))
 
 
-def _neon(total: Any, x: Any, place: Any, w: Any, offset: Any) -> Any:
-    """Without the dot product extension: one product of bytes fits in 16 bits, neighbours are summed in 32."""
+def _neon_words(taps: Any, weights: Any) -> Any:
+    """Without the dot product extension: two vectors of products of signed bytes, and sums of their neighbours."""
     from tvm.tirx.script import builder as T  # noqa: N812
 
-    taps = T.Cast("int16x8", _taps(x, place, 2))
-    products = [taps * T.Cast("int16x8", w[T.ramp(offset + start, 1, 8)]) for start in (0, 8)]
-    pairs = [T.call_llvm_pure_intrin("int32x4", "llvm.aarch64.neon.saddlp", product) for product in products]
-    return total + T.call_llvm_pure_intrin("int32x4", "llvm.aarch64.neon.addp", *pairs)
+    inputs = T.reinterpret(f"int8x{NEON_BYTES}", taps)
+    halves = ([T.int32(first + i) for i in range(NEON_BYTES // 2)] for first in (0, NEON_BYTES // 2))
+    products = [
+        T.call_llvm_pure_intrin(
+            "int16x8", "llvm.aarch64.neon.smull", *(T.Shuffle([x], half) for x in (inputs, weights))
+        )
+        for half in halves
+    ]
+    return T.call_llvm_pure_intrin("int16x8", "llvm.aarch64.neon.addp", *products)
 
 
 def _scalar(total: Any, x: Any, place: Any, w: Any, offset: Any) -> Any:

@@ -319,8 +319,6 @@ MAGNITUDE, INFINITY, NAN = 0x7FFFFFFF, 0x7F800000, 0x7FC00000
 # TVM makes float32 of all that has this type, so instructions are called from functions in LLVM's own language.
 BFLOAT_PRODUCTS, ROUNDING = "ptqc_bfloat16_products", "ptqc_bfloat16_rounding"
 CODE = """
-declare <{lanes} x float> @{products}(<{lanes} x float>, <{pairs} x bfloat>, <{pairs} x bfloat>)
-declare <{lanes} x bfloat> @{rounding}(<{lanes} x float>)
 define <{lanes} x float> @ptqc_bfloat16_products(<{lanes} x float> %total, <{lanes} x i32> %taps, <{lanes} x i32> %w) {{
   %a = bitcast <{lanes} x i32> %taps to <{pairs} x bfloat>
   %b = bitcast <{lanes} x i32> %w to <{pairs} x bfloat>
@@ -328,7 +326,7 @@ define <{lanes} x float> @ptqc_bfloat16_products(<{lanes} x float> %total, <{lan
   ret <{lanes} x float> %sum
 }}
 define <{lanes} x i16> @ptqc_bfloat16_rounding(<{lanes} x float> %x) {{
-  %found = call <{lanes} x bfloat> @{rounding}(<{lanes} x float> %x)
+  %found = {rounding}
   %bits = bitcast <{lanes} x bfloat> %found to <{lanes} x i16>
   ret <{lanes} x i16> %bits
 }}

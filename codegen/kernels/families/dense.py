@@ -31,7 +31,7 @@ from ptqc.codegen.kernels.families.real_stages import (
     others_of,
     unrounded,
 )
-from ptqc.codegen.kernels.isa import MIDDLE, Isa, TileShape
+from ptqc.codegen.kernels.isa import Isa, TileShape
 from ptqc.codegen.kernels.tiling import Cut, Dense
 from ptqc.codegen.kernels.writing import (
     PRODUCTS,
@@ -106,8 +106,7 @@ def integer(layer: LayerSpec, loops: Dense, stages: Sequence[RealStage] = ()) ->
     isa, fitting = loops.isa, fits(weights, requantization.bias, requantization.factor)
     arranged = Arranged(codes, loops.order)
     bias = requantization.bias.astype(np.int32)
-    if isa.signed_inputs and loops.tile.m == 1:
-        bias = bias + MIDDLE * codes.reshape(len(codes), -1).sum(1, dtype=np.int32)
+    bias = isa.signed_bias(bias, codes) if loops.tile.m == 1 else bias
     constants: list[Stored] = [
         Nibbles(arranged, loops.unit * isa.lanes) if loops.in_nibbles else arranged,
         loops.pack_channels(bias),
@@ -402,8 +401,7 @@ def _vector_of_units(
     inputs = [T.Bind(isa.vector_of_taps(*operands(first, 0, p, 0)[:2])) for p in range(len(totals))]
     for unit in range(count):
         for j in range(len(totals[0])):
-            _, _, w, offset = operands(first + unit, 0, 0, j)
-            weights = T.Bind(isa.weights(w, offset))
+            weights = T.Bind(_weights(loops, *operands(first + unit, 0, 0, j)[2:], j))
             for row, fours in zip(totals, inputs, strict=True):
                 T.buffer_store(row[j], isa.add_products(row[j][at], isa.taps_in(fours, unit), weights), [at])
 

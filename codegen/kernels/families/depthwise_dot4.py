@@ -91,7 +91,7 @@ class ColumnLoops:
 def takes(window: Window, isa: Isa) -> bool:
     """Whether there are packs, channels that fill a part of a vector, and columns, or single taps, to speak of."""
     worth = window.kernel[0] > 1 or window.kernel == (1, 1)
-    return isa.packs is not None and worth and window.channels >= PART_BYTES
+    return isa.packs is not None and isa.multiplies_bytes and worth and window.channels >= PART_BYTES
 
 
 def fitting_isa(isa: Isa, channels: int) -> Isa:
@@ -103,9 +103,10 @@ def fitting_isa(isa: Isa, channels: int) -> Isa:
 def integer(layer: LayerSpec, loops: ColumnLoops) -> KernelSource:
     """A depthwise layer of codes; its weights are (channels, 1, *kernel)."""
     x, y, weights, requantization, epilogue = layer.x, layer.y, layer.weights, layer.requantization, layer.epilogue
+    codes = weights.astype(np.int8)
     constants: list[Stored] = [
-        Arranged(weights.astype(np.int8), loops.weight_order),
-        loops.pack_channels(requantization.bias.astype(np.int32)),
+        Arranged(codes, loops.weight_order),
+        loops.pack_channels(loops.isa.signed_bias(requantization.bias.astype(np.int32), codes)),
         loops.pack_channels(requantization.factor.astype(np.float32)),
         np.array([requantization.zero_point], np.float32),
         *epilogue.constants(loops.isa),
@@ -182,7 +183,9 @@ def _column(loops: ColumnLoops, place: Place, left: int, height: int) -> list[An
         beside = column * window.strides[1] + left
         start = layout.at(above, beside, channel)
         missing = ky >= window.kernel[0]
-        taps.append(fill(T.uint8(0), loops.wide) if missing else T.Bind(x[sample, span(start, loops.wide)]))
+        taps.append(
+            fill(T.uint8(0), loops.wide) if missing else T.Bind(loops.isa.as_inputs(x[sample, span(start, loops.wide)]))
+        )
     pairs = [_halves(taps[0], taps[1], "uint8", loops.wide), _halves(taps[2], taps[3], "uint8", loops.wide)]
     words = [_halves(a, b, "uint16", loops.wide // 2) for a, b in zip(*pairs, strict=True)]
     return [T.reinterpret(vector("uint8", loops.wide), half) for pair in words for half in pair]

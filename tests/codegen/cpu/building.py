@@ -1,6 +1,6 @@
 """Kernels on their own: many are compiled into one library, and each is run on given values."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import pytest
 from ptqc.codegen.cpu import isa, worker
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.writing import PROCESSOR, KernelSource
+from ptqc.codegen.program import verify
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Program, ProgramStep
 from ptqc.codegen.targets import TargetOutput
@@ -40,8 +41,10 @@ class Case:
     output: Layout
 
 
-def run(cases: Sequence[Case], chosen: Isa, folder: Path) -> list[np.ndarray]:
-    """What each kernel computes; all are compiled together."""
+def run(
+    cases: Sequence[Case], chosen: Isa, folder: Path, load: Callable[[Path, Program], verify.Loaded] = worker.load
+) -> list[np.ndarray]:
+    """What each kernel computes; all are compiled together. load: opens the library."""
     steps: list[ProgramStep] = []
     layouts: dict[str, Layout] = {}
     for number, case in enumerate(cases):
@@ -51,7 +54,7 @@ def run(cases: Sequence[Case], chosen: Isa, folder: Path) -> list[np.ndarray]:
     inputs = tuple(name for step in steps for name in step.inputs)
     program = Program(tuple(steps), layouts, inputs, tuple(step.output for step in steps))
     worker.write(program, chosen, folder)
-    loaded = worker.load(folder, program)
+    loaded = load(folder, program)
     return [
         loaded(call, case.values, len(case.values[0])) for call, case in zip(loaded.listing.calls, cases, strict=True)
     ]

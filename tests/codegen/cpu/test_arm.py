@@ -5,22 +5,35 @@ import os
 import shutil
 import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 
+from building import Case, run
 from networks import FEEDS, residual
+from test_bfloats import bfloat_cases
+from test_dense import GEOMETRIES, Geometry, integer_case, real_case
 from test_random_networks import TOGETHER, check_networks
 
 from ptqc.codegen.cpu import emulation, isa, package, target, worker
+from ptqc.codegen.kernels import tiling
+from ptqc.codegen.kernels.backend import LayerSpec
+from ptqc.codegen.kernels.epilogue import Epilogue, Lookup, Requantization
+from ptqc.codegen.kernels.families import dense
 from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.kernels.tiling import Dense
 from ptqc.codegen.program import verify
-from ptqc.codegen.program.program import Program
+from ptqc.codegen.program.constants import Nibbles
+from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.listing import Listing
+from ptqc.codegen.program.program import Program, Window
 from ptqc.errors import TargetError
 from ptqc.utils.machine import machine
 from ptqc.utils.store import Store
@@ -129,6 +142,63 @@ def test_what_fails_in_the_emulator_is_an_error(library: emulation.EmulatedLibra
         library.kernel("nothing")(np.zeros(4, np.float32))
     with pytest.raises(TargetError, match="ended in qemu-aarch64 with"):
         library.kernel("nothing")(np.zeros(4, np.float32))
+
+
+@pytest.fixture
+def in_emulator(store: Path) -> Iterator[Callable[[Sequence[Case], Isa, Path], list[np.ndarray]]]:
+    """Runs kernels, see `building.run`, in the emulator."""
+    with ExitStack() as opened:
+
+        def run_there(cases: Sequence[Case], chosen: Isa, folder: Path) -> list[np.ndarray]:
+            emulated(chosen)
+
+            def load(folder: Path, program: Program) -> verify.Loaded:
+                library = emulation.EmulatedLibrary.open(folder, chosen, Store(store))
+                return verify.Loaded(Listing.of(program), opened.enter_context(library))
+
+            return run(cases, chosen, folder, load)
+
+        yield run_there
+
+
+@pytest.mark.parametrize("chosen", SETS, ids=lambda chosen: chosen.name)
+def test_layers_of_any_geometry(chosen: Isa, in_emulator: Any, tmp_path: Path) -> None:
+    cases = [integer_case(geometry, chosen, seed) for seed, geometry in enumerate(GEOMETRIES)]
+    codes = in_emulator([case for case, _ in cases], chosen, tmp_path)
+    for geometry, found, (_, wanted) in zip(GEOMETRIES, codes, cases, strict=True):
+        np.testing.assert_array_equal(found, wanted, str(geometry))
+
+
+@pytest.mark.parametrize("chosen", SETS, ids=lambda chosen: chosen.name)
+def test_weights_that_stay_two_to_a_byte(
+    chosen: Isa, in_emulator: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiling, "CACHED_WEIGHTS", 1000)
+    cases = [integer_case(Geometry(Window(n, (1, 1)), 130, reach=8), chosen, n) for n in (64, 516)]
+    assert all(isinstance(case.kernel.constants[0], Nibbles) for case, _ in cases)
+    for found, (_, wanted) in zip(in_emulator([c for c, _ in cases], chosen, tmp_path), cases, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("chosen", [isa.ARM_BF16], ids=lambda chosen: chosen.name)
+def test_products_of_reals(chosen: Isa, in_emulator: Any, tmp_path: Path) -> None:
+    reals = [real_case(geometry, chosen, seed) for seed, geometry in enumerate(GEOMETRIES[:6])]
+    cases, wanted = zip(*reals, *bfloat_cases(chosen), strict=True)
+    for found, expected in zip(in_emulator(cases, chosen, tmp_path), wanted, strict=True):
+        assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+def test_every_code_of_a_table(in_emulator: Any, tmp_path: Path) -> None:
+    """Of all 256 codes, behind a layer that gives each of them."""
+    entries = np.random.default_rng(0).permutation(256).astype(np.uint8)
+    window, codes = Window(1, (16, 16)), np.arange(256, dtype=np.uint8).reshape(1, 1, 16, 16)
+    x, y = Layout((1, 16, 16), "uint8"), Layout((16, 16, 16), "uint8")
+    weights, zeros = np.ones((16, 1, 1, 1), np.int8), np.zeros(16, np.int32)
+    layer = LayerSpec(x, y, window, weights, Requantization(zeros, np.ones(16, np.float32)))
+    layer = replace(layer, epilogue=Epilogue((Lookup(entries),)))
+    kernel = dense.integer(layer, Dense(window, 16, 1, isa.ARM_NEON, 1))
+    (found,) = in_emulator([Case(kernel, [x], [codes], y)], isa.ARM_NEON, tmp_path)
+    np.testing.assert_array_equal(found, np.broadcast_to(entries[codes], found.shape))
 
 
 def check_random(part: int, chosen: Isa, store: Path, folder: Path, count: int = TOGETHER) -> None:

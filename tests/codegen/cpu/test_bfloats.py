@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -62,18 +63,22 @@ def in_float64(x: np.ndarray, window: Window, weights: np.ndarray, groups: int) 
     return np.asarray(found.reshape(len(x), outputs, *window.output))
 
 
-@MULTIPLIES
-def test_products_of_bfloat16_are_close_to_float64(tmp_path: Path) -> None:
-    cases, wanted = [], []
+def bfloat_cases(chosen: Isa) -> Iterator[tuple[Case, np.ndarray]]:
+    """Kernels on random numbers, and what float64 gives."""
     for seed, (window, outputs, groups) in enumerate(GEOMETRIES):
         weights, random = codes(window, outputs, groups, seed), np.random.default_rng(seed)
         bias = random.standard_normal(outputs).astype(np.float32)
         x = to_bfloat16(random.standard_normal((BATCH, window.channels, *window.size)).astype(np.float32))
         given, made = Layout(x.shape[1:], BFLOAT16), Layout((outputs, *window.output), "float32")
-        loops = Dense(window, outputs, groups, isa.AVX512_BF16, 2)
-        cases.append(Case(dense.bfloat(given, made, loops, weights, bias), [given], [x], made))
+        loops = Dense(window, outputs, groups, chosen, 2)
         scaled = weights.codes.astype(np.float64) * weights.scale.reshape(-1, 1, 1, 1)
-        wanted.append(in_float64(x, window, scaled, groups) + bias.reshape(-1, 1, 1))
+        wanted = in_float64(x, window, scaled, groups) + bias.reshape(-1, 1, 1)
+        yield Case(dense.bfloat(given, made, loops, weights, bias), [given], [x], made), wanted
+
+
+@MULTIPLIES
+def test_products_of_bfloat16_are_close_to_float64(tmp_path: Path) -> None:
+    cases, wanted = zip(*bfloat_cases(isa.AVX512_BF16), strict=True)
     for found, expected in zip(run(cases, isa.AVX512_BF16, tmp_path), wanted, strict=True):
         assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
 

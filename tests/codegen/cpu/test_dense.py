@@ -262,7 +262,7 @@ def test_risky_chains_are_those_of_the_weights_in_the_order_of_the_kernel(data: 
     loops = Dense(window, outputs, groups, AVX2, 1, Int16Accumulation.of(AVX2, weights))
     rows, columns, _ = loops.runs
     ordered = loops.order(weights).reshape(groups * loops.panels, rows * columns, *loops.links, -1, PAIR)
-    np.testing.assert_array_equal(loops.unsafe_chains(weights), overflows(ordered).any(-1).reshape(-1))
+    np.testing.assert_array_equal(loops.unsafe_chains(weights), overflows(AVX2, ordered).any(-1).reshape(-1))
 
 
 @BEST_OF_THEM

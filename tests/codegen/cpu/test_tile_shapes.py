@@ -1,7 +1,6 @@
 """Layers of matrix instructions that take several pixels: of the shape of i8mm, emulated on this machine."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,7 @@ from ptqc.codegen.program.program import Window
 from ptqc.utils.machine import machine
 
 SHAPE = TileShape(2, 2, 8)
-MATRIX = replace(isa.ARM_NEON, name="matrix", cpu=isa.AVX2.cpu, machine="x86_64", features=isa.AVX2.features)
-MATRIX = replace(MATRIX, tiles=(SHAPE,))
+MATRIX = Isa("matrix", isa.AVX2.cpu, isa.AVX2.features, lanes=4, registers=32, working=8, tiles=(SHAPE,))
 GEOMETRIES = [
     Geometry(Window(24, (5, 7), (3, 3)), 70),
     Geometry(Window(5, (4, 11), (2, 3)), 13),
