@@ -17,6 +17,7 @@ _VNNI_512 = TileShape(1, 16, DOT, name="llvm.x86.avx512.vpdpbusd.512")
 _PICK_256, _PICK_512 = "llvm.x86.avx2.pshuf.b", "llvm.x86.avx512.pshuf.b.512"
 _PERMUTE = "llvm.x86.avx512.vpermi2var.qi"
 AVX2 = Isa("avx2", "haswell", _AVX2, lanes=8, registers=16, working=6, packs=_PACKS_256, in_words=True, pick=_PICK_256)
+AVX2 = replace(AVX2, signed=replace(AVX2, signed_inputs=True, sign="llvm.x86.avx2.psign.b"))
 # The products of bytes of AVX-512 VNNI on vectors of AVX2, which processors without AVX-512 have.
 AVX_VNNI = replace(
     AVX2,

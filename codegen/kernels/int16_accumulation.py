@@ -1,8 +1,9 @@
 """How many products of bytes an instruction set may add in 16 bits: what decides is how large the weights are.
 
-A product instruction adds two neighbouring products, each of an 8-bit code and a weight. Large weights can overflow
-that sum, so they are split in two halves; small ones leave room for many such sums. Twice as many as the largest weight
-allows hardly ever overflow, as few weights are large: the kernel is told where they would.
+A product instruction adds two neighbouring products, each of an 8-bit code and a weight. Weights of 8 bits can overflow
+that sum, unless inputs are signed bytes and weights are within ±127; else they are split in two halves. Small weights
+leave room for many such sums. Twice as many as the largest weight allows hardly ever overflow, as few weights are
+large: the kernel is told where they would.
 """
 
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ import numpy as np
 
 from ptqc.codegen.kernels.isa import Isa
 
-LARGEST_SUM, PAIR = 32767, 2
+LARGEST_CODE, LARGEST_SUM, PAIR = 255, 32767, 2
 # Widening is nearly free by then. What a chain reads past the end of a run stays within a buffer's slack.
 LONGEST = 16
 
@@ -34,8 +35,11 @@ class Int16Accumulation:
         if not isa.in_words:
             return cls()
         reach = max(1, -int(weights.min(initial=0)), int(weights.max(initial=0)))
-        longest = LARGEST_SUM // (PAIR * isa.largest_input * reach)
-        return cls(parts=2) if longest == 0 else cls(chain=min(2 * longest, LONGEST), safe=min(longest, LONGEST))
+        safe = min(LARGEST_SUM // (PAIR * isa.largest_input * reach), LONGEST)
+        if safe == 0:
+            return cls(parts=2)
+        # Products with signed inputs reach the limits whatever the signs of weights are: twice as many often overflow.
+        return cls(chain=safe if isa.signed_inputs else min(2 * safe, LONGEST), safe=safe)
 
     @property
     def all_safe(self) -> Self:
@@ -48,11 +52,17 @@ class Int16Accumulation:
         return count, -(-units // count)
 
 
-def overflows(isa: Isa, weights: np.ndarray) -> np.ndarray:
-    """Whether inputs can make a sum overflow: int8 weights (…, vectors of a chain, lanes, PAIR) give (…, lanes)."""
+def suited(isa: Isa, weights: np.ndarray) -> Isa:
+    """The instruction set with signed inputs, where only that leaves weights whole."""
+    in_halves = Int16Accumulation.of(isa, weights).parts > 1
+    others = [isa.signed] if isa.signed is not None and in_halves else []
+    return next((other for other in others if Int16Accumulation.of(other, weights).parts == 1), isa)
+
+
+def overflows(weights: np.ndarray) -> np.ndarray:
+    """Whether codes can make a sum overflow: int8 weights (…, vectors of a chain, lanes, PAIR) give (…, lanes)."""
     most, least = (limited(weights, 0).sum((-3, -1), dtype=np.int32) for limited in (np.maximum, np.minimum))
-    reach = most - least if isa.signed_inputs else np.maximum(most, -least)
-    return np.asarray(reach * isa.largest_input > LARGEST_SUM)
+    return np.asarray(np.maximum(most, -least) * LARGEST_CODE > LARGEST_SUM)
 
 
 IN_INT32 = Int16Accumulation()

@@ -79,6 +79,10 @@ class Isa:
     in_words: bool = False
     #: The same with vectors of half the length.
     half: "Isa | None" = None
+    #: The same with inputs as signed bytes, for weights of 8 bits.
+    signed: "Isa | None" = None
+    #: LLVM's name of giving bytes the signs of others: how signed inputs get into products with unsigned ones.
+    sign: str = ""
     #: LLVM's name of picking bytes from each part of 128 bits.
     pick: str = ""
     #: LLVM's name of picking bytes from two whole vectors.
@@ -131,7 +135,7 @@ class Isa:
         """int32 biases by output that make up for inputs of products of single rows, see `signed_inputs`."""
         if not self.signed_inputs:
             return bias
-        return bias + MIDDLE * weights.reshape(len(weights), -1).sum(1, dtype=np.int32)
+        return np.asarray(bias + MIDDLE * weights.reshape(len(weights), -1).sum(1, dtype=np.int32))
 
     def refusal(self) -> str | None:
         """Why its instructions would kill the process on this machine, if they would."""
@@ -196,8 +200,14 @@ class Isa:
 
     def words(self, taps: Any, weights: Any) -> Any:
         """int16 sums of two products of bytes each."""
+        from tvm.tirx.script import builder as T  # noqa: N812
+
         if self.machine == "aarch64":
             return _neon_words(taps, weights)
+        if self.signed_inputs:
+            inputs = T.Bind(T.reinterpret(f"int8x{DOT * self.lanes}", taps))
+            weights = self._call("int8", DOT, self.sign, weights, inputs)
+            taps = T.reinterpret(f"uint8x{DOT * self.lanes}", T.abs(inputs))
         return self._call("int16", 2, "llvm.x86.avx2.pmadd.ub.sw", taps, weights)
 
     def widen(self, words: Any) -> Any:

@@ -120,7 +120,7 @@ class Dense:
         along = np.pad(along, ((0, 0), (0, 0), (0, count * length * self.unit - run)))
         chains = along.reshape(self.groups, self.group_outputs, -1, count, length, self.unit // PAIR, PAIR)
         missing = self.panels * width - self.group_outputs
-        result = np.pad(overflows(self.isa, chains).any(-1), ((0, 0), (0, missing), (0, 0), (0, 0)))
+        result = np.pad(overflows(chains).any(-1), ((0, 0), (0, missing), (0, 0), (0, 0)))
         panels = result.reshape(self.groups, self.panels, width, -1, count)
         return panels.any(2).astype(np.uint8).reshape(-1)
 

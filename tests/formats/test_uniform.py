@@ -11,15 +11,15 @@ forms = st.sampled_from(FORMS)
 
 
 def all_codes(form: Integer) -> np.ndarray:
-    return form.code_of(np.arange(2**form.bits))
+    return form.levels(np.empty(0)).astype(int)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_codes_and_indices(form: Integer) -> None:
     codes = all_codes(form)
-    np.testing.assert_array_equal(form.index_of(codes), np.arange(2**form.bits))
+    np.testing.assert_array_equal(form.index_of(codes), np.arange(2**form.bits - (form.bits == 8)))
     assert len(set(np.diff(codes))) == 1
-    assert codes.min() >= -128
+    assert codes.min() >= -127
     assert codes.max() <= 127
     assert (0 in codes) is (form.bits > 3)
     if form.bits <= 3:

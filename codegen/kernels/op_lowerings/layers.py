@@ -11,7 +11,7 @@ from ptqc.codegen.kernels.backend import KernelBackend, LayerSpec
 from ptqc.codegen.kernels.epilogue import Requantization
 from ptqc.codegen.kernels.families import dense, depthwise, depthwise_dot4, matmul
 from ptqc.codegen.kernels.families.real_stages import RealStage, functions_of
-from ptqc.codegen.kernels.int16_accumulation import Int16Accumulation
+from ptqc.codegen.kernels.int16_accumulation import Int16Accumulation, suited
 from ptqc.codegen.kernels.op_lowerings import kv_attention
 from ptqc.codegen.kernels.op_lowerings.sliding import slide
 from ptqc.codegen.kernels.pending import IntegerLayer, IntegerProduct, PendingKernel, RealLayer
@@ -40,15 +40,16 @@ def integer_conv(builder: ProgramBuilder, step: LoweredStep) -> None:
     )
     spec = LayerSpec(builder.layouts[source], layout, window, weights, requantization, groups=groups)
     is_depthwise = _is_depthwise(weights.shape, groups) and not builder.isa.by_element
-    if is_depthwise and depthwise_dot4.takes(window, builder.isa):
-        isa = depthwise_dot4.fitting_isa(builder.isa, window.channels)
+    isa = suited(builder.isa, weights)
+    if is_depthwise and depthwise_dot4.takes(window, isa):
+        isa = depthwise_dot4.fitting_isa(isa, window.channels)
         by_column = depthwise_dot4.ColumnLoops(window, isa, Int16Accumulation.of(isa, weights))
         builder.add(IntegerLayer(spec, partial(depthwise_dot4.integer, loops=by_column)), [source], step.output, layout)
     elif is_depthwise:
-        builder.add(depthwise.integer(spec, builder.isa), [source], step.output, layout)
+        builder.add(depthwise.integer(spec, isa), [source], step.output, layout)
     else:
         spec = replace(spec, weights=weights.reshape(*weights.shape[:2], *window.kernel))
-        loops = Dense(window, len(weights), groups, builder.isa, 1, Int16Accumulation.of(builder.isa, weights))
+        loops = Dense(window, len(weights), groups, isa, 1, Int16Accumulation.of(isa, weights))
         builder.add(IntegerLayer(spec, partial(_dense, builder.backend, loops)), [source], step.output, layout)
 
 
@@ -68,8 +69,9 @@ def integer_product(builder: ProgramBuilder, step: LoweredStep) -> None:
     source = builder.row_major(step.inputs[0])
     layout = rows(builder, step.node, "float32" if real else "uint8")
     window = vectors(builder.layouts[source])
-    sums = Int16Accumulation.of(builder.isa, weights)
-    loops = Dense(window, len(weights), 1, builder.isa, 1, sums, is_streamed=_are_many(builder))
+    isa = suited(builder.isa, weights)
+    sums = Int16Accumulation.of(isa, weights)
+    loops = Dense(window, len(weights), 1, isa, 1, sums, is_streamed=_are_many(builder))
     bias = _with_zero_point(weights, bias, x.zero_point)
     planes = weights.reshape(*weights.shape, 1, 1)
     requantization = Requantization(bias, np.broadcast_to(factor, (len(weights),)), 0 if y is None else y.zero_point)

@@ -18,7 +18,7 @@ from ptqc.codegen.kernels import tiling
 from ptqc.codegen.kernels.backend import LayerSpec
 from ptqc.codegen.kernels.epilogue import Requantization
 from ptqc.codegen.kernels.families import dense, depthwise, depthwise_dot4
-from ptqc.codegen.kernels.int16_accumulation import PAIR, Int16Accumulation, overflows
+from ptqc.codegen.kernels.int16_accumulation import PAIR, Int16Accumulation, overflows, suited
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.op_lowerings.layers import _with_zero_point
 from ptqc.codegen.kernels.tiling import Dense
@@ -31,7 +31,7 @@ from ptqc.ir import integer_arithmetic as integer
 INSTRUCTION_SETS = pytest.mark.parametrize("chosen", present(), ids=lambda chosen: chosen.name)
 BEST_OF_THEM = pytest.mark.parametrize("chosen", best_and_slowly_least(present()))
 BATCH = 2
-FULL, SEVEN, FOUR, THREE, TWO = 128, 64, 8, 4, 2
+FULL, EIGHT, SEVEN, FOUR, THREE, TWO = 128, 127, 64, 8, 4, 2
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,8 @@ CHOSEN = [
     Geometry(Window(1, (10, 10), (5, 5)), 1),
     Geometry(Window(32, (6, 6), (3, 3)), 64, reach=SEVEN),
     Geometry(Window(32, (6, 6), (3, 3)), 40, reach=FOUR),
+    Geometry(Window(24, (6, 6), (3, 3)), 40, reach=EIGHT),
+    Geometry(Window(66, (5, 5)), 20, groups=2, reach=EIGHT),
     Geometry(Window(80, (5, 7)), 72, reach=THREE),
     Geometry(Window(11, (6, 9), (3, 3)), 27, reach=TWO),
     Geometry(Window(5, (9, 9), (3, 3)), 5, 5),
@@ -80,6 +82,7 @@ CHOSEN = [
     Geometry(Window(2, (1, 20), (1, 7)), 2, 2),
     Geometry(Window(150, (6, 5), (3, 3)), 150, 150, reach=FOUR),
     Geometry(Window(70, (3, 9)), 70, 70),
+    Geometry(Window(70, (6, 9), (3, 3)), 70, 70, reach=EIGHT),
     Geometry(Window(96, (9, 12), (5, 5), (2, 2)), 96, 96),
     Geometry(Window(64, (9, 12), (2, 3), (1, 2)), 64, 64, reach=SEVEN),
 ]
@@ -110,6 +113,7 @@ def integer_case(geometry: Geometry, chosen: Isa, seed: int, stretch: float = 1.
     if geometry.outputs > 2:
         weights[1] = 0
     weights = weights.astype(np.int8)
+    chosen = suited(chosen, weights)
     bias = random.integers(-3000, 3000, geometry.outputs).astype(np.int32)
     x = random.integers(0, 256, (BATCH, *geometry.given)).astype(np.uint8)
     zero_point = int(random.integers(0, 256))
@@ -207,10 +211,11 @@ def test_listed_values_beyond_four_bits_stay_two_to_a_byte(
         weights = random.choice(values, (48, inputs, 1, 1)).astype(np.int8)
         weights.reshape(-1)[:count] = values
         codes = random.integers(0, 256, (BATCH, inputs, 1, 1)).astype(np.uint8)
-        loops = Dense(Window(inputs, (1, 1)), 48, 1, chosen, 1, Int16Accumulation.of(chosen, weights))
+        own = suited(chosen, weights)
+        loops = Dense(Window(inputs, (1, 1)), 48, 1, own, 1, Int16Accumulation.of(own, weights))
         requantization = Requantization(bias, np.ones(48, np.float32))
         kernel = dense.integer(LayerSpec(x, y, loops.window, weights, requantization), loops)
-        assert isinstance(kernel.constants[0], Nibbles) == (stays and chosen is not AVX2)
+        assert isinstance(kernel.constants[0], Nibbles) == stays
         cases.append(Case(kernel, [x], [codes], y))
         wanted.append(codes.reshape(BATCH, -1).astype(np.int64) @ weights.reshape(48, -1).T.astype(np.int64) + bias)
     for found, expected in zip(run(cases, chosen, tmp_path), wanted, strict=True):
@@ -224,6 +229,20 @@ def test_chains_that_would_overflow_are_taken_apart(tmp_path: Path) -> None:
         named.items(), run([case for case, _ in named.values()], AVX2, tmp_path), strict=True
     ):
         np.testing.assert_array_equal(found, wanted, err_msg=str(name))
+
+
+@INSTRUCTION_SETS
+def test_the_largest_inputs_times_the_largest_weights(chosen: Isa, tmp_path: Path) -> None:
+    """Every pair of products is as large, and as negative, as weights within ±127 allow."""
+    x, y = Layout((8, 1, 4), "uint8"), Layout((6, 1, 4), "float32")
+    weights = np.resize(np.array([127, -127, 127, 127, -127, -127, -127], np.int8), (6, 8, 1, 1))
+    codes = np.resize(np.array([0, 255, 0, 0, 255, 255, 128, 127, 255], np.uint8), (1, 8, 1, 4))
+    own = suited(chosen, weights)
+    loops = Dense(Window(8, (1, 4)), 6, 1, own, 1, Int16Accumulation.of(own, weights))
+    assert loops.accumulation.parts == 1
+    layer = LayerSpec(x, y, loops.window, weights, Requantization(np.zeros(6, np.int32), np.ones(6, np.float32)))
+    (found,) = run([Case(dense.integer(layer, loops), [x], [codes], y)], chosen, tmp_path)
+    np.testing.assert_array_equal(found, np.einsum("bcyx,oc->boyx", codes.astype(int), weights[..., 0, 0].astype(int)))
 
 
 # Chains of weights that are all as negative as they can be.
@@ -262,7 +281,7 @@ def test_risky_chains_are_those_of_the_weights_in_the_order_of_the_kernel(data: 
     loops = Dense(window, outputs, groups, AVX2, 1, Int16Accumulation.of(AVX2, weights))
     rows, columns, _ = loops.runs
     ordered = loops.order(weights).reshape(groups * loops.panels, rows * columns, *loops.links, -1, PAIR)
-    np.testing.assert_array_equal(loops.unsafe_chains(weights), overflows(AVX2, ordered).any(-1).reshape(-1))
+    np.testing.assert_array_equal(loops.unsafe_chains(weights), overflows(ordered).any(-1).reshape(-1))
 
 
 @BEST_OF_THEM
