@@ -25,7 +25,7 @@ CacheKind = Literal["float", "float16", "int8", "int4", "bfp4", "bfp4-sorted"]
 KvCache = CacheKind | Mapping[str, CacheKind]
 Sparsity = Literal["given", "2:4"]
 Scales = Literal["free", "pow2"]
-Runtime = Literal["onnxruntime", "openvino", "qnn", "litert", "tensorrt", "xdna"]
+Runtime = Literal["onnxruntime", "arm", "openvino", "qnn", "litert", "tensorrt", "xdna"]
 Sensitivity = Literal["outputs", "curvature"]
 FloatLayers = Literal["auto", "bfloat16", "float32"]
 Pipeline = Literal["light", "advanced"]
@@ -148,7 +148,8 @@ class CompileOptions:
     )
     runtime: Runtime = option(
         "onnxruntime",
-        "the runtime that the plan is solved for: onnxruntime; with --target qdq or litert: openvino, litert "
+        "what the plan is solved for: onnxruntime, or arm (the same file on Arm processors, where 8-bit weights are "
+        "exact: implies --allow-8bit); with --target qdq or litert: openvino, litert "
         "(everything on integers), qnn (16 bits where 8 lose too much), tensorrt (symmetric, at layers and sums), "
         "xdna (symmetric everywhere, and powers of two as scales)",
         metavar="NAME",

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from ptqc.codegen.cpu import emulation, isa, package, tuning
+from ptqc.codegen.cpu import cores, emulation, isa, package, tuning
 from ptqc.codegen.cpu.backend import CpuBackend
 from ptqc.codegen.cpu.table import Request, Table, tables_to_json
 from ptqc.codegen.kernels import documents, lowering
@@ -163,7 +163,9 @@ def _verify(program: Program, chosen: Isa, folder: Path, store: Store | None) ->
 
 
 def _report(program: Program, lowered: Lowered, chosen: Isa) -> dict[str, Any]:
-    return {"isa": chosen.name, "cpu_features": list(chosen.features), **documents.figures(program, lowered)}
+    times = cores.predicted(program, chosen)
+    features = {"isa": chosen.name, "cpu_features": list(chosen.features)}
+    return {**features, **documents.figures(program, lowered), **({"predicted_ms": times} if times else {})}
 
 
 def _tuning(table: Table | None) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""What runtimes demand of a plan: known before anything is measured, so that plans are solved for them."""
+"""What runtimes and processors demand of a plan: known before anything is measured, so that plans are solved for them.
+
+"arm" is ONNX Runtime on Arm, whose sums of products of 8-bit weights are exact; see docs/deploying.md.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,12 +21,13 @@ class RuntimeRules:
     closed: bool = False
     wide: bool = False
     fused: bool = False
-    defaults: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, str | bool] = field(default_factory=dict)
 
 
 INTEGERS: Mapping[str, str] = {"activations": "integer"}
 RULES: Mapping[str, RuntimeRules] = {
     "onnxruntime": RuntimeRules(),
+    "arm": RuntimeRules(defaults={"allow_8bit": True}),
     "openvino": RuntimeRules(defaults=INTEGERS),
     "qnn": RuntimeRules(closed=True, wide=True),
     "litert": RuntimeRules(closed=True, defaults=INTEGERS),

@@ -66,7 +66,9 @@ def test_a_runtime_says_what_options_are_where_the_user_does_not() -> None:
     assert CompileOptions.of({"runtime": "litert", "activations": "float"}).activations == "float"
     assert CompileOptions.of({"runtime": "qnn"}).activations == "auto"
     assert CompileOptions.of({}).activations == "auto"
-    with pytest.raises(UsageError, match="runtime is 'coreml'; known: onnxruntime, openvino, qnn"):
+    assert [CompileOptions.of({"runtime": name}).allow_8bit for name in ("arm", "qnn")] == [True, False]
+    assert not CompileOptions.of({"runtime": "arm", "allow_8bit": False}).allow_8bit
+    with pytest.raises(UsageError, match="runtime is 'coreml'; known: onnxruntime, arm, openvino, qnn"):
         CompileOptions.of({"runtime": "coreml"})
 
 
@@ -131,4 +133,4 @@ def test_a_plan_for_a_runtime_that_fuses(tmp_path: Path) -> None:
 
 
 def test_every_runtime_is_declared() -> None:
-    assert set(RULES) >= {"onnxruntime", "openvino", "qnn", "litert", "tensorrt", "xdna"}
+    assert set(RULES) >= {"onnxruntime", "arm", "openvino", "qnn", "litert", "tensorrt", "xdna"}

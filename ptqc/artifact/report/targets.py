@@ -93,6 +93,9 @@ def _facts(document: Document) -> Iterator[tuple[str, str]]:
     yield "memory of a run", f"{document['workspace_bytes']:,} bytes for each sample, beside the outputs"
     if "tuned" in document:
         yield "tuned", _tuned(document["tuned"])
+    if times := document.get("predicted_ms"):
+        shown = ", ".join(f"{safe(core)} {text.number(time)} ms" for core, time in times.items())
+        yield "predicted for one core, not measured", shown
     yield from _verified(document["verification"])
     rounded = document["roundings_of_float_parts"]
     shown = " ".join(name(value) for value in rounded[:OPEN_NAMES])
