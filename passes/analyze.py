@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, TypeVar
 
+from ptqc.formats.safe import Safe
 from ptqc.ir.external import is_in_files
 from ptqc.ir.layers import find_caches
 from ptqc.notes import Note, is_cut_short
@@ -153,7 +154,8 @@ def _decide(setting: AnalysisInput, options: CompileOptions, cache: CandidateCac
     observed = run(Calibrate(options.observer), setting, 0.25)
     observed = run(CalibrateInner(), observed, 0.1)
     families = families_of(setting.model, options)
-    solved = run(SolveWeights(options.bits, cache, options.sparsity, families, run.executor), observed, 0.4)
+    more = frozenset({Safe.family} if options.allow_8bit and options.rules.saturates else ())
+    solved = run(SolveWeights(options.bits, cache, options.sparsity, families, more, run.executor), observed, 0.4)
     measure = MeasureCurvature if options.sensitivity == "curvature" else MeasureSensitivity
     choices = partial(forms_in_float, options=options)
     measuring = measure(options.loss, options.activation_limit, choices, run.floor)

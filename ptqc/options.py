@@ -127,9 +127,10 @@ class CompileOptions:
     formats: tuple[str, ...] = option(
         (),
         "the families of formats to try for weights (none: all that suit the model): int, codebook, pairs, sparse, "
-        "sparsebook, twooffour, tcq, entropy; in models of 131,072 weights or more tcq (trellis codes) takes the place "
-        "of codebook and pairs, but for weights with heavy tails; entropy (of 32,768 to 67 million weights) takes that "
-        "of int5 to int7, codebook4, pairs8 and tcq5 in layers of 16,384 weights or more; "
+        "sparsebook, twooffour, tcq, entropy, safe; in models of 131,072 weights or more tcq (trellis codes) takes the "
+        "place of codebook and pairs, but for weights with heavy tails; entropy (of 32,768 to 67 million weights) "
+        "takes that of int5 to int7, codebook4, pairs8 and tcq5 in layers of 16,384 weights or more; safe (8 bits, of "
+        "which no pair saturates) is tried with allow_8bit; "
         "with only int and codebook, weights of up to 4 bits stay packed in the memory of a native library",
         metavar="int,…",
         parse=names,
@@ -157,9 +158,8 @@ class CompileOptions:
     )
     allow_8bit: bool = option(
         False,
-        "allow 8-bit weights on integer kernels; on CPUs without VNNI, sums then saturate unless sessions are opened "
-        "with the option that manifest.json names",
-        phase=Phase.MEASURE,
+        "allow 8-bit weights on integer kernels; where layers have an even number of inputs, they are chosen so that "
+        "no CPU saturates",
     )
     seed: int = option(0, "seed of all random numbers", metavar="N")
     pipeline: Pipeline = option(
@@ -223,7 +223,7 @@ class CompileOptions:
             raise UsageError(f"samples is {self.samples}; give at least 2, since one of them is held back")
         if not self.bits or any(not NARROWEST <= b <= WIDEST for b in self.bits):
             raise UsageError(f"bits is {self.bits}; give widths from {NARROWEST} to {WIDEST}")
-        if min(self.bits) > self.widest_on_integers and self.has_codes:
+        if min(self.bits) > PORTABLE_BITS and self.has_codes and not self.allow_8bit:
             raise UsageError(
                 f"bits is {self.bits}, but weights on integer kernels have at most {PORTABLE_BITS} bits unless "
                 "allow_8bit is given: give allow_8bit, or narrower widths as well, or activations float"
@@ -268,11 +268,6 @@ class CompileOptions:
     def has_codes(self) -> bool:
         """Whether activations may be integer codes."""
         return self.activations in ("auto", "integer")
-
-    @property
-    def widest_on_integers(self) -> int:
-        """Bits that a weight on an integer kernel has at most."""
-        return WIDEST if self.allow_8bit else PORTABLE_BITS
 
     @property
     def in_blocks(self) -> bool:

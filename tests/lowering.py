@@ -104,7 +104,9 @@ def observed(model: ir.Model, samples: Sequence[Feeds], sites: Sequence[object])
 def rounded(model: ir.Model, weight: Weight, form: Format) -> QuantizedWeight:
     """A weight in a format, by plain rounding."""
     values = array(model, weight.name)
-    if isinstance(form, Scaled) and form.along_inputs:  # which are the last axis behind that of the taps
+    if (
+        isinstance(form, Scaled) and form.along_inputs and values.ndim > 2
+    ):  # which are the last axis behind that of the taps
         codes, scale = form.rounded(np.moveaxis(values, 1, -1), 0)
         return QuantizedWeight(form, np.moveaxis(codes, -1, 1), scale, 0)
     if isinstance(form, Scaled):

@@ -135,9 +135,12 @@ def test_activations_choose_the_kernels(tmp_path: Path, activations: str, kernel
     assert ("QLinearConv" in convolutions) is (activations == "integer")
 
 
+EIGHT: dict[str, Any] = {"bits": (8,), "formats": ("int",), "allow_8bit": True}
+
+
 @pytest.mark.processor
 def test_eight_bit_weights_on_integer_kernels_are_marked(tmp_path: Path) -> None:
-    found = compiled(product(), samples(16), tmp_path, bits=(8,), allow_8bit=True, activations="integer")
+    found = compiled(product(), samples(16), tmp_path, activations="integer", **EIGHT)
     assert found.manifest["weights_by_format"] == {"int8": 512}
     assert found.manifest["cpu"]["saturates_without_vnni"] is True
 

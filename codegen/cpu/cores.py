@@ -1,4 +1,4 @@
-"""How long a library takes on Arm cores that are not here, predicted from their published figures: nothing was measured.
+"""How long a library takes on Arm cores that are not here, predicted from published figures: nothing was measured.
 
 A kernel of products takes its product instructions at the rate of the core, or the bytes of its weights from memory,
 whichever is longer, and its results; any other kernel takes its bytes and a few instructions for each number.

@@ -149,7 +149,7 @@ class _Stored:
 def _placed(solution: QuantizedWeight, tied: bool) -> tuple[QuantizedWeight, tuple[int, ...]]:
     """A weight with the axes in which it is stored, and which of them are its own; none where they are the same."""
     form = solution.form
-    if form.along_inputs and (by_tap := solution.by_tap()) is not solution:
+    if form.along_inputs and form.within_channels and (by_tap := solution.by_tap()) is not solution:
         last = by_tap.codes.ndim - 1
         return by_tap, (0, last, *range(1, last))
     placed = solution.by_channel() if form.is_scaled and (tied or form.within_channels) else solution

@@ -41,6 +41,7 @@ from ptqc.execution.onnxruntime import (
 )
 from ptqc.execution.saturation import EXACT_SUMS, IN_FLOAT
 from ptqc.formats import FloatActivation, Format, Integer, VectorCodebook
+from ptqc.formats.safe import saturates
 from ptqc.ir import protos, reference, zipmaps
 from ptqc.ir.external import array_of, has_references, is_split
 from ptqc.ir.integer_arithmetic import quantize
@@ -178,21 +179,31 @@ def _mark(graph: onnx.GraphProto, expected: Mapping[str, tuple[str, str]]) -> di
 
 
 def settings(exported: Exported) -> Mapping[str, str]:
-    """Entries of a session; none where no integer kernel has weights of 8 bits.
+    """Entries of a session; none where no integer kernel has weights that may saturate.
 
     Where two of these share codes, or scales, from which their zero points are made, the fast way cannot be had.
     """
     kinds = (UnpackKind.LAYER, UnpackKind.WEIGHT)
-    wide = {function.name for function in exported.functions if function.kind in kinds and _is_wide(function)}
-    calls = [node for node in exported.packed.graph.node if node.op_type in wide]
+    wide = {function.name for function in exported.functions if function.kind in kinds and _may_saturate(function)}
+    nodes = exported.packed.graph.node
+    readers = {node.input[1]: node for node in nodes if node.op_type == "Conv"}
+    shapes = {tensor.name: list(tensor.dims) for tensor in exported.packed.graph.initializer}
+    calls = [node for node in nodes if node.op_type in wide]
+    calls = [node for node in calls if not _is_depthwise(shapes[node.input[0]], readers.get(node.output[0]))]
     read = [name for call in calls for name in call.input[:2]]  # codes and scales
     if not calls:
         return {}
     return EXACT_SUMS if len(set(read)) == len(read) else IN_FLOAT
 
 
-def _is_wide(function: UnpackFunction) -> bool:
-    return function.form is not None and function.form.code_bits == 8
+def _may_saturate(function: UnpackFunction) -> bool:
+    return function.form is not None and function.form.may_saturate
+
+
+def _is_depthwise(shape: Sequence[int], reader: onnx.NodeProto | None) -> bool:
+    """Whether a weight of this shape is that of a depthwise layer, whose products are added in 32 bits."""
+    groups = [a.i for a in reader.attribute if a.name == "group"] if reader is not None else []
+    return bool(groups) and list(shape[:2]) == [groups[0], 1]
 
 
 # Every weight of a packed file, rebuilt as a session rebuilds it, against the numbers that it stands for.
@@ -217,8 +228,11 @@ def check(exported: Exported, lowered: Lowered, intent: Intent) -> int:
         form = _form(name, makers, forms, types) or _listed(makers[name], tensors, planned)
         if form != (planned if planned.parameters else planned.unpacked_as):
             raise VerificationError(f"weight {weight!r} is stored as {form}, not as {planned} as the plan says")
-        if not np.array_equal(intent.solution(of).weight, result):
+        solution = intent.solution(of)
+        if not np.array_equal(solution.weight, result):
             raise VerificationError(f"weight {weight!r}, made as {place!r}, is not what was tuned")
+        if planned.in_pairs and saturates(solution.codes, solution.axis):
+            raise VerificationError(f"weight {weight!r} is {planned}, and has a pair of codes that saturates")
         seen.add(weight)
     # Of equal float constants one is stored.
     packed = {name for name, form in intent.plan.formats.items() if not form.is_given}

@@ -52,18 +52,21 @@ def problem_of(analysis: Analysis, plan: Plan, options: CompileOptions) -> Probl
 def forms(weight: Weight, analysis: Analysis, plan: Plan, options: CompileOptions) -> Sequence[Format]:
     """The formats a weight may take: on an integer kernel codes that cannot saturate, else everything.
 
-    Where there are no such codes, as few families or widths are tried, real numbers, with which the layer computes in
-    float. Where an operator may keep it packed in memory, those that it takes, if it takes any; those that are stored
-    as FP8 where that is asked for, if a layer reads it.
+    None saturate in depthwise layers, whose kernels add in 32 bits. Where there are no such codes, as few families or
+    widths are tried: any codes, if 8 bits are allowed, or real numbers, with which the layer computes in float. Where
+    an operator may keep it packed in memory, those that it takes, if it takes any; those that are stored as FP8 where
+    that is asked for, if a layer reads it.
     """
     result = sorted(form for name, form in analysis.solutions if name == weight.name)
     if options.in_float8 and weight.layers and FLOAT8 in result:
         return [FLOAT8]
     if not any(layer.name in plan.integer for layer in weight.layers):
         return forms_in_float(weight, result, options)
-    widest = options.widest_on_integers
-    narrow = [form for form in result if form.code_bits is not None and form.code_bits <= widest]
-    return narrow or [form for form in result if not form.has_codes]
+    codes = [form for form in result if form.has_codes]
+    is_exact = not options.rules.saturates or all(layer.is_depthwise for layer in weight.layers)
+    allowed = codes if options.allow_8bit else []
+    within = allowed if is_exact and allowed else [form for form in codes if not form.may_saturate]
+    return within or allowed or [form for form in result if not form.has_codes]
 
 
 def forms_in_float(weight: Weight, forms: Sequence[Format], options: CompileOptions) -> Sequence[Format]:

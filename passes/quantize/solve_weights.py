@@ -199,12 +199,18 @@ class _NoCache:
         return candidates
 
 
-def formats_of(widths: Sequence[int], weights: Iterable[Weight], only: Collection[str] = ()) -> list[Scaled]:
-    """The formats that weights of a model are solved in. only: their families; empty: all that suit the model."""
+def formats_of(
+    widths: Sequence[int], weights: Iterable[Weight], only: Collection[str] = (), more: Collection[str] = ()
+) -> list[Scaled]:
+    """The formats that weights of a model are solved in.
+
+    only: their families; empty: all that suit the model, and more.
+    """
     if only:
         tried = [family for family in Format.families if family.family in only]
     else:
-        tried = [family for family in _suited(weights) if not family.lacks()]
+        suited = {family for family in _suited(weights) if not family.lacks()}
+        tried = [family for family in Format.families if family in suited or family.family in more]
     return [form for family in tried for form in family.offered(widths)]
 
 
@@ -231,14 +237,15 @@ NO_CACHE: CandidateCache = _NoCache()
 class SolveWeights:
     """Solve each weight in every format it may take, against the activations that were observed.
 
-    bits: the widths tried. cache: where candidates are kept. sparsity: see `ptqc.options.CompileOptions`. only: see
-    `formats_of`. executor: where candidates are computed.
+    bits: the widths tried. cache: where candidates are kept. sparsity: see `ptqc.options.CompileOptions`. only,
+    more: see `formats_of`. executor: where candidates are computed.
     """
 
     bits: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
     cache: CandidateCache = NO_CACHE
     sparsity: Sparsity = "given"
     only: frozenset[str] = frozenset()
+    more: frozenset[str] = frozenset()
     executor: Executor = field(default_factory=Threads)
     name: ClassVar[str] = "solve-weights"
     effect: ClassVar[Effect] = Effect.DECIDE
@@ -252,7 +259,7 @@ class SolveWeights:
             before = len(stats.weights) - len(missing)
             stats.progress.line(f"{before} of {len(stats.weights)} weights were solved by an earlier compile")
         hurried, thinned, candidates = set[str](), set[str](), list[Candidates]()
-        forms = formats_of(self.bits, stats.weights, self.only)
+        forms = formats_of(self.bits, stats.weights, self.only, self.more)
         steps = iter(in_shares([_cost(weight, forms) for weight in missing] or [1.0]))
         with stats.progress.stage("solve weights", IN_SHARES if missing else 0) as stage:
             solved = self._solve(stats, missing, forms, hurried, thinned)
@@ -384,7 +391,7 @@ def _for_tables(weight: Weight, forms: Sequence[Scaled]) -> list[Scaled]:
     return [
         form
         for form in forms
-        if not form.within_channels
+        if not (form.within_channels or form.in_pairs)
         and (not form.by_row or (has_rows and form.fits(width, math.prod(outer))))
         and (not is_large or _suits_rows(form))
     ]

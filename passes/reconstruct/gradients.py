@@ -63,7 +63,7 @@ class Latent(Protocol):
 
 def latent(solution: QuantizedWeight, weight: np.ndarray) -> Latent:
     """The latent codes of a solution for a float weight."""
-    if solution.form.by_column or solution.form.by_row:
+    if solution.form.by_column or solution.form.by_row or solution.form.in_pairs:
         return FixedCodes(tensor_of(solution.codes.astype(np.float32)), torch.zeros(0, requires_grad=True))
     ratio = np.asarray(weight / spread(solution.scale, weight.ndim, solution.axis), np.float32)
     return LatentPairs.of(solution, ratio) if solution.form.group == 2 else LatentCodes.of(solution, ratio)

@@ -22,6 +22,8 @@ V = TypeVar("V")
 
 # The lowest opset of a file: the first with model-local functions and the bit operators.
 LOWEST_OPSET = 18
+# Codes of no more bits never exceed 16 bits in pairs of products.
+SAFE_BITS = 7
 # Numbers that are rounded at a time.
 ROUNDED_NUMBERS = 2**22
 # Weights that are compared with levels at a time.
@@ -82,6 +84,7 @@ class Format(ABC):
     zero stay so. together: neighbours in a channel that a solver looks at one after the other. along_inputs: whether
     neighbours are input channels, of one tap each, rather than what the file has side by side. by_column: whether all
     outputs of a column are rounded together; by_row: all numbers of a row, of a table that no layer multiplies with.
+    in_pairs: whether a code limits the one beside it.
     parameters: names of the attributes that calls of its unpacking function state, beside the weight's shape.
     by_default: whether it is tried where nobody asks for the family; from_numbers: in models of at least so many
     numbers. families: all that there are, in the order in which they are tried.
@@ -102,6 +105,7 @@ class Format(ABC):
     along_inputs: ClassVar[bool] = False
     by_column: ClassVar[bool] = False
     by_row: ClassVar[bool] = False
+    in_pairs: ClassVar[bool] = False
     parameters: ClassVar[tuple[str, ...]] = ()
     by_default: ClassVar[bool] = True
     from_numbers: ClassVar[int] = 0
@@ -152,6 +156,11 @@ class Format(ABC):
     def has_codes(self) -> bool:
         """Whether integer kernels can read it."""
         return self.code_bits is not None
+
+    @property
+    def may_saturate(self) -> bool:
+        """Whether two products of codes may exceed 16 bits, in which processors without VNNI add them."""
+        return self.code_bits is not None and self.code_bits > SAFE_BITS
 
     @property
     def is_packed(self) -> bool:
@@ -275,6 +284,12 @@ class Grid:
             return replace(self, scale=np.where(self.scale * self.scale <= low * high, low, high), powers=True)
         errors = [self._error(rows, importance, scale) for scale in (low, high)]
         return replace(self, scale=np.where(errors[0] <= errors[1], low, high), powers=True)
+
+    def with_scales(self, tried: Sequence[np.ndarray], rows: np.ndarray, importance: np.ndarray) -> "Grid":
+        """The same with the one of several scales for each row that leaves the least error."""
+        errors = np.stack([self._error(rows, importance, scale) for scale in tried])
+        best = np.take_along_axis(np.stack(tried), errors.argmin(0)[None], 0)[0]
+        return replace(self, scale=np.asarray(best, np.float32))
 
     def _error(self, rows: np.ndarray, importance: np.ndarray, scale: np.ndarray) -> np.ndarray:
         """Squared error (…, R) of nearest rounding; of some columns at a time, as each is compared with all levels."""

@@ -8,6 +8,7 @@ from ptqc.formats.entropy import Entropy
 from ptqc.formats.float8 import Float8
 from ptqc.formats.floats import Float
 from ptqc.formats.palette import Palette
+from ptqc.formats.safe import Safe
 from ptqc.formats.sparse import Sparse, SparseCodebook, TwoOfFour
 from ptqc.formats.trellis import Trellis
 from ptqc.formats.uniform import Integer
@@ -17,6 +18,7 @@ from ptqc.plugins import Plugin
 FAMILIES: tuple[type[Format], ...] = (
     Float,
     Integer,
+    Safe,
     Codebook,
     VectorCodebook,
     Sparse,

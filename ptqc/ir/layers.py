@@ -125,6 +125,11 @@ class Layer:
         return self.op_type == "Conv"
 
     @property
+    def is_depthwise(self) -> bool:
+        """Whether every channel has a window of its own, and gives one channel."""
+        return self.is_convolution and self.groups == self.channels and self.shape[1] == 1
+
+    @property
     def takes_bias(self) -> bool:
         """Whether its operator adds a bias; MatMul does not."""
         return self.op_type != "MatMul"

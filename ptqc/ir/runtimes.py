@@ -14,19 +14,21 @@ class RuntimeRules:
     symmetric: activations are int8 with zero point 0, which is uint8 with zero point 128. closed: layers give codes,
     since the runtime computes a layer that gives real values outside of its integer kernels. wide: activations that
     stay real in the plan are codes of 16 bits, which take twice the time. fused: what layers and sums read is rounded,
-    and nothing else, as the runtime fuses what lies between. defaults: what options are where the user does not say.
+    and nothing else, as the runtime fuses what lies between. saturates: products of 8-bit weights may be added in 16
+    bits. defaults: what options are where the user does not say.
     """
 
     symmetric: bool = False
     closed: bool = False
     wide: bool = False
     fused: bool = False
+    saturates: bool = False
     defaults: Mapping[str, str | bool] = field(default_factory=dict)
 
 
 INTEGERS: Mapping[str, str] = {"activations": "integer"}
 RULES: Mapping[str, RuntimeRules] = {
-    "onnxruntime": RuntimeRules(),
+    "onnxruntime": RuntimeRules(saturates=True),
     "arm": RuntimeRules(defaults={"allow_8bit": True}),
     "openvino": RuntimeRules(defaults=INTEGERS),
     "qnn": RuntimeRules(closed=True, wide=True),

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.processor
 
 OPTION = "session.x64quantprecision=1"
 TIED = "g (float[N,16] x) => (float[N,16] y) { a = Gemm(x, w, b) r = Relu(a) y = Gemm(r, w, c) }"
-EIGHT: dict[str, Any] = {"bits": (8,), "allow_8bit": True, "activations": "integer"}
+EIGHT: dict[str, Any] = {"bits": (8,), "allow_8bit": True, "activations": "integer", "formats": ("int",)}
 
 
 @pytest.fixture(scope="module")
@@ -61,3 +61,27 @@ def test_weights_of_seven_bits_need_no_warning(tmp_path_factory: pytest.TempPath
     found = compiled(residual(), samples(3, 8, 8), tmp_path_factory.mktemp("seven"), bits=(7,))
     assert not any(note["step"] == "saturation" for note in found.manifest["notes"])
     assert found.manifest["cpu"]["session_option_without_vnni"] == {}
+
+
+def test_pairs_that_cannot_saturate_need_no_option(tmp_path: Path) -> None:
+    """Where inputs are pairs; depthwise layers may have any codes, and others keep their 7 bits."""
+    body = """g (float[N,3,9,9] x) => (float[N,6,1,1] y) {
+        a = Conv <pads = [1, 1, 1, 1]> (x, first) b = Relu(a)
+        c = Conv <pads = [1, 1, 1, 1], group = 8> (b, own) d = Relu(c)
+        e = Conv (d, pairs) f = Relu(e) y = GlobalAveragePool(f)
+    }"""
+    weights = {"first": weight(8, 3, 3, 3), "own": weight(8, 1, 3, 3), "pairs": weight(6, 8, 3, 3)}
+    found = compiled(
+        proto(body, **weights), samples(3, 9, 9), tmp_path, bits=(7, 8), allow_8bit=True, activations="integer"
+    )
+    forms = {entry["weight"]: entry["format"] for entry in found.plan["weights"]}
+    assert forms == {"first": "int7", "own": "int8", "pairs": "safe8"}
+    assert found.manifest["cpu"] == {"saturates_without_vnni": False, "session_option_without_vnni": {}}
+    x = samples(3, 9, 9)
+    wanted = Runner(found.path, options=session_options(optimize=False)).run({"x": x})["y"]
+    assert relative([wanted], [np.asarray(found.session(ort.SessionOptions()).run(["y"], {"x": x})[0])]) < 0.02
+    free = compiled(
+        proto(body, **weights), samples(3, 9, 9), tmp_path / "a", bits=(7, 8), runtime="arm", activations="integer"
+    )
+    assert "safe8" not in free.manifest["weights_by_format"]
+    assert free.manifest["cpu"]["saturates_without_vnni"] is True

@@ -63,7 +63,7 @@ def _no_upgrade(row: Row, facts: ReportFacts) -> str:
     options, form = facts.manifest["options"], row.chosen.form
     widest = form == Integer(PORTABLE_BITS)
     if "integer" in row.compute and widest and 8 in options["bits"] and not options["allow_8bit"]:
-        return "the widest that cannot saturate on CPUs without VNNI; if all your CPUs have VNNI, use allow_8bit"
+        return "the widest that is tried for integer kernels; allow_8bit adds 8 bits"
     return f"no larger candidate loses less than {form}"
 
 
