@@ -28,7 +28,7 @@ class ProductForm:
     beside: float
 
 
-# Share of issue slots that inner loops use, by llvm-mca (docs/native.md).
+# Share of issue slots that inner loops use, by llvm-mca.
 USED = 0.85
 BYTES = {
     "arm-neon": ProductForm("smull", 8, 1.0),

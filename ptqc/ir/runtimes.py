@@ -1,6 +1,6 @@
 """What runtimes and processors demand of a plan: known before anything is measured, so that plans are solved for them.
 
-"arm" is ONNX Runtime on Arm, whose sums of products of 8-bit weights are exact; see docs/deploying.md.
+"arm" is ONNX Runtime on Arm, whose sums of products of 8-bit weights are exact.
 """
 
 from collections.abc import Mapping
