@@ -1,9 +1,9 @@
 """How many products of bytes an instruction set may add in 16 bits: what decides is how large the weights are.
 
-A product instruction adds two neighbouring products, each of an 8-bit code and a weight. Weights of 8 bits can overflow
-that sum, unless inputs are signed bytes and weights are within ±127; else they are split in two halves. Small weights
-leave room for many such sums. Twice as many as the largest weight allows hardly ever overflow, as few weights are
-large: the kernel is told where they would.
+A product instruction adds two neighbouring products, each of an 8-bit code and a weight. Weights of 8 bits can
+overflow that sum, unless no pair of them is large, or inputs are signed bytes and weights are within ±127; else they
+are split in two halves. Small weights leave room for many such sums. Twice as many as the largest weight allows hardly
+ever overflow, as few weights are large: the kernel is told where they would.
 """
 
 from dataclasses import dataclass, replace
@@ -12,6 +12,7 @@ from typing import Self
 import numpy as np
 
 from ptqc.codegen.kernels.isa import Isa
+from ptqc.formats.safe import saturates
 
 LARGEST_CODE, LARGEST_SUM, PAIR = 255, 32767, 2
 # Widening is nearly free by then. What a chain reads past the end of a run stays within a buffer's slack.
@@ -31,13 +32,13 @@ class Int16Accumulation:
 
     @classmethod
     def of(cls, isa: Isa, weights: np.ndarray) -> Self:
-        """The way of adding that these weights allow."""
+        """The way of adding that these weights allow: (outputs, inputs of a group, …)."""
         if not isa.in_words:
             return cls()
         reach = max(1, -int(weights.min(initial=0)), int(weights.max(initial=0)))
         safe = min(LARGEST_SUM // (PAIR * isa.largest_input * reach), LONGEST)
         if safe == 0:
-            return cls(parts=2)
+            return cls() if _has_safe_pairs(weights) else cls(parts=2)
         # Products with signed inputs reach the limits whatever the signs of weights are: twice as many often overflow.
         return cls(chain=safe if isa.signed_inputs else min(2 * safe, LONGEST), safe=safe)
 
@@ -50,6 +51,11 @@ class Int16Accumulation:
         """Chains that cover so many vectors of products, and the length of each."""
         count = -(-units // self.chain)
         return count, -(-units // count)
+
+
+def _has_safe_pairs(weights: np.ndarray) -> bool:
+    """Whether no pair overflows; of inputs that are whole pairs, so that they are the pairs of the kernel."""
+    return weights.ndim > 1 and weights.shape[1] % PAIR == 0 and not saturates(weights, 0)
 
 
 def suited(isa: Isa, weights: np.ndarray) -> Isa:

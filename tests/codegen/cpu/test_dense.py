@@ -245,6 +245,23 @@ def test_the_largest_inputs_times_the_largest_weights(chosen: Isa, tmp_path: Pat
     np.testing.assert_array_equal(found, np.einsum("bcyx,oc->boyx", codes.astype(int), weights[..., 0, 0].astype(int)))
 
 
+def test_safe_pairs_of_large_weights_are_multiplied_as_they_are(tmp_path: Path) -> None:
+    """Inputs that are unsigned bytes drive pairs to the limits."""
+    x, y = Layout((10, 6, 7), "uint8"), Layout((20, 4, 5), "float32")
+    random = np.random.default_rng(0)
+    first = random.integers(1, 128, (20, 3, 3, 5))
+    pairs = np.stack([first, 128 - first], -1) * random.choice([-1, 1], first.shape)[..., None]
+    weights = np.moveaxis(pairs.reshape(20, 3, 3, 10), -1, 1).astype(np.int8)
+    codes = random.choice([0, 255], (BATCH, 10, 6, 7)).astype(np.uint8)
+    assert suited(AVX2, weights) is AVX2
+    loops = Dense(Window(10, (6, 7), (3, 3)), 20, 1, AVX2, 1, Int16Accumulation.of(AVX2, weights))
+    assert loops.accumulation == Int16Accumulation()
+    layer = LayerSpec(x, y, loops.window, weights, Requantization(np.zeros(20, np.int32), np.ones(20, np.float32)))
+    (found,) = run([Case(dense.integer(layer, loops), [x], [codes], y)], AVX2, tmp_path)
+    windows = np.lib.stride_tricks.sliding_window_view(codes.astype(np.float64), (3, 3), axis=(2, 3))
+    np.testing.assert_array_equal(found, np.einsum("bcyxij,ocij->boyx", windows, weights.astype(np.float64)))
+
+
 # Chains of weights that are all as negative as they can be.
 EXTREME: dict[str, Any] = {"none": slice(0), "few": (3, slice(None), 0), "all": slice(None)}
 
