@@ -56,6 +56,8 @@ class TargetKeywords(TypedDict, total=False):
 
     cpu: str
     tune: str | Path
+    cpu_library: str
+    c_name: str
     gpu: str
     verify_in: str
     chips: str

@@ -12,13 +12,16 @@ NO_TUNING = Request()
 
 @dataclass(frozen=True)
 class Choices(JobChoices):
-    """Instruction sets of the libraries, a folder of libraries that were built before, and tuning."""
+    """Instruction sets of the libraries, a folder of libraries that were built before, tuning, and the name of a static
+    library where one is wanted.
+    """
 
     isa: str
     store: Path | None = None
     tuning: Request = NO_TUNING
+    static: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """For the job; see `JobChoices`."""
         store = str(self.store) if self.store is not None else ""
-        return {"isa": self.isa, "store": store, "tuning": self.tuning.to_json()}
+        return {"isa": self.isa, "store": store, "tuning": self.tuning.to_json(), "static": self.static}

@@ -1,5 +1,6 @@
 """What a user can choose about native libraries for processors."""
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
@@ -21,7 +22,9 @@ InstructionSet = Literal[
     "arm-i8mm",
     "arm-bf16",
 ]
-DEFAULT_CPU, NOT_TUNED = "host", "off"
+LibraryKind = Literal["shared", "static"]
+DEFAULT_CPU, NOT_TUNED, SHARED, DEFAULT_NAME = "host", "off", "shared", "model"
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,8 @@ class CpuOptions:
     cpu: the instruction set of the library, or several separated by commas, each of which gets a library; "host": the
     best that this machine has, "portable": one that every machine of its kind of the last ten years has. tune: "quick"
     or "full" times a few or all of the ways to cut each kernel's loops on this machine and takes the fastest; "off"
-    none; a folder: takes what an earlier compile recorded there.
+    none; a folder: takes what an earlier compile recorded there. cpu_library: "static" adds an archive with a C header,
+    which needs no runtime, to the shared libraries. c_name: what the archive's file and functions begin with.
     """
 
     cpu: str = field(
@@ -52,6 +56,20 @@ class CpuOptions:
             "auto (default: where --gpu names its architecture alone), quick, off, DIR or FILE",
         },
     )
+    cpu_library: str = field(
+        default=SHARED,
+        metadata={
+            "metavar": "KIND",
+            "help": "shared (default), or static: also a static library with a C header, which needs no runtime",
+        },
+    )
+    c_name: str = field(
+        default=DEFAULT_NAME,
+        metadata={
+            "metavar": "NAME",
+            "help": "what the file and the functions of a static library begin with (default: model)",
+        },
+    )
 
     def __post_init__(self) -> None:
         if not isinstance(self.cpu, str):
@@ -60,6 +78,16 @@ class CpuOptions:
             one_of("cpu", name, get_args(InstructionSet))
         if not isinstance(self.tune, str | Path) or not str(self.tune):
             raise UsageError(f"tune is {self.tune!r}; give off, quick, full, or a folder that a tuned compile wrote")
+        one_of("cpu_library", self.cpu_library, get_args(LibraryKind))
+        if not isinstance(self.c_name, str) or not _NAME.fullmatch(self.c_name):
+            raise UsageError(f"c_name is {shown(self.c_name)}; give letters, digits and _, a letter first")
+        if self.cpu_library == SHARED and self.c_name != DEFAULT_NAME:
+            raise UsageError("c_name is of a static library; give cpu_library static too")
+
+    @property
+    def static_name(self) -> str:
+        """What the static library is called; empty where none is asked for."""
+        return self.c_name if self.cpu_library == "static" else ""
 
 
 OPTIONS = CpuOptions

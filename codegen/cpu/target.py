@@ -51,12 +51,14 @@ def build(
     isa: str = DEFAULT_CPU,
     store: Path | None = None,
     tuning: Request = NO_TUNING,
+    static: str = "",
 ) -> TargetOutput:
     """Compile a lowered graph and compare the library with the exported file on samples and on edge inputs.
 
     folder: an empty one for the files. isa: names of instruction sets, separated by commas; each gets a library. store:
-    a folder of libraries that were built before. tuning: how kernels get their cuts. Raises TargetError when a node has
-    no kernel or TVM fails, VerificationError when anything differs.
+    a folder of libraries that were built before. tuning: how kernels get their cuts. static: the name of a static
+    library to build as well. Raises TargetError when a node has no kernel or TVM fails, VerificationError when anything
+    differs.
     """
     check_present()
     lowered = replace(lowered, model=check_model(lowered.model, DELIVERED))
@@ -65,7 +67,7 @@ def build(
         if not batching.varies:
             check_sizes({tuple(array.shape[1:] for array in feeds.values()) for feeds in taken}, DELIVERED)
         graph = settle(lowered, taken, batching, DELIVERED)
-        return _build(graph, exported, taken, Choices(batching, isa, store, tuning), folder)
+        return _build(graph, exported, taken, Choices(batching, isa, store, tuning, static), folder)
 
     return batched(lowered.model, exported, samples, made, may_vary=True)
 
@@ -77,15 +79,21 @@ def _build(
     with scratch() as temporary:
         job = Path(temporary)
         write_job(job, lowered, exported, samples, choices)
-        reports = BUILD.run(job, DELIVERED)["libraries"]
-        names = [library_file(report["isa"]) for report in reports]
+        report = BUILD.run(job, DELIVERED)
+        reports, static = report["libraries"], report["static"]
+        names = [library_file(one["isa"]) for one in reports]
         tables = [TUNING] if (job / TUNING).is_file() else []
-        wanted = (*names, WEIGHTS, INTERFACE, KERNELS, *tables)
+        added = [static["header"], *(one["file"] for one in static["archives"])] if static else []
+        wanted = (*names, WEIGHTS, INTERFACE, KERNELS, *tables, *added)
         files = {name: Path(shutil.move(job / name, folder / name)) for name in wanted}
     sizes = {name: path.stat().st_size for name, path in files.items()}
-    libraries = [report | {"bytes": sizes[name]} for report, name in zip(reports, names, strict=True)]
+    libraries = [one | {"bytes": sizes[name]} for one, name in zip(reports, names, strict=True)]
     fixed = {"fixed_sizes": choices.batching.reason} if choices.batching.reason else {}
-    return TargetOutput(files, {"weights_bytes": sizes[WEIGHTS], "libraries": libraries, **fixed})
+    document = {"weights_bytes": sizes[WEIGHTS], "libraries": libraries, **fixed}
+    if static:
+        archives = [one | {"bytes": sizes[one["file"]]} for one in static["archives"]]
+        document["static"] = {**static, "header_bytes": sizes[static["header"]], "archives": archives}
+    return TargetOutput(files, document)
 
 
 class CpuTarget:
@@ -136,7 +144,9 @@ class CpuTarget:
         """A library for each instruction set; see `build`."""
         del stage
         tuning = Request.of(options.tune)
-        return build(source.lowered, source.exported, source.samples, folder, options.cpu, store, tuning)
+        return build(
+            source.lowered, source.exported, source.samples, folder, options.cpu, store, tuning, options.static_name
+        )
 
 
 TARGET: Target[CpuOptions] = CpuTarget()

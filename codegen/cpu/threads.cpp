@@ -14,7 +14,9 @@
 #include <signal.h>
 #include <sys/syscall.h>
 #include <time.h>
+#ifndef PTQC_STATIC_LIBRARY
 #include <tvm/ffi/c_api.h>
+#endif
 #include <unistd.h>
 
 #include <algorithm>
@@ -54,7 +56,7 @@ struct alignas(64) Job {
   Lambda lambda = nullptr;
   void* data = nullptr;
   int tasks = 0;
-  std::atomic<int> parts{0}, processor{-1};  // workers read these before they are inside
+  std::atomic<int> parts{0}, processor{0};  // workers read these before they are inside
   Counter next[kParts];  // the first task of each part that nobody took
 };
 
@@ -251,10 +253,34 @@ inline int Launch(Lambda lambda, void* data, int threads) {
 namespace {
 
 // Of the calling thread, itself included; 0: as many as there are processors.
+#ifdef PTQC_STATIC_LIBRARY
+// Systems without thread-local variables link such libraries, too.
+pthread_key_t key;
+pthread_once_t once = PTHREAD_ONCE_INIT;
+int failure = 0;
+
+void MakeKey() { failure = pthread_key_create(&key, nullptr); }
+
+int SetThreads(int count) {
+  const int refusal = pthread_once(&once, MakeKey);
+  if (refusal || failure) return -1;
+  return pthread_setspecific(key, reinterpret_cast<void*>(intptr_t{count}));
+}
+
+int GetThreads() { return static_cast<int>(reinterpret_cast<intptr_t>(pthread_getspecific(key))); }
+#else
 thread_local int threads = 0;
 
+int SetThreads(int count) {
+  threads = count;
+  return 0;
+}
+
+int GetThreads() { return threads; }
+#endif
+
 int Launch(ptqc_pool_1::Lambda lambda, void* data, int) {
-  const int processors = ptqc_pool_1::Processors();
+  const int processors = ptqc_pool_1::Processors(), threads = GetThreads();
   return ptqc_pool_1::Launch(lambda, data, threads > 0 ? std::min(threads, processors) : processors);
 }
 
@@ -265,11 +291,15 @@ extern "C" {
 // Generated code calls what this points to. TVM's runtime would let it point to its own pool, but finds no hidden name.
 __attribute__((visibility("hidden"))) int (*__TVMBackendParallelLaunch)(ptqc_pool_1::Lambda, void*, int) = Launch;
 
+#ifdef PTQC_STATIC_LIBRARY
+int ptqc_use_threads(int count) { return SetThreads(count); }
+#else
 // set_threads(n): how many threads the calling thread's loops use from now on.
 __attribute__((visibility("default"))) int __tvm_ffi_set_threads(void*, const TVMFFIAny* arguments, int32_t count, TVMFFIAny* result) {
-  if (count == 1) threads = static_cast<int>(arguments[0].v_int64);
+  if (count == 1) SetThreads(static_cast<int>(arguments[0].v_int64));
   result->type_index = kTVMFFINone;
   result->v_int64 = 0;
   return 0;
 }
+#endif
 }

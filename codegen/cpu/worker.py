@@ -6,7 +6,7 @@ library for each instruction set, their weights, interface and kernels, and what
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -14,8 +14,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from ptqc.codegen.cpu import cores, emulation, isa, package, tuning
+from ptqc.codegen.cpu import cores, emulation, isa, package, static_library, tuning
 from ptqc.codegen.cpu.backend import CpuBackend
+from ptqc.codegen.cpu.static_check import Run
 from ptqc.codegen.cpu.table import Request, Table, tables_to_json
 from ptqc.codegen.kernels import documents, lowering
 from ptqc.codegen.kernels.assignment import Assignment
@@ -28,7 +29,7 @@ from ptqc.codegen.program.program import Program, Weights
 from ptqc.codegen.program.timing import time_libraries
 from ptqc.errors import UsageError
 from ptqc.ir.lowered import Lowered
-from ptqc.runtime.interface import INTERFACE, KERNELS, TUNING, WEIGHTS, library_file
+from ptqc.runtime.interface import INTERFACE, KERNELS, TUNING, WEIGHTS, Interface, library_file
 from ptqc.runtime.library import Library
 from ptqc.runtime.runtime import PACKAGE
 from ptqc.utils.store import Store
@@ -36,19 +37,23 @@ from ptqc.utils.store import Store
 
 @dataclass(frozen=True)
 class CpuOrder:
-    """What a job asks for. cpu: names of instruction sets, separated by commas."""
+    """What a job asks for. cpu: names of instruction sets, separated by commas. static: the name of a static library;
+    empty where none is wanted.
+    """
 
     assignment: Assignment
     cpu: str
     store: Store | None
     request: Request
+    static: str
 
     @classmethod
     def read(cls, folder: Path) -> Self:
         """What `ptqc.codegen.cpu.jobs.Choices` has."""
         assignment = Assignment.read(folder)
         store = Store(Path(assignment.job["store"])) if assignment.job["store"] else None
-        return cls(assignment, assignment.job["isa"], store, Request.from_json(assignment.job["tuning"]))
+        job = assignment.job
+        return cls(assignment, job["isa"], store, Request.from_json(job["tuning"]), job["static"])
 
     def programs(self) -> dict[Isa, Program]:
         """A program for each instruction set."""
@@ -63,22 +68,43 @@ def build(folder: Path) -> dict[str, Any]:
     """Build and verify the libraries of a program; what is told of each."""
     order = CpuOrder.read(folder)
     programs, store = order.programs(), order.store
+    if order.static:
+        static_library.check(programs)
     tables = _tables(programs, order.request, store)
     programs = {chosen: tuning.tuned(program, tables.get(chosen.name, {})) for chosen, program in programs.items()}
-    write_all(programs, folder, store)
+    weights = write_all(programs, folder, store)
     listings = {chosen.name: Listing.of(program).to_json() for chosen, program in programs.items()}
     write_document(folder / KERNELS, {"libraries": listings, **order.assignment.job["kept"]})
+    archives = static_library.write_archives(order.static, programs, weights, folder, store) if order.static else []
+    expected: dict[Isa, list[Run]] = {chosen: [] for chosen in programs}
     reports = [
         {
             **_report(program, order.assignment.lowered, chosen),
             **_tuning(tables.get(chosen.name)),
-            "verification": _verify(program, chosen, folder, store),
+            "verification": _verify(program, chosen, folder, store, expected[chosen] if archives else None),
         }
         for chosen, program in programs.items()
     ]
     if tables:
         write_document(folder / TUNING, tables_to_json(tables))
-    return {"libraries": reports}
+    return {"libraries": reports, "static": _static(order.static, archives, expected)}
+
+
+def _static(
+    name: str, archives: Sequence[static_library.Archive], expected: Mapping[Isa, Sequence[Run]]
+) -> dict[str, Any] | None:
+    """What is told of a static library, which is compared with the shared ones; None where none is wanted."""
+    if not archives:
+        return None
+    documents = [
+        {
+            "machine": archive.machine,
+            "file": archive.path.name,
+            "verification": {chosen.name: archive.compare(chosen, expected[chosen]) for chosen in archive.sets},
+        }
+        for archive in archives
+    ]
+    return {"name": name, "header": static_library.header_name(name), "archives": documents}
 
 
 def time(folder: Path) -> dict[str, Any]:
@@ -129,8 +155,8 @@ def write(program: Program, chosen: Isa, folder: Path, store: Store | None = Non
     write_all({chosen: program}, folder, store)
 
 
-def write_all(programs: Mapping[Isa, Program], folder: Path, store: Store | None = None) -> None:
-    """Write a library for each instruction set, the best first, and what they share."""
+def write_all(programs: Mapping[Isa, Program], folder: Path, store: Store | None = None) -> Weights:
+    """Write a library for each instruction set, the best first, and what they share; the file of weights."""
     weights = Weights()
     for chosen, program in programs.items():
         path = folder / library_file(chosen.name)
@@ -144,6 +170,7 @@ def write_all(programs: Mapping[Isa, Program], folder: Path, store: Store | None
         **documents.interface(program),
     }
     write_document(folder / INTERFACE, interface)
+    return weights
 
 
 def load(folder: Path, program: Program, name: str = "") -> verify.Loaded:
@@ -151,15 +178,31 @@ def load(folder: Path, program: Program, name: str = "") -> verify.Loaded:
     return verify.Loaded(Listing.of(program), Library.open(folder, isa=name))
 
 
-def _verify(program: Program, chosen: Isa, folder: Path, store: Store | None) -> dict[str, Any]:
-    """Compare the library with what ONNX Runtime computed, where it can run or be emulated."""
+def _verify(
+    program: Program, chosen: Isa, folder: Path, store: Store | None, expected: list[Run] | None = None
+) -> dict[str, Any]:
+    """Compare the library with what ONNX Runtime computed, where it can run or be emulated.
+
+    expected: gets its runs.
+    """
     if refusal := chosen.refusal():
         if reason := emulation.missing(chosen):
             return {"missing": f"{refusal}, and {reason}: run `ptqc bisect` where it can run"}
         with emulation.EmulatedLibrary.open(folder, chosen, store) as library:
-            comparison = documents.verification(verify.Loaded(Listing.of(program), library), folder)
+            comparison = _compared(verify.Loaded(Listing.of(program), library), folder, expected)
         return {**comparison, "emulator": emulation.EMULATOR}
-    return documents.verification(load(folder, program, chosen.name), folder)
+    return _compared(load(folder, program, chosen.name), folder, expected)
+
+
+def _compared(loaded: verify.Loaded, folder: Path, expected: list[Run] | None) -> dict[str, Any]:
+    result = documents.verification(loaded, folder)
+    if expected is not None:
+        names = [value.name for value in Interface.read(folder / INTERFACE).inputs]
+        for path in documents.runs(folder).values():
+            with np.load(path) as values:
+                feeds = {name: values[name] for name in names}
+            expected.append((feeds, loaded.library.run(feeds)))
+    return result
 
 
 def _report(program: Program, lowered: Lowered, chosen: Isa) -> dict[str, Any]:

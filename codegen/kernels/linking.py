@@ -68,5 +68,10 @@ def content_key(module: Any, linker: str) -> dict[str, str]:
     digest = hashlib.sha256()
     for name in ("prepare", "workspace", "main"):
         digest.update(module[name].script().encode())
+    return {"program": digest.hexdigest(), **built_by(linker)}
+
+
+def built_by(linker: str) -> dict[str, str]:
+    """The programs that a library is built by. linker: the one that links it."""
     version = subprocess.run([linker, "--version"], capture_output=True, text=True, check=True).stdout
-    return {"program": digest.hexdigest(), "tvm": metadata.version(PACKAGE), "linker": f"{linker} {version}"}
+    return {"tvm": metadata.version(PACKAGE), "linker": f"{linker} {version}"}

@@ -58,24 +58,24 @@ def _prepare(builder: Any, kernel: Any, program: Program, weights: Weights, loop
 
     with builder.function("prepare", params=[file], pure=False):
         constants = [constant for step in program.steps for constant in step.kernel.constants]
-        results = [_ready(call, stored, constant) for constant in constants]
+        results = [ready(call, stored, constant) for constant in constants]
         builder.emit_func_output(builder.emit(relax.Tuple(results)) if results else relax.Tuple([]))
     return [value.ty for value in results]
 
 
-def _ready(call: Callable[..., Any], stored: Callable[[np.ndarray], Any], constant: Stored) -> Any:
+def ready(call: Callable[..., Any], stored: Callable[[np.ndarray], Any], constant: Stored) -> Any:
     """A constant as kernels take it."""
     match constant:
         case ScaledPanels():
             unpacking = unpack.real(constant.panels, constant.depth, constant.width)
-            inputs = [_ready(call, stored, constant.codes), stored(constant.scale)]
+            inputs = [ready(call, stored, constant.codes), stored(constant.scale)]
             return call(unpacking, inputs, constant.codes.size, "float32")
         case BfloatCodes():
-            inputs = [_ready(call, stored, constant.codes)]
+            inputs = [ready(call, stored, constant.codes)]
             return call(unpack.bfloats(constant.codes.size), inputs, constant.codes.size, "uint16")
         case Nibbles():
             codes = constant.codes
-            inputs = [_ready(call, stored, codes), stored(constant.places), stored(constant.table)]
+            inputs = [ready(call, stored, codes), stored(constant.places), stored(constant.table)]
             return call(unpack.nibbles(codes.size, constant.vector), inputs, constant.size, "uint8")
         case Arranged():
             indexed = constant.indexed

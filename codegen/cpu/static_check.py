@@ -1,0 +1,173 @@
+"""Static libraries run before they are delivered: a program in C is linked with one, here or in the emulator."""
+
+import shutil
+import struct
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ptqc.codegen.cpu.c_source import CInterface, CValue
+from ptqc.codegen.cpu.emulation import EMULATOR, SYSTEM
+from ptqc.codegen.cpu.package import linker
+from ptqc.codegen.kernels.isa import Isa
+from ptqc.errors import TargetError, VerificationError
+from ptqc.runtime.interface import WEIGHTS
+from ptqc.utils.machine import machine
+from ptqc.utils.scratch import scratch
+
+# Each run is repeated with as many threads.
+THREADS = (1, 2)
+TIME_LIMIT = 600.0
+PROGRAM = """\
+#include "{name}.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static void *memory(size_t bytes) {{
+  void *const result = malloc(bytes ? bytes : 1);
+  if (result == NULL) exit(3);
+  return result;
+}}
+
+static void check(int status) {{
+  if (status == {prefix}_OK) return;
+  fprintf(stderr, "%s\\n", {name}_message(status));
+  exit(1);
+}}
+
+/* check WEIGHTS INSTRUCTION_SET: runs of standard input, each of which begins with its number of samples. */
+int main(int count, char **values) {{
+  static const int threads[] = {{{threads}}};
+  enum {{ MODELS = sizeof threads / sizeof *threads }};
+  {name}_model *models[MODELS];
+  void *const weights = memory({prefix}_WEIGHTS_BYTES);
+  FILE *const file = count == 3 ? fopen(values[1], "rb") : NULL;
+  int64_t samples;
+  if (file == NULL || fread(weights, 1, {prefix}_WEIGHTS_BYTES, file) != {prefix}_WEIGHTS_BYTES) return 2;
+  fclose(file);
+  for (int i = 0; i < MODELS; ++i)
+    check({name}_create(&models[i], weights, {prefix}_WEIGHTS_BYTES, values[2], threads[i]));
+  while (fread(&samples, sizeof samples, 1, stdin) == 1) {{
+{inputs}
+{outputs}
+    for (int i = 0; i < MODELS; ++i) {{
+      void *const workspace = i == 0 ? NULL : memory({name}_workspace_bytes(models[i]{samples_argument}));
+      check({name}_run(models[i], workspace, {samples}{arguments}));
+{written}
+      free(workspace);
+    }}
+{freed}
+  }}
+  for (int i = 0; i < MODELS; ++i) {name}_free(models[i]);
+  free(weights);
+  return 0;
+}}
+"""
+
+
+# Inputs and outputs by name.
+Run = tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]
+
+
+def missing(isa: Isa) -> str | None:
+    """Why a program for an instruction set cannot be run here, in words; None where it can."""
+    if (refusal := isa.refusal()) is None:
+        return None
+    if isa.machine != "aarch64" or machine() == "aarch64" or shutil.which(EMULATOR) is None:
+        return refusal
+    return None
+
+
+def compare(interface: CInterface, archive: Path, isa: Isa, expected: Sequence[Run]) -> dict[str, Any]:
+    """Run a library for one of its instruction sets; what to tell of it. Raises VerificationError where bits differ.
+
+    The header and the weights lie beside the archive. expected: runs of the shared library.
+    """
+    if reason := missing(isa):
+        return {"missing": reason}
+    with scratch() as folder:
+        program = _compiled(interface, archive, isa, Path(folder))
+        emulated = [] if isa.refusal() is None else [EMULATOR, "-cpu", "max", "-L", SYSTEM]
+        stream = b"".join(_input(interface, feeds) for feeds, _ in expected)
+        command = [*emulated, str(program), str(archive.parent / WEIGHTS), isa.name]
+        done = subprocess.run(command, input=stream, capture_output=True, check=False, timeout=TIME_LIMIT)
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip()
+        raise TargetError(f"the static library for {isa.name} failed with {done.returncode}: {said}")
+    count = _compare(interface, isa, done.stdout, expected)
+    return {"numbers_compared": count, **({"emulator": EMULATOR} if emulated else {})}
+
+
+def _compiled(interface: CInterface, archive: Path, isa: Isa, folder: Path) -> Path:
+    """The program, linked with nothing but the archive and the system's libraries."""
+    (folder / "check.c").write_text(_program(interface), encoding="utf-8")
+    command = [linker(isa), "-x", "c", "-std=c99", "-O1", f"-I{archive.parent}", "check.c", "-x", "none"]
+    done = subprocess.run(
+        [*command, str(archive.resolve()), "-o", "check", "-lm", "-pthread"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise TargetError(f"a program is not linked with the static library for {isa.name}: {done.stderr[-400:]}")
+    return folder / "check"
+
+
+def _program(interface: CInterface) -> str:
+    prefix = interface.prefix
+
+    def sized(value: CValue) -> str:
+        return f"(size_t)(samples * {prefix}_{value.name.upper()}_ELEMENTS)"
+
+    def declared(value: CValue) -> str:
+        return f"    {value.type} *const {value.name} = memory({sized(value)} * sizeof({value.type}));"
+
+    def lines(values: Sequence[CValue], form: str) -> str:
+        return "\n".join(form.format(name=value.name, sized=sized(value)) for value in values)
+
+    values = [*interface.inputs, *interface.outputs]
+    reading = "    if (fread({name}, sizeof *{name}, {sized}, stdin) != {sized}) return 2;"
+    return PROGRAM.format(
+        name=interface.name,
+        prefix=prefix,
+        threads=", ".join(map(str, THREADS)),
+        inputs="\n".join([*map(declared, interface.inputs), lines(interface.inputs, reading)]),
+        outputs="\n".join(map(declared, interface.outputs)),
+        written=lines(interface.outputs, "      fwrite({name}, sizeof *{name}, {sized}, stdout);"),
+        freed=lines(values, "    free({name});"),
+        samples_argument=", samples" if interface.is_any else "",
+        samples="samples, " if interface.is_any else "",
+        arguments=", ".join(value.name for value in values),
+    )
+
+
+def _input(interface: CInterface, feeds: Mapping[str, np.ndarray]) -> bytes:
+    arrays = [np.ascontiguousarray(feeds[value.model_name]) for value in interface.inputs]
+    return struct.pack("<q", _samples(interface, arrays)) + b"".join(array.tobytes() for array in arrays)
+
+
+def _samples(interface: CInterface, arrays: Sequence[np.ndarray]) -> int:
+    return len(arrays[0]) if interface.is_any and arrays else 1
+
+
+def _compare(interface: CInterface, isa: Isa, told: bytes, expected: Sequence[Run]) -> int:
+    """How many numbers were compared."""
+    start = count = 0
+    for _, outputs in expected:
+        arrays = [np.ascontiguousarray(outputs[value.model_name]) for value in interface.outputs]
+        for threads in THREADS:
+            for value, array in zip(interface.outputs, arrays, strict=True):
+                if told[start : start + array.nbytes] != array.tobytes():
+                    raise VerificationError(
+                        f"output {value.model_name} of the static library for {isa.name} with {threads} threads is not "
+                        "that of the shared one"
+                    )
+                start, count = start + array.nbytes, count + array.size
+    if start != len(told):
+        raise VerificationError(f"the static library for {isa.name} gave {len(told)} bytes of outputs, not {start}")
+    return count

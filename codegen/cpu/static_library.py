@@ -1,0 +1,165 @@
+"""Static libraries: one archive for each kind of machine, which chooses among its instruction sets, and a C header."""
+
+import hashlib
+import subprocess
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ptqc.codegen.cpu.backend import CpuBackend
+from ptqc.codegen.cpu.c_source import FEATURES, CInterface, CProgram, header, source
+from ptqc.codegen.cpu.package import THREADS, linker
+from ptqc.codegen.cpu.static_check import Run, compare
+from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.kernels.linking import built_by, obtain
+from ptqc.codegen.program.program import Program, Weights
+from ptqc.errors import TargetError
+from ptqc.runtime.lengths import SymExpr
+from ptqc.utils.scratch import scratch
+from ptqc.utils.store import Store
+
+# Position-independent, and without what only GNU's libraries have.
+FLAGS = ("-O2", "-fPIC", "-ffp-contract=off", "-fno-stack-protector", "-U_FORTIFY_SOURCE", "-DPTQC_STATIC_LIBRARY")
+FLAGS_OF = {"aarch64": ("-mno-outline-atomics",)}
+C_FLAGS = ("-x", "c", "-std=c99", "-Wall", "-Wextra")
+CPP_FLAGS = ("-std=c++17", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fno-gnu-unique")
+# The one pool of threads of a process, whatever the number of libraries in it.
+POOL = "_ZN11ptqc_pool_14poolE"
+
+
+def archive_name(name: str, machine: str) -> str:
+    """The file of a library for a kind of machine."""
+    return f"lib{name}-{machine}.a"
+
+
+def header_name(name: str) -> str:
+    """The file of its header."""
+    return f"{name}.h"
+
+
+def check(programs: Mapping[Isa, Program]) -> None:
+    """Raises TargetError where no static library can be made of programs, before anything is built."""
+    for program in programs.values():
+        for name in program.inputs:
+            shape = program.sizes.get(name, (None, *program.layouts[name].shape))
+            varying = next((axis for axis, size in enumerate(shape) if isinstance(size, SymExpr)), None)
+            if varying is not None:
+                raise TargetError(
+                    f"a static library takes inputs of one size, and axis {varying} of input "
+                    f"{program.names.get(name, name)!r} varies: fix its size in the model, or compile with "
+                    "--cpu-library shared"
+                )
+    for isa in programs:
+        if unknown := sorted({*isa.features} - FEATURES.keys()):
+            raise TargetError(f"a static library cannot tell whether a processor has {', '.join(unknown)} ({isa.name})")
+
+
+@dataclass(frozen=True)
+class Archive:
+    """The library for one kind of machine. machine: as the system names it. sets: its instruction sets."""
+
+    interface: CInterface
+    machine: str
+    path: Path
+    sets: tuple[Isa, ...]
+
+    def compare(self, chosen: Isa, expected: Sequence[Run]) -> dict[str, Any]:
+        """Run it for one of its instruction sets, where that can be done, and the shared library was verified."""
+        if not expected:
+            return {"missing": f"the shared library for {chosen.name} was not verified"}
+        return compare(self.interface, self.path, chosen, expected)
+
+
+def write_archives(
+    name: str, programs: Mapping[Isa, Program], weights: Weights, folder: Path, store: Store | None
+) -> list[Archive]:
+    """Write archives and header. weights: have all constants already."""
+    interface, data = CInterface.of(name, next(iter(programs.values()))), bytes(weights)
+    (folder / header_name(name)).write_text(header(interface, data), encoding="utf-8")
+    results = []
+    for machine in dict.fromkeys(isa.machine for isa in programs):
+        own = {isa: program for isa, program in programs.items() if isa.machine == machine}
+        made = [CProgram(isa, program, weights, CpuBackend(isa).loops) for isa, program in own.items()]
+        code = source(interface, made, data, zlib.crc32(data))
+        path = folder / archive_name(name, machine)
+        obtain(
+            store, _key(folder / header_name(name), code, own), {"library.a": path}, _Build(interface, made, code, path)
+        )
+        results.append(Archive(interface, machine, path, tuple(own)))
+    return results
+
+
+def _key(header_path: Path, code: str, sets: Mapping[Isa, Program]) -> dict[str, str]:
+    """All that the bytes of an archive depend on. Kernels are named by their content."""
+    digest = hashlib.sha256(THREADS.read_bytes() + header_path.read_bytes() + code.encode())
+    targets = str([sorted(isa.target.items()) for isa in sets])
+    return {
+        "what": "static library",
+        "source": digest.hexdigest(),
+        "target": targets,
+        **built_by(linker(next(iter(sets)))),
+    }
+
+
+@dataclass(frozen=True)
+class _Build:
+    """Builds one archive."""
+
+    interface: CInterface
+    programs: Sequence[CProgram]
+    code: str
+    path: Path
+
+    def __call__(self) -> None:
+        with scratch() as temporary:
+            folder = Path(temporary)
+            (folder / header_name(self.interface.name)).write_bytes(
+                (self.path.parent / header_name(self.interface.name)).read_bytes()
+            )
+            (folder / "library.c").write_text(self.code, encoding="utf-8")
+            for program in self.programs:
+                _compile_kernels(program, folder / f"{program.prefix}.o")
+            self._link(folder)
+            self.path.write_bytes((folder / "library.a").read_bytes())
+
+    def _link(self, folder: Path) -> None:
+        """Join all to one object that defines the functions of the header alone."""
+        isa = self.programs[0].isa
+        compiler, own = linker(isa), FLAGS_OF.get(isa.machine, ())
+
+        def run(*command: str) -> None:
+            _run(folder, command)
+
+        run(compiler, *FLAGS, *own, *C_FLAGS, "-c", "library.c", "-o", "library.o")
+        run(compiler, *FLAGS, *own, *CPP_FLAGS, "-c", str(THREADS), "-o", "threads.o")
+        kernels = [f"{program.prefix}.o" for program in self.programs]
+        name = f"{self.interface.name}.o"
+        run(compiler, "-r", "-nostdlib", "-o", name, "library.o", "threads.o", *kernels)
+        kept = [f"--keep-global-symbol={function}" for function in (*self.interface.functions, POOL)]
+        run(_tool(compiler, "objcopy"), "--strip-unneeded", "--remove-section=.comment", *kept, name)
+        run(_tool(compiler, "ar"), "rcsD", "library.a", name)
+
+
+def _compile_kernels(program: CProgram, path: Path) -> None:
+    import tvm
+
+    functions = {name: kernel.function for name, kernel in program.functions.items()}
+    built = tvm.tirx.build(tvm.IRModule(functions), target=tvm.target.Target(program.isa.target))
+    built.write_to_file(str(path))
+
+
+def _tool(compiler: str, name: str) -> str:
+    """The program of binutils, or of LLVM, that goes with a compiler."""
+    told = subprocess.run([compiler, f"-print-prog-name={name}"], capture_output=True, text=True, check=True).stdout
+    return told.strip()
+
+
+def _run(folder: Path, command: Sequence[str]) -> None:
+    try:
+        done: Any = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise TargetError(f"a static library is made with {command[0]}, which does not run: {error}") from error
+    if done.returncode:
+        raise TargetError(f"{command[0]} does not build the static library: {done.stderr[-400:]}")
