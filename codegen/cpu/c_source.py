@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,16 @@ from ptqc.codegen.kernels.package import ready
 from ptqc.codegen.kernels.writing import KernelSource, Loops
 from ptqc.codegen.program.memory import plan
 from ptqc.codegen.program.program import CompiledKernel, Program, ProgramStep, Weights
+from ptqc.runtime.lengths import Size, varies
 from ptqc.runtime.library import ALIGNMENT
 
+_IDENTIFIER = re.compile(r"[^\W\d]\w*")
 COMMON = Path(__file__).with_name("static_library.c")
 TYPES = {"bool": "uint8_t", "float16": "uint16_t", "float32": "float", "float64": "double"}
 # What functions of a library return, and what that means.
 STATUSES = {
     "OK": "no error",
-    "WRONG_ARGUMENT": "a pointer is NULL, or a number is negative",
+    "WRONG_ARGUMENT": "a pointer is NULL, or a number is one that the library does not take",
     "WRONG_WEIGHTS": "these are not the bytes of the weights.bin that the library was built with",
     "NO_INSTRUCTION_SET": "the processor has none of the library's instruction sets, or not the one asked for",
     "NO_MEMORY": "there is not enough memory",
@@ -58,13 +61,13 @@ STATES = {"avx": 0x6, "avx512": 0xE6, "amx": 0x60000}
 
 @dataclass(frozen=True)
 class CValue:
-    """An input or output: its name in C and in the model, its type, and the elements of one sample."""
+    """An input or output: its name in C and in the model, its type, and the elements of one sample as C."""
 
     name: str
     model_name: str
     dtype: str
     shape: tuple[Any, ...]
-    elements: int
+    elements: str
 
     @property
     def type(self) -> str:
@@ -79,7 +82,8 @@ class CValue:
 class CInterface:
     """What the functions of a static library take and give.
 
-    is_any: any number of samples; else one run of the model. fixed: inputs that are part of the library.
+    is_any: any number of samples; else one run of the model. fixed: inputs that are part of the library. lengths: names
+    in C of those that vary. limits: whether they are allowed, as C.
     """
 
     name: str
@@ -87,13 +91,15 @@ class CInterface:
     outputs: tuple[CValue, ...]
     fixed: Mapping[str, np.ndarray]
     is_any: bool
+    lengths: Mapping[str, str]
+    limits: str
 
     @classmethod
     def of(cls, name: str, program: Program) -> "CInterface":
-        """Of a program whose sizes do not vary."""
+        """Of a program."""
         taken = [each for each in program.inputs if each not in program.fixed]
         inputs, outputs = _values(program, "in", taken), _values(program, "out", program.outputs)
-        return cls(name, inputs, outputs, program.fixed, not program.sizes)
+        return cls(name, inputs, outputs, program.fixed, not program.sizes, _lengths(program), _limits(program))
 
     @property
     def prefix(self) -> str:
@@ -101,15 +107,18 @@ class CInterface:
         return self.name.upper()
 
     @property
-    def samples(self) -> str:
-        """The parameter for the number of samples, where there is one."""
-        return "int64_t samples, " if self.is_any else ""
+    def numbers(self) -> list[str]:
+        """The parameters for the number of samples, where there is one, and for lengths."""
+        return [*(["samples"] if self.is_any else []), *self.lengths.values()]
 
     @property
-    def pointers(self) -> str:
-        """The parameters for inputs and outputs."""
-        given = [f"const {value.type} *{value.name}" for value in self.inputs]
-        return ", ".join([*given, *(f"{value.type} *{value.name}" for value in self.outputs)])
+    def run(self) -> str:
+        """The declaration of the function that runs."""
+        numbers = [f"int64_t {name}" for name in self.numbers]
+        inputs = [f"const {value.type} *{value.name}" for value in self.inputs]
+        outputs = [f"{value.type} *{value.name}" for value in self.outputs]
+        parameters = [f"const {self.name}_model *model", "void *workspace", *numbers, *inputs, *outputs]
+        return f"int {self.name}_run({', '.join(parameters)})"
 
     @property
     def functions(self) -> tuple[str, ...]:
@@ -127,8 +136,38 @@ def _values(program: Program, role: str, names: Sequence[str]) -> tuple[CValue, 
         if any(value.name == short for value in result):
             short = f"{short}_{len(result)}"
         shape = program.sizes.get(name, ("N", *layout.shape))
-        result.append(CValue(short, own, layout.dtype, shape, int(np.prod(layout.shape))))
+        # Of a macro, whose arguments may be expressions.
+        elements = _in_c(layout.elements, {length: f"({given})" for length, given in _lengths(program).items()})
+        result.append(CValue(short, own, layout.dtype, shape, elements))
     return tuple(result)
+
+
+def _lengths(program: Program) -> dict[str, str]:
+    result: dict[str, str] = {}
+    for number, length in enumerate(program.lengths):
+        short = f"length_{re.sub(r'[^a-z0-9]+', '_', length.name.lower()).strip('_')}"
+        result[length.name] = f"{short}_{number}" if short in result.values() else short
+    return result
+
+
+def _in_c(size: Size, lengths: Mapping[str, str]) -> str:
+    """A size, as an expression of lengths where it varies."""
+    if not varies([size]):
+        return str(size)
+    return f"({_IDENTIFIER.sub(lambda found: lengths[found[0]], str(size))})"
+
+
+def _limits(program: Program) -> str:
+    """Whether lengths are what the library takes."""
+    names = _lengths(program)
+    checks = [f"{names[each.name]} >= {each.least} && {names[each.name]} <= INT32_MAX" for each in program.lengths]
+    checks += [f"{_in_c(limit.size, names)} <= {limit.most}" for limit in program.limits]
+    return " && ".join(checks) or "1"
+
+
+def _taken(lengths: Mapping[str, str]) -> str:
+    """The lengths of a call by their names in C."""
+    return "".join(f"  const int64_t {name} = lengths[{i}];\n" for i, name in enumerate(lengths.values()))
 
 
 def _shown(name: str) -> str:
@@ -159,7 +198,7 @@ class CProgram:
     functions: dict[str, PlainKernel] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._memory = plan(self.program)
+        self._memory, self._lengths = plan(self.program), _lengths(self.program)
         self._unpacking, self._ready = self._constants()
         self._calls = [self._call(step, own) for step, own in zip(self.program.steps, self._ready, strict=True)]
 
@@ -213,7 +252,9 @@ class CProgram:
     def _call(self, step: ProgramStep, constants: Sequence[str]) -> str:
         name = self.kernel(step.kernel)
         arguments = [*map(self._where, step.arguments), *constants, self._where(step.output)]
-        return f"{name}({', '.join([*arguments, *(['samples'] * self.functions[name].numbers)])})"
+        lengths = [self._lengths[length] for length in step.kernel.lengths]
+        samples = ["samples"] if self.functions[name].numbers > len(lengths) else []
+        return f"{name}({', '.join([*arguments, *lengths, *samples])})"
 
     def _where(self, name: str) -> str:
         program = self.program
@@ -246,21 +287,22 @@ class CProgram:
         yield from ("  return 0;", "}", "")
 
     def _run(self) -> Iterator[str]:
+        """Calls in their order, and the memory that they need."""
+        names, taken = self._lengths, _taken(self._lengths)
+        slots = [_slot([_in_c(size, names) for size in sizes]) for sizes in self._memory.sizes]
+        unused = "".join(f", (void){name}" for name in names.values())
+        yield f"static size_t {self.prefix}_workspace(const int64_t *lengths) {{"
+        yield f"{taken}  (void)lengths{unused};"
+        yield from (f"  return (size_t)({' + '.join(slots) or 0});", "}", "")
         yield f"static int {self.prefix}_run(const uint8_t *weights, const uint8_t *constants, uint8_t *workspace,"
-        yield "    int64_t samples, const void *const *inputs, void *const *outputs) {"
-        yield "  (void)weights, (void)constants, (void)workspace, (void)inputs;"
-        for number, place in enumerate(self._slots()[:-1]):
-            yield f"  uint8_t *const slot{number} = workspace + samples * {place};"
+        yield "    int64_t samples, const int64_t *lengths, const void *const *inputs, void *const *outputs) {"
+        yield f"{taken}  (void)weights, (void)constants, (void)workspace, (void)lengths, (void)inputs{unused};"
+        for number, size in enumerate(["0", *slots[:-1]][: len(slots)]):
+            before = f"slot{number - 1}" if number else "workspace"
+            yield f"  uint8_t *const slot{number} = {before} + samples * {size};"
         for step, call in zip(self.program.steps, self._calls, strict=True):
             yield f"  if ({call}) return 1;  // {_shown(step.value)}"
         yield from ("  return 0;", "}", "")
-
-    def _slots(self) -> list[int]:
-        """Where the slot of each value begins for one sample, and where the last one ends."""
-        ends = [0]
-        for sizes in self._memory.sizes:
-            ends.append(ends[-1] + _rounded(max(int(size) for size in sizes)))
-        return ends
 
     @property
     def row(self) -> str:
@@ -269,15 +311,23 @@ class CProgram:
         states = 0
         for beginning, bits in STATES.items():
             states |= bits if any(feature.startswith(beginning) for feature in features) else 0
-        numbers = f"{hex(states)}, {self.constant_bytes}, {self.scratch_bytes}, {self._slots()[-1]}"
-        short = self.prefix
-        return f'{{"{self.isa.name}", {short}_features, {len(features)}, {numbers}, {short}_prepare, {short}_run}},'
+        numbers = f"{len(features)}, {hex(states)}, {self.constant_bytes}, {self.scratch_bytes}"
+        functions = ", ".join(f"{self.prefix}_{name}" for name in ("workspace", "prepare", "run"))
+        return f'{{"{self.isa.name}", {self.prefix}_features, {numbers}, {functions}}},'
 
     @property
     def features(self) -> str:
         """The table of what it needs of the processor."""
         rows = ", ".join("{" + ", ".join(map(str, FEATURES[name])) + "}" for name in self.isa.features)
         return f"static const struct feature {self.prefix}_features[] = {{{rows}}};"
+
+
+def _slot(sizes: Sequence[str]) -> str:
+    """Bytes of a slot for one sample: of the largest of some sizes."""
+    largest = sizes[0]
+    for size in sizes[1:]:
+        largest = f"LARGER({largest}, {size})"
+    return str(_rounded(int(largest))) if largest.isdigit() else f"WHOLE({largest})"
 
 
 def _rounded(size: int) -> int:
@@ -289,8 +339,9 @@ def header(interface: CInterface, weights: bytes) -> str:
     name, prefix = interface.name, interface.prefix
     statuses = "\n".join(f"  {prefix}_{status}, /* {text} */" for status, text in STATUSES.items())
     values = [*((value, "input") for value in interface.inputs), *((value, "output") for value in interface.outputs)]
+    lengths = f"({', '.join(interface.lengths.values())})" if interface.lengths else ""
     elements = "\n".join(
-        f"#define {prefix}_{value.name.upper()}_ELEMENTS {value.elements} /* {kind} {value} */"
+        f"#define {prefix}_{value.name.upper()}_ELEMENTS{lengths} {value.elements} /* {kind} {value} */"
         for value, kind in values
     )
     return HEADER.format(
@@ -301,10 +352,15 @@ def header(interface: CInterface, weights: bytes) -> str:
         weights_bytes=len(weights),
         fixed="".join(f"\n * {line}" for line in _fixed_inputs(interface)),
         of_samples=" of so many samples, one after the other" if interface.is_any else "",
-        samples_argument=", int64_t samples" if interface.is_any else "",
-        samples=interface.samples,
-        pointers=interface.pointers,
+        given="".join(f", int64_t {name}" for name in interface.numbers),
+        run=_wrapped(f"{interface.run};"),
     )
+
+
+def _wrapped(declaration: str) -> str:
+    """A declaration in lines that end between parameters."""
+    whole = re.sub("(?<!,) ", "\xa0", declaration)
+    return fill(whole, 118, subsequent_indent="    ").replace("\xa0", " ")
 
 
 def _fixed_inputs(interface: CInterface) -> Iterator[str]:
@@ -353,14 +409,14 @@ int {name}_create({name}_model **model, const void *weights, size_t bytes, const
 const char *{name}_instruction_set(const {name}_model *model);
 
 /* Bytes that a run works in; 0 where the arguments are wrong. */
-size_t {name}_workspace_bytes(const {name}_model *model{samples_argument});
+size_t {name}_workspace_bytes(const {name}_model *model{given});
 
 /*
  * Compute the outputs{of_samples}. workspace: memory of the size above, which
  * every thread needs for itself, or NULL: it is then taken from the heap for this run. Pointers need the alignment of
  * their types only (workspace: none). Threads may call this at the same time with one model. Returns a status.
  */
-int {name}_run(const {name}_model *model, void *workspace, {samples}{pointers});
+{run}
 
 /* What a status means. */
 const char *{name}_message(int status);
@@ -381,7 +437,6 @@ def source(interface: CInterface, programs: Sequence[CProgram], weights: bytes, 
     name = interface.name
     inputs = ", ".join(value.name for value in interface.inputs)
     outputs = ", ".join(value.name for value in interface.outputs)
-    samples = "samples" if interface.is_any else "1"
     return SOURCE.format(
         name=name,
         prefix=interface.prefix,
@@ -394,10 +449,12 @@ def source(interface: CInterface, programs: Sequence[CProgram], weights: bytes, 
         features="\n".join(program.features for program in programs),
         rows="\n".join(f"    {program.row}" for program in programs),
         messages="\n".join(f'      "{text}",' for text in STATUSES.values()),
-        samples_argument=", int64_t samples" if interface.is_any else "",
-        samples_parameter=interface.samples,
-        samples=samples,
-        pointers=interface.pointers,
+        given="".join(f", int64_t {name}" for name in interface.numbers),
+        samples="samples" if interface.is_any else "1",
+        limits=interface.limits,
+        taken=_taken(interface.lengths),
+        lengths=", ".join(interface.lengths.values()) or "0",
+        run=interface.run,
         input_names=inputs or "NULL",
         output_names=outputs,
     )
@@ -442,14 +499,21 @@ int {name}_create({name}_model **model, const void *weights, size_t bytes, const
 
 const char *{name}_instruction_set(const {name}_model *model) {{ return model->set->name; }}
 
-size_t {name}_workspace_bytes(const {name}_model *model{samples_argument}) {{
-  return workspace_bytes(model, {samples});
+static int are_allowed(const int64_t *lengths) {{
+{taken}  (void)lengths;
+  return {limits};
 }}
 
-int {name}_run(const {name}_model *model, void *workspace, {samples_parameter}{pointers}) {{
+size_t {name}_workspace_bytes(const {name}_model *model{given}) {{
+  const int64_t lengths[] = {{{lengths}}};
+  return workspace_bytes(model, {samples}, lengths);
+}}
+
+{run} {{
+  const int64_t lengths[] = {{{lengths}}};
   const void *const inputs[] = {{{input_names}}};
   void *const outputs[] = {{{output_names}}};
-  return run(model, workspace, {samples}, inputs, outputs);
+  return run(model, workspace, {samples}, lengths, inputs, outputs);
 }}
 
 const char *{name}_message(int status) {{

@@ -14,7 +14,7 @@ from ptqc.codegen.cpu.emulation import EMULATOR, SYSTEM
 from ptqc.codegen.cpu.package import linker
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.errors import TargetError, VerificationError
-from ptqc.runtime.interface import WEIGHTS
+from ptqc.runtime.interface import INTERFACE, WEIGHTS, Interface
 from ptqc.utils.machine import machine
 from ptqc.utils.scratch import scratch
 
@@ -39,24 +39,25 @@ static void check(int status) {{
   exit(1);
 }}
 
-/* check WEIGHTS INSTRUCTION_SET: runs of standard input, each of which begins with its number of samples. */
+/* check WEIGHTS INSTRUCTION_SET: runs of standard input; each begins with its number of samples and lengths. */
 int main(int count, char **values) {{
   static const int threads[] = {{{threads}}};
   enum {{ MODELS = sizeof threads / sizeof *threads }};
   {name}_model *models[MODELS];
   void *const weights = memory({prefix}_WEIGHTS_BYTES);
   FILE *const file = count == 3 ? fopen(values[1], "rb") : NULL;
-  int64_t samples;
+  int64_t numbers[{count}];
   if (file == NULL || fread(weights, 1, {prefix}_WEIGHTS_BYTES, file) != {prefix}_WEIGHTS_BYTES) return 2;
   fclose(file);
   for (int i = 0; i < MODELS; ++i)
     check({name}_create(&models[i], weights, {prefix}_WEIGHTS_BYTES, values[2], threads[i]));
-  while (fread(&samples, sizeof samples, 1, stdin) == 1) {{
+  while (fread(numbers, sizeof numbers, 1, stdin) == 1) {{
+{numbers}
 {inputs}
 {outputs}
     for (int i = 0; i < MODELS; ++i) {{
-      void *const workspace = i == 0 ? NULL : memory({name}_workspace_bytes(models[i]{samples_argument}));
-      check({name}_run(models[i], workspace, {samples}{arguments}));
+      void *const workspace = i == 0 ? NULL : memory({name}_workspace_bytes(models[i]{given}));
+      check({name}_run(models[i], workspace{given}, {arguments}));
 {written}
       free(workspace);
     }}
@@ -85,14 +86,15 @@ def missing(isa: Isa) -> str | None:
 def compare(interface: CInterface, archive: Path, isa: Isa, expected: Sequence[Run]) -> dict[str, Any]:
     """Run a library for one of its instruction sets; what to tell of it. Raises VerificationError where bits differ.
 
-    The header and the weights lie beside the archive. expected: runs of the shared library.
+    Header, weights and interface.json lie beside the archive. expected: runs of the shared library.
     """
     if reason := missing(isa):
         return {"missing": reason}
     with scratch() as folder:
         program = _compiled(interface, archive, isa, Path(folder))
         emulated = [] if isa.refusal() is None else [EMULATOR, "-cpu", "max", "-L", SYSTEM]
-        stream = b"".join(_input(interface, feeds) for feeds, _ in expected)
+        declared = Interface.read(archive.parent / INTERFACE)
+        stream = b"".join(_input(interface, declared, feeds) for feeds, _ in expected)
         command = [*emulated, str(program), str(archive.parent / WEIGHTS), isa.name]
         done = subprocess.run(command, input=stream, capture_output=True, check=False, timeout=TIME_LIMIT)
     if done.returncode:
@@ -122,7 +124,8 @@ def _program(interface: CInterface) -> str:
     prefix = interface.prefix
 
     def sized(value: CValue) -> str:
-        return f"(size_t)(samples * {prefix}_{value.name.upper()}_ELEMENTS)"
+        lengths = f"({', '.join(interface.lengths.values())})" if interface.lengths else ""
+        return f"(size_t)(samples * {prefix}_{value.name.upper()}_ELEMENTS{lengths})"
 
     def declared(value: CValue) -> str:
         return f"    {value.type} *const {value.name} = memory({sized(value)} * sizeof({value.type}));"
@@ -140,19 +143,21 @@ def _program(interface: CInterface) -> str:
         outputs="\n".join(map(declared, interface.outputs)),
         written=lines(interface.outputs, "      fwrite({name}, sizeof *{name}, {sized}, stdout);"),
         freed=lines(values, "    free({name});"),
-        samples_argument=", samples" if interface.is_any else "",
-        samples="samples, " if interface.is_any else "",
+        count=1 + len(interface.lengths),
+        numbers="\n".join(
+            f"    const int64_t {number} = numbers[{i}];"
+            for i, number in enumerate(("samples", *interface.lengths.values()))
+        ),
+        given="".join(f", {number}" for number in interface.numbers),
         arguments=", ".join(value.name for value in values),
     )
 
 
-def _input(interface: CInterface, feeds: Mapping[str, np.ndarray]) -> bytes:
+def _input(interface: CInterface, declared: Interface, feeds: Mapping[str, np.ndarray]) -> bytes:
+    batch, lengths = declared.check(feeds)
+    numbers = [1 if batch is None else batch, *(lengths[name] for name in interface.lengths)]
     arrays = [np.ascontiguousarray(feeds[value.model_name]) for value in interface.inputs]
-    return struct.pack("<q", _samples(interface, arrays)) + b"".join(array.tobytes() for array in arrays)
-
-
-def _samples(interface: CInterface, arrays: Sequence[np.ndarray]) -> int:
-    return len(arrays[0]) if interface.is_any and arrays else 1
+    return struct.pack(f"<{len(numbers)}q", *numbers) + b"".join(array.tobytes() for array in arrays)
 
 
 def _compare(interface: CInterface, isa: Isa, told: bytes, expected: Sequence[Run]) -> int:

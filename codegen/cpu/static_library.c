@@ -14,14 +14,19 @@ struct instruction_set {
   const char *name;
   const struct feature *features;
   size_t feature_count;
-  uint64_t states;                       // registers that the system has to save, as bits of XCR0
-  size_t constants, scratch, workspace;  // bytes: of unpacked constants, of unpacking them, of a run for one sample
+  uint64_t states;            // registers that the system has to save, as bits of XCR0
+  size_t constants, scratch;  // bytes: of unpacked constants, of unpacking them
+  size_t (*workspace)(const int64_t *lengths);  // bytes: of a run for one sample
   int (*prepare)(const uint8_t *weights, uint8_t *constants, uint8_t *scratch);
   int (*run)(const uint8_t *weights, const uint8_t *constants, uint8_t *workspace, int64_t samples,
-             const void *const *inputs, void *const *outputs);
+             const int64_t *lengths, const void *const *inputs, void *const *outputs);
 };
 
 static const struct instruction_set *known_sets(size_t *count);  // the best first
+static int are_allowed(const int64_t *lengths);
+
+#define LARGER(a, b) ((a) > (b) ? (a) : (b))
+#define WHOLE(bytes) (((bytes) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT)
 
 struct MODEL {
   const struct instruction_set *set;
@@ -150,28 +155,28 @@ static int create(struct MODEL **result, const void *weights, size_t bytes, cons
   return status;
 }
 
-// 0 where there cannot be so much memory.
-static size_t workspace_bytes(const struct MODEL *model, int64_t samples) {
-  if (model == NULL || samples < 0) return 0;
-  if ((uint64_t)samples > (SIZE_MAX - ALIGNMENT) / (model->set->workspace + 1)) return 0;
-  return (size_t)samples * model->set->workspace + ALIGNMENT;
+// 0 where there cannot be so much memory, or the numbers are wrong.
+static size_t workspace_bytes(const struct MODEL *model, int64_t samples, const int64_t *lengths) {
+  if (model == NULL || samples < 0 || !are_allowed(lengths)) return 0;
+  const size_t each = model->set->workspace(lengths);
+  return (uint64_t)samples > (SIZE_MAX - ALIGNMENT) / (each + 1) ? 0 : (size_t)samples * each + ALIGNMENT;
 }
 
-static int run(const struct MODEL *model, void *workspace, int64_t samples, const void *const *inputs,
-               void *const *outputs) {
-  if (model == NULL || samples < 0) return STATUS(WRONG_ARGUMENT);
+static int run(const struct MODEL *model, void *workspace, int64_t samples, const int64_t *lengths,
+               const void *const *inputs, void *const *outputs) {
+  if (model == NULL || samples < 0 || !are_allowed(lengths)) return STATUS(WRONG_ARGUMENT);
   if (samples == 0) return STATUS(OK);
   for (int i = 0; i < INPUTS; ++i)
     if (inputs[i] == NULL) return STATUS(WRONG_ARGUMENT);
   for (int i = 0; i < OUTPUTS; ++i)
     if (outputs[i] == NULL) return STATUS(WRONG_ARGUMENT);
-  const size_t bytes = workspace_bytes(model, samples);
+  const size_t bytes = workspace_bytes(model, samples, lengths);
   void *const own = workspace == NULL && bytes > 0 ? malloc(bytes) : NULL;
   if (bytes == 0 || (workspace == NULL && own == NULL)) return STATUS(NO_MEMORY);
   const uintptr_t start = (uintptr_t)(own != NULL ? own : workspace);
   uint8_t *const first = (uint8_t *)((start + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
   int failed = ptqc_use_threads(model->threads);
-  if (!failed) failed = model->set->run(model->weights, model->constants, first, samples, inputs, outputs);
+  if (!failed) failed = model->set->run(model->weights, model->constants, first, samples, lengths, inputs, outputs);
   free(own);
   return failed ? STATUS(KERNEL_FAILED) : STATUS(OK);
 }

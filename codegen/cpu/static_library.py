@@ -3,7 +3,7 @@
 import hashlib
 import subprocess
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.linking import built_by, obtain
 from ptqc.codegen.program.program import Program, Weights
 from ptqc.errors import TargetError
-from ptqc.runtime.lengths import SymExpr
 from ptqc.utils.scratch import scratch
 from ptqc.utils.store import Store
 
@@ -39,19 +38,9 @@ def header_name(name: str) -> str:
     return f"{name}.h"
 
 
-def check(programs: Mapping[Isa, Program]) -> None:
-    """Raises TargetError where no static library can be made of programs, before anything is built."""
-    for program in programs.values():
-        for name in program.inputs:
-            shape = program.sizes.get(name, (None, *program.layouts[name].shape))
-            varying = next((axis for axis, size in enumerate(shape) if isinstance(size, SymExpr)), None)
-            if varying is not None:
-                raise TargetError(
-                    f"a static library takes inputs of one size, and axis {varying} of input "
-                    f"{program.names.get(name, name)!r} varies: fix its size in the model, or compile with "
-                    "--cpu-library shared"
-                )
-    for isa in programs:
+def check(sets: Iterable[Isa]) -> None:
+    """Raises TargetError where no static library can choose among instruction sets, before anything is built."""
+    for isa in sets:
         if unknown := sorted({*isa.features} - FEATURES.keys()):
             raise TargetError(f"a static library cannot tell whether a processor has {', '.join(unknown)} ({isa.name})")
 

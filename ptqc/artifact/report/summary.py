@@ -66,6 +66,8 @@ def _targets(manifest: Document) -> Iterator[tuple[str, str]]:
             steps = f"{sum(library['steps'].values())} steps of {library['kernels']} kernels"
             size = f"{library['bytes']:,} bytes beside {document['weights_bytes']:,} of weights"
             yield name, f"native library for {library['isa']}, {size}, {steps}; {_verified(library['verification'])}"
+        for archive in document.get("static", {}).get("archives", ()):
+            yield name, f"{archive['file']}, {archive['bytes']:,} bytes; {_equal(archive['verification'])}"
 
 
 def _verified(checked: Document) -> str:
@@ -77,6 +79,14 @@ def _verified(checked: Document) -> str:
     )
     where = f" (run in {checked['emulator']})" if "emulator" in checked else ""
     return f"{checked['integers_compared']:,} integers equal those of the ONNX file layer by layer, {chained}{where}"
+
+
+def _equal(checked: Mapping[str, Document]) -> str:
+    """Of a static library, by instruction set."""
+    missing = [f"{isa} NOT VERIFIED: {one['missing']}" for isa, one in checked.items() if "missing" in one]
+    equal = {isa: one["numbers_compared"] for isa, one in checked.items() if "missing" not in one}
+    told = f"{sum(equal.values()):,} numbers equal those of the shared libraries ({', '.join(equal)})" if equal else ""
+    return "; ".join([*([told] if told else []), *missing])
 
 
 def _counted(counts: Mapping[str, int]) -> str:

@@ -76,12 +76,30 @@ def _target(title: str, document: Document) -> str:
     if "missing" in document:
         return f"<p>{safe(title)}: not built: {safe(document['missing'])}</p>"
     weights = f"<p>{document['weights_bytes']:,} bytes of weights, packed, for all libraries.</p>"
-    return weights + "\n".join(_library(title, library) for library in document["libraries"])
+    libraries = "\n".join(_library(title, library) for library in document["libraries"])
+    return weights + libraries + (_static(document["static"]) if "static" in document else "")
 
 
 def _library(title: str, document: Document) -> str:
     rows = (f'<th scope="row">{safe(what)}</th><td>{text}</td>' for what, text in _facts(document))
     return table([title, ""], rows, "facts") + _families(document) + _differing(document)
+
+
+def _static(document: Document) -> str:
+    """The static library: an archive for each kind of machine, and what its instruction sets were compared on."""
+    rows = [f'<th scope="row">{safe(document["header"])}</th><td>{document["header_bytes"]:,} bytes</td>']
+    for archive in document["archives"]:
+        checks = "; ".join(f"{safe(isa)}: {safe(_equal(one))}" for isa, one in archive["verification"].items())
+        size = f"{archive['bytes']:,} bytes"
+        rows.append(f'<th scope="row">{safe(archive["file"])}</th><td>{size}; {checks}</td>')
+    return table(["static library", ""], rows, "facts")
+
+
+def _equal(checked: Document) -> str:
+    if "missing" in checked:
+        return f"not compared: {checked['missing']}"
+    where = f", run in {checked['emulator']}" if "emulator" in checked else ""
+    return f"{checked['numbers_compared']:,} numbers equal those of the shared library{where}"
 
 
 def _facts(document: Document) -> Iterator[tuple[str, str]]:
