@@ -387,7 +387,10 @@ extern "C" {{
 /* Of weights.bin. */
 #define {prefix}_WEIGHTS_BYTES {weights_bytes}
 
-/* Elements of one sample, in the order of the shape, the last axis first; bool is uint8_t, float16 its uint16_t. */
+/*
+ * Elements of one sample. In memory, the last axis varies fastest. A bool is a uint8_t, a float16 the uint16_t of its
+ * bits.
+ */
 {elements}
 
 /* What functions return. */
@@ -405,7 +408,7 @@ typedef struct {name}_model {name}_model;
  */
 int {name}_create({name}_model **model, const void *weights, size_t bytes, const char *instruction_set, int threads);
 
-/* The instruction set that the model uses. */
+/* The instruction set that a model uses. */
 const char *{name}_instruction_set(const {name}_model *model);
 
 /* Bytes that a run works in; 0 where the arguments are wrong. */
@@ -497,7 +500,9 @@ int {name}_create({name}_model **model, const void *weights, size_t bytes, const
   return create(model, weights, bytes, instruction_set, threads);
 }}
 
-const char *{name}_instruction_set(const {name}_model *model) {{ return model->set->name; }}
+const char *{name}_instruction_set(const {name}_model *model) {{
+  return model == NULL ? "" : model->set->name;
+}}
 
 static int are_allowed(const int64_t *lengths) {{
 {taken}  (void)lengths;

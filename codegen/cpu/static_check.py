@@ -172,7 +172,8 @@ def _compare(interface: CInterface, isa: Isa, told: bytes, expected: Sequence[Ru
                         f"output {value.model_name} of the static library for {isa.name} with {threads} threads is not "
                         "that of the shared one"
                     )
-                start, count = start + array.nbytes, count + array.size
+                start += array.nbytes
+        count += sum(array.size for array in arrays)
     if start != len(told):
         raise VerificationError(f"the static library for {isa.name} gave {len(told)} bytes of outputs, not {start}")
     return count
