@@ -24,8 +24,8 @@ FLAGS = ("-O2", "-fPIC", "-ffp-contract=off", "-fno-stack-protector", "-U_FORTIF
 FLAGS_OF = {"aarch64": ("-mno-outline-atomics",)}
 C_FLAGS = ("-x", "c", "-std=c99", "-Wall", "-Wextra")
 CPP_FLAGS = ("-std=c++17", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fno-gnu-unique")
-# The one pool of threads of a process, whatever the number of libraries in it.
-POOL = "_ZN11ptqc_pool_14poolE"
+# The one pool of threads of a program, whatever the number of libraries in it: the namespace of threads.cpp.
+POOL = "_ZN11ptqc_pool_1"
 
 
 def archive_name(name: str, machine: str) -> str:
@@ -126,8 +126,8 @@ class _Build:
         kernels = [f"{program.prefix}.o" for program in self.programs]
         name = f"{self.interface.name}.o"
         run(compiler, "-r", "-nostdlib", "-o", name, "library.o", "threads.o", *kernels)
-        kept = [f"--keep-global-symbol={function}" for function in (*self.interface.functions, POOL)]
-        run(_tool(compiler, "objcopy"), "--strip-unneeded", "--remove-section=.comment", *kept, name)
+        kept = [f"--keep-global-symbol={function}" for function in (*self.interface.functions, f"{POOL}*")]
+        run(_tool(compiler, "objcopy"), "--strip-unneeded", "--remove-section=.comment", "--wildcard", *kept, name)
         run(_tool(compiler, "ar"), "rcsD", "library.a", name)
 
 

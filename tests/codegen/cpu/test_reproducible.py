@@ -23,10 +23,11 @@ def test_two_builds_are_equal(tmp_path: Path) -> None:
     made, file = residual()
     first = tmp_path / "first"
     first.mkdir()
-    write_job(first, made.lowered, file, FEEDS, Choices(Batching(2), "avx2,avx512-vnni"))
+    write_job(first, made.lowered, file, FEEDS, Choices(Batching(2), "avx2,avx512-vnni", static="net"))
     second = shutil.copytree(first, tmp_path / "a folder with a longer name")
     for seed, folder in enumerate((first, second)):
         command = [sys.executable, "-m", "ptqc.codegen.kernels.process", BUILD.function, str(folder)]
         subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": str(seed)}, check=True)
-    for name in ("avx2.so", "avx512-vnni.so", "weights.bin", "interface.json", "report.json"):
+    archive = ("libnet-x86_64.a", "net.h")
+    for name in ("avx2.so", "avx512-vnni.so", *archive, "weights.bin", "interface.json", "report.json"):
         assert (first / name).read_bytes() == (second / name).read_bytes(), name
