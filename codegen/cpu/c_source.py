@@ -1,7 +1,7 @@
-"""The C of a static library: its header, the calls of its kernels, and a program that runs it for verification."""
+"""The C of a static library: its header, and the calls of its kernels."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import fill
@@ -13,6 +13,7 @@ from ptqc.codegen.cpu.plain import PlainKernel
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.package import ready
 from ptqc.codegen.kernels.writing import KernelSource, Loops
+from ptqc.codegen.program.constants import Stored
 from ptqc.codegen.program.memory import plan
 from ptqc.codegen.program.program import CompiledKernel, Program, ProgramStep, Weights
 from ptqc.runtime.lengths import Size, varies
@@ -132,9 +133,7 @@ def _values(program: Program, role: str, names: Sequence[str]) -> tuple[CValue, 
     result: list[CValue] = []
     for name in names:
         layout, own = program.layouts[name], program.names.get(name, name)
-        short = f"{role}_{re.sub(r'[^a-z0-9]+', '_', own.lower()).strip('_')}"
-        if any(value.name == short for value in result):
-            short = f"{short}_{len(result)}"
+        short = _identifier(role, own, [value.name for value in result])
         shape = program.sizes.get(name, ("N", *layout.shape))
         # Of a macro, whose arguments may be expressions.
         elements = _in_c(layout.elements, {length: f"({given})" for length, given in _lengths(program).items()})
@@ -142,11 +141,19 @@ def _values(program: Program, role: str, names: Sequence[str]) -> tuple[CValue, 
     return tuple(result)
 
 
+def _identifier(role: str, name: str, taken: Collection[str]) -> str:
+    """A name for C that none of those taken is."""
+    result = f"{role}_{re.sub(r'[^a-z0-9]+', '_', name.lower()).strip('_')}"
+    while result in taken:
+        result += "_"
+    return result
+
+
 def _lengths(program: Program) -> dict[str, str]:
+    """Names in C of the lengths."""
     result: dict[str, str] = {}
-    for number, length in enumerate(program.lengths):
-        short = f"length_{re.sub(r'[^a-z0-9]+', '_', length.name.lower()).strip('_')}"
-        result[length.name] = f"{short}_{number}" if short in result.values() else short
+    for length in program.lengths:
+        result[length.name] = _identifier("length", length.name, result.values())
     return result
 
 
@@ -177,14 +184,13 @@ def _shown(name: str) -> str:
 
 @dataclass
 class _Result:
-    """What a kernel that unpacks constants makes. is_last: it is a constant, and not needed for one only."""
+    """What a kernel that unpacks constants makes. place: an expression of C, once it has one."""
 
     size: int
-    is_last: bool = False
-    place: int = 0
+    place: str = ""
 
     def __str__(self) -> str:
-        return f"{'constants' if self.is_last else 'scratch'} + {self.place}"
+        return self.place
 
 
 @dataclass
@@ -217,36 +223,35 @@ class CProgram:
 
     def _constants(self) -> tuple[list[str], list[list[str]]]:
         """Calls that unpack constants, and where the constants of each step lie then."""
-        calls, places, self.constant_bytes, self.scratch_bytes = [], [], 0, 0
-        for step in self.program.steps:
-            places.append(list[str]())
-            for constant in step.kernel.constants:
-                made: list[tuple[str, list[Any], _Result]] = []
-
-                def call(
-                    source: KernelSource, arguments: Sequence[Any], size: int, dtype: str, made: list[Any] = made
-                ) -> Any:
-                    result = _Result(size * np.dtype(dtype).itemsize)
-                    made.append((self.kernel(source), list(arguments), result))
-                    return result
-
-                result = ready(call, self._stored, constant)
-                self._placed([each for _, _, each in made])
-                calls += [f"{name}({', '.join(map(str, (*inputs, out)))})" for name, inputs, out in made]
-                places[-1].append(str(result))
+        calls: list[str] = []
+        self.constant_bytes = self.scratch_bytes = 0
+        places = [[self._constant(each, calls) for each in step.kernel.constants] for step in self.program.steps]
         return calls, places
+
+    def _constant(self, constant: Stored, calls: list[str]) -> str:
+        """Where a constant lies; the calls that unpack it are added."""
+        made: list[tuple[str, Sequence[Any], _Result]] = []
+
+        def call(source: KernelSource, arguments: Sequence[Any], size: int, dtype: str) -> _Result:
+            made.append((self.kernel(source), arguments, _Result(size * np.dtype(dtype).itemsize)))
+            return made[-1][-1]
+
+        result = ready(call, self._stored, constant)
+        self._place([each for _, _, each in made])
+        calls += [f"{name}({', '.join(map(str, (*inputs, output)))})" for name, inputs, output in made]
+        return str(result)
 
     def _stored(self, array: np.ndarray) -> str:
         return f"weights + {self.weights.place(array)}"
 
-    def _placed(self, results: Sequence[_Result]) -> None:
+    def _place(self, results: Sequence[_Result]) -> None:
         """Give results their places: the last one is the constant."""
         scratch = 0
         for result in results[:-1]:
-            result.place, scratch = scratch, scratch + _rounded(result.size)
+            result.place, scratch = f"scratch + {scratch}", scratch + _rounded(result.size)
         self.scratch_bytes = max(self.scratch_bytes, scratch)
         for result in results[-1:]:
-            result.is_last, result.place = True, self.constant_bytes
+            result.place = f"constants + {self.constant_bytes}"
             self.constant_bytes += _rounded(result.size)
 
     def _call(self, step: ProgramStep, constants: Sequence[str]) -> str:

@@ -1,10 +1,12 @@
 """Static libraries: one archive for each kind of machine, which chooses among its instruction sets, and a C header."""
 
 import hashlib
+import shutil
 import subprocess
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,61 +68,52 @@ def write_archives(
 ) -> list[Archive]:
     """Write archives and header. weights: have all constants already."""
     interface, data = CInterface.of(name, next(iter(programs.values()))), bytes(weights)
-    (folder / header_name(name)).write_text(header(interface, data), encoding="utf-8")
+    declared = header(interface, data)
+    (folder / header_name(name)).write_text(declared, encoding="utf-8")
     results = []
     for machine in dict.fromkeys(isa.machine for isa in programs):
         own = {isa: program for isa, program in programs.items() if isa.machine == machine}
         made = [CProgram(isa, program, weights, CpuBackend(isa).loops) for isa, program in own.items()]
-        code = source(interface, made, data, zlib.crc32(data))
+        build = _Build(interface, made, declared, source(interface, made, data, zlib.crc32(data)))
         path = folder / archive_name(name, machine)
-        obtain(
-            store, _key(folder / header_name(name), code, own), {"library.a": path}, _Build(interface, made, code, path)
-        )
+        obtain(store, build.key, {"library.a": path}, partial(build, path))
         results.append(Archive(interface, machine, path, tuple(own)))
     return results
 
 
-def _key(header_path: Path, code: str, sets: Mapping[Isa, Program]) -> dict[str, str]:
-    """All that the bytes of an archive depend on. Kernels are named by their content."""
-    digest = hashlib.sha256(THREADS.read_bytes() + header_path.read_bytes() + code.encode())
-    targets = str([sorted(isa.target.items()) for isa in sets])
-    return {
-        "what": "static library",
-        "source": digest.hexdigest(),
-        "target": targets,
-        **built_by(linker(next(iter(sets)))),
-    }
-
-
 @dataclass(frozen=True)
 class _Build:
-    """Builds one archive."""
+    """Builds the archive for one kind of machine. header, code: texts of the header and of the file in C."""
 
     interface: CInterface
     programs: Sequence[CProgram]
+    header: str
     code: str
-    path: Path
 
-    def __call__(self) -> None:
+    @property
+    def key(self) -> dict[str, str]:
+        """All that the bytes of an archive depend on. Kernels are named by their content."""
+        digest = hashlib.sha256(THREADS.read_bytes() + self.header.encode() + self.code.encode())
+        targets = str([sorted(program.isa.target.items()) for program in self.programs])
+        built = built_by(linker(self.programs[0].isa))
+        return {"what": "static library", "source": digest.hexdigest(), "target": targets, **built}
+
+    def __call__(self, path: Path) -> None:
         with scratch() as temporary:
             folder = Path(temporary)
-            (folder / header_name(self.interface.name)).write_bytes(
-                (self.path.parent / header_name(self.interface.name)).read_bytes()
-            )
+            (folder / header_name(self.interface.name)).write_text(self.header, encoding="utf-8")
             (folder / "library.c").write_text(self.code, encoding="utf-8")
             for program in self.programs:
                 _compile_kernels(program, folder / f"{program.prefix}.o")
             self._link(folder)
-            self.path.write_bytes((folder / "library.a").read_bytes())
+            shutil.copyfile(folder / "library.a", path)
 
     def _link(self, folder: Path) -> None:
         """Join all to one object that defines the functions of the header alone."""
         isa = self.programs[0].isa
         compiler, own = linker(isa), FLAGS_OF.get(isa.machine, ())
 
-        def run(*command: str) -> None:
-            _run(folder, command)
-
+        run = partial(_run, folder)
         run(compiler, *FLAGS, *own, *C_FLAGS, "-c", "library.c", "-o", "library.o")
         run(compiler, *FLAGS, *own, *CPP_FLAGS, "-c", str(THREADS), "-o", "threads.o")
         kernels = [f"{program.prefix}.o" for program in self.programs]
@@ -145,9 +138,9 @@ def _tool(compiler: str, name: str) -> str:
     return told.strip()
 
 
-def _run(folder: Path, command: Sequence[str]) -> None:
+def _run(folder: Path, *command: str) -> None:
     try:
-        done: Any = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     except OSError as error:
         raise TargetError(f"a static library is made with {command[0]}, which does not run: {error}") from error
     if done.returncode:

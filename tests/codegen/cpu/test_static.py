@@ -15,11 +15,13 @@ pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 import test_varying_lengths as texts
 from graphs import noise, parse
 from lowering import quantized, samples
+from test_random_networks import network
 
 from ptqc.artifact.report import summary
-from ptqc.codegen.cpu import emulation, isa, static_check, static_library, target
+from ptqc.codegen.cpu import emulation, isa, static_check, static_library, target, worker
 from ptqc.codegen.cpu.c_source import FEATURES, STATUSES, CInterface, CValue, header
 from ptqc.codegen.cpu.options import CpuOptions
+from ptqc.codegen.kernels import documents
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.onnxruntime.export import export
 from ptqc.codegen.program.layout import Layout
@@ -225,9 +227,9 @@ def test_every_feature_can_be_asked_for() -> None:
 
 def test_an_absent_tool_is_named(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="made with absent-objcopy, which does not run"):
-        static_library._run(tmp_path, ["absent-objcopy"])
+        static_library._run(tmp_path, "absent-objcopy")
     with pytest.raises(TargetError, match="false does not build the static library"):
-        static_library._run(tmp_path, ["false"])
+        static_library._run(tmp_path, "false")
 
 
 def test_names_that_c_does_not_take() -> None:
@@ -235,7 +237,7 @@ def test_names_that_c_does_not_take() -> None:
     shapes = {name: Layout((4,), "float32", is_io=True) for name in ("int", "a*/b", "a b", "輸出")}
     program = Program((), shapes, ("int",), ("a*/b", "a b", "輸出"))
     text = " ".join(header(CInterface.of("n", program), b"").split())
-    assert "const float *in_int, float *out_a_b, float *out_a_b_1, float *out_)" in text
+    assert "const float *in_int, float *out_a_b, float *out_a_b_, float *out_)" in text
     assert text.count("*/") == text.count("/*")
 
 
@@ -262,6 +264,21 @@ def test_lengths_are_arguments(graph: str, feeds: list[dict[str, np.ndarray]], t
     (archive,) = built.document["static"]["archives"]
     assert all(checked["numbers_compared"] > 1000 for checked in archive["verification"].values())
     assert "int64_t length_" in built.files["text.h"].read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8))
+def test_random_networks(seed: int, tmp_path: Path) -> None:
+    chosen = isa.named("portable" if seed % 2 else "host")
+    program = network(seed, chosen, job := tmp_path / "job")
+    weights = worker.write_all({chosen: program}, tmp_path)
+    (archive,) = static_library.write_archives("net", {chosen: program}, weights, tmp_path, None)
+    library, runs = Library.open(tmp_path), []
+    for path in documents.runs(job).values():
+        with np.load(path) as values:
+            feeds = {value.name: values[value.name] for value in library.interface.inputs}
+        runs.append((feeds, library.run(feeds)))
+    assert archive.compare(chosen, runs)["numbers_compared"] > 0
 
 
 @pytest.mark.slow
