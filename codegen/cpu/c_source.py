@@ -54,6 +54,7 @@ FEATURES = {
     "movbe": (1, 0, 2, 22),
     "asimd": (16, 0, 0, 1),
     "asimddp": (16, 0, 0, 20),
+    "bf16": (26, 0, 0, 14),
     "i8mm": (26, 0, 0, 13),
 }
 # Registers that the system has to save, as bits of XCR0, by the beginning of a feature's name.
