@@ -3,9 +3,9 @@
 from collections.abc import Set
 from dataclasses import replace
 
-from ptqc.codegen.kernels.isa import DOT, BfloatInstructions, Isa, Packs, TileShape
+from ptqc.codegen.kernels.isa import DOT, BfloatInstructions, Isa, Packs, TileInstructions, TileShape
 from ptqc.errors import UsageError
-from ptqc.utils.machine import machine, processor_features
+from ptqc.utils.machine import machine, processor_features, refused_tiles
 
 _AVX2 = ("avx2", "fma", "bmi1", "bmi2", "f16c", "movbe")
 _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vnni")
@@ -14,6 +14,10 @@ _PACKS_512 = Packs("llvm.x86.avx512.mask.cvtps2dq.512", "llvm.x86.avx512.packssd
 # Matrix instructions: sums, weights and inputs that each takes at once.
 _VNNI_256 = TileShape(1, 8, DOT, name="llvm.x86.avx512.vpdpbusd.256")
 _VNNI_512 = TileShape(1, 16, DOT, name="llvm.x86.avx512.vpdpbusd.512")
+_AMX = TileShape(16, 16, 64, name="llvm.x86.tdpbusd")
+_AMX_REGISTERS = TileInstructions(
+    "llvm.x86.ldtilecfg", "llvm.x86.tilerelease", "llvm.x86.tileloadd64", "llvm.x86.tilestored64", registers=8
+)
 _PICK_256, _PICK_512 = "llvm.x86.avx2.pshuf.b", "llvm.x86.avx512.pshuf.b.512"
 _PERMUTE = "llvm.x86.avx512.vpermi2var.qi"
 AVX2 = Isa("avx2", "haswell", _AVX2, lanes=8, registers=16, working=6, packs=_PACKS_256, in_words=True, pick=_PICK_256)
@@ -73,6 +77,15 @@ ARM_NEON = Isa(
     look_up="llvm.aarch64.neon.tbl4.v16i8",
     machine="aarch64",
 )
+# Processors with AMX have all of that.
+AMX_INT8 = replace(
+    AVX512_BF16,
+    name="amx-int8",
+    features=(*AVX512_BF16.features, "amx_tile", "amx_int8"),
+    attributes=(*AVX512_BF16.attributes, "+amx-tile", "+amx-int8"),
+    tiles=(_AMX, _VNNI_512),
+    tile_registers=_AMX_REGISTERS,
+)
 ARM_DOTPROD = replace(
     ARM_NEON,
     name="arm-dotprod",
@@ -103,10 +116,8 @@ ARM_BF16 = replace(
 )
 # Plain C: for other processors, and for what address and undefined-behaviour sanitizers can look into.
 C = Isa("c", "", (), lanes=1, registers=16, working=2, kind="c")
-KNOWN = {
-    isa.name: isa
-    for isa in (AVX512_BF16, AVX512_VBMI, AVX512_VNNI, AVX_VNNI, AVX2, ARM_BF16, ARM_I8MM, ARM_DOTPROD, ARM_NEON, C)
-}
+_X86 = (AMX_INT8, AVX512_BF16, AVX512_VBMI, AVX512_VNNI, AVX_VNNI, AVX2)
+KNOWN = {isa.name: isa for isa in (*_X86, ARM_BF16, ARM_I8MM, ARM_DOTPROD, ARM_NEON, C)}
 
 
 def named(name: str) -> Isa:
@@ -131,6 +142,8 @@ def _of_machine(features: Set[str] | None) -> Isa:
     """The best for these features on a machine of this kind; without features, the one that asks for the least."""
     own = [isa for isa in KNOWN.values() if isa.machine == machine() and isa.cpu]
     result = own[-1:] if features is None else [isa for isa in own if features >= set(isa.features)]
+    if result and result[0].tile_registers and refused_tiles():
+        del result[0]
     if not result:
         raise UsageError(f"this processor has none of the instruction sets {', '.join(isa.name for isa in own)}")
     return result[0]

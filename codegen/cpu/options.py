@@ -17,6 +17,7 @@ InstructionSet = Literal[
     "avx512-vnni",
     "avx512-vbmi",
     "avx512-bf16",
+    "amx-int8",
     "arm-neon",
     "arm-dotprod",
     "arm-i8mm",
@@ -43,8 +44,8 @@ class CpuOptions:
         metadata={
             "metavar": "ISA",
             "help": "instruction set: host (default: the best of this machine), portable, avx2, avx-vnni, avx512-vnni, "
-            "avx512-vbmi, avx512-bf16, arm-neon, arm-dotprod, arm-i8mm or arm-bf16; several, separated by commas, give "
-            "one library each, of which the best is loaded",
+            "avx512-vbmi, avx512-bf16, amx-int8, arm-neon, arm-dotprod, arm-i8mm or arm-bf16; several, separated by "
+            "commas, give one library each, of which the best is loaded",
         },
     )
     tune: str | Path = field(

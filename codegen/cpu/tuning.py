@@ -24,7 +24,7 @@ from ptqc.codegen.kernels.writing import Constant
 from ptqc.codegen.program.constants import Stored
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Alternatives, CompiledKernel, Program, ProgramStep
-from ptqc.errors import UsageError
+from ptqc.errors import TargetError, UsageError
 from ptqc.runtime.runtime import PACKAGE
 from ptqc.utils.machine import processor_name
 from ptqc.utils.stopwatch import seconds_of
@@ -63,6 +63,8 @@ def measure(program: Program, isa: Isa, level: Tuning, store: Store | None) -> T
     keys = {name: _key(name, alternatives.cuts[:tried], isa) for name, (_, alternatives) in distinct.items()}
     entries = {name: store.get(key) for name, key in keys.items()} if store is not None else {}
     results = {name: TunedKernel.from_json(entry.document) for name, entry in entries.items() if entry is not None}
+    if refusal := isa.refusal():  # which asks the system for what kernels need in this process
+        raise TargetError(refusal)
     missing = [_Trials.of(program, *distinct[name], isa, tried) for name in distinct if name not in results]
     for name, cut in _fastest(missing):
         results[name] = cut

@@ -7,6 +7,8 @@ from typing import Any
 
 from tvm.tirx.script import builder as T  # noqa: N812
 
+from ptqc.codegen.kernels.writing import Around
+
 # Threads of a block; fewer, by whole warps, where there is less to do.
 BLOCK, WARP = 128, 32
 
@@ -15,9 +17,12 @@ class ThreadLoops:
     """See `ptqc.codegen.kernels.writing.Loops`. Blocks belong to one sample, so that indices within it need 32 bits."""
 
     @contextmanager
-    def nest(self, batch: Any, sizes: Sequence[int], work: int) -> Iterator[tuple[Any, list[Any]]]:
+    def nest(
+        self, batch: Any, sizes: Sequence[int], work: int, around: Around | None = None
+    ) -> Iterator[tuple[Any, list[Any]]]:
         """The last size is the fastest: neighbouring threads take neighbouring elements."""
         del work
+        assert around is None, "every turn is a thread"
         count = prod(sizes)
         block = min(BLOCK, -(-count // WARP) * WARP)
         blocks = -(-count // block)

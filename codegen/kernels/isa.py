@@ -34,6 +34,21 @@ class TileShape:
 
 
 @dataclass(frozen=True)
+class TileInstructions:
+    """What LLVM calls the instructions for registers of whole tiles; a name without "llvm." is a function of C.
+
+    A thread configures the registers before it uses them and releases them behind that.
+    """
+
+    configure: str
+    release: str
+    load: str
+    store: str
+    #: How many registers there are.
+    registers: int
+
+
+@dataclass(frozen=True)
 class Packs:
     """LLVM's names of conversions: float32 to int32 (to even), int32 to int16 and int16 to uint8 (saturating)."""
 
@@ -71,6 +86,8 @@ class Isa:
     packs: Packs | None = None
     #: Products of bytes, the best first; one of m rows needs m pixels. Without any, simpler instructions multiply.
     tiles: tuple[TileShape, ...] = ()
+    #: Of registers that hold a whole tile, which takes m pixels or fewer.
+    tile_registers: TileInstructions | None = None
     #: Whether products of single rows take inputs as signed bytes, codes less MIDDLE; see `signed_bias`.
     signed_inputs: bool = False
     #: Whether products of single rows take four bytes of the input out of a vector of them.
@@ -197,6 +214,13 @@ class Isa:
         rows = [x[row, T.ramp(column, 1, tile.k)] for row, column in places]
         inputs = T.Shuffle(rows, [T.int32(i) for i in range(tile.m * tile.k)])
         return self._call("int32", 1, tile.name, total, inputs, w[T.ramp(offset, 1, tile.k * tile.n)])
+
+    def emit(self, name: str, *operands: Any) -> None:
+        """Emit an instruction for tile registers."""
+        from tvm.tirx.script import builder as T  # noqa: N812
+
+        call = T.call_llvm_intrin if name.startswith("llvm.") else T.call_extern
+        T.evaluate(call("void", name, *operands))
 
     def words(self, taps: Any, weights: Any) -> Any:
         """int16 sums of two products of bytes each."""

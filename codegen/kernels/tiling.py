@@ -1,7 +1,7 @@
 """How a dense layer is cut: its window into runs, its outputs into tiles and panels; and its weights in that order."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
@@ -25,6 +25,11 @@ SECOND_CACHE, FEWEST_WEIGHTS = 1024 * 1024, 64 * 1024
 FEW_PIXELS = 4
 # What a load costs of the time of a product, as far as it is not hidden.
 LOAD = 0.1
+# Units of a run that are worth products of whole tiles, which take 16 of them in the time of one.
+TILE_UNITS = 4
+# Cycles from a product of tiles to the next one that adds to its sums (Intel's optimization manual), and about as many
+# as it takes to scale, round and store a vector of sums.
+TILE_LATENCY, SETTLING = 52, 6
 # As many vectors are settled while the next tile's products begin, and what that gains.
 SHORT_EPILOGUE, OVERLAP = 16, 1.1
 
@@ -62,13 +67,35 @@ class Dense:
         """The products that the kernel is made of; of bytes, the best whose rows are pixels of a row of the output."""
         if self.width > 1:
             return TileShape(1, self.isa.lanes, DOT // self.width)
-        rows = 1 if varies(self.area) else self.area[1]
-        return next(tile for tile in self.isa.shapes if tile.m <= rows)
+        return next(filter(self._suits, self.isa.shapes))
+
+    def _suits(self, tile: TileShape) -> bool:
+        if self._is_large(tile):
+            return self.usual[1] > FEW_PIXELS and self.runs[2] > DOT * (TILE_UNITS - 1)
+        return tile.m <= (1 if varies(self.area) else self.area[1])
+
+    def _is_large(self, tile: TileShape) -> bool:
+        return tile.m * tile.n > self.isa.lanes
+
+    @property
+    def has_tile_registers(self) -> bool:
+        """Whether the sums of a tile and a panel are in registers for whole tiles, but for single pixels."""
+        return self._is_large(self.tile)
+
+    @property
+    def in_tile_registers(self) -> bool:
+        """Whether the sums are in registers for whole tiles."""
+        return self.has_tile_registers and self.cut.pixels > 1
+
+    @property
+    def rows(self) -> int:
+        """Pixels that a product of vectors takes at once."""
+        return 1 if self.has_tile_registers else self.tile.m
 
     @property
     def unit(self) -> int:
-        """Inputs taken at once."""
-        return self.tile.k
+        """Inputs taken at once; a tile has several of these units."""
+        return DOT if self.has_tile_registers else self.tile.k
 
     @property
     def group_inputs(self) -> int:
@@ -95,8 +122,10 @@ class Dense:
 
     @property
     def links(self) -> tuple[int, int]:
-        """Chains of a run, and units in a chain."""
+        """Chains of a run, and units in a chain; of tiles these are steps as even as they can be."""
         units = -(-self.runs[2] // self.unit)
+        if self.has_tile_registers:
+            return replace(self.accumulation, chain=self.tile.k // self.unit).links(units)
         return (-(-units // self.isa.lanes), self.isa.lanes) if self.by_lane else self.accumulation.links(units)
 
     @property
@@ -108,7 +137,7 @@ class Dense:
     @property
     def has_unsafe_chains(self) -> bool:
         """Whether chains may overflow."""
-        return not self.by_lane and self.links[1] > self.accumulation.safe
+        return self.isa.in_words and self.links[1] > self.accumulation.safe
 
     def unsafe_chains(self, codes: np.ndarray) -> np.ndarray:
         """Which chains can overflow with weights (outputs, inputs of a group, *kernel): flat, uint8, by panel of any
@@ -193,20 +222,49 @@ class Dense:
 
     def _tiles(self, panel: int) -> Iterator[tuple[int, int]]:
         """The largest tile for the registers, one whose epilogue overlaps with the next tile's products, and others."""
+        if self.has_tile_registers:
+            yield from self._sets_of_tiles(panel)
+            return
         width, most = self.usual[1], (self.isa.registers - self.isa.working - panel) // panel
-        rows = self.tile.m
+        rows = self.rows
         for reach in (LARGEST_TILE, SHORT_EPILOGUE // panel, *OTHER_TILES):
             tiles = -(-width // min(most, reach))
             yield max(-(-width // tiles) // rows, 1) * rows, panel
 
+    def _sets_of_tiles(self, panel: int) -> Iterator[tuple[int, int]]:
+        """As many tiles of pixels as there are registers for their sums, and for inputs or weights, of which the fewer
+        stay and the others follow each other; one where pixels vary, as fewer than a set has go one by one.
+        """
+        width, registers = self.usual[1], self.isa.tile_registers
+        assert registers is not None
+        for count in range(1, 2 if varies(self.area) else registers.registers):
+            if count * panel + min(count, panel) < registers.registers:
+                yield -(-width // -(-width // (self.tile.m * count))), panel
+
+    def tiles_of(self, pixels: int) -> tuple[int, int]:
+        """How many registers have the sums of so many pixels, and the rows of each; the last one begins early enough
+        to be whole.
+        """
+        count = -(-pixels // self.tile.m)
+        return count, -(-pixels // count)
+
     def _worth(self, shape: tuple[int, int]) -> float:
         """How many products of a tile are of use, over what each costs."""
         pixels, panel = shape
+        if self.has_tile_registers:
+            return self._worth_of_tiles(pixels, panel)
         width = self.usual[1]
         computed = -(-width // pixels) * pixels
         loads = (pixels + panel) / (pixels * panel)
         overlaps = pixels * panel <= SHORT_EPILOGUE
         return width / computed / (1 + LOAD * loads) * (OVERLAP if overlaps else 1)
+
+    def _worth_of_tiles(self, pixels: int, panel: int) -> float:
+        count, rows = self.tiles_of(pixels)
+        steps = self.runs[0] * self.runs[1] * self.links[0]
+        loads = count * rows + panel * self.links[1]
+        cycles = steps * (max(count * panel * rows, TILE_LATENCY) + LOAD * loads) + SETTLING * count * rows * panel
+        return panel / (-(-self.usual[1] // pixels) * cycles)
 
     @property
     def panels(self) -> int:

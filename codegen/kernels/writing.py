@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from tvm.ir import PointerType, PrimType
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as T  # noqa: N812
 
@@ -29,11 +30,15 @@ Argument = Layout | Constant
 
 # Loops over samples and their parts, which each target runs in its own way.
 
+Around = Callable[[], AbstractContextManager[None]]
+
 
 class Loops(Protocol):
     """How a target runs the loops of kernels, and where it keeps what is in registers."""
 
-    def nest(self, batch: Any, sizes: Sequence[Any], work: Any) -> AbstractContextManager[tuple[Any, list[Any]]]:
+    def nest(
+        self, batch: Any, sizes: Sequence[Any], work: Any, around: Around | None = None
+    ) -> AbstractContextManager[tuple[Any, list[Any]]]:
         """See `KernelGrid.nest`."""
 
     def each(self, sizes: Sequence[Any]) -> AbstractContextManager[list[Any]]:
@@ -50,12 +55,15 @@ class KernelGrid:
     batch: Any
     loops: Loops
 
-    def nest(self, sizes: Sequence[Any], work: Any) -> AbstractContextManager[tuple[Any, list[Any]]]:
+    def nest(
+        self, sizes: Sequence[Any], work: Any, around: Around | None = None
+    ) -> AbstractContextManager[tuple[Any, list[Any]]]:
         """Loop over (sample, indices within sizes); turns are independent of each other.
 
-        work: operations of one sample; where that is much, threads share it.
+        work: operations of one sample; where that is much, threads share it. around: what every thread does before and
+        behind its turns.
         """
-        return self.loops.nest(self.batch, sizes, work)
+        return self.loops.nest(self.batch, sizes, work, around)
 
     @contextmanager
     def rows(self, count: Any, work: Any) -> Iterator[tuple[Any, Any]]:
@@ -222,19 +230,27 @@ def in_vectors(length: Any, lanes: int, visit: Callable[[Any, int], None]) -> No
 PARALLEL_WORK, PRODUCTS = 50_000, 16
 # Of a parallel loop, in order and of equal size: what `threads.cpp` hands out, and cannot cut any finer.
 SLICES = 128
+# How TVM's runtime is told of the processor, and of a type: its kind and bits.
+_PROCESSOR_DEVICE, _INT32 = (1, 0), (0, 32)
 
 
 class ProcessorLoops:
     """The sample and the slowest index in one loop, the others inside of each other."""
 
     @contextmanager
-    def nest(self, batch: Any, sizes: Sequence[Any], work: Any) -> Iterator[tuple[Any, list[Any]]]:
+    def nest(
+        self, batch: Any, sizes: Sequence[Any], work: Any, around: Around | None = None
+    ) -> Iterator[tuple[Any, list[Any]]]:
         """No index but the first is found by division."""
         first = sizes[0] if sizes else 1
         count = in_int64(first)
         total = batch * count
         with ExitStack() as loops:
             is_shared = hint(work) >= PARALLEL_WORK and (not isinstance(first, int) or first > 1)
+            if around is not None and is_shared:  # TVM then hands a thread all from here on, not the loop alone
+                loops.enter_context(T.attr(T.int32(0), "pragma_parallel_launch_point", T.int32(1)))
+            if around is not None:
+                loops.enter_context(around())
             index = loops.enter_context(_sliced(total) if is_shared else T.serial(total))
             sample = T.Bind(index // count)
             row = T.Bind(T.Cast("int32", index % count))
@@ -261,6 +277,18 @@ def _sliced(total: Any) -> Iterator[Any]:
     count = T.int64(SLICES)
     with T.parallel(T.int64(0), count) as part, T.serial(part * total // count, (part + 1) * total // count) as index:
         yield index
+
+
+@contextmanager
+def thread_memory(size: int) -> Iterator[Any]:
+    """int32 numbers of the thread that comes here, for `around` of a loop.
+
+    A buffer of this size that TVM allocates itself there would be one for all threads.
+    """
+    kind, room = PointerType(PrimType("int32")), (*_PROCESSOR_DEVICE, T.uint64(4 * size), *_INT32)
+    address = T.Bind(T.call_intrin(kind, "tirx.TVMBackendAllocWorkspace", *room))
+    yield T.decl_buffer((size,), "int32", data=address)
+    T.evaluate(T.TVMBackendFreeWorkspace(*_PROCESSOR_DEVICE, address))
 
 
 PROCESSOR = ProcessorLoops()

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial, reduce
+from math import gcd
 from operator import add
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
@@ -32,9 +33,11 @@ from ptqc.codegen.kernels.families.real_stages import (
     unrounded,
 )
 from ptqc.codegen.kernels.isa import Isa, TileShape
+from ptqc.codegen.kernels.tile_registers import TileRegisters
 from ptqc.codegen.kernels.tiling import Cut, Dense
 from ptqc.codegen.kernels.writing import (
     PRODUCTS,
+    Around,
     KernelGrid,
     KernelSource,
     expressed,
@@ -51,7 +54,13 @@ from ptqc.runtime.lengths import hint, varies
 
 # Vectors of products that stay in registers one chain after the other; sums of longer chains are all open at once.
 SHORT_CHAIN = 4
+# How many times as many products as vectors do tiles do at least.
+TILE_GAIN = 4
 
+# Of a tile's first pixel: sample, row and column.
+Pixel = tuple[Any, Any, Any]
+# Computes the tile of a pixel and a panel.
+ComputeTile = Callable[[Pixel, Any], None]
 # By pixel, by vector of the panel.
 Totals = Sequence[Sequence[Any]]
 # Of unit, part of the weight, pixel and vector: input, place in it, weights, place in them.
@@ -75,6 +84,28 @@ class CodedWeights(NamedTuple):
 
     codes: np.ndarray
     scale: np.ndarray
+
+
+class Arguments(NamedTuple):
+    """The buffers of a kernel. beside, numbers: values and numbers that `settle` takes. special: which chains may
+    overflow, or how tile registers are configured.
+    """
+
+    x: Any
+    beside: Sequence[Any]
+    w: Any
+    bias: Any
+    special: Any
+    numbers: Sequence[Any]
+    out: Any
+
+    @classmethod
+    def of(cls, kernel: "DenseLoops", buffers: Sequence[Any]) -> Self:
+        """The buffers in their order."""
+        x, *tail = buffers
+        beside, (w, bias, *numbers, out) = tail[: kernel.others], tail[kernel.others :]
+        is_special = kernel.loops.has_unsafe_chains or kernel.loops.has_tile_registers
+        return cls(x, beside, w, bias, numbers.pop(0) if is_special else None, numbers, out)
 
 
 @dataclass(frozen=True)
@@ -106,11 +137,12 @@ def integer(layer: LayerSpec, loops: Dense, stages: Sequence[RealStage] = ()) ->
     isa, fitting = loops.isa, fits(weights, requantization.bias, requantization.factor)
     arranged = Arranged(codes, loops.order)
     bias = requantization.bias.astype(np.int32)
-    bias = isa.signed_bias(bias, codes) if loops.tile.m == 1 else bias
+    bias = isa.signed_bias(bias, codes) if loops.rows == 1 else bias
     constants: list[Stored] = [
         Nibbles(arranged, loops.unit * isa.lanes) if loops.in_nibbles else arranged,
         loops.pack_channels(bias),
         *unsafe,
+        *([TileRegisters(loops).configuration] if loops.has_tile_registers else []),
         loops.pack_channels(requantization.factor.astype(np.float32)),
         np.array([requantization.zero_point], np.float32),
         *epilogue.constants(isa),
@@ -148,7 +180,7 @@ def _stay_packed(loops: Dense, codes: np.ndarray) -> bool:
     """Whether reading the weights takes most of the time, and they can be read two to a byte."""
     if (
         not loops.isa.pick
-        or loops.tile.m > 1
+        or loops.rows > 1
         or not loops.is_weight_bound
         or loops.groups > 1
         or loops.accumulation.parts > 1
@@ -246,19 +278,20 @@ def _keep(isa: Isa, y: Layout, values: Sequence[Any], target: Any) -> None:
 def _body(kernel: DenseLoops) -> Any:
     if varies(kernel.loops.area):
         return _body_of_any_size(kernel)
-    loops, extra = kernel.loops, kernel.others
+    loops = kernel.loops
     width, pixels = loops.area[1], loops.cut.pixels
     across = loops.tiles // loops.area[0]
 
-    def body(grid: KernelGrid, x: Any, *buffers: Any) -> None:
-        beside, (w, bias, *numbers, out) = buffers[:extra], buffers[extra:]
-        unsafe = numbers.pop(0) if loops.has_unsafe_chains else None
+    def body(grid: KernelGrid, *buffers: Any) -> None:
+        given = Arguments.of(kernel, buffers)
+        compute, around = _computation(kernel, grid, given)
         needed = loops.width == 2 or kernel.y.dtype == BFLOAT16
-        with writing.bfloat16_instructions(loops.isa, needed=needed), _nest(grid, loops) as (sample, tile, group_panel):
+        with (
+            writing.bfloat16_instructions(loops.isa, needed=needed),
+            _nest(grid, loops, around) as (sample, tile, group_panel),
+        ):
             pixel = tile // across, T.Bind(T.min(tile % across * pixels, width - pixels))
-            totals = _accumulate(kernel, grid, (x, w, bias, unsafe), (sample, *pixel), group_panel)
-            sums = _placed(loops, totals, sample, pixel, group_panel)
-            _store(kernel, grid, sums, out, group_panel % loops.panels, numbers, beside)
+            compute((sample, *pixel), group_panel)
 
     return body
 
@@ -285,73 +318,123 @@ def _body_of_any_size(kernel: DenseLoops) -> Any:
 
 
 def _tiles_of_any_size(kernel: DenseLoops, grid: KernelGrid, buffers: Sequence[Any]) -> None:
-    loops, (x, *tail) = kernel.loops, buffers
-    beside, (w, bias, *numbers, out) = tail[: kernel.others], tail[kernel.others :]
-    unsafe = numbers.pop(0) if loops.has_unsafe_chains else None
+    loops = kernel.loops
+    compute_tile, around = _computation(kernel, grid, Arguments.of(kernel, buffers))
     pixels, width, panels = loops.cut.pixels, expressed(loops.area[1]), loops.groups * loops.panels
-    tiles, stay, work = rounded_up(width, pixels), loops.cut.stay, hint(loops.products) // PRODUCTS
+    tiles, stay, work = rounded_up(width, pixels), loops.cut.stay, _work(loops)
 
     def compute(sample: Any, tile: Any, panel: Any) -> None:
-        pixel = 0, T.Bind(T.min(T.Cast("int64", tile) * pixels, width - pixels))
-        totals = _accumulate(kernel, grid, (x, w, bias, unsafe), (sample, *pixel), panel)
-        _store(kernel, grid, _placed(loops, totals, sample, pixel, panel), out, panel % loops.panels, numbers, beside)
+        compute_tile((sample, 0, T.Bind(T.min(T.Cast("int64", tile) * pixels, width - pixels))), panel)
 
     if stay >= loops.tiles:
-        with grid.nest((panels, tiles), work) as (sample, (panel, tile)):
+        with grid.nest((panels, tiles), work, around) as (sample, (panel, tile)):
             compute(sample, tile, panel)
         return
-    with grid.nest((rounded_up(tiles, stay), panels), work) as (sample, (block, panel)):
+    with grid.nest((rounded_up(tiles, stay), panels), work, around) as (sample, (block, panel)):
         count = T.min(T.int64(stay), tiles - block * stay)
         with T.serial(count) as step:
             compute(sample, block * stay + step, panel)
 
 
+def _work(loops: Dense) -> int:
+    """Operations of one sample, in the unit of `KernelGrid.nest`."""
+    return hint(loops.products) // (PRODUCTS * (TILE_GAIN if loops.in_tile_registers else 1))
+
+
+def _computation(kernel: DenseLoops, grid: KernelGrid, given: Arguments) -> tuple[ComputeTile, Around | None]:
+    """What computes a tile and a panel, and what a thread does around all of them."""
+    if kernel.loops.in_tile_registers:
+        registers = TileRegisters(kernel.loops)
+        compute = partial(_compute_in_tile_registers, kernel, grid, given, registers)
+        return compute, partial(registers.configured, given.special)
+    return partial(_compute_in_vectors, kernel, grid, given), None
+
+
+def _compute_in_vectors(kernel: DenseLoops, grid: KernelGrid, given: Arguments, pixel: Pixel, group_panel: Any) -> None:
+    totals = _accumulate(kernel, grid, given, pixel, group_panel)
+    _store(kernel, grid, _placed(kernel.loops, enumerate(totals), pixel, group_panel), given, group_panel)
+
+
+def _compute_in_tile_registers(
+    kernel: DenseLoops, grid: KernelGrid, given: Arguments, registers: TileRegisters, pixel: Pixel, group_panel: Any
+) -> None:
+    loops, panel = kernel.loops, kernel.loops.cut.vectors
+    registers.start(given.bias, group_panel * panel * loops.isa.lanes)
+    with _chains(kernel, pixel, group_panel) as (start, run, link):
+        first = link * loops.links[1]
+        inputs, weights = (pixel[0], start + first * loops.unit), _weights_at(loops, group_panel, run, first)
+        registers.add(given.x, inputs, _pitch(kernel), given.w, weights)
+    registers.keep()
+    together = min(PACKED // gcd(PACKED, panel), registers.rows)
+    with T.serial(registers.count) as index, T.serial(-(-registers.rows // together)) as group:
+        row = T.Bind(T.min(group * together, registers.rows - together))
+        first_row = registers.start_of(index, T.min) + row
+        totals = ((first_row + i, registers.kept(index, row + i)) for i in range(together))
+        _store(kernel, grid, _placed(loops, totals, pixel, group_panel), given, group_panel)
+
+
 @contextmanager
-def _nest(grid: KernelGrid, loops: Dense) -> Iterator[tuple[Any, Any, Any]]:
+def _nest(grid: KernelGrid, loops: Dense, around: Around | None) -> Iterator[tuple[Any, Any, Any]]:
     """Loops over samples, tiles, and panels of all groups; the outer one in parallel."""
-    tiles, panels, stay, work = loops.tiles, loops.groups * loops.panels, loops.cut.stay, loops.products // PRODUCTS
+    tiles, panels, stay, work = loops.tiles, loops.groups * loops.panels, loops.cut.stay, _work(loops)
     if stay >= tiles:
-        with grid.nest((panels, tiles), work) as (sample, (panel, tile)):
+        with grid.nest((panels, tiles), work, around) as (sample, (panel, tile)):
             yield sample, tile, panel
         return
-    with grid.nest((-(-tiles // stay), panels), work) as (sample, (block, panel)):
+    with grid.nest((-(-tiles // stay), panels), work, around) as (sample, (block, panel)):
         count = T.min(stay, tiles - block * stay) if tiles % stay else stay
         with T.serial(count) as step:
             yield sample, block * stay + step, panel
 
 
-def _accumulate(
-    kernel: DenseLoops, grid: KernelGrid, buffers: Sequence[Any], pixel: tuple[Any, Any, Any], group_panel: Any
-) -> Totals:
-    """Sums of a tile and a panel. pixel: sample, row and column of the first one.
+def _step(loops: Dense) -> int:
+    """Pixels of the input from one of the output to the next."""
+    return 1 if loops.is_flat else loops.window.strides[1]
 
-    buffers: input, weights, bias, which chains may overflow.
-    """
-    loops, (x, w, bias, unsafe), sample = kernel.loops, buffers, pixel[0]
+
+def _pitch(kernel: DenseLoops) -> int:
+    """Inputs from one pixel of the output to the next."""
+    return _step(kernel.loops) * int(kernel.x.plane[0])
+
+
+@contextmanager
+def _chains(kernel: DenseLoops, pixel: Pixel, group_panel: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """Loops over the chains of a window: where the first pixel's run begins, and the numbers of run and chain."""
+    loops, window = kernel.loops, kernel.loops.window
+    (run_rows, run_columns, _), group = loops.runs, group_panel // loops.panels
+    with T.serial(run_rows) as ky, T.serial(run_columns) as kx, T.serial(loops.links[0]) as link:
+        above = pixel[1] * window.strides[0] + ky * window.dilations[0]
+        left = pixel[2] * _step(loops) + kx * window.dilations[1]
+        yield kernel.x.at(above, left, group * loops.group_inputs), ky * run_columns + kx, link
+
+
+def _weights_at(loops: Dense, group_panel: Any, run: Any, k: Any, part: int = 0, vector: int = 0) -> Any:
+    """Where the weights of a unit of a run lie."""
+    taps = (run * loops.depth + k) * loops.accumulation.parts + part
+    return group_panel * loops.panel_size + (taps * loops.cut.vectors + vector) * loops.isa.lanes * loops.unit
+
+
+def _accumulate(kernel: DenseLoops, grid: KernelGrid, given: Arguments, pixel: Pixel, group_panel: Any) -> Totals:
+    """Sums of a tile and a panel."""
+    loops, bias, sample = kernel.loops, given.bias, pixel[0]
     lanes, (pixels, panel, _) = loops.isa.lanes, loops.cut
     dtype, at = "int32" if loops.width == 1 else "float32", span(0, lanes)
     totals = [[grid.registers(lanes, dtype) for _ in range(panel)] for _ in range(pixels)]
-    rows = loops.tile.m
+    rows = loops.rows
     for p, row in enumerate(totals):
         for j, total in enumerate(row):
             start = bias[span((group_panel * panel + j) * lanes, lanes)]
             T.buffer_store(total, start if rows == 1 else _part_of_each_row(start, loops.tile, p % rows), [at])
-    window, (run_rows, run_columns, _) = loops.window, loops.runs
-    step, pitch = window.strides[1] if not loops.is_flat else 1, kernel.x.plane[0]
-    group = group_panel // loops.panels
-    with T.serial(run_rows) as ky, T.serial(run_columns) as kx, T.serial(loops.links[0]) as link:
-        above = pixel[1] * window.strides[0] + ky * window.dilations[0]
-        left = pixel[2] * step + kx * window.dilations[1]
-        start = kernel.x.at(above, left, group * loops.group_inputs)
-        run = ky * run_columns + kx
+    run_rows, run_columns, _ = loops.runs
+    with _chains(kernel, pixel, group_panel) as (start, run, link):
 
         def operands(k: Any, part: int, p: int, j: int) -> tuple[Any, Any, Any, Any]:
-            taps = (run * loops.depth + k) * loops.accumulation.parts + part
-            weight = group_panel * loops.panel_size + (taps * panel + j) * lanes * loops.unit
-            return x, (sample, start + k * loops.unit + p * step * pitch), w, weight
+            place = sample, start + k * loops.unit + p * _pitch(kernel)
+            return given.x, place, given.w, _weights_at(loops, group_panel, run, k, part, j)
 
         chain = (group_panel * run_rows * run_columns + run) * loops.links[0] + link
-        _add(loops, grid, totals, link * loops.links[1], operands, None if unsafe is None else unsafe[chain])
+        unsafe = given.special[chain] if loops.has_unsafe_chains else None
+        _add(loops, grid, totals, link * loops.links[1], operands, unsafe)
     if rows > 1:
         return [row for p in range(0, pixels, rows) for row in _by_pixel(totals[p : p + rows], loops.tile)]
     return [[total[at] for total in row] for row in totals]
@@ -408,7 +491,7 @@ def _vector_of_units(
 
 def _units(loops: Dense, _grid: KernelGrid, totals: Totals, operands: Operands, first: Any, count: int) -> None:
     """Add products unit by unit."""
-    at, rows = span(0, loops.isa.lanes), loops.tile.m
+    at, rows = span(0, loops.isa.lanes), loops.rows
     with T.serial(count) as k:
         for part in range(loops.accumulation.parts):
             for p, row in enumerate(totals):
@@ -471,17 +554,19 @@ def _weights(loops: Dense, w: Any, offset: Any, j: int) -> Any:
     return T.reinterpret(vector("int8", size), value)
 
 
-def _placed(loops: Dense, totals: Totals, sample: Any, pixel: tuple[Any, Any], group_panel: Any) -> list[Accumulated]:
-    """Vectors of a tile, pixel by pixel, with where they belong."""
+def _placed(
+    loops: Dense, totals: Iterable[tuple[Any, Sequence[Any]]], pixel: Pixel, group_panel: Any
+) -> list[Accumulated]:
+    """Vectors of a tile with where they belong. totals: by pixel, counted from the tile's first one."""
     lanes, panel = loops.isa.lanes, loops.cut.vectors
     group, inside = group_panel // loops.panels, group_panel % loops.panels * panel * lanes
     return [
         Accumulated(
             total,
             (group_panel * panel + j) * lanes,
-            (sample, pixel[0], pixel[1] + p, group * loops.group_outputs + inside + j * lanes),
+            (pixel[0], pixel[1], pixel[2] + p, group * loops.group_outputs + inside + j * lanes),
         )
-        for p, row in enumerate(totals)
+        for p, row in totals
         for j, total in enumerate(row)
     ]
 
@@ -490,10 +575,8 @@ def _store(
     kernel: DenseLoops,
     grid: KernelGrid,
     sums: Sequence[Accumulated],
-    out: Any,
-    panel: Any,
-    numbers: Sequence[Any],
-    extra: Sequence[Any],
+    given: Arguments,
+    group_panel: Any,
 ) -> None:
     """Settle and store a tile; of the last panel only the channels that exist."""
     loops = kernel.loops
@@ -501,17 +584,17 @@ def _store(
     buffers = []
     for start in range(0, len(sums), PACKED):
         target = grid.registers(PACKED * lanes, kernel.y.stored)
-        kernel.settle(sums[start : start + PACKED], target, numbers, extra)
+        kernel.settle(sums[start : start + PACKED], target, given.numbers, given.beside)
         buffers.append(target)
     remainder = loops.group_outputs - (loops.panels - 1) * whole
     if loops.panels == 1 or remainder == whole:
-        _store_channels(kernel, sums, buffers, out, remainder)
+        _store_channels(kernel, sums, buffers, given.out, remainder)
         return
-    with T.If(panel == loops.panels - 1):
+    with T.If(group_panel % loops.panels == loops.panels - 1):
         with T.Then():
-            _store_channels(kernel, sums, buffers, out, remainder)
+            _store_channels(kernel, sums, buffers, given.out, remainder)
         with T.Else():
-            _store_channels(kernel, sums, buffers, out, whole)
+            _store_channels(kernel, sums, buffers, given.out, whole)
 
 
 def _store_channels(

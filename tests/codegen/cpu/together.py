@@ -45,7 +45,9 @@ def backend_of(chosen: Isa) -> KernelBackend:
     return CUDA
 
 
-def program_of(made: Quantized, feeds: Sequence[Feeds], chosen: Isa, folder: Path) -> Program:
+def program_of(
+    made: Quantized, feeds: Sequence[Feeds], chosen: Isa, folder: Path, *, may_vary: bool = False
+) -> Program:
     """The kernels of a network; what ONNX Runtime computes is left in the folder. Raises TargetError."""
     folder.mkdir()
     file = export(made.lowered, made.model)
@@ -56,7 +58,7 @@ def program_of(made: Quantized, feeds: Sequence[Feeds], chosen: Isa, folder: Pat
         seen = Seen.from_json(json.loads((folder / "job.json").read_text())["values"])
         return lowering.program(made.lowered, seen, backend_of(chosen), batching)
 
-    return batched(made.lowered.model, file, feeds, program)
+    return batched(made.lowered.model, file, feeds, program, may_vary=may_vary)
 
 
 def built(program: Program, chosen: Isa, folder: Path) -> verify.Runnable:
