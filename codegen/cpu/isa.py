@@ -15,6 +15,7 @@ _PACKS_512 = Packs("llvm.x86.avx512.mask.cvtps2dq.512", "llvm.x86.avx512.packssd
 _VNNI_256 = TileShape(1, 8, DOT, name="llvm.x86.avx512.vpdpbusd.256")
 _VNNI_512 = TileShape(1, 16, DOT, name="llvm.x86.avx512.vpdpbusd.512")
 _AMX = TileShape(16, 16, 64, name="llvm.x86.tdpbusd")
+_AMX_BF16 = TileShape(16, 16, 32, inputs="bf16", weights="bf16", sums="f32", name="llvm.x86.tdpbf16ps")
 _AMX_REGISTERS = TileInstructions(
     "llvm.x86.ldtilecfg", "llvm.x86.tilerelease", "llvm.x86.tileloadd64", "llvm.x86.tilestored64", registers=8
 )
@@ -81,9 +82,9 @@ ARM_NEON = Isa(
 AMX_INT8 = replace(
     AVX512_BF16,
     name="amx-int8",
-    features=(*AVX512_BF16.features, "amx_tile", "amx_int8"),
-    attributes=(*AVX512_BF16.attributes, "+amx-tile", "+amx-int8"),
-    tiles=(_AMX, _VNNI_512),
+    features=(*AVX512_BF16.features, "amx_tile", "amx_int8", "amx_bf16"),
+    attributes=(*AVX512_BF16.attributes, "+amx-tile", "+amx-int8", "+amx-bf16"),
+    tiles=(_AMX, _AMX_BF16, _VNNI_512),
     tile_registers=_AMX_REGISTERS,
 )
 ARM_DOTPROD = replace(

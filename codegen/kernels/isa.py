@@ -12,6 +12,8 @@ from ptqc.runtime.interface import Build
 UNROLLED = "-unroll-full-max-count:uint=3"
 # An inner product takes this many neighbouring bytes of the input and of the weight at once.
 DOT = 4
+# What inputs of products are called, by their bytes.
+INPUTS = {1: ("u8", "s8"), 2: ("bf16",)}
 # Of the codes of activations: less this, they are signed bytes.
 MIDDLE = 128
 NEON_BYTES = 16
@@ -84,7 +86,7 @@ class Isa:
     working: int
     #: Packs within parts of 128 bits, where it has them.
     packs: Packs | None = None
-    #: Products of bytes, the best first; one of m rows needs m pixels. Without any, simpler instructions multiply.
+    #: Products, the best first; one of m rows needs m pixels. Without any of bytes, simpler instructions multiply.
     tiles: tuple[TileShape, ...] = ()
     #: Of registers that hold a whole tile, which takes m pixels or fewer.
     tile_registers: TileInstructions | None = None
@@ -128,10 +130,10 @@ class Isa:
         """Whether every element has a thread of its own, so that runs of neighbours are nothing to be moved at once."""
         return self.kind == "cuda"
 
-    @property
-    def shapes(self) -> tuple[TileShape, ...]:
-        """Products of bytes, the best first; the last one is of one row, by other instructions."""
-        return (*self.tiles, TileShape(1, self.lanes, DOT))
+    def shapes(self, width: int) -> tuple[TileShape, ...]:
+        """Products of numbers of so many bytes, the best first; the last one is of one row, by other instructions."""
+        own = (tile for tile in self.tiles if tile.inputs in INPUTS.get(width, ()))
+        return (*own, TileShape(1, self.lanes, DOT // width))
 
     @property
     def _products(self) -> str:

@@ -1,7 +1,7 @@
 """Products of registers that hold whole tiles (AMX): inputs as they lie in memory, weights, and sums.
 
 A row of a tile of inputs is a piece of one pixel's run; the next row lies as far behind as the next pixel does, so that
-no window is copied. Weights lie as vectors read them: four inputs of each channel are a row of a tile. Vectors get the
+no window is copied. Weights lie as vectors read them: four bytes of each channel are a row of a tile. Vectors get the
 sums through memory, which stays in the processor's first cache.
 """
 
@@ -19,6 +19,8 @@ from ptqc.codegen.kernels.writing import span, thread_memory
 # Of a configuration: its kind, where the bytes of a row and the rows of each register stand, and how long it is.
 PALETTE, ROW_BYTES, ROWS, SIZE = 1, 16, 48, 64
 SUM_BYTES = 4
+# What sums are, by the bytes of an input.
+SUMS = {1: "int32", 2: "float32"}
 
 
 class TileRegisters:
@@ -66,7 +68,8 @@ class TileRegisters:
         Each thread has registers of its own, and each kernel another configuration. Once they are released, the system
         need not save them. settings: the buffer with the configuration.
         """
-        with thread_memory(self.count * self.rows * self._panel * self._lanes) as self._memory:
+        size, dtype = self.count * self.rows * self._panel * self._lanes, SUMS[self._loops.width]
+        with thread_memory(size, dtype) as self._memory:
             self._loops.isa.emit(self._instructions.configure, T.address_of(settings[0]))
             yield
             self._loops.isa.emit(self._instructions.release)
@@ -82,10 +85,11 @@ class TileRegisters:
         sample, start = place
 
         def load_inputs(i: int) -> None:
-            self._load(_in_turn(self._inputs, i), x[sample, start + self.start_of(i, min) * pitch], pitch)
+            first = x[sample, start + self.start_of(i, min) * pitch]
+            self._load(_in_turn(self._inputs, i), first, pitch * self._loops.width)
 
         def load_weights(j: int) -> None:
-            first = w[offset + j * self._lanes * DOT]
+            first = w[offset + j * self._lanes * self._loops.unit]
             self._load(_in_turn(self._weights, j), first, self._panel * self._lanes * DOT)
 
         def multiply(i: int, j: int) -> None:

@@ -64,15 +64,24 @@ class Dense:
 
     @property
     def tile(self) -> TileShape:
-        """The products that the kernel is made of; of bytes, the best whose rows are pixels of a row of the output."""
-        if self.width > 1:
-            return TileShape(1, self.isa.lanes, DOT // self.width)
-        return next(filter(self._suits, self.isa.shapes))
+        """The products that the kernel is made of: the best whose rows are pixels of a row of the output."""
+        return next(filter(self._suits, self.isa.shapes(self.width)))
 
     def _suits(self, tile: TileShape) -> bool:
         if self._is_large(tile):
-            return self.usual[1] > FEW_PIXELS and self.runs[2] > DOT * (TILE_UNITS - 1)
+            return self.usual[1] > FEW_PIXELS and self._steps(tile)[1] >= TILE_UNITS
         return tile.m <= (1 if varies(self.area) else self.area[1])
+
+    def _steps(self, tile: TileShape) -> tuple[int, int]:
+        """Steps of a run, and units in each: as even as they can be, and of bfloat16 exactly even, as what lies behind
+        a run may be no number.
+        """
+        unit = DOT // self.width
+        units, most = -(-self.runs[2] // unit), tile.k // unit
+        if self.width == 1:
+            return replace(self.accumulation, chain=most).links(units)
+        length = max(length for length in range(1, most + 1) if units % length == 0)
+        return units // length, length
 
     def _is_large(self, tile: TileShape) -> bool:
         return tile.m * tile.n > self.isa.lanes
@@ -95,7 +104,7 @@ class Dense:
     @property
     def unit(self) -> int:
         """Inputs taken at once; a tile has several of these units."""
-        return DOT if self.has_tile_registers else self.tile.k
+        return DOT // self.width if self.has_tile_registers else self.tile.k
 
     @property
     def group_inputs(self) -> int:
@@ -122,10 +131,10 @@ class Dense:
 
     @property
     def links(self) -> tuple[int, int]:
-        """Chains of a run, and units in a chain; of tiles these are steps as even as they can be."""
-        units = -(-self.runs[2] // self.unit)
+        """Chains of a run, and units in a chain; of tiles these are steps."""
         if self.has_tile_registers:
-            return replace(self.accumulation, chain=self.tile.k // self.unit).links(units)
+            return self._steps(self.tile)
+        units = -(-self.runs[2] // self.unit)
         return (-(-units // self.isa.lanes), self.isa.lanes) if self.by_lane else self.accumulation.links(units)
 
     @property

@@ -230,8 +230,8 @@ def in_vectors(length: Any, lanes: int, visit: Callable[[Any, int], None]) -> No
 PARALLEL_WORK, PRODUCTS = 50_000, 16
 # Of a parallel loop, in order and of equal size: what `threads.cpp` hands out, and cannot cut any finer.
 SLICES = 128
-# How TVM's runtime is told of the processor, and of a type: its kind and bits.
-_PROCESSOR_DEVICE, _INT32 = (1, 0), (0, 32)
+# How TVM's runtime is told of the processor, and of a type: a kind and bits, which processors do not look at.
+_PROCESSOR_DEVICE, _HINTS = (1, 0), (0, 32)
 
 
 class ProcessorLoops:
@@ -280,14 +280,14 @@ def _sliced(total: Any) -> Iterator[Any]:
 
 
 @contextmanager
-def thread_memory(size: int) -> Iterator[Any]:
-    """int32 numbers of the thread that comes here, for `around` of a loop.
+def thread_memory(size: int, dtype: str) -> Iterator[Any]:
+    """Numbers of four bytes of the thread that comes here, for `around` of a loop.
 
     A buffer of this size that TVM allocates itself there would be one for all threads.
     """
-    kind, room = PointerType(PrimType("int32")), (*_PROCESSOR_DEVICE, T.uint64(4 * size), *_INT32)
+    kind, room = PointerType(PrimType(dtype)), (*_PROCESSOR_DEVICE, T.uint64(4 * size), *_HINTS)
     address = T.Bind(T.call_intrin(kind, "tirx.TVMBackendAllocWorkspace", *room))
-    yield T.decl_buffer((size,), "int32", data=address)
+    yield T.decl_buffer((size,), dtype, data=address)
     T.evaluate(T.TVMBackendFreeWorkspace(*_PROCESSOR_DEVICE, address))
 
 

@@ -142,7 +142,7 @@ def integer(layer: LayerSpec, loops: Dense, stages: Sequence[RealStage] = ()) ->
         Nibbles(arranged, loops.unit * isa.lanes) if loops.in_nibbles else arranged,
         loops.pack_channels(bias),
         *unsafe,
-        *([TileRegisters(loops).configuration] if loops.has_tile_registers else []),
+        *_configuration(loops),
         loops.pack_channels(requantization.factor.astype(np.float32)),
         np.array([requantization.zero_point], np.float32),
         *epilogue.constants(isa),
@@ -166,6 +166,11 @@ def integer(layer: LayerSpec, loops: Dense, stages: Sequence[RealStage] = ()) ->
     body = _body(DenseLoops(loops, x, y, settle, len(beside)))
     built = build(family, [x, *beside], constants, y, body, 2 * loops.products, accuracy)
     return replace(built, alternatives=Alternatives(loops.cuts, cut))
+
+
+def _configuration(loops: Dense) -> list[Stored]:
+    """Of tile registers, where the loops have them."""
+    return [TileRegisters(loops).configuration] if loops.has_tile_registers else []
 
 
 def _chained(loops: Dense, codes: np.ndarray) -> tuple[Dense, list[Stored]]:
@@ -232,6 +237,7 @@ def bfloat(
     constants: list[Stored] = [
         BfloatCodes(Arranged(weights.codes.astype(np.int8), loops.order)),
         loops.pack_channels((bias / scale).astype(np.float32)),
+        *_configuration(loops),
         loops.pack_channels(scale),
         *constants_of(stages, loops.pack_channels),
     ]

@@ -57,6 +57,34 @@ Register* Configured(uint8_t number) {
   return found;
 }
 
+// Adds to each sum what `add` makes of four bytes of inputs and of weights, one after the other.
+template <typename Sum, typename Add>
+void Multiply(uint8_t sums, uint8_t inputs, uint8_t weights, Add add) {
+  Register *const c = Configured(sums), *const a = Configured(inputs), *const b = Configured(weights);
+  if (c == nullptr || a == nullptr || b == nullptr) return;
+  if (c == a || c == b || a == b) return Fault("a register is two operands");
+  if (!c->is_set || !a->is_set || !b->is_set) return Fault("an operand is not set");
+  if (a->bytes % 4 || c->bytes % 4 || c->rows != a->rows || c->bytes != b->bytes || a->bytes / 4 != b->rows) {
+    return Fault("the shapes of a product do not agree");
+  }
+  for (int row = 0; row < c->rows; ++row) {
+    for (int column = 0; column < c->bytes / 4; ++column) {
+      Sum sum;
+      std::memcpy(&sum, c->data[row] + 4 * column, sizeof sum);
+      for (int i = 0; i < b->rows; ++i) sum = add(sum, a->data[row] + 4 * i, b->data[i] + 4 * column);
+      std::memcpy(c->data[row] + 4 * column, &sum, sizeof sum);
+    }
+  }
+  ++products;
+}
+
+float Bfloat16(const uint8_t* bytes) {
+  const uint32_t bits = static_cast<uint32_t>(bytes[0] | bytes[1] << 8) << 16;
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
 }  // namespace
 
 extern "C" {
@@ -105,24 +133,17 @@ void soft_store(uint8_t number, uint8_t* memory, int64_t pitch) {
 }
 
 void soft_multiply(uint8_t sums, uint8_t inputs, uint8_t weights) {
-  Register *const c = Configured(sums), *const a = Configured(inputs), *const b = Configured(weights);
-  if (c == nullptr || a == nullptr || b == nullptr) return;
-  if (c == a || c == b || a == b) return Fault("a register is two operands");
-  if (!c->is_set || !a->is_set || !b->is_set) return Fault("an operand is not set");
-  if (a->bytes % 4 || c->bytes % 4 || c->rows != a->rows || c->bytes != b->bytes || a->bytes / 4 != b->rows) {
-    return Fault("the shapes of a product do not agree");
-  }
-  for (int row = 0; row < c->rows; ++row) {
-    for (int column = 0; column < c->bytes / 4; ++column) {
-      uint32_t sum;
-      std::memcpy(&sum, c->data[row] + 4 * column, sizeof sum);
-      for (int i = 0; i < a->bytes; ++i) {
-        sum += a->data[row][i] * static_cast<int8_t>(b->data[i / 4][4 * column + i % 4]);
-      }
-      std::memcpy(c->data[row] + 4 * column, &sum, sizeof sum);
-    }
-  }
-  ++products;
+  Multiply<uint32_t>(sums, inputs, weights, [](uint32_t sum, const uint8_t* x, const uint8_t* w) {
+    for (int i = 0; i < 4; ++i) sum += x[i] * static_cast<int8_t>(w[i]);
+    return sum;
+  });
+}
+
+void soft_multiply_bfloat16(uint8_t sums, uint8_t inputs, uint8_t weights) {
+  Multiply<float>(sums, inputs, weights, [](float sum, const uint8_t* x, const uint8_t* w) {
+    for (int i = 0; i < 4; i += 2) sum += Bfloat16(x + i) * Bfloat16(w + i);
+    return sum;
+  });
 }
 
 // For tests.

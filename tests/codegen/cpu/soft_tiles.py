@@ -20,12 +20,13 @@ from ptqc.codegen.kernels.isa import TileInstructions
 from ptqc.runtime.library import Library
 
 SOURCE = Path(__file__).with_suffix(".cpp")
+FUNCTIONS = {"llvm.x86.tdpbusd": "soft_multiply", "llvm.x86.tdpbf16ps": "soft_multiply_bfloat16"}
 SOFT = replace(
     isa.AMX_INT8,
     name="amx-soft",
     features=isa.AVX512_BF16.features,
     attributes=isa.AVX512_BF16.attributes,
-    tiles=(replace(isa.AMX_INT8.tiles[0], name="soft_multiply"), *isa.AVX512_BF16.tiles),
+    tiles=tuple(replace(tile, name=FUNCTIONS.get(tile.name, tile.name)) for tile in isa.AMX_INT8.tiles),
     tile_registers=TileInstructions("soft_configure", "soft_release", "soft_load", "soft_store", registers=8),
 )
 needs_soft_tiles = pytest.mark.skipif(

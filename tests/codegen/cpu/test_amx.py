@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 
+import test_bfloats
 from building import run
 from graphs import noise, parse
 from lowering import quantized, samples
@@ -25,7 +26,7 @@ from test_fusion import GRAPHS, SHAPE, model
 from test_random_networks import TOGETHER, check_networks
 from together import compared, program_of
 
-from ptqc.codegen.cpu import isa, worker
+from ptqc.codegen.cpu import isa, tuning, worker
 from ptqc.codegen.kernels import tiling, writing
 from ptqc.codegen.kernels.isa import DOT, Isa
 from ptqc.codegen.kernels.tile_registers import ROWS, TileRegisters
@@ -34,6 +35,7 @@ from ptqc.codegen.kernels.writing import PROCESSOR
 from ptqc.codegen.program import verify
 from ptqc.codegen.program.layout import SLACK
 from ptqc.codegen.program.program import Program, ProgramStep, Window
+from ptqc.errors import TargetError
 from ptqc.runtime import interface
 from ptqc.runtime.interface import Build, Interface
 from ptqc.runtime.library import Library
@@ -151,6 +153,30 @@ def test_many_random_networks(part: int, tmp_path: Path) -> None:
 
 
 @needs_soft_tiles
+def test_products_of_bfloat16_are_close_to_float64(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies behind a run is not read, as it may be no number."""
+    monkeypatch.setattr(Library, "kernel", lambda library, name: kernel_in_bounds(library, name, 2 * SLACK))
+    geometries = [
+        (Window(64, (5, 13)), 32, 1),
+        (Window(66, (1, 17)), 10, 1),
+        (Window(12, (9, 19), (3, 3), (2, 2)), 48, 1),
+        (Window(48, (6, 9), (3, 3)), 34, 2),
+        (Window(32, (34, 34), (3, 3)), 64, 1),
+    ]
+    assert all(Dense(*one[:2], one[2], SOFT, 2).in_tile_registers for one in geometries)
+    with soft_tiles():
+        test_bfloats.check_products(geometries, SOFT, tmp_path)
+
+
+@needs_soft_tiles
+@pytest.mark.slow
+@pytest.mark.usefixtures("small_tiles")
+def test_networks_in_bfloat16_give_what_onnxruntime_gives(tmp_path: Path) -> None:
+    with soft_tiles():
+        test_bfloats.check_networks(SOFT, tmp_path)
+
+
+@needs_soft_tiles
 def test_a_wrong_tile_is_found(tmp_path: Path) -> None:
     case, wanted = integer_case(LAYER, SOFT, 0)
     with soft_tiles(load=7):
@@ -229,25 +255,27 @@ def test_registers_hold_whole_rows_and_loads_end_in_the_slack(
         assert covered == set(range(cut.pixels))
 
 
-def library_of(geometry: Geometry, folder: Path) -> Path:
-    """A library of one layer with the real instructions."""
-    case, _ = integer_case(geometry, isa.AMX_INT8, 0)
-    step = ProgramStep(case.kernel.compile(PROCESSOR), ("x",), "y", "y")
-    program = Program((step,), {"x": case.given[0], "y": case.output}, ("x",), ("y",))
-    worker.write(program, isa.AMX_INT8, folder)
-    return folder / "amx-int8.so"
-
-
 @pytest.mark.skipif(shutil.which("objdump") is None, reason="needs objdump")
-def test_the_instructions_are_those_of_amx(tmp_path: Path) -> None:
+@pytest.mark.parametrize("product", ["tdpbusd", "tdpbf16ps"])
+def test_the_instructions_are_those_of_amx(product: str, tmp_path: Path) -> None:
     """The registers are configured and released in the task of each thread, which has its memory for itself."""
-    command = ["objdump", "-d", str(library_of(SHARED, tmp_path))]
+    chosen, bfloat = isa.AMX_INT8, test_bfloats.case(SHARED.window, SHARED.outputs, 1, isa.AMX_INT8, 0)[0]
+    case = integer_case(SHARED, chosen, 0)[0] if product == "tdpbusd" else bfloat
+    step = ProgramStep(case.kernel.compile(PROCESSOR), ("x",), "y", "y")
+    worker.write(Program((step,), {"x": case.given[0], "y": case.output}, ("x",), ("y",)), chosen, tmp_path)
+    command = ["objdump", "-d", str(tmp_path / "amx-int8.so")]
     listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    names = re.findall(r"ldtilecfg|tileloadd|tdpbusd|tilestored|tilerelease|AllocWorkspace|FreeWorkspace", listing)
+    names = re.findall(r"ldtilecfg|tileloadd|tdp\w+|tilestored|tilerelease|AllocWorkspace|FreeWorkspace", listing)
     order = [name for place, name in enumerate(names) if place == 0 or names[place - 1] != name]
     assert order[:2] == ["AllocWorkspace", "ldtilecfg"]
     assert order[-3:] == ["tilestored", "tilerelease", "FreeWorkspace"]
-    assert {"tileloadd", "tdpbusd"} <= set(order[2:-3])
+    assert set(order[2:-3]) == {"tileloadd", product}
+
+
+def test_kernels_are_not_timed_where_they_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interface, "processor_features", lambda: frozenset(isa.AVX512_BF16.features))
+    with pytest.raises(TargetError, match="is for amx-int8, this processor has no amx_bf16, amx_int8, amx_tile"):
+        tuning.measure(Program((), {}, (), ()), isa.AMX_INT8, "quick", None)
 
 
 def test_a_system_that_refuses_the_registers_gets_the_next_library(monkeypatch: pytest.MonkeyPatch) -> None:

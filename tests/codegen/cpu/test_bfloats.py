@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -63,23 +63,31 @@ def in_float64(x: np.ndarray, window: Window, weights: np.ndarray, groups: int) 
     return np.asarray(found.reshape(len(x), outputs, *window.output))
 
 
-def bfloat_cases(chosen: Isa) -> Iterator[tuple[Case, np.ndarray]]:
-    """Kernels on random numbers, and what float64 gives."""
-    for seed, (window, outputs, groups) in enumerate(GEOMETRIES):
-        weights, random = codes(window, outputs, groups, seed), np.random.default_rng(seed)
-        bias = random.standard_normal(outputs).astype(np.float32)
-        x = to_bfloat16(random.standard_normal((BATCH, window.channels, *window.size)).astype(np.float32))
-        given, made = Layout(x.shape[1:], BFLOAT16), Layout((outputs, *window.output), "float32")
-        loops = Dense(window, outputs, groups, chosen, 2)
-        scaled = weights.codes.astype(np.float64) * weights.scale.reshape(-1, 1, 1, 1)
-        wanted = in_float64(x, window, scaled, groups) + bias.reshape(-1, 1, 1)
-        yield Case(dense.bfloat(given, made, loops, weights, bias), [given], [x], made), wanted
-
-
 @MULTIPLIES
 def test_products_of_bfloat16_are_close_to_float64(tmp_path: Path) -> None:
-    cases, wanted = zip(*bfloat_cases(isa.AVX512_BF16), strict=True)
-    for found, expected in zip(run(cases, isa.AVX512_BF16, tmp_path), wanted, strict=True):
+    check_products(GEOMETRIES, isa.AVX512_BF16, tmp_path)
+
+
+def case(window: Window, outputs: int, groups: int, chosen: Isa, seed: int) -> tuple[Case, np.ndarray]:
+    """A layer that reads bfloat16, and what float64 gives."""
+    weights, random = codes(window, outputs, groups, seed), np.random.default_rng(seed)
+    bias = random.standard_normal(outputs).astype(np.float32)
+    x = to_bfloat16(random.standard_normal((BATCH, window.channels, *window.size)).astype(np.float32))
+    given, made = Layout(x.shape[1:], BFLOAT16), Layout((outputs, *window.output), "float32")
+    kernel = dense.bfloat(given, made, Dense(window, outputs, groups, chosen, 2), weights, bias)
+    scaled = weights.codes.astype(np.float64) * weights.scale.reshape(-1, 1, 1, 1)
+    return Case(kernel, [given], [x], made), in_float64(x, window, scaled, groups) + bias.reshape(-1, 1, 1)
+
+
+def bfloat_cases(chosen: Isa) -> Iterator[tuple[Case, np.ndarray]]:
+    """The same of all geometries."""
+    return (case(*geometry, chosen, seed) for seed, geometry in enumerate(GEOMETRIES))
+
+
+def check_products(geometries: Sequence[tuple[Window, int, int]], chosen: Isa, folder: Path) -> None:
+    """Compare layers with what float64 gives."""
+    cases = [case(*geometry, chosen, seed) for seed, geometry in enumerate(geometries)]
+    for found, (_, expected) in zip(run([one for one, _ in cases], chosen, folder), cases, strict=True):
         assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
@@ -113,19 +121,24 @@ def rounded(body: str, constants: dict[str, np.ndarray], kept: str = "", **forma
 
 @SETS
 def test_networks_give_what_onnxruntime_gives(chosen: Isa, tmp_path: Path) -> None:
+    check_networks(chosen, tmp_path)
+
+
+def check_networks(chosen: Isa, folder: Path) -> None:
+    """Compare networks of layers that read bfloat16."""
     programs, feeds = {}, samples(2, 6, 8, 8)
     for number, body in enumerate(FLOAT_GRAPHS.values()):
         with suppress(NoKernel):  # for some ways of padding there is none
-            programs[str(number)] = program_of(rounded(body, SMALL), feeds, chosen, tmp_path / str(number))
+            programs[str(number)] = program_of(rounded(body, SMALL), feeds, chosen, folder / str(number))
     assert len(programs) >= len(FLOAT_GRAPHS) - 3
     images = samples(2, 3, 8, 8)
     made = quantized(parse(RESIDUAL, **CONSTANTS), images, keep_float=lambda _: True, is_rounded=lambda _: True)
-    programs["residual"] = program_of(made, images, chosen, tmp_path / "residual")
+    programs["residual"] = program_of(made, images, chosen, folder / "residual")
     mixed = quantized(
         parse(RESIDUAL, **CONSTANTS), images, keep_float=lambda s: s in ("q", "t"), is_rounded=lambda _: True
     )
-    programs["mixed"] = program_of(mixed, images, chosen, tmp_path / "mixed")
-    assert compared(programs, chosen, tmp_path).wrong == {}
+    programs["mixed"] = program_of(mixed, images, chosen, folder / "mixed")
+    assert compared(programs, chosen, folder).wrong == {}
 
 
 CHAIN = """g (float[N, 6, 8, 8] x) => (float[N, 6, 8, 8] y) {
