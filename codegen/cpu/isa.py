@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from ptqc.codegen.kernels.isa import DOT, BfloatInstructions, Isa, Packs, TileInstructions, TileShape
 from ptqc.errors import UsageError
-from ptqc.utils.machine import machine, processor_features, refused_tiles
+from ptqc.utils.machine import machine, processor_features
 
 _AVX2 = ("avx2", "fma", "bmi1", "bmi2", "f16c", "movbe")
 _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vnni")
@@ -141,10 +141,9 @@ def several(names: str) -> list[Isa]:
 
 def _of_machine(features: Set[str] | None) -> Isa:
     """The best for these features on a machine of this kind; without features, the one that asks for the least."""
-    own = [isa for isa in KNOWN.values() if isa.machine == machine() and isa.cpu]
+    # AMX has to be asked for: its kernels were never timed on a processor that has it.
+    own = [isa for isa in KNOWN.values() if isa.machine == machine() and isa.cpu and not isa.tile_registers]
     result = own[-1:] if features is None else [isa for isa in own if features >= set(isa.features)]
-    if result and result[0].tile_registers and refused_tiles():
-        del result[0]
     if not result:
         raise UsageError(f"this processor has none of the instruction sets {', '.join(isa.name for isa in own)}")
     return result[0]
