@@ -17,7 +17,6 @@ INPUTS = {1: ("u8", "s8"), 2: ("bf16",)}
 # Of the codes of activations: less this, they are signed bytes.
 MIDDLE = 128
 NEON_BYTES = 16
-_SIGNS = np.array([0x80] * DOT, np.uint8).view(np.int32)[0]
 
 
 @dataclass(frozen=True)
@@ -295,10 +294,12 @@ def _taps(x: Any, place: Any, lanes: int, *, are_signed: bool = False) -> Any:
     from tvm.tirx.script import builder as T  # noqa: N812
 
     row, column = place
-    taps = T.reinterpret("int32", x[row, T.ramp(column, 1, DOT)])
-    if are_signed:
-        taps = T.bitwise_xor(taps, T.int32(int(_SIGNS)))
-    return T.reinterpret(f"uint8x{DOT * lanes}", T.Broadcast(taps, lanes))
+    taps = x[row, T.ramp(column, 1, DOT)]
+    if not are_signed:
+        return T.reinterpret(f"uint8x{DOT * lanes}", T.Broadcast(T.reinterpret("int32", taps), lanes))
+    # Of integers, LLVM would change the signs before they are in every lane, in registers that are no vectors.
+    same = T.reinterpret(f"uint8x{DOT * lanes}", T.Broadcast(T.reinterpret("float32", taps), lanes))
+    return T.bitwise_xor(same, T.Broadcast(T.uint8(MIDDLE), DOT * lanes))
 
 
 def _neon_words(taps: Any, weights: Any) -> Any:
