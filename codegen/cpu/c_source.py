@@ -300,7 +300,7 @@ class CProgram:
         yield f"static size_t {self.prefix}_workspace(const int64_t *lengths) {{"
         yield f"{taken}  (void)lengths{unused};"
         yield from (f"  return (size_t)({' + '.join(slots) or 0});", "}", "")
-        yield f"static int {self.prefix}_run(const uint8_t *weights, const uint8_t *constants, uint8_t *workspace,"
+        yield f"static int {self.prefix}_call_all(const uint8_t *weights, const uint8_t *constants, uint8_t *workspace,"
         yield "    int64_t samples, const int64_t *lengths, const void *const *inputs, void *const *outputs) {"
         yield f"{taken}  (void)weights, (void)constants, (void)workspace, (void)lengths, (void)inputs{unused};"
         for number, size in enumerate(["0", *slots[:-1]][: len(slots)]):
@@ -318,7 +318,7 @@ class CProgram:
         for beginning, bits in STATES.items():
             states |= bits if any(feature.startswith(beginning) for feature in features) else 0
         numbers = f"{len(features)}, {hex(states)}, {self.constant_bytes}, {self.scratch_bytes}"
-        functions = ", ".join(f"{self.prefix}_{name}" for name in ("workspace", "prepare", "run"))
+        functions = ", ".join(f"{self.prefix}_{name}" for name in ("workspace", "prepare", "call_all"))
         return f'{{"{self.isa.name}", {self.prefix}_features, {numbers}, {functions}}},'
 
     @property
@@ -366,7 +366,7 @@ def header(interface: CInterface, weights: bytes) -> str:
 def _wrapped(declaration: str) -> str:
     """A declaration in lines that end between parameters."""
     whole = re.sub("(?<!,) ", "\xa0", declaration)
-    return fill(whole, 118, subsequent_indent="    ").replace("\xa0", " ")
+    return fill(whole, 118, subsequent_indent="    ", break_long_words=False).replace("\xa0", " ")
 
 
 def _fixed_inputs(interface: CInterface) -> Iterator[str]:

@@ -104,7 +104,7 @@ class _Build:
             (folder / header_name(self.interface.name)).write_text(self.header, encoding="utf-8")
             (folder / "library.c").write_text(self.code, encoding="utf-8")
             for program in self.programs:
-                _compile_kernels(program, folder / f"{program.prefix}.o")
+                _compile_kernels(program, folder / _part(program.isa.name))
             self._link(folder)
             shutil.copyfile(folder / "library.a", path)
 
@@ -114,14 +114,19 @@ class _Build:
         compiler, own = linker(isa), FLAGS_OF.get(isa.machine, ())
 
         run = partial(_run, folder)
-        run(compiler, *FLAGS, *own, *C_FLAGS, "-c", "library.c", "-o", "library.o")
-        run(compiler, *FLAGS, *own, *CPP_FLAGS, "-c", str(THREADS), "-o", "threads.o")
-        kernels = [f"{program.prefix}.o" for program in self.programs]
+        run(compiler, *FLAGS, *own, *C_FLAGS, "-c", "library.c", "-o", _part("c"))
+        run(compiler, *FLAGS, *own, *CPP_FLAGS, "-c", str(THREADS), "-o", _part("threads"))
+        kernels = [_part(program.isa.name) for program in self.programs]
         name = f"{self.interface.name}.o"
-        run(compiler, "-r", "-nostdlib", "-o", name, "library.o", "threads.o", *kernels)
+        run(compiler, "-r", "-nostdlib", "-o", name, _part("c"), _part("threads"), *kernels)
         kept = [f"--keep-global-symbol={function}" for function in (*self.interface.functions, f"{POOL}*")]
         run(_tool(compiler, "objcopy"), "--strip-unneeded", "--remove-section=.comment", "--wildcard", *kept, name)
         run(_tool(compiler, "ar"), "rcsD", "library.a", name)
+
+
+def _part(name: str) -> str:
+    """An object that is joined with others: of no name that a library can have."""
+    return f"part-{name}.o"
 
 
 def _compile_kernels(program: CProgram, path: Path) -> None:

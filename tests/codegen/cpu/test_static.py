@@ -241,6 +241,22 @@ def test_names_that_c_does_not_take() -> None:
     assert text.count("*/") == text.count("/*")
 
 
+def test_a_long_name_stays_whole() -> None:
+    name = "a" * 200
+    program = Program((), {name: Layout((4,), "float32", is_io=True)}, (name,), (name,))
+    text = header(CInterface.of("n", program), b"")
+    assert f"const float *in_{name}, float *out_{name});" in " ".join(text.split())
+
+
+def test_names_that_are_used_within_a_library(tmp_path: Path) -> None:
+    """Of its parts, and of what they define."""
+    chosen = isa.named("portable")
+    program = network(0, chosen, tmp_path / "job")
+    weights = worker.write_all({chosen: program}, tmp_path)
+    for name in ("library", "threads", chosen.name.replace("-", "_")):
+        static_library.write_archives(name, {chosen: program}, weights, tmp_path, None)
+
+
 def test_an_input_that_is_always_the_same_is_no_argument() -> None:
     layouts = {name: Layout((2,), "int64", is_io=True) for name in ("size", "x", "y")}
     program = Program((), layouts, ("size", "x"), ("y",), fixed={"size": np.array([3, 4])})
