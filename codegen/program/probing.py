@@ -5,6 +5,7 @@ one, as the columns of a mask do with the words and with the cache before them: 
 Sizes of values are then fitted as sums of the lengths of several runs, and further runs must agree.
 """
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -71,7 +72,7 @@ def _identifiers(symbols: Mapping[str, object]) -> dict[str, str]:
     """Names that sizes can be written with."""
     outputs: dict[str, str] = {}
     for symbol in symbols:
-        name = "".join(letter if letter.isalnum() else "_" for letter in symbol).strip("_") or "length"
+        name = re.sub(r"[^A-Za-z0-9]", "_", symbol).strip("_") or "length"
         name = name if name[0].isalpha() else f"n{name}"
         while name in outputs.values():
             name += "_"

@@ -40,6 +40,15 @@ def test_axes_that_vary_together_are_found() -> None:
                       "T = 1, P = 15": {"mask": (1, 16)}}  # fmt: skip
 
 
+def test_names_of_lengths_that_sizes_cannot_be_written_with() -> None:
+    model = parse("g (float[N, T, 4] x, float[N, U, 4] z) => (float[N, T, 4] y) { y = Relu(x) }")
+    for value, name in zip(model.graph.inputs, ("länge", "長"), strict=True):
+        value.shape = ir.Shape(["N", name, 4])
+    seen = found(model, {"x": noise(1, 5, 4), "z": noise(1, 7, 4)})
+    assert [each.name for each in seen.lengths] == ["l_nge", "length"]
+    assert Seen.from_json(seen.to_json()).shapes == seen.shapes
+
+
 def test_one_step_stays_one_step() -> None:
     model = parse(CACHED, one=np.array([1]))
     assert [group.name for group in open_axes(model, [cached(1, 7), cached(1, 9)])] == ["A", "P"]
