@@ -202,8 +202,10 @@ def _may_saturate(function: UnpackFunction) -> bool:
 
 def _is_depthwise(shape: Sequence[int], reader: onnx.NodeProto | None) -> bool:
     """Whether a weight of this shape is that of a depthwise layer, whose products are added in 32 bits."""
-    groups = [a.i for a in reader.attribute if a.name == "group"] if reader is not None else []
-    return bool(groups) and list(shape[:2]) == [groups[0], 1]
+    if reader is None:
+        return False
+    groups = next((a.i for a in reader.attribute if a.name == "group"), 1)
+    return list(shape[:2]) == [groups, 1]
 
 
 # Every weight of a packed file, rebuilt as a session rebuilds it, against the numbers that it stands for.

@@ -63,6 +63,19 @@ def test_weights_of_seven_bits_need_no_warning(tmp_path_factory: pytest.TempPath
     assert found.manifest["cpu"]["session_option_without_vnni"] == {}
 
 
+def test_a_layer_of_one_channel_needs_no_option(tmp_path: Path) -> None:
+    model = proto(
+        "g (float[N,1,9,9] x) => (float[N,1,9,9] y) { y = Conv<pads = [1, 1, 1, 1]>(x, w) }",
+        w=np.full((1, 1, 3, 3), 0.2, np.float32),
+    )
+    found = compiled(model, np.abs(samples(1, 9, 9)), tmp_path, **EIGHT)
+    assert found.manifest["cpu"]["session_option_without_vnni"] == {}
+    x = np.full((1, 1, 9, 9), 9, np.float32)
+    wanted = Runner(found.path, options=session_options(optimize=False)).run({"x": x})["y"]
+    plain = found.session(ort.SessionOptions()).run(["y"], {"x": x})[0]
+    assert relative([wanted], [np.asarray(plain)]) < 0.02
+
+
 def test_pairs_that_cannot_saturate_need_no_option(tmp_path: Path) -> None:
     """Where inputs are pairs; depthwise layers may have any codes, and others keep their 7 bits."""
     body = """g (float[N,3,9,9] x) => (float[N,6,1,1] y) {
