@@ -7,8 +7,6 @@ whichever is longer, and its results; any other kernel takes its bytes and a few
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.program.constants import loaded_bytes
 from ptqc.codegen.program.layout import Layout
@@ -94,27 +92,21 @@ def predicted(program: Program, isa: Isa) -> dict[str, float]:
 def _step(step: ProgramStep, layouts: Mapping[str, Layout], isa: Isa, core: ArmCore, weights: int) -> float:
     """Microseconds of a step. weights: bytes of all of them, which stay in the cache where they fit."""
     family, result = step.kernel.family, layouts[step.output]
-    own = sum(map(loaded_bytes, step.kernel.constants))
-    moved = sum(_bytes(layouts[name]) for name in (*step.arguments, step.output))
-    through = moved / (core.loads * VECTOR_BYTES)
+    if not step.kernel.operations:
+        values = [layouts[name] for name in (*step.arguments, step.output)]
+        moved = sum(layout.elements * layout.itemsize for layout in values)
+        return core.microseconds(moved / (core.loads * VECTOR_BYTES) + MADE * result.elements / 4 / core.vectors)
     form = _form(family, isa)
-    if form is None or not step.kernel.operations:
-        return core.microseconds(through + MADE * result.elements / 4 / core.vectors)
     instructions = step.kernel.operations / 2 / form.products
     rate = core.rates.get(form.instruction, core.rates["smull"])
     cycles = max(instructions / rate, instructions * (1 + form.beside) / core.vectors) / USED
     settled = SETTLED * result.elements / core.vectors
-    from_memory = 1e-3 * own / core.bandwidth if weights > core.cache else 0.0
+    read = sum(map(loaded_bytes, step.kernel.constants)) if weights > core.cache else 0
+    from_memory = 1e-3 * read / core.bandwidth
     return max(core.microseconds(cycles + settled), from_memory)
 
 
-def _form(family: str, isa: Isa) -> ProductForm | None:
-    if family.startswith("depthwise"):
-        return REALS if "float" in family else DEPTHWISE
-    if family.startswith("dense"):
-        return REALS if "float" in family else BYTES[isa.name]
-    return REALS
-
-
-def _bytes(layout: Layout) -> int:
-    return layout.elements * np.dtype(layout.stored).itemsize
+def _form(family: str, isa: Isa) -> ProductForm:
+    if "float" in family or not family.startswith(("dense", "depthwise")):
+        return REALS
+    return DEPTHWISE if family.startswith("depthwise") else BYTES[isa.name]

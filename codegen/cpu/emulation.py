@@ -27,7 +27,9 @@ from ptqc.utils.scratch import Scratch
 from ptqc.utils.store import Store
 
 WHEELS_VARIABLE = "PTQC_AARCH64_WHEELS"
-EMULATOR, SYSTEM = "qemu-aarch64", "/usr/aarch64-linux-gnu"
+EMULATOR = "qemu-aarch64"
+# Runs programs that find the libraries of the cross compiler, on a processor that has every instruction.
+COMMAND = (EMULATOR, "-cpu", "max", "-L", "/usr/aarch64-linux-gnu")
 RUNNER = Path(__file__).with_name("runner.cpp")
 LIBRARIES = {"libtvm_runtime.so": "apache_tvm-*.whl", "libtvm_ffi.so": "apache_tvm_ffi-*.whl"}
 # DLPack's codes of types, by NumPy's kinds.
@@ -75,8 +77,8 @@ class EmulatedLibrary:
         obtain(store, key, {program.name: program}, lambda: _compile(compiler, scratch.folder, program))
         program.chmod(0o755)
         paths = [str(folder / name) for name in (library_file(isa.name), WEIGHTS)]
-        settings = ["-cpu", "max", "-L", SYSTEM, "-E", f"LD_LIBRARY_PATH={scratch.folder}", "-E", "TVM_NUM_THREADS=1"]
-        return cls([EMULATOR, *settings, str(program), *paths], Interface.read(folder / INTERFACE), scratch)
+        settings = ["-E", f"LD_LIBRARY_PATH={scratch.folder}", "-E", "TVM_NUM_THREADS=1"]
+        return cls([*COMMAND, *settings, str(program), *paths], Interface.read(folder / INTERFACE), scratch)
 
     def __enter__(self) -> Self:
         return self

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ptqc.codegen.cpu.c_source import CInterface, CValue
-from ptqc.codegen.cpu.emulation import EMULATOR, SYSTEM
+from ptqc.codegen.cpu.emulation import COMMAND, EMULATOR
 from ptqc.codegen.cpu.package import linker
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.errors import TargetError, VerificationError
@@ -55,8 +55,8 @@ int main(int count, char **values) {{
 {inputs}
 {outputs}
     for (int i = 0; i < MODELS; ++i) {{
-      void *const workspace = i == 0 ? NULL : memory({name}_workspace_bytes(models[i]{given}));
-      check({name}_run(models[i], workspace{given}, {arguments}));
+      void *const workspace = i == 0 ? NULL : memory({name}_workspace_bytes(models[i]{passed}));
+      check({name}_run(models[i], workspace{passed}, {arguments}));
 {written}
       free(workspace);
     }}
@@ -91,7 +91,7 @@ def compare(interface: CInterface, archive: Path, isa: Isa, expected: Sequence[R
         return {"missing": reason}
     with scratch() as folder:
         program = _compiled(interface, archive, isa, Path(folder))
-        emulated = [] if isa.refusal() is None else [EMULATOR, "-cpu", "max", "-L", SYSTEM]
+        emulated = [] if isa.refusal() is None else COMMAND
         declared = Interface.read(archive.parent / INTERFACE)
         stream = b"".join(_input(interface, declared, feeds) for feeds, _ in expected)
         command = [*emulated, str(program), str(archive.parent / WEIGHTS), isa.name]
@@ -147,7 +147,7 @@ def _program(interface: CInterface) -> str:
             f"    const int64_t {number} = numbers[{i}];"
             for i, number in enumerate(("samples", *interface.lengths.values()))
         ),
-        given="".join(f", {number}" for number in interface.numbers),
+        passed="".join(f", {number}" for number in interface.numbers),
         arguments=", ".join(value.name for value in values),
     )
 
@@ -159,20 +159,20 @@ def _input(interface: CInterface, declared: Interface, feeds: Mapping[str, np.nd
     return struct.pack(f"<{len(numbers)}q", *numbers) + b"".join(array.tobytes() for array in arrays)
 
 
-def _compare(interface: CInterface, isa: Isa, told: bytes, expected: Sequence[Run]) -> int:
+def _compare(interface: CInterface, isa: Isa, printed: bytes, expected: Sequence[Run]) -> int:
     """How many numbers were compared."""
     start = count = 0
     for _, outputs in expected:
         arrays = [np.ascontiguousarray(outputs[value.model_name]) for value in interface.outputs]
         for threads in THREADS:
             for value, array in zip(interface.outputs, arrays, strict=True):
-                if told[start : start + array.nbytes] != array.tobytes():
+                if printed[start : start + array.nbytes] != array.tobytes():
                     raise VerificationError(
                         f"output {value.model_name} of the static library for {isa.name} with {threads} threads is not "
                         "that of the shared one"
                     )
                 start += array.nbytes
         count += sum(array.size for array in arrays)
-    if start != len(told):
-        raise VerificationError(f"the static library for {isa.name} gave {len(told)} bytes of outputs, not {start}")
+    if start != len(printed):
+        raise VerificationError(f"the static library for {isa.name} gave {len(printed)} bytes of outputs, not {start}")
     return count

@@ -111,16 +111,16 @@ class _Build:
     def _link(self, folder: Path) -> None:
         """Join all to one object that defines the functions of the header alone."""
         isa = self.programs[0].isa
-        compiler, own = linker(isa), FLAGS_OF.get(isa.machine, ())
+        compiler, flags = linker(isa), (*FLAGS, *FLAGS_OF.get(isa.machine, ()))
 
         run = partial(_run, folder)
-        run(compiler, *FLAGS, *own, *C_FLAGS, "-c", "library.c", "-o", _part("c"))
-        run(compiler, *FLAGS, *own, *CPP_FLAGS, "-c", str(THREADS), "-o", _part("threads"))
+        run(compiler, *flags, *C_FLAGS, "-c", "library.c", "-o", _part("c"))
+        run(compiler, *flags, *CPP_FLAGS, "-c", str(THREADS), "-o", _part("threads"))
         kernels = [_part(program.isa.name) for program in self.programs]
         name = f"{self.interface.name}.o"
         run(compiler, "-r", "-nostdlib", "-o", name, _part("c"), _part("threads"), *kernels)
-        kept = [f"--keep-global-symbol={function}" for function in (*self.interface.functions, f"{POOL}*")]
-        run(_tool(compiler, "objcopy"), "--strip-unneeded", "--remove-section=.comment", "--wildcard", *kept, name)
+        exported = [f"--keep-global-symbol={function}" for function in (*self.interface.functions, f"{POOL}*")]
+        run(_tool(compiler, "objcopy"), "--strip-unneeded", "--remove-section=.comment", "--wildcard", *exported, name)
         run(_tool(compiler, "ar"), "rcsD", "library.a", name)
 
 
@@ -139,8 +139,8 @@ def _compile_kernels(program: CProgram, path: Path) -> None:
 
 def _tool(compiler: str, name: str) -> str:
     """The program of binutils, or of LLVM, that goes with a compiler."""
-    told = subprocess.run([compiler, f"-print-prog-name={name}"], capture_output=True, text=True, check=True).stdout
-    return told.strip()
+    command = [compiler, f"-print-prog-name={name}"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _run(folder: Path, *command: str) -> None:

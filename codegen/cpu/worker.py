@@ -207,8 +207,8 @@ def _compared(loaded: verify.Loaded, folder: Path, expected: list[Run] | None) -
 
 def _report(program: Program, lowered: Lowered, chosen: Isa) -> dict[str, Any]:
     times = cores.predicted(program, chosen)
-    features = {"isa": chosen.name, "cpu_features": list(chosen.features)}
-    return {**features, **documents.figures(program, lowered), **({"predicted_ms": times} if times else {})}
+    names = {"isa": chosen.name, "cpu_features": list(chosen.features)}
+    return {**names, **documents.figures(program, lowered), **({"predicted_ms": times} if times else {})}
 
 
 def _tuning(table: Table | None) -> dict[str, Any]:

@@ -7,8 +7,6 @@ a launch, and the longest of three: its bytes from memory; its instructions on a
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from ptqc.codegen.cuda.gpu_specs import CHIPS, INTEGER_RATE, LATENCY, LAUNCH, Chip
 from ptqc.codegen.program.constants import loaded_bytes
 from ptqc.codegen.program.layout import Layout
@@ -29,15 +27,11 @@ def predicted(program: Program) -> list[Mapping[str, float]]:
 def _of_elements(step: ProgramStep, layouts: Mapping[str, Layout]) -> dict[str, float]:
     read, result = [layouts[name] for name in step.arguments], layouts[step.output]
     threads = max(1, result.elements - sum(layouts[name].elements for name in step.placed))
-    moved = threads * _size(result) + sum(layout.elements * _size(layout) for layout in read)
+    moved = threads * result.itemsize + sum(layout.elements * layout.itemsize for layout in read)
     moved += sum(map(loaded_bytes, step.kernel.constants))
     numbers = threads + sum(layout.elements for layout in read)
     instructions = EACH_NUMBER * numbers + EACH_OPERATION * step.kernel.operations
     return {name: round(1e6 * _seconds(chip, moved, instructions, threads), 2) for name, chip in CHIPS.items()}
-
-
-def _size(layout: Layout) -> int:
-    return np.dtype(layout.stored).itemsize
 
 
 def _seconds(chip: Chip, moved: int, instructions: int, threads: int) -> float:

@@ -171,7 +171,13 @@ class Isa:
 
     def taps(self, x: Any, place: Any) -> Any:
         """Four neighbouring bytes of the input, the same in every lane."""
-        return _taps(x, place, self.lanes, are_signed=self.signed_inputs)
+        from tvm.tirx.script import builder as T  # noqa: N812
+
+        row, column = place
+        # Of integers, LLVM would change the signs before they are in every lane, in registers that are no vectors.
+        dtype = "float32" if self.signed_inputs else "int32"
+        four = T.reinterpret(dtype, x[row, T.ramp(column, 1, DOT)])
+        return self.as_inputs(T.reinterpret(f"uint8x{DOT * self.lanes}", T.Broadcast(four, self.lanes)))
 
     def vector_of_taps(self, x: Any, place: Any) -> Any:
         """As many neighbouring fours of bytes of the input as there are lanes, for `taps_in`."""
@@ -288,18 +294,6 @@ class Isa:
         from tvm.tirx.script import builder as T  # noqa: N812
 
         return T.call_llvm_pure_intrin(f"{dtype}x{per_lane * self.lanes}", name, *operands)
-
-
-def _taps(x: Any, place: Any, lanes: int, *, are_signed: bool = False) -> Any:
-    from tvm.tirx.script import builder as T  # noqa: N812
-
-    row, column = place
-    taps = x[row, T.ramp(column, 1, DOT)]
-    if not are_signed:
-        return T.reinterpret(f"uint8x{DOT * lanes}", T.Broadcast(T.reinterpret("int32", taps), lanes))
-    # Of integers, LLVM would change the signs before they are in every lane, in registers that are no vectors.
-    same = T.reinterpret(f"uint8x{DOT * lanes}", T.Broadcast(T.reinterpret("float32", taps), lanes))
-    return T.bitwise_xor(same, T.Broadcast(T.uint8(MIDDLE), DOT * lanes))
 
 
 def _neon_words(taps: Any, weights: Any) -> Any:

@@ -115,16 +115,16 @@ class TileRegisters:
         """The first pixel of a register; the last one begins early enough to be full. least: of two numbers."""
         return least(index * self.rows, self._loops.cut.pixels - self.rows)
 
-    def keep(self) -> None:
-        """Store the sums, for `kept`."""
+    def store_sums(self) -> None:
+        """Store the sums in the thread's memory."""
         pitch = T.int64(self._panel * self._lanes * SUM_BYTES)
         for i in range(self.count):
             for j in range(self._panel):
                 address = T.address_of(self._memory[self._place(i, 0, j)])
                 self._loops.isa.emit(self._instructions.store, T.uint8(self._sum(i, j)), address, pitch)
 
-    def kept(self, index: Any, row: Any) -> list[Any]:
-        """The vectors of a panel for a row of a register."""
+    def stored_sums(self, index: Any, row: Any) -> list[Any]:
+        """Vectors of sums of a panel for a row of a register, once they are stored."""
         return [self._memory[span(self._place(index, row, j), self._lanes)] for j in range(self._panel)]
 
     def _sum(self, i: int, j: int) -> int:

@@ -54,6 +54,11 @@ class Layout:
         return replace(self, shape=tuple(at(size, lengths) for size in self.shape))
 
     @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return np.dtype(self.stored).itemsize
+
+    @property
     def order(self) -> tuple[int, ...]:
         """Axes from the slowest to the fastest in memory."""
         rank = len(self.shape)

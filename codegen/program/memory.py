@@ -7,8 +7,6 @@ value first, each into the first slot that is free during its whole life.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Program
 from ptqc.runtime.lengths import Size, SymExpr, at, hint
@@ -54,7 +52,7 @@ def _with(sizes: tuple[Size, ...], more: Size) -> tuple[Size, ...]:
 
 def size(layout: Layout) -> Size:
     """Bytes of one sample."""
-    return layout.stride * np.dtype(layout.stored).itemsize
+    return layout.stride * layout.itemsize
 
 
 def _homes(program: Program) -> dict[str, str]:

@@ -64,9 +64,10 @@ def forms(weight: Weight, analysis: Analysis, plan: Plan, options: CompileOption
         return forms_in_float(weight, result, options)
     codes = [form for form in result if form.has_codes]
     is_exact = not options.rules.saturates or all(layer.is_depthwise for layer in weight.layers)
-    allowed = codes if options.allow_8bit else []
-    within = allowed if is_exact and allowed else [form for form in codes if not form.may_saturate]
-    return within or allowed or [form for form in result if not form.has_codes]
+    allowed = [form for form in codes if not form.may_saturate]
+    if options.allow_8bit:
+        allowed = codes if is_exact else allowed or codes
+    return allowed or [form for form in result if not form.has_codes]
 
 
 def forms_in_float(weight: Weight, forms: Sequence[Format], options: CompileOptions) -> Sequence[Format]:

@@ -282,8 +282,7 @@ class Grid:
         low, high = powers_beside(self.scale)
         if self.by_rate or self.sequences is not None:
             return replace(self, scale=np.where(self.scale * self.scale <= low * high, low, high), powers=True)
-        errors = [self._error(rows, importance, scale) for scale in (low, high)]
-        return replace(self, scale=np.where(errors[0] <= errors[1], low, high), powers=True)
+        return replace(self.with_scales([low, high], rows, importance), powers=True)
 
     def with_scales(self, tried: Sequence[np.ndarray], rows: np.ndarray, importance: np.ndarray) -> "Grid":
         """The same with the one of several scales for each row that leaves the least error."""

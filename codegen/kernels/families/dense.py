@@ -289,8 +289,8 @@ def _body(kernel: DenseLoops) -> Any:
     across = loops.tiles // loops.area[0]
 
     def body(grid: KernelGrid, *buffers: Any) -> None:
-        given = Arguments.of(kernel, buffers)
-        compute, around = _computation(kernel, grid, given)
+        arguments = Arguments.of(kernel, buffers)
+        compute, around = _computation(kernel, grid, arguments)
         needed = loops.width == 2 or kernel.y.dtype == BFLOAT16
         with (
             writing.bfloat16_instructions(loops.isa, needed=needed),
@@ -347,36 +347,38 @@ def _work(loops: Dense) -> int:
     return hint(loops.products) // (PRODUCTS * (TILE_GAIN if loops.in_tile_registers else 1))
 
 
-def _computation(kernel: DenseLoops, grid: KernelGrid, given: Arguments) -> tuple[ComputeTile, Around | None]:
+def _computation(kernel: DenseLoops, grid: KernelGrid, arguments: Arguments) -> tuple[ComputeTile, Around | None]:
     """What computes a tile and a panel, and what a thread does around all of them."""
     if kernel.loops.in_tile_registers:
         registers = TileRegisters(kernel.loops)
-        compute = partial(_compute_in_tile_registers, kernel, grid, given, registers)
-        return compute, partial(registers.configured, given.special)
-    return partial(_compute_in_vectors, kernel, grid, given), None
+        compute = partial(_compute_in_tile_registers, kernel, grid, arguments, registers)
+        return compute, partial(registers.configured, arguments.special)
+    return partial(_compute_in_vectors, kernel, grid, arguments), None
 
 
-def _compute_in_vectors(kernel: DenseLoops, grid: KernelGrid, given: Arguments, pixel: Pixel, group_panel: Any) -> None:
-    totals = _accumulate(kernel, grid, given, pixel, group_panel)
-    _store(kernel, grid, _placed(kernel.loops, enumerate(totals), pixel, group_panel), given, group_panel)
+def _compute_in_vectors(
+    kernel: DenseLoops, grid: KernelGrid, arguments: Arguments, pixel: Pixel, group_panel: Any
+) -> None:
+    totals = _accumulate(kernel, grid, arguments, pixel, group_panel)
+    _store(kernel, grid, _placed(kernel.loops, enumerate(totals), pixel, group_panel), arguments, group_panel)
 
 
 def _compute_in_tile_registers(
-    kernel: DenseLoops, grid: KernelGrid, given: Arguments, registers: TileRegisters, pixel: Pixel, group_panel: Any
+    kernel: DenseLoops, grid: KernelGrid, arguments: Arguments, registers: TileRegisters, pixel: Pixel, group_panel: Any
 ) -> None:
     loops, panel = kernel.loops, kernel.loops.cut.vectors
-    registers.start(given.bias, group_panel * panel * loops.isa.lanes)
+    registers.start(arguments.bias, group_panel * panel * loops.isa.lanes)
     with _chains(kernel, pixel, group_panel) as (start, run, link):
         first = link * loops.links[1]
         inputs, weights = (pixel[0], start + first * loops.unit), _weights_at(loops, group_panel, run, first)
-        registers.add(given.x, inputs, _pitch(kernel), given.w, weights)
-    registers.keep()
+        registers.add(arguments.x, inputs, _pitch(kernel), arguments.w, weights)
+    registers.store_sums()
     together = min(PACKED // gcd(PACKED, panel), registers.rows)
     with T.serial(registers.count) as index, T.serial(-(-registers.rows // together)) as group:
         row = T.Bind(T.min(group * together, registers.rows - together))
         first_row = registers.start_of(index, T.min) + row
-        totals = ((first_row + i, registers.kept(index, row + i)) for i in range(together))
-        _store(kernel, grid, _placed(loops, totals, pixel, group_panel), given, group_panel)
+        totals = ((first_row + i, registers.stored_sums(index, row + i)) for i in range(together))
+        _store(kernel, grid, _placed(loops, totals, pixel, group_panel), arguments, group_panel)
 
 
 @contextmanager
@@ -420,9 +422,9 @@ def _weights_at(loops: Dense, group_panel: Any, run: Any, k: Any, part: int = 0,
     return group_panel * loops.panel_size + (taps * loops.cut.vectors + vector) * loops.isa.lanes * loops.unit
 
 
-def _accumulate(kernel: DenseLoops, grid: KernelGrid, given: Arguments, pixel: Pixel, group_panel: Any) -> Totals:
+def _accumulate(kernel: DenseLoops, grid: KernelGrid, arguments: Arguments, pixel: Pixel, group_panel: Any) -> Totals:
     """Sums of a tile and a panel."""
-    loops, bias, sample = kernel.loops, given.bias, pixel[0]
+    loops, bias, sample = kernel.loops, arguments.bias, pixel[0]
     lanes, (pixels, panel, _) = loops.isa.lanes, loops.cut
     dtype, at = "int32" if loops.width == 1 else "float32", span(0, lanes)
     totals = [[grid.registers(lanes, dtype) for _ in range(panel)] for _ in range(pixels)]
@@ -436,10 +438,10 @@ def _accumulate(kernel: DenseLoops, grid: KernelGrid, given: Arguments, pixel: P
 
         def operands(k: Any, part: int, p: int, j: int) -> tuple[Any, Any, Any, Any]:
             place = sample, start + k * loops.unit + p * _pitch(kernel)
-            return given.x, place, given.w, _weights_at(loops, group_panel, run, k, part, j)
+            return arguments.x, place, arguments.w, _weights_at(loops, group_panel, run, k, part, j)
 
         chain = (group_panel * run_rows * run_columns + run) * loops.links[0] + link
-        unsafe = given.special[chain] if loops.has_unsafe_chains else None
+        unsafe = arguments.special[chain] if loops.has_unsafe_chains else None
         _add(loops, grid, totals, link * loops.links[1], operands, unsafe)
     if rows > 1:
         return [row for p in range(0, pixels, rows) for row in _by_pixel(totals[p : p + rows], loops.tile)]
@@ -581,7 +583,7 @@ def _store(
     kernel: DenseLoops,
     grid: KernelGrid,
     sums: Sequence[Accumulated],
-    given: Arguments,
+    arguments: Arguments,
     group_panel: Any,
 ) -> None:
     """Settle and store a tile; of the last panel only the channels that exist."""
@@ -590,17 +592,17 @@ def _store(
     buffers = []
     for start in range(0, len(sums), PACKED):
         target = grid.registers(PACKED * lanes, kernel.y.stored)
-        kernel.settle(sums[start : start + PACKED], target, given.numbers, given.beside)
+        kernel.settle(sums[start : start + PACKED], target, arguments.numbers, arguments.beside)
         buffers.append(target)
     remainder = loops.group_outputs - (loops.panels - 1) * whole
     if loops.panels == 1 or remainder == whole:
-        _store_channels(kernel, sums, buffers, given.out, remainder)
+        _store_channels(kernel, sums, buffers, arguments.out, remainder)
         return
     with T.If(group_panel % loops.panels == loops.panels - 1):
         with T.Then():
-            _store_channels(kernel, sums, buffers, given.out, remainder)
+            _store_channels(kernel, sums, buffers, arguments.out, remainder)
         with T.Else():
-            _store_channels(kernel, sums, buffers, given.out, whole)
+            _store_channels(kernel, sums, buffers, arguments.out, whole)
 
 
 def _store_channels(

@@ -85,8 +85,8 @@ def _equal(checked: Mapping[str, Document]) -> str:
     """Of a static library, by instruction set."""
     missing = [f"{isa} NOT VERIFIED: {one['missing']}" for isa, one in checked.items() if "missing" in one]
     equal = {isa: one["numbers_compared"] for isa, one in checked.items() if "missing" not in one}
-    told = f"{sum(equal.values()):,} numbers equal those of the shared libraries ({', '.join(equal)})" if equal else ""
-    return "; ".join([*([told] if told else []), *missing])
+    verified = f"{sum(equal.values()):,} numbers equal those of the shared libraries ({', '.join(equal)})"
+    return "; ".join([*([verified] if equal else []), *missing])
 
 
 def _counted(counts: Mapping[str, int]) -> str:

@@ -110,7 +110,7 @@ def test_on_arm(built: TargetOutput, tmp_path: Path) -> None:
         pytest.skip("nothing emulates Arm")
     compiler = (f"{CROSS}gcc", *IN_C[1:])
     program = compiled(compiler, USER, archive_of(built, "aarch64"), tmp_path / "program")
-    command = [emulation.EMULATOR, "-cpu", "max", "-L", emulation.SYSTEM, str(program)]
+    command = [*emulation.COMMAND, str(program)]
     found, name = run(command, built)
     assert name == "arm-dotprod"
     here = Library.open(built.files["weights.bin"].parent).run({"input": IMAGES})["logits"]
