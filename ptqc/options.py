@@ -25,7 +25,7 @@ CacheKind = Literal["float", "float16", "int8", "int4", "bfp4", "bfp4-sorted"]
 KvCache = CacheKind | Mapping[str, CacheKind]
 Sparsity = Literal["given", "2:4"]
 Scales = Literal["free", "pow2"]
-Runtime = Literal["onnxruntime", "arm", "openvino", "qnn", "litert", "tensorrt", "xdna"]
+Runtime = Literal["onnxruntime", "arm", "openvino", "qnn", "litert", "tensorrt", "xdna", "c"]
 Sensitivity = Literal["outputs", "curvature"]
 FloatLayers = Literal["auto", "bfloat16", "float32"]
 Pipeline = Literal["light", "advanced"]
@@ -152,7 +152,8 @@ class CompileOptions:
         "what the plan is solved for: onnxruntime, or arm (the same file on Arm processors, where 8-bit weights are "
         "exact: implies --allow-8bit); with --target qdq or litert: openvino, litert "
         "(everything on integers), qnn (16 bits where 8 lose too much), tensorrt (symmetric, at layers and sums), "
-        "xdna (symmetric everywhere, and powers of two as scales)",
+        "xdna (symmetric everywhere, and powers of two as scales); with --target c: c (everything on integers, weights "
+        "of up to 8 bits)",
         metavar="NAME",
         flag="for",
     )

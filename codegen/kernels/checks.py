@@ -108,7 +108,7 @@ def check_kernels(model: ir.Model, target: str) -> None:
     """
     expanded = check_model(model, target)
     known = _known(target)
-    for node in _computing(expanded):
+    for node in computing(expanded):
         reason = None if not node.domain and node.op_type in known else "the operator is not known to it"
         if is_recurrent(node):
             reason = refusal_by_form(node)
@@ -116,7 +116,7 @@ def check_kernels(model: ir.Model, target: str) -> None:
             raise NoKernel(f"the {target} target has no kernel for {node.op_type} {output_name(node)}: {reason}")
 
 
-def _computing(model: ir.Model) -> Iterator[ir.Node]:
+def computing(model: ir.Model) -> Iterator[ir.Node]:
     """Nodes that make floats of floats that are not constant."""
     moving = {value for value in model.graph.inputs if constant(value) is None}
     for node in model.graph:

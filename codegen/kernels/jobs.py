@@ -41,7 +41,7 @@ def write_job(
 ) -> None:
     """Write what the process that builds and verifies a library needs."""
     fixed = fixed_inputs(lowered.model, samples)
-    taps = _compared(lowered, exported)
+    taps = compared_values(lowered, exported)
     runner, seen = Runner(exported.proto, list(taps.values())), extents(samples, fixed)
     inputs = ((f"sample {index}", feeds, runner.run(feeds)) for index, feeds in enumerate(samples))
     job = program_job(folder, lowered, samples, choices)
@@ -79,7 +79,7 @@ def _seen(model: ir.Model, samples: Sequence[Feeds], batching: Batching) -> Seen
     return Seen.varied(model, samples, fixed) if batching.varies else Seen.of(model, samples[0], fixed)
 
 
-def _compared(lowered: Lowered, exported: Exported) -> dict[str, str]:
+def compared_values(lowered: Lowered, exported: Exported) -> dict[str, str]:
     """Outputs, codes, and what float operators make, with their names in the file.
 
     What lies inside an integer kernel is left out: as an output of ONNX Runtime it would keep the kernel from being.

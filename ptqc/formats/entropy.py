@@ -221,7 +221,7 @@ class PrefixCode:
         order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
         ordered, ordered_bits = _shortest(counts[order])
         length = int(SIZES[ordered].sum())
-        if ordered_bits + 8 * length >= bits:
+        if by_size.sum() == counts.sum() and ordered_bits + 8 * length >= bits:
             return cls(usual, BY_SIZE)
         return cls(ordered, np.resize(order, length).astype(np.uint8).view(np.int8))
 

@@ -1,6 +1,7 @@
 """What runtimes and processors demand of a plan: known before anything is measured, so that plans are solved for them.
 
-"arm" is ONNX Runtime on Arm, whose sums of products of 8-bit weights are exact.
+"arm" is ONNX Runtime on Arm, whose sums of products of 8-bit weights are exact, as they are in "c", the C source for
+microcontrollers.
 """
 
 from collections.abc import Mapping
@@ -33,6 +34,7 @@ RULES: Mapping[str, RuntimeRules] = {
     "openvino": RuntimeRules(defaults=INTEGERS),
     "qnn": RuntimeRules(closed=True, wide=True),
     "litert": RuntimeRules(closed=True, defaults=INTEGERS),
+    "c": RuntimeRules(closed=True, defaults={**INTEGERS, "allow_8bit": True}),
     "tensorrt": RuntimeRules(symmetric=True, fused=True, defaults=INTEGERS),
     "xdna": RuntimeRules(symmetric=True, closed=True, defaults={**INTEGERS, "scales": "pow2"}),
 }

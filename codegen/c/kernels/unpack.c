@@ -1,0 +1,47 @@
+/* How a weight lies in flash. row: codes of one output channel. */
+enum { RAW, INDEX, PAIRS, PREFIX, COLUMN_PATH, ROW_PATH };
+
+struct weights {
+  const uint8_t *data;
+  const int8_t *table;
+  const uint8_t *widths;
+  uint16_t row, taps;
+  uint8_t kind, bits;
+  int8_t low;
+  uint8_t step;
+};
+
+/* Goes through a weight, row by row. */
+struct reader {
+  const struct weights *weights;
+  const uint8_t *next;
+  uint8_t *states;
+  uint32_t buffer;
+  uint32_t count;
+  uint32_t row;
+};
+
+static void open_reader(struct reader *reader, const struct weights *weights, uint8_t *states) {
+  reader->weights = weights;
+  reader->next = weights->data;
+  reader->states = states;
+  reader->buffer = reader->count = reader->row = 0;
+}
+
+/* The next bits, at most 11. */
+PTQC_INLINE uint32_t next_bits(struct reader *reader, uint32_t bits) {
+  uint32_t value;
+  while (reader->count < bits) {
+    reader->buffer |= (uint32_t)*reader->next++ << reader->count;
+    reader->count += 8u;
+  }
+  value = reader->buffer & ((1u << bits) - 1u);
+  reader->buffer >>= bits;
+  reader->count -= bits;
+  return value;
+}
+
+/* Bytes that a reader keeps its states in. */
+PTQC_INLINE uint32_t states_of(const struct weights *weights) {
+  return weights->kind == COLUMN_PATH ? weights->row : 0u;
+}

@@ -1,0 +1,1 @@
+"""How operators become calls of C functions."""

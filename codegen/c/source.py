@@ -1,0 +1,319 @@
+"""The C of a network: its header, its constants, and its calls in their order."""
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from textwrap import fill
+
+import numpy as np
+
+from ptqc.codegen.c.arena import Arena
+from ptqc.codegen.c.constants import C_TYPES, Constants, real
+from ptqc.codegen.c.network import SCRATCH, STRUCTURE, Home, Network, Place, Terminal
+
+KERNELS = Path(__file__).with_name("kernels")
+# Functions that each one needs, beside `base`, in the order in which they are written.
+NEEDS = {
+    "base": (),
+    "requantize": (),
+    "unpack": (),
+    "fused": (),
+    "functions": ("requantize",),
+    "elementwise": (),
+    "pool": (),
+    "channels": ("requantize",),
+    "dense": ("channels", "unpack"),
+    "depthwise": ("channels", "unpack"),
+    "mean": ("requantize",),
+    "largest": ("pool",),
+    "average": ("requantize", "pool"),
+    "add": ("requantize", "fused", "elementwise"),
+    "mul": ("requantize", "elementwise"),
+    "look_up": (),
+    "limit": (),
+    "softmax": ("requantize",),
+    "quantize": ("requantize",),
+    "dequantize": (),
+    "move": (),
+    "take": (),
+    "real_unary": ("functions",),
+    "real_limit": (),
+    "real_binary": ("elementwise",),
+    "real_mean": (),
+    "real_weights": ("unpack",),
+    "real_dense": ("real_weights",),
+    "recurrent": ("real_weights", "functions"),
+    "lstm": ("recurrent",),
+    "gru": ("recurrent",),
+}
+# Structures of constants are called like their function, but for these.
+STRUCTURES = {
+    **dict.fromkeys(("largest", "average"), "window"),
+    **dict.fromkeys(("add", "mul", "real_binary"), "pair"),
+    **dict.fromkeys(("lstm", "gru"), "recurrent"),
+}
+LINE = 118
+GOLDEN_SAMPLES = 3
+
+
+@dataclass(frozen=True)
+class CTerminal:
+    """An input or output. name: of the parameter in C."""
+
+    name: str
+    terminal: Terminal
+
+    @property
+    def type(self) -> str:
+        """Of its elements in C."""
+        return C_TYPES[self.terminal.tensor.dtype]
+
+    @property
+    def description(self) -> str:
+        """Its name in the model, its sizes in memory, and what its elements are."""
+        tensor = self.terminal.tensor
+        sizes = " x ".join(str(tensor.shape[axis]) for axis in tensor.order[tensor.shape[:1] == (1,) :]) or "1"
+        is_last = not tensor.is_ordered(tuple(range(len(tensor.shape))))
+        what = "codes of 8 bits" if self.terminal.codes else tensor.dtype
+        return f"{_shown(self.terminal.name)}: {sizes}{', channels last' if is_last else ''}, {what}"
+
+
+@dataclass(frozen=True)
+class CSource:
+    """The files of a network. name: that they and the function begin with."""
+
+    name: str
+    network: Network
+    arena: Arena
+
+    @cached_property
+    def inputs(self) -> list[CTerminal]:
+        """Parameters that are read."""
+        return _terminals("in", self.network.inputs, ())
+
+    @cached_property
+    def outputs(self) -> list[CTerminal]:
+        """Parameters that are written."""
+        return _terminals("out", self.network.outputs, [each.name for each in self.inputs])
+
+    @property
+    def macro(self) -> str:
+        """What macros begin with."""
+        return f"PTQC_{self.name.upper()}"
+
+    @cached_property
+    def structures(self) -> dict[int, str]:
+        """Constants of steps by number, each with its type."""
+        result = {}
+        for number, step in enumerate(self.network.steps):
+            if step.structure is not None:
+                kind = STRUCTURES.get(step.function, step.function)
+                text = fill(step.structure(self.arena.panels[number]), LINE - 4, break_on_hyphens=False)
+                result[number] = f"static const struct {kind} step_{number} = {text};"
+        return result
+
+    @property
+    def declaration(self) -> str:
+        """Of the function."""
+        parameters = [f"const {each.type} *{each.name}" for each in self.inputs]
+        parameters += [f"{each.type} *{each.name}" for each in self.outputs]
+        return _wrapped(f"int ptqc_{self.name}_run({', '.join(parameters)})")
+
+    def files(self) -> dict[str, str]:
+        """Texts by the names of their files."""
+        source = self.source()  # whose structures add constants
+        return {f"{self.name}.h": self.header(), f"{self.name}.c": source, f"{self.name}_weights.h": self.weights()}
+
+    def weights(self) -> str:
+        """Constants, which the source includes."""
+        constants: Constants = self.network.constants
+        head = f"/* Constants of {self.name}.c: {constants.bytes} bytes. */\n"
+        return f"{head}#include <stdint.h>\n\n{constants}"
+
+    def header(self) -> str:
+        """What programs include."""
+        lines = []
+        for each in (*self.inputs, *self.outputs):
+            name = f"{self.macro}_{each.name.upper()}"
+            lines.append(f"/* {each.description} */")
+            lines.append(f"#define {name}_ELEMENTS {each.terminal.tensor.size}")
+            if each.terminal.codes:
+                scale, zero = each.terminal.codes
+                lines += [f"#define {name}_SCALE {real(scale)}", f"#define {name}_ZERO_POINT {zero}"]
+        arguments = ", ".join(each.name for each in (*self.inputs, *self.outputs))
+        return HEADER.format(
+            name=self.name,
+            macro=self.macro,
+            terminals="\n".join(lines),
+            bytes=self.arena.bytes,
+            run=self.declaration,
+            codes=CODES_TEXT if any(each.terminal.codes for each in (*self.inputs, *self.outputs)) else "",
+            arguments=arguments,
+        )
+
+    def source(self) -> str:
+        """The functions that the network needs, and the one that calls them."""
+        needed = _needed(step.function for step in self.network.steps)
+        kinds = sorted({kind for step in self.network.steps for kind in step.kinds if kind != "raw"})
+        parts = []
+        for name in (each for each in NEEDS if each in needed):
+            parts.append((KERNELS / f"{name}.c").read_text(encoding="utf-8"))
+            if name == "unpack":
+                parts += [(KERNELS / f"unpack_{kind}.c").read_text(encoding="utf-8") for kind in kinds]
+                parts.append(_dispatch(kinds))
+        structures = "\n".join(self.structures.values())
+        return SOURCE.format(
+            name=self.name,
+            functions="\n".join(parts),
+            structures=structures,
+            bytes=max(self.arena.bytes, 8),
+            run=self.declaration,
+            pointers=" || ".join(f"!{each.name}" for each in (*self.inputs, *self.outputs)) or "0",
+            calls="\n".join(self._calls()),
+        )
+
+    def _calls(self) -> Iterator[str]:
+        for number, step in enumerate(self.network.steps):
+            arguments = ", ".join(self._argument(number, each) for each in step.arguments)
+            yield f"  {step.function}({arguments});"
+            if step.tensor is not None and step.value:
+                where = self._place(Place(step.tensor.buffer))
+                yield f"  PTQC_TRACE({number}, {where}, {step.tensor.buffer.bytes}u);"
+
+    def _argument(self, number: int, argument: str | Place) -> str:
+        if isinstance(argument, Place):
+            return self._place(argument)
+        if argument == STRUCTURE:
+            return f"&step_{number}"
+        if argument == SCRATCH:
+            return f"AT({self.arena.scratch[number]})"
+        return argument
+
+    def _place(self, place: Place) -> str:
+        buffer = place.buffer
+        if buffer.home is Home.ARENA:
+            return f"AT({self.arena.places[buffer] + place.offset})"
+        names = {each.terminal.tensor.buffer: each.name for each in (*self.inputs, *self.outputs)}
+        if buffer.home is Home.FLASH:
+            return (
+                buffer.name if not place.offset else f"(const void *)((const uint8_t *){buffer.name} + {place.offset})"
+            )
+        name = names[buffer]
+        if not place.offset:
+            return name
+        const = "const " if any(name == each.name for each in self.inputs) else ""
+        return f"({const}void *)(({const}uint8_t *){name} + {place.offset})"
+
+
+def _terminals(role: str, terminals: Sequence[Terminal], taken: Collection[str]) -> list[CTerminal]:
+    result: list[CTerminal] = []
+    for terminal in terminals:
+        short = re.sub(r"[^a-z0-9]+", "_", terminal.name.lower()).strip("_")
+        name = f"{role}_{short}" if short else role
+        while name in taken or name in [each.name for each in result]:
+            name += "_"
+        result.append(CTerminal(name, terminal))
+    return result
+
+
+def _needed(functions: Iterator[str]) -> set[str]:
+    """Functions with all that they need."""
+    needed, left = {"base"}, list(functions)
+    while left:
+        name = left.pop()
+        if name in NEEDS and name not in needed:
+            needed.add(name)
+            left += NEEDS[name]
+    return needed
+
+
+def _dispatch(kinds: Sequence[str]) -> str:
+    """The function that unpacks a row, however it is packed."""
+    cases = "\n".join(f"    case {kind.upper()}: unpack_{kind}(reader, out, stride); break;" for kind in kinds)
+    head = "PTQC_INLINE void unpack_row(struct reader *reader, int8_t *out, uint32_t stride) {"
+    if not kinds:
+        return f"{head}\n  (void)reader, (void)out, (void)stride;\n}}\n"
+    return f"{head}\n  switch (reader->weights->kind) {{\n{cases}\n    default: break;\n  }}\n}}\n"
+
+
+def _shown(name: str) -> str:
+    """A name of a model in a comment."""
+    return (
+        "".join(c if c.isprintable() and c.isascii() else "?" for c in name).replace("*/", "* /").replace("/*", "/ *")
+    )
+
+
+def _wrapped(declaration: str) -> str:
+    whole = re.sub("(?<!,) ", "\xa0", declaration)
+    return fill(whole, LINE, subsequent_indent="    ", break_long_words=False).replace("\xa0", " ")
+
+
+def array(name: str, values: np.ndarray) -> str:
+    """A constant array of C."""
+    constants = Constants({name: np.ascontiguousarray(values)})
+    return str(constants)
+
+
+CODES_TEXT = """
+ * Codes stand for (code - ZERO_POINT) * SCALE: a real number x is the code round(x / SCALE) + ZERO_POINT, within 0 and
+ * 255."""
+
+HEADER = """\
+/*
+ * A network that ptqc compiled: compile {name}.c with the program. It needs a C99 compiler and memcpy and memset; it
+ * takes no memory from a heap, and keeps nothing from one run to the next.{codes}
+ */
+#ifndef {macro}_H
+#define {macro}_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {{
+#endif
+
+{terminals}
+
+/* Bytes of memory that a run works in: a static array of {name}.c. */
+#define {macro}_ARENA_BYTES {bytes}
+
+/* Compute the outputs. Returns 0; 1 where a pointer is null. Not for several threads at a time. */
+{run};
+
+#ifdef __cplusplus
+}}
+#endif
+
+#endif
+"""
+
+SOURCE = """\
+#include "{name}.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#include "{name}_weights.h"
+
+/* For tests: what each step computes. */
+#ifndef PTQC_TRACE
+#define PTQC_TRACE(step, data, bytes) ((void)0)
+#endif
+
+{functions}
+{structures}
+
+static union {{
+  double aligned;
+  uint8_t bytes[{bytes}];
+}} arena;
+#define AT(place) ((void *)(arena.bytes + (place)))
+
+{run} {{
+  if ({pointers}) return 1;
+{calls}
+  return 0;
+}}
+"""

@@ -1,0 +1,127 @@
+"""Building the target c: source that a C99 compiler takes, compared with the packed file on this machine."""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from ptqc.codegen.c import verify
+from ptqc.codegen.c.arena import Arena, plan
+from ptqc.codegen.c.lowering import BETWEEN_CODES, NAME, ON_CODES, OPERATORS, network_of
+from ptqc.codegen.c.network import Network
+from ptqc.codegen.c.options import COptions
+from ptqc.codegen.c.source import CSource
+from ptqc.codegen.kernels.checks import computing
+from ptqc.codegen.kernels.jobs import compared_values
+from ptqc.codegen.program.batching import Seen, run_by_run
+from ptqc.codegen.program.inputs import fixed_inputs
+from ptqc.codegen.program.settling import settled
+from ptqc.codegen.targets import Target, TargetInput, TargetOutput
+from ptqc.errors import NoKernel, TargetError
+from ptqc.execution.onnxruntime import Feeds, Runner
+from ptqc.ir import recorded, zipmaps
+from ptqc.ir.nodes import output_name
+from ptqc.utils.progress import SILENT_STAGE, Stage
+
+
+class CTarget:
+    """The target as a compile knows it; see `ptqc.codegen.targets.Target`."""
+
+    def check_options(self, options: COptions) -> None:
+        """The name was checked when it was given."""
+
+    def check_present(self) -> None:
+        """Raises TargetError without a C compiler, which verifies what is built."""
+        verify.compiler()
+
+    def check_sizes(self, row_shapes: Collection[tuple[tuple[int, ...], ...]], model: ir.Model) -> None:
+        """Raises TargetError for samples of several sizes: memory is planned for one."""
+        del model
+        if len(row_shapes) > 1:
+            raise TargetError(
+                f"the {NAME} target plans its memory for one size of samples, and these have {len(row_shapes)}; give "
+                "samples of one size (images with --resize and --crop, texts with --padding and --length)"
+            )
+
+    def check_kernels(self, model: ir.Model) -> None:
+        """Raises TargetError for an operator without a kernel, and for outputs that are no tensors."""
+        if zipmaps.remembered(model):
+            raise TargetError(f"the {NAME} target gives tensors, and the model ends in a ZipMap; export it without")
+        if stand_ins := recorded.remembered(model):
+            name, operator = next(iter(stand_ins.items()))
+            raise TargetError(f"the {NAME} target takes no models with random numbers, and {name!r} is a {operator}")
+        known = {*ON_CODES, *BETWEEN_CODES, *OPERATORS}
+        for node in computing(model):
+            if node.domain or node.op_type not in known:
+                raise NoKernel(
+                    f"the {NAME} target has no kernel for {node.op_type} {output_name(node)}: the operator is not "
+                    "known to it"
+                )
+
+    def gains_by_bfloat16(self, options: COptions) -> bool:
+        """Microcontrollers do not multiply such numbers."""
+        del options
+        return False
+
+    def multiplies_float8(self) -> bool:
+        """Microcontrollers do not."""
+        return False
+
+    def fuses_conversions(self) -> bool:
+        """Conversions are calls of their own."""
+        return False
+
+    def build(
+        self,
+        source: TargetInput,
+        options: COptions,
+        store: Path,
+        folder: Path,
+        stage: Stage = SILENT_STAGE,
+    ) -> TargetOutput:
+        """The source, run on this machine with all samples. Raises NoKernel, and VerificationError where it differs."""
+        del store, stage
+        _, samples = run_by_run(source.lowered.model, source.exported, source.samples)
+        network = network_for(source, samples)
+        text = CSource(options.c_name, network, plan(network.steps))
+        document = verify.built_and_compared(text, samples, wanted(source, samples))
+        files = {}
+        for name, content in text.files().items():
+            files[name] = folder / name
+            files[name].write_text(content, encoding="utf-8")
+        return TargetOutput(files, {**figures(network, text.arena), "verification": document})
+
+
+def network_for(source: TargetInput, samples: list[Feeds]) -> Network:
+    """The calls for samples of this size."""
+    from ptqc.codegen.program.batching import Batching
+
+    model = settled(source.lowered.model, samples, Batching(None, is_any=False))
+    seen = Seen.of(model, samples[0], fixed_inputs(model, samples))
+    return network_of(replace(source.lowered, model=model), seen)
+
+
+def wanted(source: TargetInput, samples: list[Feeds]) -> Iterator[Mapping[str, np.ndarray]]:
+    """Values of the ONNX file for each sample, by name in the lowered graph."""
+    names = compared_values(source.lowered, source.exported)
+    runner = Runner(source.exported.proto, list(dict.fromkeys(names.values())))
+    for feeds in samples:
+        values = runner.run(feeds)
+        yield {name: values[inner] for name, inner in names.items() if inner in values}
+
+
+def figures(network: Network, arena: Arena) -> dict[str, object]:
+    """Bytes of flash and of memory."""
+    ends = [each.tensor.buffer.bytes for each in (*network.inputs, *network.outputs)]
+    return {
+        "constant_bytes": network.constants.bytes,
+        "arena_bytes": arena.bytes,
+        "input_and_output_bytes": sum(ends),
+        "multiplications": network.products,
+        "steps": len(network.steps),
+    }
+
+
+TARGET: Target[COptions] = CTarget()
