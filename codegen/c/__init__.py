@@ -1,0 +1,1 @@
+"""The compiled network as C99, for microcontrollers and whatever else has a C compiler."""
