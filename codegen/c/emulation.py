@@ -190,14 +190,15 @@ class BoardRun:
     """What a network did on a board.
 
     outputs: bytes of each output, for each sample. instructions: of each run. stack_bytes: the most that a run used.
-    network: sizes of the network without what called it, and without inputs and outputs, which the caller owns.
-    libraries: sizes of what it takes of the libraries of C and of the compiler.
+    network: sizes of NAME.c without what calls it, and without inputs and outputs, which the caller owns. archives,
+    libraries: sizes of what it takes of its archives, and of the libraries of C and of the compiler.
     """
 
     outputs: list[list[bytes]]
     instructions: list[int]
     stack_bytes: int
     network: SectionSizes
+    archives: SectionSizes
     libraries: SectionSizes
 
 
@@ -318,17 +319,19 @@ class _Build:
         instructions = [self.board.instructions(run.seconds, run.ticks) - overhead for run in runs]
         return outputs, instructions, max((run.stack for run in runs), default=0)
 
-    def sizes(self) -> tuple[SectionSizes, SectionSizes]:
-        """What is linked of the network, and of libraries."""
-        network, libraries = SectionSizes(), SectionSizes()
-        archives = [str(path) for path in self.network.archives]
+    def sizes(self) -> tuple[SectionSizes, SectionSizes, SectionSizes]:
+        """What is linked of the network, of its archives, and of libraries."""
+        network, archives, libraries = SectionSizes(), SectionSizes(), SectionSizes()
+        members = tuple(f"{path}(" for path in self.network.archives)
         for section, size, origin in _linked((self.folder / "board.map").read_text(encoding="utf-8")):
             contribution = SectionSizes(**{section: size})
-            if origin == "network.o" or any(origin.startswith(f"{path}(") for path in archives):
+            if origin == "network.o":
                 network += contribution
+            elif origin.startswith(members):
+                archives += contribution
             elif origin != "main.o":
                 libraries += contribution
-        return network, libraries
+        return network, archives, libraries
 
 
 # A section of an input file, whose name may stand in a line of its own.
