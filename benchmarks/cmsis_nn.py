@@ -126,8 +126,8 @@ def _layer(node: onnx.NodeProto, shapes: dict[str, list[int]], weights: dict[str
     if node.op_type == "Add":
         return Layer("add", source, result)
     kernel = tuple(attributes.get("kernel_shape", source[:2]))
-    stride = tuple(attributes.get("strides", kernel))
-    if node.op_type != "Conv":
+    stride = tuple(attributes.get("strides", (1, 1)))
+    if node.op_type != "Conv":  # a mean over everything takes one step
         return Layer("pool", source, result, kernel, stride)
     pad = tuple(
         max((outer - 1) * step + width - inner, 0) // 2
