@@ -227,7 +227,7 @@ def run_on_board(
 
 def compile_c(board: Board, source: Path, output: Path, flags: Sequence[str], seconds: float = 300) -> None:
     """Compile a file to an object for a board; raises TargetError with the first error."""
-    _compile([*board.flags, *flags, "-c", str(source), "-o", str(output)], output.parent, seconds)
+    _compile([*board.flags, *flags, "-c", str(source.resolve()), "-o", str(output.resolve())], output.parent, seconds)
 
 
 @dataclass(frozen=True)
@@ -258,8 +258,8 @@ class _Build:
 
     def link(self, samples: int) -> None:
         """Compile the network and the program that runs it."""
-        network, includes = self.network, [f"-I{self.network.folder}"]
-        includes += [f"-I{folder}" for folder in network.includes]
+        network = self.network
+        includes = [f"-I{folder.resolve()}" for folder in (network.folder, *network.includes)]
         (self.folder / "main.c").write_text(self._main(samples), encoding="utf-8")
         (self.folder / "board.ld").write_text(self.board.linker_script(self.options.stack_bytes), encoding="utf-8")
         shutil.copyfile(PROGRAM, self.folder / PROGRAM.name)
@@ -274,8 +274,11 @@ class _Build:
             self.options.seconds,
         )
         script = ["-nostartfiles", "-T", "board.ld", "-Wl,--gc-sections", "-Wl,-Map=board.map", "-Wl,-z,noexecstack"]
-        linked = ["main.o", "network.o", *map(str, network.archives), "-lm", "-o", "board.elf"]
+        linked = ["main.o", "network.o", *self._archives(), "-lm", "-o", "board.elf"]
         _compile([*self.board.flags, *script, *linked], self.folder, self.options.seconds)
+
+    def _archives(self) -> list[str]:
+        return [str(path.resolve()) for path in self.network.archives]
 
     def _main(self, samples: int) -> str:
         starts_in, starts_out = _starts(self.network.inputs), _starts(self.network.outputs)
@@ -322,7 +325,7 @@ class _Build:
     def sizes(self) -> tuple[SectionSizes, SectionSizes, SectionSizes]:
         """What is linked of the network, of its archives, and of libraries."""
         network, archives, libraries = SectionSizes(), SectionSizes(), SectionSizes()
-        members = tuple(f"{path}(" for path in self.network.archives)
+        members = tuple(f"{path}(" for path in self._archives())
         for section, size, origin in _linked((self.folder / "board.map").read_text(encoding="utf-8")):
             contribution = SectionSizes(**{section: size})
             if origin == "network.o":

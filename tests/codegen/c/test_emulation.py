@@ -1,5 +1,7 @@
 """Networks in C on emulated microcontrollers: outputs, counts of instructions, stack, sizes, and what can go wrong."""
 
+import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -101,6 +103,19 @@ def test_sizes_are_of_the_network_alone(board: emulation.Board, tmp_path: Path) 
     assert (result.network.data, result.network.bss) in [(0, 64), (0, 0)]  # the copy may be left out
     assert result.network.flash == result.network.text + result.network.rodata
     assert result.outputs == []
+
+
+@needs_tools
+def test_archives_are_counted_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # paths may be relative
+    board, plain = BOARDS["cortex-m4"], network(Path(), SUMS.replace("return 0;", "return helper(0);"))
+    Path("tiny.h").write_text(HEADER + "int helper(int);\n")
+    Path("helper.c").write_text("int helper(int status) { return status; }\n")
+    emulation.compile_c(board, Path("helper.c"), Path("helper.o"), ["-O2"])
+    subprocess.run(["arm-none-eabi-ar", "rcs", "libhelper.a", "helper.o"], check=True)
+    result = run_on_board(board, replace(plain, archives=(Path("libhelper.a"),)), [sample(1)])
+    assert 0 < result.archives.text < 16
+    assert result.network.text > 16
 
 
 @needs_tools
