@@ -1,1 +1,1 @@
-"""C source for machines without an operating system: the network as C99, with its weights packed in flash."""
+"""C source for microcontrollers: the network as C99, with its weights packed in flash."""
