@@ -16,8 +16,7 @@ from ptqc.formats.levels import indices
 from ptqc.formats.trellis import STATE_BITS, STORED_TABLE, Trellis, step_search
 
 WORD_BITS = 8
-# Bytes of a structure that says how a weight is packed, and of each table that it needs.
-DESCRIPTION = 16
+READ_AHEAD = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,8 +72,8 @@ class BitWriter:
         self.parts.append(bits[np.arange(most) < wide[:, None]].astype(np.uint8))
 
     def packed(self) -> np.ndarray:
-        """All of them as bytes."""
-        return np.packbits(np.concatenate(self.parts), bitorder="little")
+        """All of them as bytes, and those behind that a reader may look at."""
+        return np.pad(np.packbits(np.concatenate(self.parts), bitorder="little"), (0, READ_AHEAD))
 
 
 def packed(rows: np.ndarray, form: Format | None, taps: int = 1) -> PackedWeights:

@@ -34,7 +34,7 @@ RULES: Mapping[str, RuntimeRules] = {
     "openvino": RuntimeRules(defaults=INTEGERS),
     "qnn": RuntimeRules(closed=True, wide=True),
     "litert": RuntimeRules(closed=True, defaults=INTEGERS),
-    "c": RuntimeRules(closed=True, defaults={**INTEGERS, "allow_8bit": True}),
+    "c": RuntimeRules(defaults={**INTEGERS, "allow_8bit": True}),
     "tensorrt": RuntimeRules(symmetric=True, fused=True, defaults=INTEGERS),
     "xdna": RuntimeRules(symmetric=True, closed=True, defaults={**INTEGERS, "scales": "pow2"}),
 }

@@ -87,6 +87,60 @@ static void multiply(const uint8_t *first, const uint8_t *second, const int8_t *
   sums[0] = a, sums[1] = b, sums[2] = c, sums[3] = d;
 }
 
+/* sums[0], sums[1] += a column of activations less their zero point times two rows of weights. */
+static void multiply_one(const uint8_t *column, const int8_t *one, const int8_t *other, uint32_t count, uint8_t zero,
+                         int32_t *sums) {
+  int32_t a = sums[0], b = sums[1];
+#if defined(PTQC_HELIUM)
+  int32_t of_one = 0, of_other = 0;
+  const uint8x16_t sign = vdupq_n_u8(0x80);
+  for (int32_t left = (int32_t)count; left > 0; left -= 16) {
+    const mve_pred16_t some = vctp8q((uint32_t)left);
+    const int8x16_t x = vreinterpretq_s8_u8(veorq_u8(vldrbq_z_u8(column, some), sign));
+    const int8x16_t v = vldrbq_z_s8(one, some), w = vldrbq_z_s8(other, some);
+    of_one = vaddvaq_s8(of_one, v);
+    of_other = vaddvaq_s8(of_other, w);
+    a = vmladavaq_s8(a, x, v);
+    b = vmladavaq_s8(b, x, w);
+    column += 16, one += 16, other += 16;
+  }
+  a += (128 - zero) * of_one, b += (128 - zero) * of_other;
+#else
+#if defined(PTQC_DSP)
+  const uint32_t zeros = zero * 0x10001u;
+  for (; count >= 4; count -= 4, column += 4, one += 4, other += 4) {
+    const uint32_t x = load4(column), v = load4(one), w = load4(other);
+    uint32_t x2 = less(activations_even(x), zeros);
+    a = add_products(x2, weights_even(v), a);
+    b = add_products(x2, weights_even(w), b);
+    x2 = less(activations_odd(x), zeros);
+    a = add_products(x2, weights_odd(v), a);
+    b = add_products(x2, weights_odd(w), b);
+  }
+#endif
+  for (uint32_t i = 0; i < count; i++) {
+    const int32_t x = column[i] - zero;
+    a += x * one[i];
+    b += x * other[i];
+  }
+#endif
+  sums[0] = a, sums[1] = b;
+}
+
+/* The sums of a pixel and one or two channels, as codes or real numbers. */
+PTQC_INLINE void put_sums(const struct channels *channels, const int32_t *sums, const float *factors, uint32_t two,
+                          void *out, size_t place) {
+  if (channels->scale_out > 0.0f) {
+    uint8_t *const to = (uint8_t *)out + place;
+    to[0] = requantized(sums[0], factors[0], channels->zero_out, channels->is_exact);
+    if (two) to[1] = requantized(sums[1], factors[1], channels->zero_out, channels->is_exact);
+  } else {
+    float *const to = (float *)out + place;
+    to[0] = (float)sums[0] * factors[0];
+    if (two) to[1] = (float)sums[1] * factors[1];
+  }
+}
+
 static void dense(const struct dense *layer, const uint8_t *in, void *out, uint8_t *scratch) {
   const struct channels *const channels = &layer->channels;
   const uint32_t row = layer->weights.row, rows = layer->out[2] / layer->groups;
@@ -107,10 +161,12 @@ static void dense(const struct dense *layer, const uint8_t *in, void *out, uint8
       int32_t y = 0, x = 0;
       for (uint32_t i = 0; i < count; i++) {
         if (layer->weights.kind != RAW) unpack_row(&reader, panel + (size_t)i * row, 1);
-        open_channel(channels, channel + i, sum_of(codes + (size_t)i * row, row, 1), starts + i, factors + i);
+        open_channel(channels, channel + i, pixels == 1 ? 0 : sum_of(codes + (size_t)i * row, row, 1), starts + i,
+                     factors + i);
       }
       for (uint32_t pixel = 0; pixel < pixels; pixel += 2) {
         const uint32_t pair = pixel + 1 < pixels ? 2 : 1;
+        const size_t place = (size_t)pixel * layer->out[2] + channel;
         const uint8_t *columns[2];
         for (uint32_t i = 0; i < pair; i++) {
           if (layer->is_pointwise) {
@@ -122,23 +178,19 @@ static void dense(const struct dense *layer, const uint8_t *in, void *out, uint8
             if (++x == layer->out[1]) x = 0, y++;
           }
         }
-        if (pair == 1) columns[1] = columns[0];
         for (uint32_t i = 0; i < count; i += 2) {
-          const uint32_t next = i + 1 < count ? 1 : 0;
-          const int8_t *const one = codes + (size_t)i * row;
+          const uint32_t two = i + 1 < count ? 1 : 0;
+          const int8_t *const one = codes + (size_t)i * row, *const other = one + two * row;
           int32_t sums[4];
           sums[0] = sums[2] = starts[i];
-          sums[1] = sums[3] = starts[i + next];
-          multiply(columns[0], columns[1], one, one + next * row, row, sums);
-          for (uint32_t p = 0; p < pair; p++)
-            for (uint32_t q = 0; q <= next; q++) {
-              const size_t place = (size_t)(pixel + p) * layer->out[2] + channel + i + q;
-              if (channels->scale_out > 0.0f)
-                ((uint8_t *)out)[place] =
-                    requantized(sums[2 * p + q], factors[i + q], channels->zero_out, channels->is_exact);
-              else
-                ((float *)out)[place] = (float)sums[2 * p + q] * factors[i + q];
-            }
+          sums[1] = sums[3] = starts[i + two];
+          if (pair == 2) {
+            multiply(columns[0], columns[1], one, other, row, sums);
+            put_sums(channels, sums + 2, factors + i, two, out, place + layer->out[2] + i);
+          } else {
+            multiply_one(columns[0], one, other, row, pixels == 1 ? channels->zero_in : 0, sums);
+          }
+          put_sums(channels, sums, factors + i, two, out, place + i);
         }
       }
     }

@@ -28,13 +28,19 @@ static void open_reader(struct reader *reader, const struct weights *weights, ui
   reader->buffer = reader->count = reader->row = 0;
 }
 
-/* The next bits, at most 11. */
+/* Make sure of 16 bits in the buffer; behind a weight lie bytes that count for nothing. */
+PTQC_INLINE void refill(struct reader *reader) {
+  if (reader->count < 16u) {
+    reader->buffer |= ((uint32_t)reader->next[0] | (uint32_t)reader->next[1] << 8) << reader->count;
+    reader->next += 2;
+    reader->count += 16u;
+  }
+}
+
+/* The next bits, at most 8. */
 PTQC_INLINE uint32_t next_bits(struct reader *reader, uint32_t bits) {
   uint32_t value;
-  while (reader->count < bits) {
-    reader->buffer |= (uint32_t)*reader->next++ << reader->count;
-    reader->count += 8u;
-  }
+  refill(reader);
   value = reader->buffer & ((1u << bits) - 1u);
   reader->buffer >>= bits;
   reader->count -= bits;
