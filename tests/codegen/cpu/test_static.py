@@ -16,6 +16,7 @@ import test_varying_lengths as texts
 from graphs import noise, parse
 from lowering import quantized, samples
 from test_random_networks import network
+from together import program_of
 
 from ptqc.artifact.report import summary
 from ptqc.codegen.cpu import emulation, isa, static_check, static_library, target, worker
@@ -52,6 +53,7 @@ CONSTANTS = {
 STRICT = ("-Wall", "-Wextra", "-pedantic", "-Werror", "-O1")
 IN_C, IN_CPP = ("gcc", "-x", "c", "-std=c99"), ("g++", "-x", "c++", "-std=c++11")
 CROSS = "aarch64-linux-gnu-"
+LIBC = ("/lib/x86_64-linux-gnu/libc.so.6", "/lib/aarch64-linux-gnu/libc.so.6", "/lib64/libc.so.6")
 
 
 def is_emulated() -> bool:
@@ -208,12 +210,33 @@ def test_what_cannot_run_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> Non
     [
         ({"cpu_library": "dynamic"}, "cpu_library.*dynamic.*shared, static"),
         ({"cpu_library": "static", "c_name": "my-net"}, "letters, digits and _"),
+        (
+            {"cpu_library": "static", "c_name": "String"},
+            "the system has a string.h: give another name, such as string_",
+        ),
+        ({"cpu_library": "static", "c_name": "pthread"}, "pthread.h"),
+        ({"cpu_library": "static", "c_name": "timer"}, "timer_create: give another name, such as timer_net"),
         ({"c_name": "net"}, "give cpu_library static too"),
     ],
 )
 def test_wrong_options_are_refused(given: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         CpuOptions(**given)
+
+
+def test_names_of_the_systems_functions_are_refused() -> None:
+    """All those of libc that end as those of a library do."""
+    libc = next((path for path in map(Path, LIBC) if path.is_file()), None)
+    if libc is None or shutil.which("nm") is None:
+        pytest.skip("needs libc and nm")
+    listing = subprocess.run(["nm", "-D", "--defined-only", libc], capture_output=True, text=True, check=True).stdout
+    endings = [name.removeprefix("n_") for name in CInterface("n", (), (), {}, True, {}, "1").functions]
+    # One @ marks what only programs of long ago are linked with.
+    names = re.findall(rf" ([a-z]\w*)_({'|'.join(endings)})(?:@@.*)?$", listing, re.MULTILINE)
+    assert names
+    for name, _ in names:
+        with pytest.raises(UsageError, match=f"the system has a {name}"):
+            CpuOptions(cpu_library="static", c_name=name)
 
 
 def test_every_feature_can_be_asked_for() -> None:
@@ -249,12 +272,19 @@ def test_a_long_name_stays_whole() -> None:
 
 
 def test_names_that_are_used_within_a_library(tmp_path: Path) -> None:
-    """Of its parts, and of what they define."""
+    """Of its parts, of what they define, of the checking program's variables, and what C and C++ have as keywords."""
     chosen = isa.named("portable")
-    program = network(0, chosen, tmp_path / "job")
+    graph = """g (float[N, 4] run, float[N, 4] model) => (float[N, 3] create) {
+        a = Add(run, model)
+        create = MatMul(a, w)
+    }"""
+    feeds = [{"run": noise(2, 4, seed=1), "model": noise(2, 4, seed=2)}]
+    program = program_of(quantized(parse(graph, w=noise(4, 3)), feeds), feeds, chosen, tmp_path / "job")
     weights = worker.write_all({chosen: program}, tmp_path)
-    for name in ("library", "threads", chosen.name.replace("-", "_")):
-        static_library.write_archives(name, {chosen: program}, weights, tmp_path, None)
+    runs = [(feeds[0], Library.open(tmp_path).run(feeds[0]))]
+    for name in ("library", "threads", chosen.name.replace("-", "_"), "in", "out", "models", "class"):
+        (archive,) = static_library.write_archives(name, {chosen: program}, weights, tmp_path, None)
+        assert archive.compare(chosen, runs) == {"numbers_compared": 6}, name
 
 
 def test_an_input_that_is_always_the_same_is_no_argument() -> None:
