@@ -18,8 +18,9 @@ from lowering import quantized, samples
 from test_random_networks import network
 from together import program_of
 
+from ptqc.artifact.build_target import check_target
 from ptqc.artifact.report import summary
-from ptqc.codegen.cpu import emulation, isa, static_check, static_library, target, worker
+from ptqc.codegen.cpu import emulation, isa, package, static_check, static_library, target, worker
 from ptqc.codegen.cpu.c_source import FEATURES, STATUSES, CInterface, CValue, header
 from ptqc.codegen.cpu.options import CpuOptions
 from ptqc.codegen.kernels import documents
@@ -27,7 +28,7 @@ from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.onnxruntime.export import export
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Program
-from ptqc.codegen.targets import TargetOutput
+from ptqc.codegen.targets import Chosen, TargetOutput
 from ptqc.errors import TargetError, UsageError, VerificationError
 from ptqc.runtime.library import Library
 from ptqc.utils.machine import machine
@@ -246,6 +247,17 @@ def test_every_feature_can_be_asked_for() -> None:
     strange = Isa("avx10", "", ("avx10",), lanes=8, registers=32, working=1)
     with pytest.raises(TargetError, match=r"cannot tell whether a processor has avx10 \(avx10\)"):
         static_library.check([strange])
+
+
+def test_an_absent_tool_is_named_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = CpuOptions("portable", cpu_library="static")
+    check_target(Chosen("cpu", target.TARGET, options))
+    monkeypatch.setattr(package, "BINUTILS", ("absent-objcopy",))
+    problem = f"for {machine()} is made with absent-objcopy.*install binutils.*--allow-missing-target delivers the rest"
+    with pytest.raises(TargetError, match=problem):
+        check_target(Chosen("cpu", target.TARGET, options))
+    check_target(Chosen("cpu", target.TARGET, options, may_be_missing=True))
+    check_target(Chosen("cpu", target.TARGET, CpuOptions("portable")))
 
 
 def test_an_absent_tool_is_named(tmp_path: Path) -> None:
