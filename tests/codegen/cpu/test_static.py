@@ -299,6 +299,23 @@ def test_names_that_are_used_within_a_library(tmp_path: Path) -> None:
         assert archive.compare(chosen, runs) == {"numbers_compared": 6}, name
 
 
+def test_the_shared_library_runs_once_for_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen, job = isa.named("portable"), tmp_path / "job"
+    program = network(3, chosen, job)
+    worker.write(program, chosen, job)
+    loaded, runs, calls = worker.load(job, program), list[static_check.Run](), list[object]()
+    right = Library.run
+    monkeypatch.setattr(Library, "run", lambda library, feeds: calls.append(feeds) or right(library, feeds))
+    worker._compared(loaded, job, runs)
+    assert len(calls) == len(runs) == len(documents.runs(job))
+    library = Library.open(job)
+    for feeds, outputs in runs:
+        again = right(library, feeds)
+        assert list(outputs) == list(again)
+        for name, values in again.items():
+            np.testing.assert_array_equal(outputs[name], values)
+
+
 def test_an_input_that_is_always_the_same_is_no_argument() -> None:
     layouts = {name: Layout((2,), "int64", is_io=True) for name in ("size", "x", "y")}
     program = Program((), layouts, ("size", "x"), ("y",), fixed={"size": np.array([3, 4])})
