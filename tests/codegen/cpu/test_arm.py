@@ -75,8 +75,8 @@ def test_an_object_for_the_machine_comes_out(tmp_path: Path, monkeypatch: pytest
     linker.chmod(linker.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("CXX", str(linker))
     monkeypatch.delenv(emulation.WHEELS_VARIABLE, raising=False)
-    made, file = residual()
-    built = target.build(made.lowered, file, FEEDS, tmp_path, "arm-neon,arm-dotprod")
+    network, file = residual()
+    built = target.build(network.lowered, file, FEEDS, tmp_path, "arm-neon,arm-dotprod")
     for name in ("arm-neon.so", "arm-dotprod.so"):
         library = built.files[name].read_bytes()
         assert library[:4] == b"\x7fELF"
@@ -115,8 +115,8 @@ def test_what_emulation_lacks_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path
 def test_a_library_is_verified_in_the_emulator(store: Path, tmp_path: Path) -> None:
     """Kernel by kernel and whole: no integer differs."""
     emulated(isa.ARM_I8MM)
-    made, file = residual()
-    built = target.build(made.lowered, file, FEEDS, tmp_path, ",".join(one.name for one in SETS), store)
+    network, file = residual()
+    built = target.build(network.lowered, file, FEEDS, tmp_path, ",".join(one.name for one in SETS), store)
     libraries = built.document["libraries"]
     assert [one["isa"] for one in libraries] == ["arm-i8mm", "arm-dotprod", "arm-neon"]
     for one in libraries:
@@ -130,8 +130,8 @@ def test_a_library_is_verified_in_the_emulator(store: Path, tmp_path: Path) -> N
 def library(store: Path, tmp_path: Path) -> Iterator[emulation.EmulatedLibrary]:
     """A library at work in the emulator."""
     emulated(isa.ARM_DOTPROD)
-    made, file = residual()
-    built = target.build(made.lowered, file, FEEDS, tmp_path, "arm-dotprod", store)
+    network, file = residual()
+    built = target.build(network.lowered, file, FEEDS, tmp_path, "arm-dotprod", store)
     del built
     with emulation.EmulatedLibrary.open(tmp_path, isa.ARM_DOTPROD, Store(store)) as opened:
         yield opened
@@ -167,8 +167,8 @@ def test_layers_of_any_geometry(chosen: Isa, every: int, in_emulator: Any, tmp_p
     geometries = GEOMETRIES[::every]
     cases = [integer_case(geometry, chosen, seed) for seed, geometry in enumerate(geometries)]
     codes = in_emulator([case for case, _ in cases], chosen, tmp_path)
-    for geometry, found, (_, wanted) in zip(geometries, codes, cases, strict=True):
-        np.testing.assert_array_equal(found, wanted, str(geometry))
+    for geometry, result, (_, wanted) in zip(geometries, codes, cases, strict=True):
+        np.testing.assert_array_equal(result, wanted, str(geometry))
 
 
 @pytest.mark.parametrize("chosen", SETS, ids=lambda chosen: chosen.name)
@@ -178,16 +178,16 @@ def test_weights_that_stay_two_to_a_byte(
     monkeypatch.setattr(tiling, "CACHED_WEIGHTS", 1000)
     cases = [integer_case(Geometry(Window(n, (1, 1)), 130, reach=8), chosen, n) for n in (64, 516)]
     assert all(isinstance(case.kernel.constants[0], Nibbles) for case, _ in cases)
-    for found, (_, wanted) in zip(in_emulator([c for c, _ in cases], chosen, tmp_path), cases, strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    for result, (_, wanted) in zip(in_emulator([c for c, _ in cases], chosen, tmp_path), cases, strict=True):
+        np.testing.assert_array_equal(result, wanted)
 
 
 @pytest.mark.parametrize("chosen", [isa.ARM_BF16], ids=lambda chosen: chosen.name)
 def test_products_of_reals(chosen: Isa, in_emulator: Any, tmp_path: Path) -> None:
     reals = [real_case(geometry, chosen, seed) for seed, geometry in enumerate(GEOMETRIES[:6])]
     cases, wanted = zip(*reals, *bfloat_cases(chosen), strict=True)
-    for found, expected in zip(in_emulator(cases, chosen, tmp_path), wanted, strict=True):
-        assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
+    for result, expected in zip(in_emulator(cases, chosen, tmp_path), wanted, strict=True):
+        assert np.abs(result - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
 def test_every_code_of_a_table(in_emulator: Any, tmp_path: Path) -> None:
@@ -199,8 +199,8 @@ def test_every_code_of_a_table(in_emulator: Any, tmp_path: Path) -> None:
     layer = LayerSpec(x, y, window, weights, Requantization(zeros, np.ones(16, np.float32)))
     layer = replace(layer, epilogue=Epilogue((Lookup(entries),)))
     kernel = dense.integer(layer, Dense(window, 16, 1, isa.ARM_NEON, 1))
-    (found,) = in_emulator([Case(kernel, [x], [codes], y)], isa.ARM_NEON, tmp_path)
-    np.testing.assert_array_equal(found, np.broadcast_to(entries[codes], found.shape))
+    (result,) = in_emulator([Case(kernel, [x], [codes], y)], isa.ARM_NEON, tmp_path)
+    np.testing.assert_array_equal(result, np.broadcast_to(entries[codes], result.shape))
 
 
 def check_random(part: int, chosen: Isa, store: Path, folder: Path, count: int = TOGETHER) -> None:
