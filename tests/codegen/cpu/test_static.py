@@ -294,7 +294,7 @@ def test_names_that_are_used_within_a_library(tmp_path: Path) -> None:
     program = program_of(quantized(parse(graph, w=noise(4, 3)), feeds), feeds, chosen, tmp_path / "job")
     weights = worker.write_all({chosen: program}, tmp_path)
     runs = [(feeds[0], Library.open(tmp_path).run(feeds[0]))]
-    for name in ("library", "threads", chosen.name.replace("-", "_"), "in", "out", "models", "class"):
+    for name in ("library", "threads", chosen.name.replace("-", "_"), "in", "class"):
         (archive,) = static_library.write_archives(name, {chosen: program}, weights, tmp_path, None)
         assert archive.compare(chosen, runs) == {"numbers_compared": 6}, name
 
