@@ -184,6 +184,8 @@ def resolve(
             raise UsageError(f"the budget {constraint} changes what is measured: give it to `ptqc compile`")
     own_score = _own_score(evaluate, perfect_score)
     fitting = CompileOptions.names(Phase.FIT)
+    if fixed := sorted(given.keys() & (set(CompileOptions.names()) - set(fitting))):
+        raise UsageError(f"give {', '.join(fixed)} to `ptqc compile`: `ptqc resolve` keeps what was compiled")
     stated, of_target = _apart(given, fitting)
     built = choose(target, of_target, fitting, signature(resolve).parameters, may_be_missing=allow_missing_target)
     place = path_of("output", output)

@@ -30,8 +30,6 @@ Sensitivity = Literal["outputs", "curvature"]
 FloatLayers = Literal["auto", "bfloat16", "float32"]
 Pipeline = Literal["light", "advanced"]
 NARROWEST, WIDEST = 2, 8
-# Weights of at most this many bits cannot saturate the 16-bit sums of CPUs without VNNI.
-PORTABLE_BITS = 7
 
 T = TypeVar("T")
 
@@ -224,11 +222,7 @@ class CompileOptions:
             raise UsageError(f"samples is {self.samples}; give at least 2, since one of them is held back")
         if not self.bits or any(not NARROWEST <= b <= WIDEST for b in self.bits):
             raise UsageError(f"bits is {self.bits}; give widths from {NARROWEST} to {WIDEST}")
-        if min(self.bits) > PORTABLE_BITS and self.has_codes and not self.allow_8bit:
-            raise UsageError(
-                f"bits is {self.bits}, but weights on integer kernels have at most {PORTABLE_BITS} bits unless "
-                "allow_8bit is given: give allow_8bit, or narrower widths as well, or activations float"
-            )
+        self._check_portable()
         self._check_float8()
         if not 0 <= self.activation_limit < math.inf:
             raise UsageError(f"activation_limit is {self.activation_limit}; give a loss of 0 or more")
@@ -236,6 +230,16 @@ class CompileOptions:
             raise UsageError(f"time_limit is {self.time_limit:g}; give seconds, or 0 for no limit")
         if self.seed < 0:
             raise UsageError(f"seed is {self.seed}; it cannot be negative")
+
+    def _check_portable(self) -> None:
+        """Wider weights on integer kernels have to be asked for."""
+        from ptqc.formats import PORTABLE_BITS
+
+        if min(self.bits) > PORTABLE_BITS and self.has_codes and not self.allow_8bit:
+            raise UsageError(
+                f"bits is {self.bits}, but weights on integer kernels have at most {PORTABLE_BITS} bits unless "
+                "allow_8bit is given: give allow_8bit, or narrower widths as well, or activations float"
+            )
 
     def _check_float8(self) -> None:
         """Other numbers than FP8 cannot be asked for as well."""

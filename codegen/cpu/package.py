@@ -4,6 +4,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from ptqc.utils.scratch import scratch
 from ptqc.utils.store import Store
 
 THREADS = Path(__file__).with_name("threads.cpp")
+# What makes static libraries, beside the compiler.
+BINUTILS = ("objcopy", "ar")
 
 
 # What a library is called in the store.
@@ -76,6 +79,23 @@ def check_compiler() -> None:
             f"the cpu target links with a C++ compiler ({' or '.join(compilers)}), and there is none here: install the "
             "package g++, or name a compiler in CXX"
         )
+
+
+def check_binutils(sets: Iterable[Isa]) -> None:
+    """Raises TargetError where no static library for these can be made, before anything is measured."""
+    for isa in sets:
+        for name in BINUTILS:
+            if shutil.which(tool := binutil(linker(isa), name)) is None:
+                raise TargetError(
+                    f"a static library for {isa.machine} is made with {tool}, which is not here: install binutils for "
+                    f"{isa.machine} (Debian: binutils-{isa.machine.replace('_', '-')}-linux-gnu)"
+                )
+
+
+def binutil(compiler: str, name: str) -> str:
+    """The program of binutils, or of LLVM, that goes with a compiler."""
+    command = [compiler, f"-print-prog-name={name}"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _usual(isa: Isa) -> str:

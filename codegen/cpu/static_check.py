@@ -120,19 +120,22 @@ def _compiled(interface: CInterface, archive: Path, isa: Isa, folder: Path) -> P
 
 
 def _program(interface: CInterface) -> str:
+    """Numbers name its variables, as names of the model may be those of the library's functions."""
     prefix = interface.prefix
+    lengths = [f"length{i}" for i in range(len(interface.lengths))]
+    values = [*interface.inputs, *interface.outputs]
+    variables = {value.name: f"value{i}" for i, value in enumerate(values)}
 
     def sized(value: CValue) -> str:
-        lengths = f"({', '.join(interface.lengths.values())})" if interface.lengths else ""
-        return f"(size_t)(samples * {prefix}_{value.name.upper()}_ELEMENTS{lengths})"
+        arguments = f"({', '.join(lengths)})" if lengths else ""
+        return f"(size_t)(samples * {prefix}_{value.name.upper()}_ELEMENTS{arguments})"
 
     def declared(value: CValue) -> str:
-        return f"    {value.type} *const {value.name} = memory({sized(value)} * sizeof({value.type}));"
+        return f"    {value.type} *const {variables[value.name]} = memory({sized(value)} * sizeof({value.type}));"
 
     def lines(values: Sequence[CValue], form: str) -> str:
-        return "\n".join(form.format(name=value.name, sized=sized(value)) for value in values)
+        return "\n".join(form.format(name=variables[value.name], sized=sized(value)) for value in values)
 
-    values = [*interface.inputs, *interface.outputs]
     reading = "    if (fread({name}, sizeof *{name}, {sized}, stdin) != {sized}) return 2;"
     return PROGRAM.format(
         name=interface.name,
@@ -142,13 +145,12 @@ def _program(interface: CInterface) -> str:
         outputs="\n".join(map(declared, interface.outputs)),
         written=lines(interface.outputs, "      fwrite({name}, sizeof *{name}, {sized}, stdout);"),
         freed=lines(values, "    free({name});"),
-        count=1 + len(interface.lengths),
+        count=1 + len(lengths),
         numbers="\n".join(
-            f"    const int64_t {number} = numbers[{i}];"
-            for i, number in enumerate(("samples", *interface.lengths.values()))
+            f"    const int64_t {number} = numbers[{i}];" for i, number in enumerate(("samples", *lengths))
         ),
-        passed="".join(f", {number}" for number in interface.numbers),
-        arguments=", ".join(value.name for value in values),
+        passed="".join(f", {number}" for number in [*(["samples"] if interface.is_any else []), *lengths]),
+        arguments=", ".join(variables.values()),
     )
 
 

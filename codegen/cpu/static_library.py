@@ -12,7 +12,7 @@ from typing import Any
 
 from ptqc.codegen.cpu.backend import CpuBackend
 from ptqc.codegen.cpu.c_source import FEATURES, CInterface, CProgram, header, source
-from ptqc.codegen.cpu.package import THREADS, linker
+from ptqc.codegen.cpu.package import THREADS, binutil, linker
 from ptqc.codegen.cpu.static_check import Run, compare
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.linking import built_by, obtain
@@ -120,8 +120,10 @@ class _Build:
         name = f"{self.interface.name}.o"
         run(compiler, "-r", "-nostdlib", "-o", name, _part("c"), _part("threads"), *kernels)
         exported = [f"--keep-global-symbol={function}" for function in (*self.interface.functions, f"{POOL}*")]
-        run(_tool(compiler, "objcopy"), "--strip-unneeded", "--remove-section=.comment", "--wildcard", *exported, name)
-        run(_tool(compiler, "ar"), "rcsD", "library.a", name)
+        run(
+            binutil(compiler, "objcopy"), "--strip-unneeded", "--remove-section=.comment", "--wildcard", *exported, name
+        )
+        run(binutil(compiler, "ar"), "rcsD", "library.a", name)
 
 
 def _part(name: str) -> str:
@@ -135,12 +137,6 @@ def _compile_kernels(program: CProgram, path: Path) -> None:
     functions = {name: kernel.function for name, kernel in program.functions.items()}
     built = tvm.tirx.build(tvm.IRModule(functions), target=tvm.target.Target(program.isa.target))
     built.write_to_file(str(path))
-
-
-def _tool(compiler: str, name: str) -> str:
-    """The program of binutils, or of LLVM, that goes with a compiler."""
-    command = [compiler, f"-print-prog-name={name}"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _run(folder: Path, *command: str) -> None:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ptqc.codegen.cpu.isa import several
 from ptqc.codegen.cpu.jobs import NO_TUNING, Choices
 from ptqc.codegen.cpu.options import DEFAULT_CPU, CpuOptions
-from ptqc.codegen.cpu.package import check_compiler
+from ptqc.codegen.cpu.package import check_binutils, check_compiler
 from ptqc.codegen.cpu.table import DELIVERED, Request
 from ptqc.codegen.cpu.timer import CpuTimer
 from ptqc.codegen.kernels.checks import RowShapes, check_kernels, check_lengths, check_model, check_sizes, settle
@@ -110,7 +110,9 @@ class CpuTarget:
         check_kernels(model, DELIVERED)
 
     def check_options(self, options: CpuOptions) -> None:
-        """Raises UsageError or TargetError where kernels cannot be timed here, or there is no such record."""
+        """Raises UsageError or TargetError where they ask for what this machine cannot do, or for no such record."""
+        if options.static_name:
+            check_binutils(several(options.cpu))
         if Request.of(options.tune).level is None:
             return
         refusals = [isa.refusal() for isa in several(options.cpu)]

@@ -65,11 +65,15 @@ def runs(folder: Path) -> dict[str, Path]:
 
 
 def verification(
-    loaded: verify.Loaded, folder: Path, prepare: Callable[[int], None] = lambda _run: None
+    loaded: verify.Loaded,
+    folder: Path,
+    prepare: Callable[[int], None] = lambda _run: None,
+    record: Callable[[verify.Values, verify.Values], None] = lambda _values, _outputs: None,
 ) -> dict[str, Any]:
     """Compare a library with what ONNX Runtime computed. Raises VerificationError.
 
-    folder: of the job. prepare: done before each run, given its number.
+    folder: of the job. prepare: done before each run, given its number. record: done after each run, given ONNX
+    Runtime's values and the library's outputs.
     """
     compared = verify.Compared()
     for number, path in enumerate(runs(folder).values()):
@@ -77,7 +81,7 @@ def verification(
             values = dict(stored)
         if loaded.listing.takes(values):
             prepare(number)
-            verify.compare(loaded, values, compared)
+            record(values, verify.compare(loaded, values, compared))
     return {
         "kernels_compared": compared.kernels,
         "integers_compared": compared.integers,

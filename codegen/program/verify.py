@@ -157,19 +157,22 @@ class Compared:
                 counts[outcome.call.output] = counts.get(outcome.call.output, 0) + count
 
 
-def compare(loaded: Loaded, values: Values, compared: Compared) -> None:
+def compare(loaded: Loaded, values: Values, compared: Compared) -> dict[str, np.ndarray]:
     """Compare every tensor of one run; values: of ONNX Runtime, inputs included, by name in the lowered graph.
 
-    Raises VerificationError naming the first kernel that differs.
+    Returns the library's outputs, by their names in the program. Raises VerificationError naming the first kernel that
+    differs.
     """
     loaded, chained = loaded.bound(values), dict[str, np.ndarray]()
     for outcome in outcomes(loaded, values, chained):
         if outcome.problem:
             raise VerificationError(f"the native library differs from the ONNX file at {outcome.problem}")
         compared.add(outcome)
-    for name, match in loaded.run(values).items():
+    outputs = loaded.run(values)
+    for name, match in outputs.items():
         if match.tobytes() != chained[name].tobytes():
             raise VerificationError(f"the native library as a whole differs from its own kernels at {name}")
+    return outputs
 
 
 def outcomes(loaded: Loaded, values: Values, chained: dict[str, np.ndarray]) -> Iterator[TensorComparison]:

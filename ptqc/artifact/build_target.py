@@ -1,7 +1,7 @@
 """What a target builds of a compile, where one is asked for."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,10 +30,13 @@ def check_target(chosen: Chosen | None) -> None:
     """Refuse before any work what cannot be built here. Raises TargetError, or UsageError for what is not known."""
     if chosen is None:
         return
-    chosen.target.check_options(chosen.options)
-    if not chosen.may_be_missing:
-        with needed():
-            chosen.target.check_present()
+    if chosen.may_be_missing:
+        with suppress(TargetError):  # told in its place
+            chosen.target.check_options(chosen.options)
+        return
+    with needed():
+        chosen.target.check_options(chosen.options)
+        chosen.target.check_present()
 
 
 def check_samples(chosen: Chosen | None, samples: Samples, model: ir.Model) -> None:

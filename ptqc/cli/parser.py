@@ -44,6 +44,8 @@ def parse(words: Sequence[str], namespace: argparse.Namespace | None = None) -> 
         raise unknown("command", [command], known)
     used, configured = "", frozenset[str]()
     if command in known:
+        if command == "resolve":
+            _check_of_compile(words[1:], known)
         _check_options(words[1:], known[command])
         used, configured = _configure(command, known)
     options = parser.parse_args(words, namespace)
@@ -60,10 +62,22 @@ def _configure(command: str, known: Commands) -> tuple[str, frozenset[str]]:
     return message, frozenset(name.replace("-", "_") for name in used)
 
 
+def _stated(words: Sequence[str]) -> list[str]:
+    """The options among some words."""
+    return [word.partition("=")[0] for word in words if re.match("--[a-z]", word)]
+
+
+def _check_of_compile(words: Sequence[str], known: Commands) -> None:
+    """Raises UsageError for options of compile that resolve lacks."""
+    lacked = known["compile"]._option_string_actions.keys() - known["resolve"]._option_string_actions.keys()
+    if stated := [name for name in _stated(words) if name in lacked]:
+        raise UsageError(f"give {', '.join(stated)} to `ptqc compile`: `ptqc resolve` keeps what was compiled")
+
+
 def _check_options(words: Sequence[str], parser: argparse.ArgumentParser) -> None:
     """Raises UsageError for options that the command lacks, before others are missed."""
     options = list(parser._option_string_actions)  # argparse has no public list of them
-    stated = [word.partition("=")[0] for word in words if re.match("--[a-z]", word)]
+    stated = _stated(words)
     if missing := [name for name in stated if name not in options]:
         message = f"unknown option {', '.join(missing)}{meant(missing, options)}"
         raise UsageError(f"{message}; `{parser.prog} --help` lists the options")

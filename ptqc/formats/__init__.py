@@ -18,7 +18,7 @@ from ptqc.formats.activations import (
     rounded_to,
     to_bfloat16,
 )
-from ptqc.formats.base import Coded, Format, Grid, Nodes, Scaled, mean_bits, spread
+from ptqc.formats.base import PORTABLE_BITS, Coded, Format, Grid, Nodes, Scaled, mean_bits, spread
 from ptqc.formats.codebook import Codebook
 from ptqc.formats.entropy import Entropy
 from ptqc.formats.families import FAMILIES, added_family
@@ -37,6 +37,7 @@ __all__ = [
     "FLOAT8_ACTIVATION",
     "FLOAT16",
     "FLOAT32",
+    "PORTABLE_BITS",
     "UINT8",
     "ActivationFormat",
     "ActivationParams",

@@ -22,8 +22,8 @@ V = TypeVar("V")
 
 # The lowest opset of a file: the first with model-local functions and the bit operators.
 LOWEST_OPSET = 18
-# Codes of no more bits never exceed 16 bits in pairs of products.
-SAFE_BITS = 7
+# Codes of no more bits never exceed 16 bits in pairs of products, as processors without VNNI add them.
+PORTABLE_BITS = 7
 # Numbers that are rounded at a time.
 ROUNDED_NUMBERS = 2**22
 # Weights that are compared with levels at a time.
@@ -160,7 +160,7 @@ class Format(ABC):
     @property
     def may_saturate(self) -> bool:
         """Whether two products of codes may exceed 16 bits, in which processors without VNNI add them."""
-        return self.code_bits is not None and self.code_bits > SAFE_BITS
+        return self.code_bits is not None and self.code_bits > PORTABLE_BITS
 
     @property
     def is_packed(self) -> bool:

@@ -142,6 +142,10 @@ BAD = {
     "inspect of nothing": (["inspect", "gone.onnx"], ["gone.onnx: no such file"]),
     "unexpected word": (_good("more"), ["more", "--help"]),
     "unknown command": (["compress", "good.onnx"], ["compress", "compile"]),
+    "option of compile": (
+        ["resolve", "out", "-o", "x", "--for", "qnn"],
+        ["give --for to `ptqc compile`: `ptqc resolve`"],
+    ),
     "misspelled command": (["compil", "good.onnx"], ["compil (did you mean compile?)", "known: inspect, compile"]),
     "no command": ([], ["COMMAND"]),
     "no output": (["compile", "good.onnx", "--calibration", "c.npz"], ["--output"]),

@@ -7,8 +7,7 @@ from typing import Any
 from ptqc.artifact.report.markup import cell, details, name, safe, swatch, table
 from ptqc.artifact.report.rows import Document, ReportFacts, Row
 from ptqc.artifact.report.summary import NAMED, NoteGroup, groups
-from ptqc.formats import Integer
-from ptqc.options import PORTABLE_BITS
+from ptqc.formats import PORTABLE_BITS, Integer
 from ptqc.utils.text import decibels, magnitude, number, percent
 
 OPEN_ROWS = 300  # longer tables are collapsed

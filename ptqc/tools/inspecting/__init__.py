@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ptqc.artifact.unquantized import float_operators
 from ptqc.errors import ModelError, PtqcError
-from ptqc.formats import UINT8, Integer, QuantParams
+from ptqc.formats import PORTABLE_BITS, UINT8, Integer, QuantParams
 from ptqc.frontend import ModelSource
 from ptqc.frontend.in_memory import NAME, Model, read_given
 from ptqc.frontend.model_files import parse, read_bytes
@@ -19,7 +19,7 @@ from ptqc.ir.layers import find_inner_layers, find_layers, find_weights
 from ptqc.ir.plan import Plan
 from ptqc.ir.recorded import released
 from ptqc.ir.sites import find_kernels, find_sites, useful_sites
-from ptqc.options import PORTABLE_BITS, CompileOptions
+from ptqc.options import CompileOptions
 from ptqc.passes.allocate.smallest import estimated_size, lower_bound
 from ptqc.passes.canonicalize.rewrites import default_rewrites
 from ptqc.passes.quantize.solve_weights import formats_of

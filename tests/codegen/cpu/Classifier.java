@@ -22,9 +22,9 @@ public class Classifier {
         try (RandomAccessFile file = new RandomAccessFile(values[0], "r")) {
             weights = file.getChannel().map(FileChannel.MapMode.READ_ONLY, 0, file.length());
         }
-        ByteBuffer given = ByteBuffer.wrap(Files.readAllBytes(Path.of(values[1]))).order(ByteOrder.LITTLE_ENDIAN);
-        float[] input = new float[given.remaining() / Float.BYTES];
-        given.asFloatBuffer().get(input);
+        ByteBuffer pixels = ByteBuffer.wrap(Files.readAllBytes(Path.of(values[1]))).order(ByteOrder.LITTLE_ENDIAN);
+        float[] input = new float[pixels.remaining() / Float.BYTES];
+        pixels.asFloatBuffer().get(input);
         long model = classifier.create(weights, 2);
         for (float logit : classifier.run(model, input)) {
             System.out.println(Integer.toUnsignedString(Float.floatToRawIntBits(logit)));

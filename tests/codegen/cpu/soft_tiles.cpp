@@ -52,9 +52,9 @@ bool IsReadable(const uint8_t* row, int bytes) {
 Register* Configured(uint8_t number) {
   if (!state.is_configured) return Fault("no configuration is loaded"), nullptr;
   if (number >= kRegisters) return Fault("there is no such register"), nullptr;
-  Register* const found = &state.registers[number];
-  if (found->rows == 0 || found->bytes == 0) return Fault("the register has no shape"), nullptr;
-  return found;
+  Register* const result = &state.registers[number];
+  if (result->rows == 0 || result->bytes == 0) return Fault("the register has no shape"), nullptr;
+  return result;
 }
 
 // Adds to each sum what `add` makes of four bytes of inputs and of weights, one after the other.

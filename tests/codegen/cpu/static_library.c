@@ -24,8 +24,8 @@ static const float *images;
 static const float *wanted;
 static int64_t count;
 
-static void *runs(void *given) {
-  const model_model *const model = (const model_model *)given;
+static void *runs(void *argument) {
+  const model_model *const model = (const model_model *)argument;
   void *const workspace = malloc(model_workspace_bytes(model, count));
   float *const logits = (float *)malloc((size_t)count * OUTPUT * sizeof(float));
   int i;
@@ -38,7 +38,7 @@ static void *runs(void *given) {
   return NULL;
 }
 
-static void try_what_is_wrong(const model_model *given, unsigned char *weights) {
+static void try_what_is_wrong(const model_model *valid, unsigned char *weights) {
   const size_t bytes = MODEL_WEIGHTS_BYTES;
   model_model *model = NULL;
   float logits[OUTPUT];
@@ -52,13 +52,13 @@ static void try_what_is_wrong(const model_model *given, unsigned char *weights) 
   CHECK(model_create(&model, weights, bytes, NULL, -1) == MODEL_WRONG_ARGUMENT && model == NULL);
   CHECK(model_create(&model, weights, bytes, "mmx", 1) == MODEL_NO_INSTRUCTION_SET && model == NULL);
   CHECK(model_run(NULL, NULL, 1, images, logits) == MODEL_WRONG_ARGUMENT);
-  CHECK(model_run(given, NULL, -1, images, logits) == MODEL_WRONG_ARGUMENT);
-  CHECK(model_run(given, NULL, 1, NULL, logits) == MODEL_WRONG_ARGUMENT);
-  CHECK(model_run(given, NULL, 1, images, NULL) == MODEL_WRONG_ARGUMENT);
-  CHECK(model_run(given, NULL, INT64_MAX, images, logits) == MODEL_NO_MEMORY);
-  CHECK(model_run(given, NULL, 0, images, logits) == MODEL_OK);
-  CHECK(model_workspace_bytes(given, -1) == 0 && model_workspace_bytes(given, INT64_MAX) == 0);
-  CHECK(model_workspace_bytes(given, 2) > model_workspace_bytes(given, 1));
+  CHECK(model_run(valid, NULL, -1, images, logits) == MODEL_WRONG_ARGUMENT);
+  CHECK(model_run(valid, NULL, 1, NULL, logits) == MODEL_WRONG_ARGUMENT);
+  CHECK(model_run(valid, NULL, 1, images, NULL) == MODEL_WRONG_ARGUMENT);
+  CHECK(model_run(valid, NULL, INT64_MAX, images, logits) == MODEL_NO_MEMORY);
+  CHECK(model_run(valid, NULL, 0, images, logits) == MODEL_OK);
+  CHECK(model_workspace_bytes(valid, -1) == 0 && model_workspace_bytes(valid, INT64_MAX) == 0);
+  CHECK(model_workspace_bytes(valid, 2) > model_workspace_bytes(valid, 1));
   CHECK(strcmp(model_message(-1), "unknown status") == 0 && strcmp(model_message(99), "unknown status") == 0);
   model_free(NULL);
 }

@@ -112,8 +112,8 @@ FUSED = ("a sum behind a function", "a function of a sum", "two sums", "a concat
 @pytest.mark.parametrize("names", [FUSED, pytest.param([*GRAPHS], marks=pytest.mark.slow)], ids=["few", "all"])
 def test_what_is_fused_gives_the_same_integers(names: Sequence[str], tmp_path: Path) -> None:
     feeds = samples(*SHAPE)
-    made = {name: quantized(model(GRAPHS[name][0]), feeds) for name in names}
-    programs = {name: program_of(network, feeds, SOFT, tmp_path / name) for name, network in made.items()}
+    networks = {name: quantized(model(GRAPHS[name][0]), feeds) for name in names}
+    programs = {name: program_of(network, feeds, SOFT, tmp_path / name) for name, network in networks.items()}
     with soft_tiles():
         assert compared(programs, SOFT, tmp_path).wrong == {}
 
@@ -124,16 +124,16 @@ def test_rows_of_any_number(tmp_path: Path) -> None:
     """Also fewer than a tile has."""
     feeds = [{"x": noise(1, length, 32, seed=length)} for length in (9, 2, 21)]
     graph = "g (float[N, S, 32] x) => (float[N, S, 70] y) { a = MatMul(x, v) r = Relu(a) y = MatMul(r, w) }"
-    made = quantized(parse(graph, v=noise(32, 40, scale=0.3), w=noise(40, 70, scale=0.2)), feeds)
-    program = program_of(made, feeds, SOFT, tmp_path / "job", may_vary=True)
+    network = quantized(parse(graph, v=noise(32, 40, scale=0.3), w=noise(40, 70, scale=0.2)), feeds)
+    program = program_of(network, feeds, SOFT, tmp_path / "job", may_vary=True)
     assert program.lengths
     worker.write(program, SOFT, tmp_path)
-    loaded, found = worker.load(tmp_path, program), verify.Compared()
+    loaded, comparison = worker.load(tmp_path, program), verify.Compared()
     with soft_tiles():
         for path in (tmp_path / "job").glob("values-*.npz"):
             with np.load(path) as values:
-                verify.compare(loaded, dict(values), found)
-    assert found.integers > 5000
+                verify.compare(loaded, dict(values), comparison)
+    assert comparison.integers > 5000
 
 
 @needs_soft_tiles
@@ -186,14 +186,14 @@ def test_a_wrong_tile_is_found(tmp_path: Path) -> None:
 
 @needs_soft_tiles
 @pytest.mark.parametrize(
-    ("dropped", "told"),
+    ("dropped", "fault"),
     [
         (("soft_configure", "soft_release"), "no configuration is loaded"),
         (("soft_release",), "a configuration is loaded already"),
     ],
 )
 def test_a_missing_configuration_or_release_is_found(
-    dropped: tuple[str, ...], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dropped: tuple[str, ...], fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = Isa.emit
 
@@ -202,7 +202,7 @@ def test_a_missing_configuration_or_release_is_found(
             right(self, name, *operands)
 
     monkeypatch.setattr(Isa, "emit", emit)
-    assert fault_of(LAYER, tmp_path) == told
+    assert fault_of(LAYER, tmp_path) == fault
 
 
 @needs_soft_tiles

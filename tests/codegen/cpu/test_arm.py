@@ -23,17 +23,21 @@ from test_dense import GEOMETRIES, Geometry, integer_case, real_case
 from test_random_networks import TOGETHER, check_networks
 
 from ptqc.codegen.cpu import emulation, isa, package, target, worker
+from ptqc.codegen.cpu.jobs import Choices
 from ptqc.codegen.kernels import tiling
 from ptqc.codegen.kernels.backend import LayerSpec
 from ptqc.codegen.kernels.epilogue import Epilogue, Lookup, Requantization
 from ptqc.codegen.kernels.families import dense
 from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.kernels.jobs import write_job
 from ptqc.codegen.kernels.tiling import Dense
 from ptqc.codegen.program import verify
+from ptqc.codegen.program.batching import Batching
 from ptqc.codegen.program.constants import Nibbles
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.listing import Listing
 from ptqc.codegen.program.program import Program, Window
+from ptqc.codegen.targets import TargetOutput
 from ptqc.errors import TargetError
 from ptqc.utils.machine import machine
 from ptqc.utils.store import Store
@@ -75,17 +79,18 @@ def test_an_object_for_the_machine_comes_out(tmp_path: Path, monkeypatch: pytest
     linker.chmod(linker.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("CXX", str(linker))
     monkeypatch.delenv(emulation.WHEELS_VARIABLE, raising=False)
-    made, file = residual()
-    built = target.build(made.lowered, file, FEEDS, tmp_path, "arm-neon,arm-dotprod")
+    network, file = residual()
+    write_job(tmp_path, network.lowered, file, FEEDS, Choices(Batching(2), "arm-neon,arm-dotprod"))
+    report = worker.build(tmp_path)
     for name in ("arm-neon.so", "arm-dotprod.so"):
-        library = built.files[name].read_bytes()
+        library = (tmp_path / name).read_bytes()
         assert library[:4] == b"\x7fELF"
         assert struct.unpack_from("<H", library, 18) == (MACHINE_AARCH64,)
-    assert json.loads(built.files["interface.json"].read_text())["libraries"] == [
+    assert json.loads((tmp_path / "interface.json").read_text())["libraries"] == [
         {"isa": "arm-dotprod", "machine": "aarch64", "features": ["asimd", "asimddp"]},
         {"isa": "arm-neon", "machine": "aarch64", "features": ["asimd"]},
     ]
-    assert "is for Linux on aarch64" in built.document["libraries"][0]["verification"]["missing"]
+    assert "is for Linux on aarch64" in report["libraries"][0]["verification"]["missing"]
 
 
 def test_an_absent_linker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,11 +117,17 @@ def test_what_emulation_lacks_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert str(emulation.missing(isa.ARM_NEON)).endswith("has no apache_tvm-*.whl")
 
 
-def test_a_library_is_verified_in_the_emulator(store: Path, tmp_path: Path) -> None:
-    """Kernel by kernel and whole: no integer differs."""
+@pytest.fixture(scope="module")
+def built(store: Path, tmp_path_factory: pytest.TempPathFactory) -> TargetOutput:
+    """Libraries that were verified in the emulator."""
     emulated(isa.ARM_I8MM)
-    made, file = residual()
-    built = target.build(made.lowered, file, FEEDS, tmp_path, ",".join(one.name for one in SETS), store)
+    network, file = residual()
+    folder, names = tmp_path_factory.mktemp("built"), ",".join(one.name for one in SETS)
+    return target.build(network.lowered, file, FEEDS, folder, names, store)
+
+
+def test_a_library_is_verified_in_the_emulator(built: TargetOutput) -> None:
+    """Kernel by kernel and whole: no integer differs."""
     libraries = built.document["libraries"]
     assert [one["isa"] for one in libraries] == ["arm-i8mm", "arm-dotprod", "arm-neon"]
     for one in libraries:
@@ -127,13 +138,10 @@ def test_a_library_is_verified_in_the_emulator(store: Path, tmp_path: Path) -> N
 
 
 @pytest.fixture
-def library(store: Path, tmp_path: Path) -> Iterator[emulation.EmulatedLibrary]:
+def library(built: TargetOutput, store: Path) -> Iterator[emulation.EmulatedLibrary]:
     """A library at work in the emulator."""
-    emulated(isa.ARM_DOTPROD)
-    made, file = residual()
-    built = target.build(made.lowered, file, FEEDS, tmp_path, "arm-dotprod", store)
-    del built
-    with emulation.EmulatedLibrary.open(tmp_path, isa.ARM_DOTPROD, Store(store)) as opened:
+    folder = built.files["weights.bin"].parent
+    with emulation.EmulatedLibrary.open(folder, isa.ARM_DOTPROD, Store(store)) as opened:
         yield opened
 
 
@@ -167,8 +175,8 @@ def test_layers_of_any_geometry(chosen: Isa, every: int, in_emulator: Any, tmp_p
     geometries = GEOMETRIES[::every]
     cases = [integer_case(geometry, chosen, seed) for seed, geometry in enumerate(geometries)]
     codes = in_emulator([case for case, _ in cases], chosen, tmp_path)
-    for geometry, found, (_, wanted) in zip(geometries, codes, cases, strict=True):
-        np.testing.assert_array_equal(found, wanted, str(geometry))
+    for geometry, result, (_, wanted) in zip(geometries, codes, cases, strict=True):
+        np.testing.assert_array_equal(result, wanted, str(geometry))
 
 
 @pytest.mark.parametrize("chosen", SETS, ids=lambda chosen: chosen.name)
@@ -178,16 +186,16 @@ def test_weights_that_stay_two_to_a_byte(
     monkeypatch.setattr(tiling, "CACHED_WEIGHTS", 1000)
     cases = [integer_case(Geometry(Window(n, (1, 1)), 130, reach=8), chosen, n) for n in (64, 516)]
     assert all(isinstance(case.kernel.constants[0], Nibbles) for case, _ in cases)
-    for found, (_, wanted) in zip(in_emulator([c for c, _ in cases], chosen, tmp_path), cases, strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    for result, (_, wanted) in zip(in_emulator([c for c, _ in cases], chosen, tmp_path), cases, strict=True):
+        np.testing.assert_array_equal(result, wanted)
 
 
 @pytest.mark.parametrize("chosen", [isa.ARM_BF16], ids=lambda chosen: chosen.name)
 def test_products_of_reals(chosen: Isa, in_emulator: Any, tmp_path: Path) -> None:
     reals = [real_case(geometry, chosen, seed) for seed, geometry in enumerate(GEOMETRIES[:6])]
     cases, wanted = zip(*reals, *bfloat_cases(chosen), strict=True)
-    for found, expected in zip(in_emulator(cases, chosen, tmp_path), wanted, strict=True):
-        assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
+    for result, expected in zip(in_emulator(cases, chosen, tmp_path), wanted, strict=True):
+        assert np.abs(result - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
 def test_every_code_of_a_table(in_emulator: Any, tmp_path: Path) -> None:
@@ -199,8 +207,8 @@ def test_every_code_of_a_table(in_emulator: Any, tmp_path: Path) -> None:
     layer = LayerSpec(x, y, window, weights, Requantization(zeros, np.ones(16, np.float32)))
     layer = replace(layer, epilogue=Epilogue((Lookup(entries),)))
     kernel = dense.integer(layer, Dense(window, 16, 1, isa.ARM_NEON, 1))
-    (found,) = in_emulator([Case(kernel, [x], [codes], y)], isa.ARM_NEON, tmp_path)
-    np.testing.assert_array_equal(found, np.broadcast_to(entries[codes], found.shape))
+    (result,) = in_emulator([Case(kernel, [x], [codes], y)], isa.ARM_NEON, tmp_path)
+    np.testing.assert_array_equal(result, np.broadcast_to(entries[codes], result.shape))
 
 
 def check_random(part: int, chosen: Isa, store: Path, folder: Path, count: int = TOGETHER) -> None:

@@ -59,8 +59,8 @@ def in_float64(x: np.ndarray, window: Window, weights: np.ndarray, groups: int) 
     )
     outputs, size = len(weights), weights[0].size
     columns = columns.reshape(len(x), groups, size, -1)
-    found = np.einsum("gok,ngkp->ngop", weights.reshape(groups, outputs // groups, size), columns)
-    return np.asarray(found.reshape(len(x), outputs, *window.output))
+    products = np.einsum("gok,ngkp->ngop", weights.reshape(groups, outputs // groups, size), columns)
+    return np.asarray(products.reshape(len(x), outputs, *window.output))
 
 
 @MULTIPLIES
@@ -73,10 +73,10 @@ def case(window: Window, outputs: int, groups: int, chosen: Isa, seed: int) -> t
     weights, random = codes(window, outputs, groups, seed), np.random.default_rng(seed)
     bias = random.standard_normal(outputs).astype(np.float32)
     x = to_bfloat16(random.standard_normal((BATCH, window.channels, *window.size)).astype(np.float32))
-    given, made = Layout(x.shape[1:], BFLOAT16), Layout((outputs, *window.output), "float32")
-    kernel = dense.bfloat(given, made, Dense(window, outputs, groups, chosen, 2), weights, bias)
+    source, target = Layout(x.shape[1:], BFLOAT16), Layout((outputs, *window.output), "float32")
+    kernel = dense.bfloat(source, target, Dense(window, outputs, groups, chosen, 2), weights, bias)
     scaled = weights.codes.astype(np.float64) * weights.scale.reshape(-1, 1, 1, 1)
-    return Case(kernel, [given], [x], made), in_float64(x, window, scaled, groups) + bias.reshape(-1, 1, 1)
+    return Case(kernel, [source], [x], target), in_float64(x, window, scaled, groups) + bias.reshape(-1, 1, 1)
 
 
 def bfloat_cases(chosen: Isa) -> Iterator[tuple[Case, np.ndarray]]:
@@ -87,8 +87,8 @@ def bfloat_cases(chosen: Isa) -> Iterator[tuple[Case, np.ndarray]]:
 def check_products(geometries: Sequence[tuple[Window, int, int]], chosen: Isa, folder: Path) -> None:
     """Compare layers with what float64 gives."""
     cases = [case(*geometry, chosen, seed) for seed, geometry in enumerate(geometries)]
-    for found, (_, expected) in zip(run([one for one, _ in cases], chosen, folder), cases, strict=True):
-        assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
+    for result, (_, expected) in zip(run([one for one, _ in cases], chosen, folder), cases, strict=True):
+        assert np.abs(result - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
 @MULTIPLIES
@@ -105,12 +105,12 @@ def test_rounding_is_that_of_numpy(chosen: Isa, tmp_path: Path) -> None:
     x = (random.standard_normal((1, 40, 5, 7)) * 10.0 ** random.uniform(-30, 30, (1, 40, 5, 7))).astype(np.float32)
     x.flat[:6] = 0.0, -0.0, np.inf, -np.inf, np.nan, 3.4028235e38
     x.flat[6:10] = np.array([0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0xFF800001], np.uint32).view(np.float32)
-    given, cases = Layout(x.shape[1:], "float32"), []
+    source, cases = Layout(x.shape[1:], "float32"), []
     for dtype in ("float32", BFLOAT16):
-        made = Layout(x.shape[1:], dtype)
-        cases.append(Case(functions.unary([Function(ROUNDED)], given, made, chosen), [given], [x], made))
-    for found in run(cases, chosen, tmp_path):
-        np.testing.assert_array_equal(found, to_bfloat16(x))
+        target = Layout(x.shape[1:], dtype)
+        cases.append(Case(functions.unary([Function(ROUNDED)], source, target, chosen), [source], [x], target))
+    for result in run(cases, chosen, tmp_path):
+        np.testing.assert_array_equal(result, to_bfloat16(x))
 
 
 def rounded(body: str, constants: dict[str, np.ndarray], kept: str = "", **formats: Any) -> Quantized:
@@ -132,8 +132,8 @@ def check_networks(chosen: Isa, folder: Path) -> None:
             programs[str(number)] = program_of(rounded(body, SMALL), feeds, chosen, folder / str(number))
     assert len(programs) >= len(FLOAT_GRAPHS) - 3
     images = samples(2, 3, 8, 8)
-    made = quantized(parse(RESIDUAL, **CONSTANTS), images, keep_float=lambda _: True, is_rounded=lambda _: True)
-    programs["residual"] = program_of(made, images, chosen, folder / "residual")
+    network = quantized(parse(RESIDUAL, **CONSTANTS), images, keep_float=lambda _: True, is_rounded=lambda _: True)
+    programs["residual"] = program_of(network, images, chosen, folder / "residual")
     mixed = quantized(
         parse(RESIDUAL, **CONSTANTS), images, keep_float=lambda s: s in ("q", "t"), is_rounded=lambda _: True
     )
@@ -154,8 +154,8 @@ CHAIN = """g (float[N, 6, 8, 8] x) => (float[N, 6, 8, 8] y) {
 TAPS = {**SMALL, "taps": noise(12, 1, 3, 3, scale=0.3), "wide": noise(6, 12, 1, 1, seed=3)}
 
 
-def families(made: Quantized, chosen: Isa, folder: Path) -> Counter[str]:
-    program = program_of(made, samples(2, 6, 8, 8), chosen, folder)
+def families(network: Quantized, chosen: Isa, folder: Path) -> Counter[str]:
+    program = program_of(network, samples(2, 6, 8, 8), chosen, folder)
     return Counter(step.kernel.family for step in program.steps if step.kernel.family != "copy")
 
 
@@ -175,8 +175,8 @@ def test_values_stay_in_16_bits_from_layer_to_layer(tmp_path: Path) -> None:
 
 @MULTIPLIES
 def test_weights_without_codes_are_multiplied_in_float32(tmp_path: Path) -> None:
-    found = families(rounded(CHAIN, TAPS, "cs", forms={"wide": FLOAT16}), isa.AVX512_BF16, tmp_path / "job")
-    assert (found["dense_float"], found["dense_bfloat"]) == (1, 0)
+    counts = families(rounded(CHAIN, TAPS, "cs", forms={"wide": FLOAT16}), isa.AVX512_BF16, tmp_path / "job")
+    assert (counts["dense_float"], counts["dense_bfloat"]) == (1, 0)
 
 
 @SETS

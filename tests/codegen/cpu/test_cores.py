@@ -23,10 +23,10 @@ def program(family: str = "dense", operations: int = 2 * 16_000_000, **more: Any
 
 
 def test_only_cores_with_the_instructions_are_told() -> None:
-    found = {chosen: cores.predicted(program(), chosen) for chosen in (isa.ARM_NEON, isa.ARM_DOTPROD, isa.ARM_I8MM)}
-    assert found[isa.ARM_NEON].keys() == cores.CORES.keys()
-    assert "Cortex-A72 (Raspberry Pi 4)" not in found[isa.ARM_DOTPROD]
-    assert found[isa.ARM_I8MM].keys() == {name for name, core in cores.CORES.items() if "usmmla" in core.rates}
+    times = {chosen: cores.predicted(program(), chosen) for chosen in (isa.ARM_NEON, isa.ARM_DOTPROD, isa.ARM_I8MM)}
+    assert times[isa.ARM_NEON].keys() == cores.CORES.keys()
+    assert "Cortex-A72 (Raspberry Pi 4)" not in times[isa.ARM_DOTPROD]
+    assert times[isa.ARM_I8MM].keys() == {name for name, core in cores.CORES.items() if "usmmla" in core.rates}
     assert cores.predicted(program(), isa.AVX2) == {}
     assert cores.predicted(program(lengths=(SymDim("time", 5),)), isa.ARM_NEON) == {}
 

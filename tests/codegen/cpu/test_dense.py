@@ -165,10 +165,10 @@ def real_case(geometry: Geometry, chosen: Isa, seed: int) -> tuple[Case, np.ndar
 @INSTRUCTION_SETS
 def test_integer_layers_give_the_references_codes(chosen: Isa, tmp_path: Path) -> None:
     cases = [integer_case(geometry, chosen, seed) for seed, geometry in enumerate(GEOMETRIES)]
-    for geometry, found, (_, wanted) in zip(
+    for geometry, result, (_, wanted) in zip(
         GEOMETRIES, run([c for c, _ in cases], chosen, tmp_path), cases, strict=True
     ):
-        np.testing.assert_array_equal(found, wanted, str(geometry))
+        np.testing.assert_array_equal(result, wanted, str(geometry))
         assert wanted.size < 50 or len(np.unique(wanted)) > 10
 
 
@@ -193,8 +193,8 @@ def test_weights_that_are_used_once_stay_two_to_a_byte(
     cases = [integer_case(geometry, chosen, seed) for seed, geometry in enumerate([*packed, *apart])]
     stay = [isinstance(case.kernel.constants[0], Nibbles) for case, _ in cases]
     assert stay == [True] * len(packed) + [False] * len(apart)
-    for found, (_, wanted) in zip(run([c for c, _ in cases], chosen, tmp_path), cases, strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    for result, (_, wanted) in zip(run([c for c, _ in cases], chosen, tmp_path), cases, strict=True):
+        np.testing.assert_array_equal(result, wanted)
 
 
 @INSTRUCTION_SETS
@@ -211,24 +211,24 @@ def test_listed_values_beyond_four_bits_stay_two_to_a_byte(
         weights = random.choice(values, (48, inputs, 1, 1)).astype(np.int8)
         weights.reshape(-1)[:count] = values
         codes = random.integers(0, 256, (BATCH, inputs, 1, 1)).astype(np.uint8)
-        own = suited(chosen, weights)
-        loops = Dense(Window(inputs, (1, 1)), 48, 1, own, 1, Int16Accumulation.of(own, weights))
+        suitable = suited(chosen, weights)
+        loops = Dense(Window(inputs, (1, 1)), 48, 1, suitable, 1, Int16Accumulation.of(suitable, weights))
         requantization = Requantization(bias, np.ones(48, np.float32))
         kernel = dense.integer(LayerSpec(x, y, loops.window, weights, requantization), loops)
         assert isinstance(kernel.constants[0], Nibbles) == stays
         cases.append(Case(kernel, [x], [codes], y))
         wanted.append(codes.reshape(BATCH, -1).astype(np.int64) @ weights.reshape(48, -1).T.astype(np.int64) + bias)
-    for found, expected in zip(run(cases, chosen, tmp_path), wanted, strict=True):
-        np.testing.assert_array_equal(found.reshape(BATCH, -1), expected)
+    for result, expected in zip(run(cases, chosen, tmp_path), wanted, strict=True):
+        np.testing.assert_array_equal(result.reshape(BATCH, -1), expected)
 
 
 def test_chains_that_would_overflow_are_taken_apart(tmp_path: Path) -> None:
     """Codes that are largest where the weights of an output are positive, or negative, drive its sums to the limits."""
     named = {(large, reach): extreme_case(large, reach) for large in EXTREME for reach in (8, 16, 32, 64)}
-    for (name, (_, wanted)), found in zip(
+    for (name, (_, wanted)), result in zip(
         named.items(), run([case for case, _ in named.values()], AVX2, tmp_path), strict=True
     ):
-        np.testing.assert_array_equal(found, wanted, err_msg=str(name))
+        np.testing.assert_array_equal(result, wanted, err_msg=str(name))
 
 
 @INSTRUCTION_SETS
@@ -237,12 +237,12 @@ def test_the_largest_inputs_times_the_largest_weights(chosen: Isa, tmp_path: Pat
     x, y = Layout((8, 1, 4), "uint8"), Layout((6, 1, 4), "float32")
     weights = np.resize(np.array([127, -127, 127, 127, -127, -127, -127], np.int8), (6, 8, 1, 1))
     codes = np.resize(np.array([0, 255, 0, 0, 255, 255, 128, 127, 255], np.uint8), (1, 8, 1, 4))
-    own = suited(chosen, weights)
-    loops = Dense(Window(8, (1, 4)), 6, 1, own, 1, Int16Accumulation.of(own, weights))
+    suitable = suited(chosen, weights)
+    loops = Dense(Window(8, (1, 4)), 6, 1, suitable, 1, Int16Accumulation.of(suitable, weights))
     assert loops.accumulation.parts == 1
     layer = LayerSpec(x, y, loops.window, weights, Requantization(np.zeros(6, np.int32), np.ones(6, np.float32)))
-    (found,) = run([Case(dense.integer(layer, loops), [x], [codes], y)], chosen, tmp_path)
-    np.testing.assert_array_equal(found, np.einsum("bcyx,oc->boyx", codes.astype(int), weights[..., 0, 0].astype(int)))
+    (result,) = run([Case(dense.integer(layer, loops), [x], [codes], y)], chosen, tmp_path)
+    np.testing.assert_array_equal(result, np.einsum("bcyx,oc->boyx", codes.astype(int), weights[..., 0, 0].astype(int)))
 
 
 def test_safe_pairs_of_large_weights_are_multiplied_as_they_are(tmp_path: Path) -> None:
@@ -257,9 +257,9 @@ def test_safe_pairs_of_large_weights_are_multiplied_as_they_are(tmp_path: Path) 
     loops = Dense(Window(10, (6, 7), (3, 3)), 20, 1, AVX2, 1, Int16Accumulation.of(AVX2, weights))
     assert loops.accumulation == Int16Accumulation()
     layer = LayerSpec(x, y, loops.window, weights, Requantization(np.zeros(20, np.int32), np.ones(20, np.float32)))
-    (found,) = run([Case(dense.integer(layer, loops), [x], [codes], y)], AVX2, tmp_path)
+    (result,) = run([Case(dense.integer(layer, loops), [x], [codes], y)], AVX2, tmp_path)
     windows = np.lib.stride_tricks.sliding_window_view(codes.astype(np.float64), (3, 3), axis=(2, 3))
-    np.testing.assert_array_equal(found, np.einsum("bcyxij,ocij->boyx", windows, weights.astype(np.float64)))
+    np.testing.assert_array_equal(result, np.einsum("bcyxij,ocij->boyx", windows, weights.astype(np.float64)))
 
 
 # Chains of weights that are all as negative as they can be.
@@ -304,15 +304,15 @@ def test_risky_chains_are_those_of_the_weights_in_the_order_of_the_kernel(data: 
 @BEST_OF_THEM
 def test_float_layers_are_close_to_float64(chosen: Isa, tmp_path: Path) -> None:
     cases = [real_case(geometry, chosen, seed) for seed, geometry in enumerate(GEOMETRIES)]
-    for geometry, found, (_, wanted) in zip(
+    for geometry, result, (_, wanted) in zip(
         GEOMETRIES, run([c for c, _ in cases], chosen, tmp_path), cases, strict=True
     ):
-        assert np.abs(found - wanted).max() <= 1e-5 * np.abs(wanted).max(), geometry
+        assert np.abs(result - wanted).max() <= 1e-5 * np.abs(wanted).max(), geometry
 
 
 @INSTRUCTION_SETS
 def test_scaled_sums_beyond_int32_saturate(chosen: Isa, tmp_path: Path) -> None:
     geometries = [Geometry(Window(16, (5, 5), (3, 3)), 24), Geometry(Window(40, (5, 5), (3, 3)), 40, 40)]
     cases = [integer_case(geometry, chosen, seed, 1e9) for seed, geometry in enumerate(geometries)]
-    for found, (_, wanted) in zip(run([c for c, _ in cases], chosen, tmp_path), cases, strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    for result, (_, wanted) in zip(run([c for c, _ in cases], chosen, tmp_path), cases, strict=True):
+        np.testing.assert_array_equal(result, wanted)

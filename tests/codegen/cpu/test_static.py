@@ -16,9 +16,11 @@ import test_varying_lengths as texts
 from graphs import noise, parse
 from lowering import quantized, samples
 from test_random_networks import network
+from together import program_of
 
+from ptqc.artifact.build_target import check_target
 from ptqc.artifact.report import summary
-from ptqc.codegen.cpu import emulation, isa, static_check, static_library, target, worker
+from ptqc.codegen.cpu import emulation, isa, package, static_check, static_library, target, worker
 from ptqc.codegen.cpu.c_source import FEATURES, STATUSES, CInterface, CValue, header
 from ptqc.codegen.cpu.options import CpuOptions
 from ptqc.codegen.kernels import documents
@@ -26,7 +28,7 @@ from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.onnxruntime.export import export
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Program
-from ptqc.codegen.targets import TargetOutput
+from ptqc.codegen.targets import Chosen, TargetOutput
 from ptqc.errors import TargetError, UsageError, VerificationError
 from ptqc.runtime.library import Library
 from ptqc.utils.machine import machine
@@ -52,6 +54,7 @@ CONSTANTS = {
 STRICT = ("-Wall", "-Wextra", "-pedantic", "-Werror", "-O1")
 IN_C, IN_CPP = ("gcc", "-x", "c", "-std=c99"), ("g++", "-x", "c++", "-std=c++11")
 CROSS = "aarch64-linux-gnu-"
+LIBC = ("/lib/x86_64-linux-gnu/libc.so.6", "/lib/aarch64-linux-gnu/libc.so.6", "/lib64/libc.so.6")
 
 
 def is_emulated() -> bool:
@@ -67,11 +70,11 @@ def is_emulated() -> bool:
 def built(shared_room: Path, tmp_path_factory: pytest.TempPathFactory) -> TargetOutput:
     """Libraries for this machine, and for Arm where they are emulated."""
     feeds = [{"input": one["x"]} for one in samples(2, 1, 16, 16)]
-    made = quantized(parse(GRAPH, **CONSTANTS), feeds)
+    model = quantized(parse(GRAPH, **CONSTANTS), feeds)
     names = "portable,host" + (",arm-dotprod" if is_emulated() else "")
     folder = tmp_path_factory.mktemp("static")
     return target.build(
-        made.lowered, export(made.lowered, made.model), feeds, folder, names, shared_room / "arm", static="model"
+        model.lowered, export(model.lowered, model.model), feeds, folder, names, shared_room / "arm", static="model"
     )
 
 
@@ -88,8 +91,8 @@ def compiled(compiler: Sequence[str], source: Path, archive: Path, program: Path
 
 def run(command: Sequence[str | Path], built: TargetOutput) -> tuple[np.ndarray, str]:
     """Outputs of the program, and the instruction set that it took."""
-    given = [*command, built.files["weights.bin"], str(len(IMAGES))]
-    done = subprocess.run(given, input=IMAGES.tobytes(), capture_output=True, check=False, timeout=120)
+    arguments = [*command, built.files["weights.bin"], str(len(IMAGES))]
+    done = subprocess.run(arguments, input=IMAGES.tobytes(), capture_output=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     return np.frombuffer(done.stdout, np.float32).reshape(len(IMAGES), -1), done.stderr.decode().strip()
 
@@ -99,9 +102,9 @@ def test_a_program_gets_the_outputs_of_the_shared_library(
     compiler: Sequence[str], built: TargetOutput, tmp_path: Path
 ) -> None:
     program = compiled(compiler, USER, archive_of(built, machine()), tmp_path / "program")
-    found, name = run([program], built)
+    logits, name = run([program], built)
     library = Library.open(built.files["weights.bin"].parent)
-    np.testing.assert_array_equal(found, library.run({"input": IMAGES})["logits"])
+    np.testing.assert_array_equal(logits, library.run({"input": IMAGES})["logits"])
     assert name == library.isa
 
 
@@ -111,10 +114,10 @@ def test_on_arm(built: TargetOutput, tmp_path: Path) -> None:
     compiler = (f"{CROSS}gcc", *IN_C[1:])
     program = compiled(compiler, USER, archive_of(built, "aarch64"), tmp_path / "program")
     command = [*emulation.COMMAND, str(program)]
-    found, name = run(command, built)
+    logits, name = run(command, built)
     assert name == "arm-dotprod"
     here = Library.open(built.files["weights.bin"].parent).run({"input": IMAGES})["logits"]
-    np.testing.assert_allclose(found, here, rtol=0, atol=0.02 * np.abs(here).max())  # a code may be rounded otherwise
+    np.testing.assert_allclose(logits, here, rtol=0, atol=0.02 * np.abs(here).max())  # a code may be rounded otherwise
     command[2] = "cortex-a53"
     done = subprocess.run([*command, str(built.files["weights.bin"]), "0"], capture_output=True, text=True, check=False)
     assert "MODEL_OK" in done.stderr  # without dot products nothing can be created
@@ -127,15 +130,15 @@ def test_each_is_compared_before_it_is_delivered(built: TargetOutput) -> None:
         assert archive["bytes"] == built.files[archive["file"]].stat().st_size
         for checked in archive["verification"].values():
             assert checked["numbers_compared"] >= 10 * 6  # two samples and four edge inputs
-    told = [text for _, text in summary._targets({"targets": {"cpu": built.document}})]
+    lines = [text for _, text in summary._targets({"targets": {"cpu": built.document}})]
     assert re.search(
-        r"libmodel-\w+\.a, [\d,]+ bytes; [\d,]+ numbers equal those of the shared libraries", " ".join(told)
+        r"libmodel-\w+\.a, [\d,]+ bytes; [\d,]+ numbers equal those of the shared libraries", " ".join(lines)
     )
 
 
 def symbols(archive: Path, *options: str) -> list[str]:
-    told = subprocess.run(["nm", "-j", *options, archive], capture_output=True, text=True, check=True).stdout
-    return [line for line in told.split() if not line.endswith(":")]
+    listing = subprocess.run(["nm", "-j", *options, archive], capture_output=True, text=True, check=True).stdout
+    return [line for line in listing.split() if not line.endswith(":")]
 
 
 def kinds(built: TargetOutput) -> list[str]:
@@ -147,11 +150,11 @@ def test_what_it_needs_is_what_the_guide_says(built: TargetOutput) -> None:
     guide = (ROOT / "docs" / "native.md").read_text(encoding="utf-8")
     block = re.search(r"<!-- undefined symbols -->\n(.*?)<!-- end -->", guide, re.DOTALL)
     assert block is not None
-    told = set(re.findall(r"`(\w+)`", block[1]))
+    documented = set(re.findall(r"`(\w+)`", block[1]))
     linker = {"_GLOBAL_OFFSET_TABLE_"}  # the linker itself makes it
-    found = {name for kind in kinds(built) for name in symbols(archive_of(built, kind), "-u")}
-    assert found - linker <= told
-    assert told - found <= {"getauxval", "memcpy"}  # of Arm
+    undefined = {name for kind in kinds(built) for name in symbols(archive_of(built, kind), "-u")}
+    assert undefined - linker <= documented
+    assert documented - undefined <= {"getauxval", "memcpy"}  # of Arm
 
 
 def test_it_defines_what_the_header_declares(built: TargetOutput) -> None:
@@ -195,25 +198,46 @@ def test_a_difference_is_found(built: TargetOutput) -> None:
 def test_what_cannot_run_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     foreign = isa.AVX2 if machine() == "aarch64" else isa.ARM_NEON
     monkeypatch.setattr(shutil, "which", lambda _name: None)
-    told = static_check.compare(interface(10), Path("absent.a"), foreign, [])
-    assert told == {"missing": foreign.refusal()}
-    document = {"file": "libmodel-aarch64.a", "bytes": 7, "verification": {foreign.name: told}}
+    report = static_check.compare(interface(10), Path("absent.a"), foreign, [])
+    assert report == {"missing": foreign.refusal()}
+    document = {"file": "libmodel-aarch64.a", "bytes": 7, "verification": {foreign.name: report}}
     libraries = {"libraries": [], "static": {"archives": [document]}}
     ((_, line),) = summary._targets({"targets": {"cpu": libraries}})
-    assert f"{foreign.name} NOT VERIFIED: {told['missing']}" in line
+    assert f"{foreign.name} NOT VERIFIED: {report['missing']}" in line
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("options", "message"),
     [
         ({"cpu_library": "dynamic"}, "cpu_library.*dynamic.*shared, static"),
         ({"cpu_library": "static", "c_name": "my-net"}, "letters, digits and _"),
+        (
+            {"cpu_library": "static", "c_name": "String"},
+            "the system has a string.h: give another name, such as string_",
+        ),
+        ({"cpu_library": "static", "c_name": "pthread"}, "pthread.h"),
+        ({"cpu_library": "static", "c_name": "timer"}, "timer_create: give another name, such as timer_net"),
         ({"c_name": "net"}, "give cpu_library static too"),
     ],
 )
-def test_wrong_options_are_refused(given: dict[str, str], message: str) -> None:
+def test_wrong_options_are_refused(options: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        CpuOptions(**given)
+        CpuOptions(**options)
+
+
+def test_names_of_the_systems_functions_are_refused() -> None:
+    """All those of libc that end as those of a library do."""
+    libc = next((path for path in map(Path, LIBC) if path.is_file()), None)
+    if libc is None or shutil.which("nm") is None:
+        pytest.skip("needs libc and nm")
+    listing = subprocess.run(["nm", "-D", "--defined-only", libc], capture_output=True, text=True, check=True).stdout
+    endings = [name.removeprefix("n_") for name in CInterface("n", (), (), {}, True, {}, "1").functions]
+    # One @ marks what only programs of long ago are linked with.
+    names = re.findall(rf" ([a-z]\w*)_({'|'.join(endings)})(?:@@.*)?$", listing, re.MULTILINE)
+    assert names
+    for name, _ in names:
+        with pytest.raises(UsageError, match=f"the system has a {name}"):
+            CpuOptions(cpu_library="static", c_name=name)
 
 
 def test_every_feature_can_be_asked_for() -> None:
@@ -223,6 +247,17 @@ def test_every_feature_can_be_asked_for() -> None:
     strange = Isa("avx10", "", ("avx10",), lanes=8, registers=32, working=1)
     with pytest.raises(TargetError, match=r"cannot tell whether a processor has avx10 \(avx10\)"):
         static_library.check([strange])
+
+
+def test_an_absent_tool_is_named_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = CpuOptions("portable", cpu_library="static")
+    check_target(Chosen("cpu", target.TARGET, options))
+    monkeypatch.setattr(package, "BINUTILS", ("absent-objcopy",))
+    problem = f"for {machine()} is made with absent-objcopy.*install binutils.*--allow-missing-target delivers the rest"
+    with pytest.raises(TargetError, match=problem):
+        check_target(Chosen("cpu", target.TARGET, options))
+    check_target(Chosen("cpu", target.TARGET, options, may_be_missing=True))
+    check_target(Chosen("cpu", target.TARGET, CpuOptions("portable")))
 
 
 def test_an_absent_tool_is_named(tmp_path: Path) -> None:
@@ -249,12 +284,36 @@ def test_a_long_name_stays_whole() -> None:
 
 
 def test_names_that_are_used_within_a_library(tmp_path: Path) -> None:
-    """Of its parts, and of what they define."""
+    """Of its parts, of what they define, of the checking program's variables, and what C and C++ have as keywords."""
     chosen = isa.named("portable")
-    program = network(0, chosen, tmp_path / "job")
+    graph = """g (float[N, 4] run, float[N, 4] model) => (float[N, 3] create) {
+        a = Add(run, model)
+        create = MatMul(a, w)
+    }"""
+    feeds = [{"run": noise(2, 4, seed=1), "model": noise(2, 4, seed=2)}]
+    program = program_of(quantized(parse(graph, w=noise(4, 3)), feeds), feeds, chosen, tmp_path / "job")
     weights = worker.write_all({chosen: program}, tmp_path)
-    for name in ("library", "threads", chosen.name.replace("-", "_")):
-        static_library.write_archives(name, {chosen: program}, weights, tmp_path, None)
+    runs = [(feeds[0], Library.open(tmp_path).run(feeds[0]))]
+    for name in ("library", "threads", chosen.name.replace("-", "_"), "in", "class"):
+        (archive,) = static_library.write_archives(name, {chosen: program}, weights, tmp_path, None)
+        assert archive.compare(chosen, runs) == {"numbers_compared": 6}, name
+
+
+def test_the_shared_library_runs_once_for_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen, job = isa.named("portable"), tmp_path / "job"
+    program = network(3, chosen, job)
+    worker.write(program, chosen, job)
+    loaded, runs, calls = worker.load(job, program), list[static_check.Run](), list[object]()
+    right = Library.run
+    monkeypatch.setattr(Library, "run", lambda library, feeds: calls.append(feeds) or right(library, feeds))
+    worker._compared(loaded, job, runs)
+    assert len(calls) == len(runs) == len(documents.runs(job))
+    library = Library.open(job)
+    for feeds, outputs in runs:
+        again = right(library, feeds)
+        assert list(outputs) == list(again)
+        for name, values in again.items():
+            np.testing.assert_array_equal(outputs[name], values)
 
 
 def test_an_input_that_is_always_the_same_is_no_argument() -> None:
@@ -275,8 +334,8 @@ def test_an_input_that_is_always_the_same_is_no_argument() -> None:
     ids=["encoder", "decoder"],
 )
 def test_lengths_are_arguments(graph: str, feeds: list[dict[str, np.ndarray]], tmp_path: Path) -> None:
-    made = quantized(parse(graph, **texts.CONSTANTS), feeds)
-    built = target.build(made.lowered, export(made.lowered, made.model), feeds, tmp_path, "portable", static="text")
+    model = quantized(parse(graph, **texts.CONSTANTS), feeds)
+    built = target.build(model.lowered, export(model.lowered, model.model), feeds, tmp_path, "portable", static="text")
     (archive,) = built.document["static"]["archives"]
     assert all(checked["numbers_compared"] > 1000 for checked in archive["verification"].values())
     assert "int64_t length_" in built.files["text.h"].read_text(encoding="utf-8")
@@ -300,8 +359,8 @@ def test_random_networks(seed: int, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_two_libraries_in_one_program_share_their_threads(built: TargetOutput, tmp_path: Path) -> None:
     feeds = [{"input": one["x"]} for one in samples(2, 1, 16, 16)]
-    made = quantized(parse(GRAPH, **CONSTANTS), feeds)
-    other = target.build(made.lowered, export(made.lowered, made.model), feeds, tmp_path, "portable", static="other")
+    model = quantized(parse(GRAPH, **CONSTANTS), feeds)
+    other = target.build(model.lowered, export(model.lowered, model.model), feeds, tmp_path, "portable", static="other")
     source = tmp_path / "both.c"
     source.write_text(
         '#include "model.h"\n#include "other.h"\nint main(void) { return model_message(0)[0] - other_message(0)[0]; }\n'
@@ -347,8 +406,8 @@ def test_the_native_part_of_the_example_for_android(built: TargetOutput, tmp_pat
     model, source = built.files["weights.bin"].parent, ROOT / "examples/android/classifier/src/main/cpp"
     flags = f"-DCMAKE_C_FLAGS={' '.join(jni_headers())} -Wall -Wextra -pedantic -Werror"
     cross = ["-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=aarch64", f"-DCMAKE_C_COMPILER={CROSS}gcc"]
-    own, arm = tmp_path / "own", tmp_path / "arm"
-    for folder, more in [(own, list[str]()), *([(arm, cross)] if is_emulated() else [])]:
+    here, arm = tmp_path / "here", tmp_path / "arm"
+    for folder, more in [(here, list[str]()), *([(arm, cross)] if is_emulated() else [])]:
         configured = ["cmake", "-S", str(source), "-B", str(folder), f"-DMODEL={model}", flags, *more]
         for command in (configured, ["cmake", "--build", str(folder)]):
             done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -357,7 +416,7 @@ def test_the_native_part_of_the_example_for_android(built: TargetOutput, tmp_pat
         assert all(name.startswith("Java_") for name in exported)
     (tmp_path / "input.f32").write_bytes(IMAGES[0].tobytes())
     program, files = Path(__file__).with_name("Classifier.java"), (model / "weights.bin", tmp_path / "input.f32")
-    command = ["java", f"-Djava.library.path={own}", *map(str, (program, *files))]
+    command = ["java", f"-Djava.library.path={here}", *map(str, (program, *files))]
     *bits, length, weights = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     expected = Library.open(model).run({"input": IMAGES[:1]})["logits"][0]
     assert list(map(int, bits)) == expected.view(np.uint32).tolist()

@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
-from compiling import compiled, compiled_once, proto, residual, samples, weight
+from compiling import compiled, compiled_once, proto, residual, samples, store_of, weight
 
 import ptqc
 from ptqc.artifact.folder import Artifact
 from ptqc.cli.main import main
 from ptqc.codegen.litert import target as litert_target
 from ptqc.codegen.litert.target import TARGET
-from ptqc.errors import TargetError, VerificationError
+from ptqc.errors import TargetError, UsageError, VerificationError
 from ptqc.runtime import foreign
 
 pytestmark = pytest.mark.skipif(foreign.find_spec("ai_edge_litert") is None, reason="needs pip install 'ptqc[litert]'")
@@ -114,6 +114,10 @@ def test_the_target_implies_the_runtime_that_the_plan_is_solved_for(tmp_path: Pa
     artifact = compiled(residual(), samples(3, 8, 8), tmp_path, None, target="litert")
     assert artifact.manifest["options"]["runtime"] == "litert"
     assert artifact.manifest["options"]["activations"] == "integer"
+    again: dict[str, Any] = {"output": tmp_path / "again", "cache": store_of(artifact)}
+    assert ptqc.resolve(artifact.folder, **again).manifest["options"]["runtime"] == "litert"
+    with pytest.raises(UsageError, match="give runtime to `ptqc compile`: `ptqc resolve` keeps what was compiled"):
+        ptqc.resolve(artifact.folder, **{**again, "runtime": "qnn"})
 
 
 def test_graphs_inside_of_operators_are_refused_before_measuring(tmp_path: Path) -> None:

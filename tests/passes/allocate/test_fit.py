@@ -7,8 +7,7 @@ import pytest
 from compiling import Measured, measure_residual
 
 from ptqc.errors import Infeasible, UsageError
-from ptqc.formats import FLOAT16, Format, Integer
-from ptqc.options import PORTABLE_BITS
+from ptqc.formats import FLOAT16, PORTABLE_BITS, Format, Integer
 from ptqc.passes.allocate import fit
 from ptqc.passes.allocate.fit import CLEARLY_LESS, TRIES, HeldBackLoss, better_of
 from ptqc.passes.reconstruct.reconstruct import Reconstruct
