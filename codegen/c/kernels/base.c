@@ -1,7 +1,9 @@
 #if defined(__GNUC__)
 #define PTQC_INLINE static inline __attribute__((unused))
+#define PTQC_APART static __attribute__((noinline)) /* its loops need all registers */
 #else
 #define PTQC_INLINE static inline
+#define PTQC_APART static
 #endif
 
 /* Four bytes at a place of any alignment. */

@@ -22,7 +22,7 @@ static int32_t whole(float value) {
 }
 
 /* Where the sum of a channel begins, with what the zero point of the input adds, and the factor from sums to codes. */
-static void open_channel(const struct channels *channels, uint32_t channel, int32_t weights, int32_t *start,
+PTQC_APART void open_channel(const struct channels *channels, uint32_t channel, int32_t weights, int32_t *start,
                          float *factor) {
   const uint32_t place = channels->is_shared ? 0u : channel;
   const uint32_t root = channels->roots ? channels->roots[place] : 0u;
@@ -40,7 +40,7 @@ static void open_channel(const struct channels *channels, uint32_t channel, int3
 }
 
 /* The sum of the weights of a row. */
-static int32_t sum_of(const int8_t *row, uint32_t count, uint32_t stride) {
+PTQC_APART int32_t sum_of(const int8_t *row, uint32_t count, uint32_t stride) {
   int32_t sum = 0;
 #if defined(PTQC_DSP)
   if (stride == 1)

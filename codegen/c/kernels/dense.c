@@ -13,7 +13,7 @@ struct dense {
 };
 
 /* What a window covers, as a row; what lies outside of the input is real zero. */
-static void gather_window(const struct dense *layer, const uint8_t *in, int32_t row, int32_t column, uint32_t group,
+PTQC_APART void gather_window(const struct dense *layer, const uint8_t *in, int32_t row, int32_t column, uint32_t group,
                           uint8_t *out) {
   const uint32_t channels = layer->in[2] / layer->groups;
   const int32_t dilation = layer->dilations[1], taps = layer->window[1];
@@ -40,7 +40,7 @@ static void gather_window(const struct dense *layer, const uint8_t *in, int32_t 
 }
 
 /* sums[0 to 3] += two columns of activations times two rows of weights: (first, first), (first, second), ... */
-static void multiply(const uint8_t *first, const uint8_t *second, const int8_t *one, const int8_t *other,
+PTQC_APART void multiply(const uint8_t *first, const uint8_t *second, const int8_t *one, const int8_t *other,
                      uint32_t count, int32_t *sums) {
   int32_t a = sums[0], b = sums[1], c = sums[2], d = sums[3];
 #if defined(PTQC_HELIUM)
@@ -88,7 +88,7 @@ static void multiply(const uint8_t *first, const uint8_t *second, const int8_t *
 }
 
 /* sums[0], sums[1] += a column of activations less their zero point times two rows of weights. */
-static void multiply_one(const uint8_t *column, const int8_t *one, const int8_t *other, uint32_t count, uint8_t zero,
+PTQC_APART void multiply_one(const uint8_t *column, const int8_t *one, const int8_t *other, uint32_t count, uint8_t zero,
                          int32_t *sums) {
   int32_t a = sums[0], b = sums[1];
 #if defined(PTQC_HELIUM)

@@ -1,5 +1,5 @@
 /* Each column is a path through a trellis of 256 states: the last 8 bits of its steps. bits: of two steps. */
-static void unpack_column_path(struct reader *reader, int8_t *out, uint32_t stride) {
+PTQC_APART void unpack_column_path(struct reader *reader, int8_t *out, uint32_t stride) {
   const struct weights *const weights = reader->weights;
   const int8_t *const table = weights->table;
   struct reader here = *reader;

@@ -1,4 +1,4 @@
-static void unpack_index(struct reader *reader, int8_t *out, uint32_t stride) {
+PTQC_APART void unpack_index(struct reader *reader, int8_t *out, uint32_t stride) {
   const struct weights *const weights = reader->weights;
   const int8_t *const table = weights->table;
   const uint32_t bits = weights->bits, step = weights->step;

@@ -1,5 +1,5 @@
 /* A class of 4 bits, and behind it the place of the code in the class. */
-static void unpack_prefix(struct reader *reader, int8_t *out, uint32_t stride) {
+PTQC_APART void unpack_prefix(struct reader *reader, int8_t *out, uint32_t stride) {
   const struct weights *const weights = reader->weights;
   const int8_t *const table = weights->table;
   struct reader here = *reader;

@@ -1,5 +1,5 @@
 /* Each row is a path through a trellis of 256 states: the last 8 bits of its steps. bits: of two steps. */
-static void unpack_row_path(struct reader *reader, int8_t *out, uint32_t stride) {
+PTQC_APART void unpack_row_path(struct reader *reader, int8_t *out, uint32_t stride) {
   const struct weights *weights = reader->weights;
   struct reader here = *reader;
   uint32_t state = next_bits(&here, 8);
