@@ -17,6 +17,8 @@ from ptqc.formats.trellis import STATE_BITS, STORED_TABLE, Trellis, step_search
 
 WORD_BITS = 8
 READ_AHEAD = 3
+# Unpacking a weight takes some 15 instructions, and multiplying it two: for a little flash it is not worth it.
+SAVED = 1 / 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,10 +79,14 @@ class BitWriter:
 
 
 def packed(rows: np.ndarray, form: Format | None, taps: int = 1) -> PackedWeights:
-    """The smallest packing of int8 codes (R, K). form: of the file; taps: of a window, which lie inside of channels
-    in the rows that kernels read and outside of them in the file: K is taps × channels in the former.
+    """The smallest packing of int8 codes (R, K); codes as they are where it saves less than SAVED of them.
+
+    form: of the file. taps: of a window, which lie inside of channels in the rows that kernels read and outside of them
+    in the file: K is taps × channels in the former.
     """
-    return min(_packings(np.ascontiguousarray(rows, np.int8), form, taps), key=lambda each: each.bytes)
+    plain, *others = _packings(np.ascontiguousarray(rows, np.int8), form, taps)
+    best = min(others, key=lambda each: each.bytes)
+    return best if best.bytes <= plain.bytes * (1 - SAVED) else plain
 
 
 def raw(rows: np.ndarray) -> PackedWeights:

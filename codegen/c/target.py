@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.codegen.c import verify
+from ptqc.codegen.c import boards, verify
 from ptqc.codegen.c.arena import Arena, plan
 from ptqc.codegen.c.lowering import BETWEEN_CODES, NAME, ON_CODES, OPERATORS, network_of
 from ptqc.codegen.c.network import Network
@@ -15,7 +15,7 @@ from ptqc.codegen.c.options import COptions
 from ptqc.codegen.c.source import CSource
 from ptqc.codegen.kernels.checks import computing
 from ptqc.codegen.kernels.jobs import compared_values
-from ptqc.codegen.program.batching import Seen, run_by_run
+from ptqc.codegen.program.batching import Batching, Seen, run_by_run
 from ptqc.codegen.program.inputs import fixed_inputs
 from ptqc.codegen.program.settling import settled
 from ptqc.codegen.targets import Target, TargetInput, TargetOutput
@@ -86,18 +86,18 @@ class CTarget:
         _, samples = run_by_run(source.lowered.model, source.exported, source.samples)
         network = network_for(source, samples)
         text = CSource(options.c_name, network, plan(network.steps))
-        document = verify.built_and_compared(text, samples, wanted(source, samples))
+        verification, outputs = verify.built_and_compared(text, samples, wanted(source, samples))
         files = {}
         for name, content in text.files().items():
             files[name] = folder / name
             files[name].write_text(content, encoding="utf-8")
-        return TargetOutput(files, {**figures(network, text.arena), "verification": document})
+        emulated = boards.emulate(text, samples, outputs, folder)
+        document = {**figures(network, text.arena), "verification": verification, "boards": emulated}
+        return TargetOutput(files, document)
 
 
 def network_for(source: TargetInput, samples: list[Feeds]) -> Network:
     """The calls for samples of this size."""
-    from ptqc.codegen.program.batching import Batching
-
     model = settled(source.lowered.model, samples, Batching(None, is_any=False))
     seen = Seen.of(model, samples[0], fixed_inputs(model, samples))
     return network_of(replace(source.lowered, model=model), seen)
