@@ -32,6 +32,8 @@ from ptqc.ir.operators.base import codes_of, params_of
 CODES, REAL = "uint8", "float32"
 # Of sizes in structures of C.
 LARGEST = 0xFFFF
+# Of a function that moves elements along four axes, where there are more.
+MOST_CALLS = 16
 IMAGE_AXES = (3, 4)
 SLIDING = ("Conv", "MaxPool", "AveragePool", "GlobalAveragePool")
 
@@ -221,8 +223,15 @@ class NetworkBuilder:
         """Copy elements. steps: along axes of these sizes; offsets: of the first element in both, in elements."""
         axes = sorted(range(len(sizes)), key=lambda axis: -abs(to_steps[axis]))
         joined = collapsed(*([each[axis] for axis in axes] for each in (sizes, from_steps, to_steps)))
-        if joined is None:
-            raise UnsupportedOp("it moves elements along more than four axes")
+        if joined is None:  # one call for each place of the shortest axis
+            axis = min((each for each in axes if sizes[each] > 1), key=lambda each: sizes[each])
+            if sizes[axis] > MOST_CALLS:
+                raise UnsupportedOp("it moves elements along more than four axes")
+            rest = (*sizes[:axis], 1, *sizes[axis + 1 :])
+            for at in range(sizes[axis]):
+                begins = (offsets[0] + at * from_steps[axis], offsets[1] + at * to_steps[axis])
+                self.move(source, target, from_steps, to_steps, rest, begins, value if at == sizes[axis] - 1 else "")
+            return
         item = np.dtype(target.dtype).itemsize
         lengths, (come, go) = joined
         count = 1

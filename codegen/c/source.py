@@ -39,6 +39,7 @@ NEEDS = {
     "move": (),
     "take": (),
     "real_unary": ("functions",),
+    "real_softmax": ("functions",),
     "real_limit": (),
     "real_binary": ("elementwise",),
     "real_mean": (),
@@ -155,18 +156,12 @@ class CSource:
 
     def source(self) -> str:
         """The functions that the network needs, and the one that calls them."""
-        needed = _needed(step.function for step in self.network.steps)
+        needed = {step.function for step in self.network.steps}
         kinds = sorted({kind for step in self.network.steps for kind in step.kinds if kind != "raw"})
-        parts = []
-        for name in (each for each in NEEDS if each in needed):
-            parts.append((KERNELS / f"{name}.c").read_text(encoding="utf-8"))
-            if name == "unpack":
-                parts += [(KERNELS / f"unpack_{kind}.c").read_text(encoding="utf-8") for kind in kinds]
-                parts.append(_dispatch(kinds))
         structures = "\n".join(self.structures.values())
         return SOURCE.format(
             name=self.name,
-            functions="\n".join(parts),
+            functions=functions(needed, kinds),
             structures=structures,
             bytes=max(self.arena.bytes, 8),
             run=self.declaration,
@@ -218,7 +213,18 @@ def _terminals(role: str, terminals: Sequence[Terminal], taken: Collection[str])
     return result
 
 
-def _needed(functions: Iterator[str]) -> set[str]:
+def functions(names: Collection[str], kinds: Sequence[str]) -> str:
+    """Functions of C with all that they need. kinds: of packings that they meet, but for plain ones."""
+    needed, parts = _needed(names), []
+    for name in (each for each in NEEDS if each in needed):
+        parts.append((KERNELS / f"{name}.c").read_text(encoding="utf-8"))
+        if name == "unpack":
+            parts += [(KERNELS / f"unpack_{kind}.c").read_text(encoding="utf-8") for kind in kinds]
+            parts.append(dispatch(kinds))
+    return "\n".join(parts)
+
+
+def _needed(functions: Collection[str]) -> set[str]:
     """Functions with all that they need."""
     needed, left = {"base"}, list(functions)
     while left:
@@ -229,7 +235,7 @@ def _needed(functions: Iterator[str]) -> set[str]:
     return needed
 
 
-def _dispatch(kinds: Sequence[str]) -> str:
+def dispatch(kinds: Sequence[str]) -> str:
     """The function that unpacks a row, however it is packed."""
     cases = "\n".join(f"    case {kind.upper()}: unpack_{kind}(reader, out, stride); break;" for kind in kinds)
     head = "PTQC_INLINE void unpack_row(struct reader *reader, int8_t *out, uint32_t stride) {"

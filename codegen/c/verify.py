@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ptqc.codegen.c.network import Network, Tensor, Terminal
+from ptqc.codegen.c.network import Buffer, Tensor, Terminal
 from ptqc.codegen.c.source import CSource
 from ptqc.errors import TargetError, VerificationError
 from ptqc.execution.onnxruntime import Feeds
@@ -126,25 +126,26 @@ def encoded(terminal: Terminal, array: np.ndarray) -> np.ndarray:
 
 
 def compare(
-    network: Network, values: Mapping[int, np.ndarray], wanted: Mapping[str, np.ndarray], comparison: Comparison
+    source: CSource, values: Mapping[int, np.ndarray], wanted: Mapping[str, np.ndarray], comparison: Comparison
 ) -> None:
-    """Compare all values of a run. wanted: of ONNX Runtime, by name in the lowered graph. Raises VerificationError."""
+    """Compare all values of a run, then its outputs. wanted: of ONNX Runtime, by name in the lowered graph.
+
+    Raises VerificationError.
+    """
     comparison.samples += 1
-    unsure: set[str] = set()  # values that real ones before them may have changed
-    for number, step in enumerate(network.steps):
-        moved = {each.name for each in step.reads} & unsure
-        tensor = step.tensor
-        if tensor is None or number not in values:
-            if moved:
-                unsure |= {each.name for each in step.writes}
-            continue
-        result = _value(tensor, values[number])
-        expected = wanted.get(step.value)
-        if result.dtype.kind == "f" or moved:
-            unsure.add(tensor.buffer.name)
-        if expected is None:
-            continue
-        _judge(f"{step.value} ({step.function})", result, expected, bool(moved), comparison)
+    unsure: set[Buffer] = set()  # values that real ones before them may have changed
+    for number, step in enumerate(source.network.steps):
+        is_moved = not unsure.isdisjoint(step.reads)
+        if is_moved or (step.tensor is not None and step.tensor.dtype == "float32") or step.tensor is None:
+            unsure.update(step.writes)
+        if step.tensor is not None and number in values and step.value in wanted:
+            result = _value(step.tensor, values[number])
+            _judge(f"{step.value} ({step.function})", result, wanted[step.value], is_moved, comparison)
+    for at, each in enumerate(source.outputs):
+        terminal = each.terminal
+        result = _value(terminal.tensor, values[-1 - at])
+        is_moved = terminal.tensor.buffer in unsure
+        _judge(f"the output {terminal.name}", result, wanted[terminal.value], is_moved, comparison)
 
 
 def _value(tensor: Tensor, memory: np.ndarray) -> np.ndarray:
@@ -228,7 +229,7 @@ def compare_samples(
     outputs = []
     for sample, expected in zip(samples, wanted, strict=True):
         (values,) = run(program, source, [sample])
-        compare(source.network, values, expected, comparison)
+        compare(source, values, expected, comparison)
         outputs.append(
             {each.name: values[-1 - at].view(each.terminal.tensor.dtype) for at, each in enumerate(source.outputs)}
         )

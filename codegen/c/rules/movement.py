@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from ptqc.codegen.c.builder import REAL, NetworkBuilder
 from ptqc.codegen.c.network import Argument, Place, Step, Tensor, plain, renamed
+from ptqc.codegen.program.folding import compute, standalone
 from ptqc.codegen.program.program import UnsupportedOp
 from ptqc.ir.nodes import input_of, integer, integers, text
 
@@ -178,3 +179,20 @@ def depth_to_space(builder: NetworkBuilder, node: ir.Node) -> None:
     steps = [view.steps[axis] for axis in perm]
     builder.move(view, whole, steps, whole.steps, sizes)
     builder.place(target.buffer.name, target)
+
+
+def resize(builder: NetworkBuilder, node: ir.Node) -> None:
+    """Nearest pixels: at places that ONNX Runtime tells."""
+    if text(node, "mode", "nearest") != "nearest":
+        raise UnsupportedOp("only the nearest pixels have a kernel")
+    tensor, name = builder.plain(builder.read(node.inputs[0])), str(node.outputs[0].name)
+    proto, constants = standalone(node, builder.number)
+    places = np.arange(tensor.size, dtype=np.int32).reshape(tensor.shape)
+    whole = compute(builder.lowered.model, [proto], constants, {"x": places}, ["y"])["y"]
+    changed = [axis for axis in range(places.ndim) if whole.shape[axis] != places.shape[axis]]
+    if not changed:
+        same(builder, node)
+    for axis in changed:
+        corner = tuple(slice(None) if each == axis else slice(0, 1) for each in range(places.ndim))
+        index = whole[corner].reshape(-1) // tensor.steps[axis] % tensor.shape[axis]
+        tensor = _take(builder, tensor, index, axis, name if axis == changed[-1] else "", name)

@@ -21,24 +21,42 @@ UNARY = {"Sigmoid": "SIGMOID", "Tanh": "TANH", "Exp": "EXP", "Sqrt": "SQRT", "Ne
 BINARY = {"Add": "ADD", "Sub": "SUB", "Mul": "MUL", "Div": "DIV", "Max": "MAX", "Min": "MIN"}
 
 
+# Defaults of alpha and beta.
+SHAPED = {
+    "LeakyRelu": ("LEAKY_RELU", 0.01, 0.0),
+    "HardSigmoid": ("HARD_SIGMOID", 0.2, 0.5),
+    "HardSwish": ("HARD_SWISH", 1 / 6, 0.5),
+}
+
+
 def unary(builder: NetworkBuilder, node: ir.Node) -> None:
     """A function of each real number."""
-    source = builder.read(node.inputs[0])
-    check_real(source)
-    further = [str(source.size), UNARY[node.op_type]]
-    in_place(builder, "real_unary", source, str(node.outputs[0].name), further, node.op_type)
+    function, alpha, beta = SHAPED.get(node.op_type, (UNARY.get(node.op_type, ""), 0.0, 0.0))
+    _each(builder, node, function, number(node, "alpha", alpha), number(node, "beta", beta))
 
 
 def power(builder: NetworkBuilder, node: ir.Node) -> None:
     """Squares and roots."""
-    exponent = builder.number(node.inputs[1])
-    names = {2.0: "SQUARE", 0.5: "SQRT", -1.0: "RECIPROCAL"}
+    exponent, names = builder.number(node.inputs[1]), {2.0: "SQUARE", 0.5: "SQRT", -1.0: "RECIPROCAL"}
     if exponent.size != 1 or float(exponent.reshape(-1)[0]) not in names:
         raise UnsupportedOp("only the powers 2, 0.5 and -1 have a kernel")
+    _each(builder, node, names[float(exponent.reshape(-1)[0])])
+
+
+def _each(builder: NetworkBuilder, node: ir.Node, function: str, alpha: float = 0.0, beta: float = 0.0) -> None:
     source = builder.read(node.inputs[0])
     check_real(source)
-    further = [str(source.size), names[float(exponent.reshape(-1)[0])]]
+    further = [str(source.size), function, real(alpha), real(beta)]
     in_place(builder, "real_unary", source, str(node.outputs[0].name), further, node.op_type)
+
+
+def softmax(builder: NetworkBuilder, node: ir.Node) -> None:
+    """Softmax along an axis."""
+    source = builder.plain(builder.read(node.inputs[0]))
+    check_real(source)
+    axis = integer(node, "axis", -1) % len(source.shape)
+    sizes = prod(source.shape[:axis]), source.shape[axis], prod(source.shape[axis + 1 :])
+    in_place(builder, "real_softmax", source, str(node.outputs[0].name), list(map(str, sizes)), node.op_type)
 
 
 def binary(builder: NetworkBuilder, node: ir.Node) -> None:

@@ -12,6 +12,7 @@ pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 from building import present
 from drawing import draw
 from lowering import quantized
+from random_formats import format_of, prune
 from together import built, compared, program_of
 
 from ptqc.codegen.cpu.isa import AVX512_BF16
@@ -19,11 +20,8 @@ from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.program import verify
 from ptqc.codegen.program.program import Program
 from ptqc.errors import TargetError
-from ptqc.formats import Codebook, Entropy, Format, Integer, Sparse, SparseCodebook, Trellis, TwoOfFour, VectorCodebook
-from ptqc.ir.layers import Weight, find_layers, find_weights
-from ptqc.ir.nodes import constant
+from ptqc.ir.layers import find_layers, find_weights
 from ptqc.passes.canonicalize.rewrites import default_rewrites
-from ptqc.passes.quantize.solve_weights import possible
 from ptqc.passes.runner import run_rewrites
 
 TOGETHER, FEW = 25, 8  # networks in one library
@@ -49,27 +47,6 @@ def network(seed: int, chosen: Isa, folder: Path) -> Program:
         is_rounded=lambda _site: bool(random.random() < rounded),
     )
     return program_of(made, feeds, chosen, folder)
-
-
-def prune(weight: ir.Value, random: np.random.Generator) -> None:
-    """Make zeros of some of the numbers, of few or of all but a few."""
-    values = constant(weight)
-    assert values is not None
-    kept = random.random(values.shape) >= random.random()
-    weight.const_value = ir.tensor(np.asarray(values * kept, np.float32), name=weight.name)
-
-
-def format_of(weight: Weight, random: np.random.Generator) -> Format:
-    """A format that the weight can have: pairs are neighbours in a channel, fours are inputs."""
-    forms: list[Format] = [Integer(int(random.integers(2, 9))), Codebook(int(random.integers(2, 5))), Entropy(8)]
-    forms += [Sparse(int(random.integers(1, 7))), SparseCodebook(int(random.integers(2, 5)))]
-    if weight.layers and weight.channel_axis == 0 and weight.size // weight.shape[0] % 2 == 0:
-        forms.append(VectorCodebook(int(random.integers(3, 9))))
-    if weight.layers and weight.channel_axis == 0 and weight.shape[1] % 4 == 0:
-        forms.append(TwoOfFour(int(random.integers(1, 7))))
-    if trellis := possible(weight, [*Trellis.members()]):
-        forms.append(trellis[int(random.integers(len(trellis)))])
-    return forms[int(random.integers(len(forms)))]
 
 
 def check(part: int, folder: Path, count: int = TOGETHER) -> None:

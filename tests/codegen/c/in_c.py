@@ -1,0 +1,61 @@
+"""Small quantized networks as C, compared on this machine with what ONNX Runtime computes."""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from lowering import Quantized, quantized
+
+from ptqc.codegen.c import verify
+from ptqc.codegen.c.arena import plan
+from ptqc.codegen.c.network import Network
+from ptqc.codegen.c.source import CSource
+from ptqc.codegen.c.target import network_for, wanted
+from ptqc.codegen.onnxruntime.export import export
+from ptqc.codegen.program.batching import run_by_run
+from ptqc.codegen.targets import TargetInput
+from ptqc.execution.onnxruntime import Feeds
+
+HAS_COMPILER = pytest.mark.skipif(
+    not any(map(shutil.which, verify.COMPILERS)), reason="needs a C compiler (Debian: apt install gcc)"
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network in C, and what it is compared with."""
+
+    text: CSource
+    samples: Sequence[Feeds]
+    values: Sequence[dict[str, np.ndarray]]
+
+    @property
+    def network(self) -> Network:
+        return self.text.network
+
+    def compare(self, folder: Path, *flags: str, program: str = "") -> verify.Comparison:
+        """Compile with these flags, run all samples and compare every value. Raises VerificationError."""
+        folder.mkdir(parents=True, exist_ok=True)
+        built = verify.compiled(self.text, folder, flags or ("-O1", *verify.SANITIZERS), program)
+        comparison = verify.Comparison()
+        verify.compare_samples(self.text, built, self.samples, self.values, comparison)
+        return comparison
+
+
+def case(quantized_model: Quantized, feeds: Sequence[Feeds], name: str = "net") -> Case:
+    """The C of a lowered graph. Raises NoKernel."""
+    lowered = quantized_model.lowered
+    source = TargetInput(lowered, export(lowered, quantized_model.model), feeds, feeds, quantized_model.model, {})
+    _, samples = run_by_run(lowered.model, source.exported, feeds)
+    network = network_for(source, samples)
+    values = [dict(each) for each in wanted(source, samples)]
+    return Case(CSource(name, network, plan(network.steps)), samples, values)
+
+
+def of_model(model: ir.Model, feeds: Sequence[Feeds], name: str = "net") -> Case:
+    """The C of a float model, quantized the plainest way."""
+    return case(quantized(model, feeds), feeds, name)

@@ -1,0 +1,165 @@
+"""Faults planted in the C of networks: the comparison with ONNX Runtime, or a sanitizer, stops them."""
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+from graphs import noise, parse
+from in_c import HAS_COMPILER, Case, case
+from lowering import CONSTANTS, RESIDUAL, quantized, samples
+
+from ptqc.codegen.c import verify
+from ptqc.codegen.c.source import CSource
+from ptqc.errors import TargetError, VerificationError
+from ptqc.formats import Entropy, Format, Integer, Trellis, VectorCodebook
+from ptqc.ir.layers import find_layers, find_weights
+
+pytestmark = HAS_COMPILER
+FEEDS = samples(3, 3, 8, 8)
+MIXED = """g (float[N,16,9,7] x) => (float[N,6] y) {
+    a = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1], strides = [2, 1]> (x, w1, b1)
+    b = Relu(a)
+    c = Conv <kernel_shape = [3, 3], group = 16, pads = [1, 1, 1, 1]> (b, w2, b2)
+    d = Sigmoid(c)
+    e = Mul(c, d)
+    f = Conv <kernel_shape = [1, 1]> (e, w3, b3)
+    g1 = Concat <axis = 1> (f, e)
+    h = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (g1)
+    i = AveragePool <kernel_shape = [2, 2], pads = [1, 1, 0, 0]> (h)
+    j = Flatten(i)
+    k = Gemm <transB = 1> (j, w4, b4)
+    y = Softmax(k)
+}"""
+SHAPES = {"w1": (16, 16, 3, 3), "w2": (16, 1, 3, 3), "w3": (16, 16, 1, 1), "w4": (6, 32 * 2 * 3)}
+FORMS: dict[str, Format] = {"w1": VectorCodebook(5), "w2": Integer(4), "w3": Trellis(5), "w4": Entropy(8)}
+
+
+@dataclass(frozen=True)
+class Changed(CSource):
+    """The C of a network in which one text stands for another."""
+
+    old: str = ""
+    new: str = ""
+
+    def files(self) -> dict[str, str]:
+        texts = super().files()
+        assert any(self.old in text for text in texts.values()), self.old
+        return {name: text.replace(self.old, self.new) for name, text in texts.items()}
+
+
+@cache
+def residual() -> Case:
+    return case(quantized(parse(RESIDUAL, **CONSTANTS), FEEDS), FEEDS)
+
+
+@cache
+def mixed() -> Case:
+    """Weights in all packings."""
+    weights = {name: noise(*shape, seed=seed, scale=0.3) for seed, (name, shape) in enumerate(SHAPES.items())}
+    biases = {f"b{name[1]}": noise(shape[0], seed=9) for name, shape in SHAPES.items()}
+    graph = parse(MIXED, **weights, **biases)
+    feeds = [{"x": noise(1, 16, 9, 7, seed=seed)} for seed in range(3)]
+    forms = {weight.name: FORMS[weight.name] for weight in find_weights(graph, find_layers(graph))}
+    return case(quantized(graph, feeds, forms=forms), feeds)
+
+
+FAULTS = [
+    # rounding and requantization
+    ("bits - 0x4B400000", "bits - 0x4B400001"),
+    ("const float magic = 12582912.0f;", "const float magic = 8388608.0f;"),
+    ("value < 0 ? 0 : value > 255 ? 255 : value", "value"),
+    ("value < 0 ? 0 : value > 255 ? 255 : value", "value < 0 ? 0 : value > 254 ? 254 : value"),
+    ("nearest(rounded((float)sum * factor)) + zero", "nearest(rounded((float)sum * factor))"),
+    ("nearest(rounded((float)sum * factor)) + zero", "(int32_t)((float)sum * factor) + zero"),
+    ("bias - weights * channels->zero_in", "bias"),
+    ("bias - weights * channels->zero_in", "bias + weights * channels->zero_in"),
+    ("channels->is_shared ? 0u : channel", "0u"),
+    ("step / channels->scale_out : step", "step : step"),
+    ("channels->bias_unit / step", "channels->bias_unit * step"),
+    ("(float)(root * root)", "(float)root"),
+    # dense layers
+    ("memset(out, layer->channels.zero_in, channels)", "memset(out, 0, channels)"),
+    ("place < 0 || place >= layer->in[1]", "place < 0 || place > layer->in[1]"),
+    ("from >= 0 && from < layer->in[0]", "from < layer->in[0]"),
+    ("row + y * layer->dilations[0]", "row + y"),
+    ("y * layer->strides[0] - layer->padding[0],", "y - layer->padding[0],"),
+    ("x * layer->strides[1] - layer->padding[1], group", "x * layer->strides[1], group"),
+    ("columns[i] = windows + i * row;", "columns[i] = windows;"),
+    ("starts[i + two]", "starts[i]"),
+    ("b += first[i] * other[i]", "b += first[i] * one[i]"),
+    ("c += second[i] * one[i]", "c += first[i] * one[i]"),
+    ("place + layer->out[2] + i", "place + i"),
+    ("other = one + two * row", "other = one"),
+    ("pixel += 2) {", "pixel += 3) {"),
+    ("pixels == 1 ? 0 : sum_of", "pixels == 2 ? 0 : sum_of"),
+    ("first += layer->panel) {", "first += layer->panel + 1) {"),
+    # depthwise layers
+    ("memset(outside, layer->channels.zero_in, layer->block)", "memset(outside, 0, layer->block)"),
+    ("row >= 0 && row < layer->in[0] && column >= 0", "row >= 0 && row < layer->in[0] && column > 0"),
+    ("sum += places[tap][channel] * *weight", "sum += places[0][channel] * *weight"),
+    ("unpack_row(&reader, panel + i, stride);", "unpack_row(&reader, panel, stride);"),
+    # unpacking
+    ("reader->count < 16u", "reader->count < 4u"),
+    ("reader->buffer >>= bits;", "reader->buffer >>= bits - 1u;"),
+    ("((1u << bits) - 1u)", "((1u << bits) - 2u)"),
+    ("low + (int32_t)(next_bits(&here, bits) * step)", "(int32_t)(next_bits(&here, bits) * step)"),
+    ("if (++tap == taps) tap = 0", "if (++tap > taps) tap = 0"),
+    ("*to = pair[part];", "*to = pair[0];"),
+    ("here.count -= 4u + width;", "here.count -= width;"),
+    ("place += 1u << weights->widths[class];", "place += weights->widths[class];"),
+    ("*state = (uint8_t)next;", ""),
+    ("here.row++;", ""),
+    ("(weights->bits + 1u - (here.row & 1u)) / 2u", "(weights->bits + 1u) / 2u"),
+    # other operators
+    ("fused((float)*q, ratio[1], ratio[2])", "fused((float)*q, ratio[0], ratio[2])"),
+    ("(*q - zeros[1])", "*q"),
+    ("factor) + (float)zeros[2]", "factor)"),
+    ("out[i] = table[in[i]]", "out[i] = in[i]"),
+    ("if (from[k] > out[k]) out[k] = from[k];", "if (from[k] < out[k]) out[k] = from[k];"),
+    ("if (counts_padding) count", "if (!counts_padding) count"),
+    ("-(int32_t)(pixels * zero_in)", "0"),
+    ("+ k * move->from[2]", ""),
+    ("255u - most]", "254u - most]"),
+    ("q += move->to[3]", "q += move->from[3] + move->to[3]"),
+    # memory
+    ("#define AT(place) ((void *)(arena.bytes + (place)))", "#define AT(place) ((void *)(arena.bytes + (place) / 2))"),
+    ("#define AT(place) ((void *)(arena.bytes + (place)))", "#define AT(place) ((void *)(arena.bytes + (place) + 64))"),
+]
+MISSED = 2
+
+
+def stops(old: str, new: str, folder: Path) -> bool:
+    """Whether a fault is noticed in one of the networks that have its text."""
+    seen = False
+    for number, right in enumerate((residual(), mixed())):
+        texts = right.text.files().values()
+        if not any(old in text for text in texts):
+            continue
+        seen, text = True, right.text
+        wrong = Case(Changed(text.name, text.network, text.arena, old, new), right.samples, right.values)
+        try:
+            wrong.compare(folder / str(number), "-O1", *verify.SANITIZERS)
+        except (VerificationError, TargetError):
+            return True
+    assert seen, f"no network has {old!r}"
+    return False
+
+
+def test_both_are_right(tmp_path: Path) -> None:
+    for number, right in enumerate((residual(), mixed())):
+        assert right.compare(tmp_path / str(number)).different == {}
+    kinds = {kind for step in (*residual().network.steps, *mixed().network.steps) for kind in step.kinds}
+    assert kinds >= {"raw", "index", "pairs", "prefix", "column_path"}
+
+
+@pytest.mark.parametrize(("old", "new"), FAULTS[5::18])
+def test_some_faults_are_noticed(old: str, new: str, tmp_path: Path) -> None:
+    assert stops(old, new, tmp_path)
+
+
+@pytest.mark.slow
+def test_faults_are_noticed(tmp_path: Path) -> None:
+    assert len(FAULTS) >= 50
+    missed = [fault for number, fault in enumerate(FAULTS) if not stops(*fault, tmp_path / str(number))]
+    assert len(missed) <= MISSED, missed

@@ -1,0 +1,207 @@
+"""The C source as a compile delivers it: every value that ONNX Runtime computes, on this machine and on boards."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from compiling import compiled, compiled_once, proto, residual, samples, weight
+from graphs import noise, parse
+from in_c import HAS_COMPILER, case, of_model
+from lowering import CONSTANTS, RESIDUAL, quantized
+from lowering import samples as feeds_of
+
+import ptqc
+from ptqc.artifact.folder import Artifact
+from ptqc.cli.main import main
+from ptqc.codegen.c import emulation, verify
+from ptqc.codegen.c.options import COptions
+from ptqc.codegen.c.target import TARGET
+from ptqc.errors import NoKernel, TargetError, UsageError, VerificationError
+from ptqc.ir.runtimes import RULES
+
+pytestmark = HAS_COMPILER
+STRICT = ("-Werror", "-Wshadow", "-Wcast-align", "-Wstrict-prototypes", "-Wundef")
+
+
+@pytest.fixture(scope="module")
+def artifact(shared_room: Path) -> Artifact:
+    """A small network with its C."""
+    return compiled_once(residual(), samples(3, 8, 8), shared_room / "c", "25%", target="c")
+
+
+def test_it_is_delivered_and_compared(artifact: Artifact) -> None:
+    document = artifact.manifest["targets"]["c"]
+    assert {path.name for path in (artifact.folder / "c").iterdir()} == {"model.c", "model.h", "model_weights.h"}
+    assert document["verification"]["integers_different"] == 0
+    assert document["verification"]["integers_compared"] > 1000
+    assert document["verification"]["sanitized"]
+    assert artifact.manifest["options"]["runtime"] == "c"
+    assert (
+        f"#define PTQC_MODEL_ARENA_BYTES {document['arena_bytes']}" in (artifact.folder / "c" / "model.h").read_text()
+    )
+
+
+@pytest.mark.skipif(emulation.missing() is not None, reason=str(emulation.missing()))
+def test_it_ran_on_emulated_boards(artifact: Artifact) -> None:
+    boards = artifact.manifest["targets"]["c"]["boards"]
+    assert boards.keys() == {"cortex-m4", "cortex-m55"}
+    for board in boards.values():
+        assert board["samples"] == 2
+        assert board["instructions"] > artifact.manifest["targets"]["c"]["multiplications"] / 4
+        assert board["constant_bytes"] >= artifact.manifest["targets"]["c"]["constant_bytes"]
+
+
+def test_the_rules_of_microcontrollers_are_implied() -> None:
+    assert RULES["c"].defaults == {"activations": "integer", "allow_8bit": True}
+    assert not RULES["c"].saturates
+
+
+@pytest.mark.parametrize("program", ["gcc", "clang"])
+@pytest.mark.parametrize(
+    "flags", [("-O0",), ("-O3",), ("-O2", "-DPTQC_WITHOUT_FPU"), ("-Os", "-std=gnu11", "-march=native")]
+)
+def test_compilers_agree_without_a_warning(program: str, flags: tuple[str, ...], tmp_path: Path) -> None:
+    path = shutil.which(program)
+    if path is None:
+        pytest.skip(f"{program} is not installed")
+    built = case(quantized(parse(RESIDUAL, **CONSTANTS), FEEDS), FEEDS)
+    comparison = built.compare(tmp_path, *STRICT, *flags, program=path)
+    assert comparison.different == comparison.rounded == {}
+    assert comparison.integers > 4000
+
+
+FEEDS = feeds_of(2, 3, 8, 8)
+
+
+def test_it_is_linked_by_programs_in_cpp(artifact: Artifact, tmp_path: Path) -> None:
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("g++ is not installed")
+    (tmp_path / "main.cpp").write_text(
+        '#include "model.h"\nint main() { return ptqc_model_run(nullptr, nullptr) - 1; }\n'
+    )
+    folder = artifact.folder / "c"
+    subprocess.run([verify.compiler(), "-c", folder / "model.c", "-o", tmp_path / "model.o"], check=True)
+    program = tmp_path / "program"
+    subprocess.run([compiler, f"-I{folder}", tmp_path / "main.cpp", tmp_path / "model.o", "-o", program], check=True)
+    assert subprocess.run([program], check=False).returncode == 0
+
+
+def test_names_that_are_no_identifiers_or_collide(tmp_path: Path) -> None:
+    graph = parse("g (float[N,8] p, float[N,8] q) => (float[N,8] r, float[N,8] s) { r = Add(p, q)\n s = Mul(p, q) }")
+    for value, name in zip((*graph.graph.inputs, *graph.graph.outputs), ("a.b", "a/b", "int", "*/ü"), strict=True):
+        value.name = name
+    feeds = [{"a.b": noise(1, 8, seed=1), "a/b": noise(1, 8, seed=2)} for _ in range(2)]
+    built = of_model(graph, feeds)
+    assert [each.name for each in (*built.text.inputs, *built.text.outputs)] == ["in_a_b", "in_a_b_", "out_int", "out"]
+    built.compare(tmp_path)
+
+
+def test_not_a_number_becomes_a_code_as_in_onnx_runtime(tmp_path: Path) -> None:
+    graph = parse("g (float[1,8] x) => (float[1,4] y) { p = Sqrt(x)\n y = MatMul(p, w) }", w=noise(8, 4))
+    feeds = [{"x": np.abs(noise(1, 8, seed=seed))} for seed in range(3)]
+    made = quantized(graph, feeds, keep_float=lambda site: site == "x")
+    strange = np.array([[np.nan, np.inf, -np.inf, 3e38, -3e38, 0, -0.0, 1]], np.float32)
+    built = case(made, [{"x": strange}])
+    assert [step.function for step in built.network.steps] == ["real_unary", "quantize", "dense"]
+    built.compare(tmp_path)
+
+
+def test_a_state_goes_in_and_out(tmp_path: Path) -> None:
+    units, width = 6, 5
+    gates = {"w": noise(1, 4 * units, width, seed=1), "r": noise(1, 4 * units, units, seed=2)}
+    graph = parse(
+        "g (float[4,1,5] x, float[1,1,6] h, float[1,1,6] c) => (float[4,1,1,6] y, float[1,1,6] hn, float[1,1,6] cn) {"
+        "y, hn, cn = LSTM <hidden_size = 6> (x, w, r, b, , h, c) }",
+        **gates,
+        b=noise(1, 8 * units, seed=3),
+    )
+    feeds = [
+        {"x": noise(4, 1, width, seed=seed), "h": noise(1, 1, units, seed=seed + 9), "c": noise(1, 1, units, seed=seed)}
+        for seed in range(3)
+    ]
+    built = of_model(graph, feeds)
+    assert [each.name for each in built.text.inputs] == ["in_x", "in_h", "in_c"]
+    assert built.compare(tmp_path).reals > 0
+
+
+@pytest.mark.parametrize("direction", ["bidirectional", "reverse"])
+def test_gru(direction: str, tmp_path: Path) -> None:
+    count = 2 if direction == "bidirectional" else 1
+    graph = parse(
+        f"g (float[4,1,5] x) => (float[4,{count},1,6] y) {{ y = GRU <hidden_size = 6, linear_before_reset = 1, "
+        f'direction = "{direction}"> (x, w, r, b) }}',
+        w=noise(count, 18, 5, seed=1),
+        r=noise(count, 18, 6, seed=2),
+        b=noise(count, 36, seed=3),
+    )
+    feeds = [{"x": noise(4, 1, 5, seed=seed)} for seed in range(2)]
+    of_model(graph, feeds).compare(tmp_path)
+
+
+# What it refuses
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("y = Erf(x)", "has no kernel for Erf y: the operator is not known to it"),
+        ("y = Pow(x, three)", "has no kernel for Pow y: only the powers 2, 0.5 and -1"),
+        ("p = Sin(x)\n y = Relu(p)", "has no kernel for Sin p"),
+    ],
+)
+def test_an_operator_without_a_kernel_is_named(body: str, reason: str) -> None:
+    graph = parse(f"g (float[N,8] x) => (float[N,8] y) {{ {body} }}", three=np.array(3, np.float32))
+    feeds = [{"x": np.abs(noise(1, 8))} for _ in range(2)]
+    with pytest.raises(NoKernel, match=reason):
+        case(quantized(graph, feeds, keep_float=lambda _: True), feeds)
+
+
+def test_it_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    model = proto("g (float[N,16] x) => (float[N,32] y) { p = Gemm(x, w)\n y = Sin(p) }", w=weight(16, 32))
+    with pytest.raises(TargetError, match="the c target has no kernel for Sin y"):
+        compiled(model, samples(16), tmp_path, None, target="c")
+
+
+def test_samples_of_several_sizes(tmp_path: Path) -> None:
+    del tmp_path
+    model = ir.from_proto(residual())
+    with pytest.raises(TargetError, match="the c target plans its memory for one size of samples, and these have 2"):
+        TARGET.check_sizes({((3, 8, 8),), ((3, 9, 9),)}, model)
+
+
+def test_a_missing_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    with pytest.raises(TargetError, match="CC is 'no-such-compiler', which is no program: install a C compiler"):
+        TARGET.check_present()
+    monkeypatch.delenv("CC")
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(TargetError, match="there is none of cc, gcc and clang"):
+        TARGET.check_present()
+
+
+@pytest.mark.parametrize("name", ["", "1st", "a-b", "ü"])
+def test_names_that_c_does_not_take(name: str) -> None:
+    with pytest.raises(UsageError, match="give letters, digits and _, a letter first"):
+        COptions(name)
+
+
+def test_an_unknown_option_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compile", "model.onnx", "--target", "c", "--cname", "x"]) == 2
+    assert "--c-name" in capsys.readouterr().err
+
+
+def test_what_differs_is_named_with_its_tensor(tmp_path: Path) -> None:
+    built = case(quantized(parse(RESIDUAL, **CONSTANTS), FEEDS), FEEDS)
+    name = next(step.value for step in built.network.steps if step.function == "dense")
+    built.values[0][name] = built.values[0][name] + np.uint8(1)
+    with pytest.raises(VerificationError, match=f"differs from the ONNX file at {name} .dense.: .* integers, by up to"):
+        built.compare(tmp_path)
+
+
+def test_it_is_not_run_by_ptqc(artifact: Artifact) -> None:
+    with pytest.raises(TargetError, match="has no native library"):
+        ptqc.load(artifact.folder).native()
