@@ -20,7 +20,7 @@ TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
-class Terminal:
+class SampleArray:
     """An input or output. name: in C."""
 
     name: str
@@ -43,7 +43,7 @@ class Terminal:
         return TOLERANCE * float(np.abs(self.values).max()) if self.values.dtype.kind == "f" else 0.0
 
 
-def terminals(header: str, name: str, arrays: dict[str, np.ndarray]) -> Iterator[Terminal]:
+def terminals(header: str, name: str, arrays: dict[str, np.ndarray]) -> Iterator[SampleArray]:
     """Inputs and outputs of the first sample, as they are in memory."""
     for match in TERMINAL.finditer(header):
         macro = match["macro"].removeprefix(f"{name.upper()}_").lower()
@@ -51,7 +51,7 @@ def terminals(header: str, name: str, arrays: dict[str, np.ndarray]) -> Iterator
         if match["scale"]:
             codes = np.rint(array / np.float32(match["scale"])) + int(match["zero"])
             array = np.clip(codes, 0, 255).astype(np.uint8)
-        yield Terminal(macro, np.moveaxis(array, 1, -1) if match["is_last"] else array)
+        yield SampleArray(macro, np.moveaxis(array, 1, -1) if match["is_last"] else array)
 
 
 def sample(header: str, name: str, arrays: dict[str, np.ndarray]) -> str:
