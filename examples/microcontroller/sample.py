@@ -19,7 +19,7 @@ C_TYPES = {"uint8": "uint8_t", "int32": "int32_t", "int64": "int64_t", "float32"
 TOLERANCE = 1e-4
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SampleArray:
     """An input or output. name: in C."""
 
@@ -51,21 +51,23 @@ def terminals(header: str, name: str, arrays: dict[str, np.ndarray]) -> Iterator
         if match["scale"]:
             codes = np.rint(array / np.float32(match["scale"])) + int(match["zero"])
             array = np.clip(codes, 0, 255).astype(np.uint8)
+        else:
+            array = array.astype(match["kind"])
         yield SampleArray(macro, np.moveaxis(array, 1, -1) if match["is_last"] else array)
 
 
 def sample(header: str, name: str, arrays: dict[str, np.ndarray]) -> str:
     """The text of sample.h."""
-    found = list(terminals(header, name, arrays))
-    outputs = [each for each in found if each.name.startswith("out")]
-    constants = [each.written("expected_" if each in outputs else "") for each in found]
+    ends = list(terminals(header, name, arrays))
+    outputs = [each for each in ends if each.name.startswith("out")]
+    constants = [each.written("expected_" if each in outputs else "") for each in ends]
     compared = [f"DIFFERENT({each.name}, {each.values.size}, {each.allowed:.9e}f)" for each in outputs]
     return "\n".join(
         [
             f'#include "{name}.h"\n',
             *constants,
             *(f"static {each.declared};" for each in outputs),
-            f"\n#define RUN_NETWORK ptqc_{name}_run({', '.join(each.name for each in found)})",
+            f"\n#define RUN_NETWORK ptqc_{name}_run({', '.join(each.name for each in ends)})",
             f"#define SCORES {outputs[0].name}",
             f"#define SCORES_ELEMENTS {outputs[0].values.size}",
             f"#define COMPARE_OUTPUTS {' '.join(compared)}\n",
