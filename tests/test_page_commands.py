@@ -39,13 +39,20 @@ def commands(page: Path) -> list[list[str]]:
     return [shlex.split(match[1] or match[0])[1:] for match in COMMAND.finditer(text)]
 
 
-@pytest.mark.parametrize("name", ["qdq", "litert"])
-def test_it_runs(name: str, room: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("qdq", {"compile", "resolve", "verify", "compare"}),
+        ("litert", {"compile", "resolve", "verify", "compare"}),
+        ("microcontrollers", {"compile", "resolve", "verify"}),
+    ],
+)
+def test_it_runs(name: str, kinds: set[str], room: Path) -> None:
     found = commands(ROOT / "docs" / f"{name}.md")
     named = {runtime for runtime in MODULES if any(runtime in arguments for arguments in found)}
     for runtime in named:
         pytest.importorskip(runtime_named(runtime).module, reason=f"needs pip install 'ptqc[{runtime}]'")
-    assert {arguments[0] for arguments in found} == {"compile", "resolve", "verify", "compare"}
+    assert {arguments[0] for arguments in found} == kinds
     with quick():
         for arguments in found:
             if arguments[0] == "compile" and (room / "out").is_dir():

@@ -5,13 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from boards import needs_boards
 
 from ptqc.codegen.c import emulation
 from ptqc.codegen.c.emulation import BOARDS, BoardRun, BuildOptions, CNetwork, run_on_board
 from ptqc.errors import TargetError
 
-ABSENT = emulation.missing()
-needs_tools = pytest.mark.skipif(ABSENT is not None, reason=str(ABSENT))
 on_all_boards = pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)
 
 HEADER = """
@@ -66,7 +65,7 @@ def run(folder: Path, source: str, board: emulation.Board, *firsts: int, stack_b
     return run_on_board(board, network(folder, source), [sample(first) for first in firsts], options)
 
 
-@needs_tools
+@needs_boards
 @on_all_boards
 def test_outputs_are_those_of_the_samples(board: emulation.Board, tmp_path: Path) -> None:
     result = run(tmp_path, SUMS, board, 0, 200)
@@ -76,7 +75,7 @@ def test_outputs_are_those_of_the_samples(board: emulation.Board, tmp_path: Path
     assert halves == [total / 2, (total + 200) / 2]
 
 
-@needs_tools
+@needs_boards
 @on_all_boards
 def test_instructions_are_counted_exactly(board: emulation.Board, tmp_path: Path) -> None:
     result = run(tmp_path, LOOP, board, 1, 2, 201)
@@ -86,7 +85,7 @@ def test_instructions_are_counted_exactly(board: emulation.Board, tmp_path: Path
     assert 2000 < first < 2040
 
 
-@needs_tools
+@needs_boards
 @on_all_boards
 def test_stack_is_measured(board: emulation.Board, tmp_path: Path) -> None:
     assert 1000 < run(tmp_path, LOOP, board, 1).stack_bytes < 1100
@@ -94,7 +93,7 @@ def test_stack_is_measured(board: emulation.Board, tmp_path: Path) -> None:
         run(tmp_path, LOOP, board, 1, stack_bytes=512)
 
 
-@needs_tools
+@needs_boards
 @on_all_boards
 def test_sizes_are_of_the_network_alone(board: emulation.Board, tmp_path: Path) -> None:
     source = SUMS + "static int unused = 3; int ptqc_tiny_unused(void) { return ++unused; }\n"
@@ -105,7 +104,7 @@ def test_sizes_are_of_the_network_alone(board: emulation.Board, tmp_path: Path) 
     assert result.outputs == []
 
 
-@needs_tools
+@needs_boards
 def test_archives_are_counted_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # paths may be relative
     board, plain = BOARDS["cortex-m4"], network(Path(), SUMS.replace("return 0;", "return helper(0);"))
@@ -118,14 +117,14 @@ def test_archives_are_counted_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert result.network.text > 16
 
 
-@needs_tools
+@needs_boards
 def test_libraries_are_counted_apart(tmp_path: Path) -> None:
     source = SUMS.replace("(float)*sum", "(float)((double)*sum / input[0])")
     result = run(tmp_path, source, BOARDS["cortex-m4"], 1)
     assert result.network.flash < 500 < result.libraries.text
 
 
-@needs_tools
+@needs_boards
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -141,20 +140,20 @@ def test_failures_say_what_went_wrong(old: str, new: str, message: str, tmp_path
         run(tmp_path, SUMS.replace(old, new), BOARDS["cortex-m4"], 1)
 
 
-@needs_tools
+@needs_boards
 def test_endless_runs_are_stopped(tmp_path: Path) -> None:
     endless = network(tmp_path, SUMS.replace("return 0;", 'for (;;) __asm__ volatile("");'))
     with pytest.raises(TargetError, match="qemu-system-arm did not end within 5 s"):
         run_on_board(BOARDS["cortex-m4"], endless, [sample(1)], BuildOptions(seconds=5))
 
 
-@needs_tools
+@needs_boards
 def test_samples_have_the_bytes_of_the_inputs(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match=r"a sample has inputs of \(20,\) bytes, and tiny takes \(20, 3\)"):
         run_on_board(BOARDS["cortex-m4"], network(tmp_path, SUMS), [sample(1)[:1]])
 
 
-@needs_tools
+@needs_boards
 def test_versions_are_those_of_the_tools() -> None:
     described = emulation.versions()
     assert "gcc" in described["arm-none-eabi-gcc"]
