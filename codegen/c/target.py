@@ -121,7 +121,17 @@ def figures(network: Network, arena: Arena) -> dict[str, object]:
         "input_and_output_bytes": sum(ends),
         "multiplications": network.products,
         "steps": len(network.steps),
+        "arena": [list(each) for each in _stays(network, arena)],
     }
+
+
+def _stays(network: Network, arena: Arena) -> Iterator[tuple[str, int, int, int, int]]:
+    """What lies in the arena: its name, place and bytes, and the first and last step that need it."""
+    for buffer, life in arena.lives.items():
+        yield buffer.name, arena.places[buffer], buffer.bytes, life.start, life.stop - 1
+    for number, step in enumerate(network.steps):
+        if size := step.scratch(arena.panels[number]):
+            yield f"unpacked by {step.operator}", arena.scratch[number], size, number, number
 
 
 TARGET: Target[COptions] = CTarget()

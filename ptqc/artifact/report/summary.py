@@ -62,12 +62,29 @@ def _targets(manifest: Document) -> Iterator[tuple[str, str]]:
             yield name, visible(", ".join(f"{what} {value}" for what, value in facts(document))) or "built"
             for check in document.get("runtimes", {}).values():
                 yield name, visible(str(RuntimeCheck(**check)))
+            yield from ((name, visible(line)) for line in _on_boards(document))
         for library in document.get("libraries", ()):
             steps = f"{sum(library['steps'].values())} steps of {library['kernels']} kernels"
             size = f"{library['bytes']:,} bytes beside {document['weights_bytes']:,} of weights"
             yield name, f"native library for {library['isa']}, {size}, {steps}; {_verified(library['verification'])}"
         for archive in document.get("static", {}).get("archives", ()):
             yield name, f"{archive['file']}, {archive['bytes']:,} bytes; {_equal(archive['verification'])}"
+
+
+def _on_boards(document: Document) -> Iterator[str]:
+    """What runs of C source showed."""
+    if "boards" not in document:
+        return
+    checked = document["verification"]
+    where = "under sanitizers" if checked["sanitized"] else "without sanitizers, which the compiler lacks"
+    yield f"{checked['integers_compared']:,} integers equal those of the ONNX file, by {checked['compiler']} {where}"
+    boards = document["boards"]
+    for core, run in ({"emulated boards": boards} if "missing" in boards else boards).items():
+        if "missing" in run:
+            yield f"{core}: not run: {run['missing']}"
+        else:
+            flash = run["code_bytes"] + run["constant_bytes"]
+            yield f"{core} (emulated): {run['instructions']:,} instructions, {flash:,} bytes of flash"
 
 
 def _verified(checked: Document) -> str:

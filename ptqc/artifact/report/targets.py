@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Iterator
 
 from ptqc.artifact.report.markup import cell, details, name, safe, table
+from ptqc.artifact.report.microcontroller import arena_picture, board_table
 from ptqc.artifact.report.rows import Document, ReportFacts
 from ptqc.runtime.foreign import RuntimeCheck
 from ptqc.utils import text
@@ -32,7 +33,16 @@ def other_tables(facts: ReportFacts) -> str:
     for title, document in _others(facts).items():
         rows = [f'<th scope="row">{safe(what)}</th><td>{safe(value)}</td>' for what, value in text.facts(document)]
         tables.append(table([title, ""], rows, "facts"))
+        if "arena" in document:
+            tables += [_compared(document["verification"]), board_table(document), arena_picture(document)]
     return "\n".join(tables)
+
+
+def _compared(checked: Document) -> str:
+    return (
+        f"<p>Compared on {checked['samples']:,} samples, compiled by {safe(checked['compiler'])}: "
+        f"{checked['integers_compared']:,} integers, {checked['integers_different']:,} of them different.</p>"
+    )
 
 
 def has_runtimes(facts: ReportFacts) -> bool:

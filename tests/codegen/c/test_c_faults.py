@@ -31,7 +31,7 @@ MIXED = """g (float[N,16,9,7] x) => (float[N,6] y) {
     k = Gemm <transB = 1> (j, w4, b4)
     y = Softmax(k)
 }"""
-SHAPES = {"w1": (16, 16, 3, 3), "w2": (16, 1, 3, 3), "w3": (16, 16, 1, 1), "w4": (6, 32 * 2 * 3)}
+SHAPES = {"w1": (16, 16, 3, 3), "w2": (16, 1, 3, 3), "w3": (128, 16, 1, 1), "w4": (6, 144 * 2 * 3)}
 FORMS: dict[str, Format] = {"w1": VectorCodebook(5), "w2": Integer(4), "w3": Trellis(5), "w4": Entropy(8)}
 
 
