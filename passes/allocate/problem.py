@@ -46,7 +46,7 @@ def problem_of(analysis: Analysis, plan: Plan, options: CompileOptions) -> Probl
     smallest = smallest_choice(empty)
     extremes = [smallest, *(best for best in (best_choice(empty),) if fits_in_memory(empty.size(best)))]
     fixed = max(weighed(analysis, options, plan.with_formats(choice)) - empty.size(choice) for choice in extremes)
-    return replace(empty, fixed=fixed, memory=analysis.weight_memory)
+    return replace(empty, fixed=fixed, memory=analysis.weight_memory, flash=analysis.flash)
 
 
 def forms(weight: Weight, analysis: Analysis, plan: Plan, options: CompileOptions) -> Sequence[Format]:
@@ -126,13 +126,18 @@ def _use(
     is_integer = layer.name in plan.integer and solution.form.has_codes
     if options.in_blocks and not is_integer and _goes_in_blocks(weight, layer, solution.form):
         return size.Use(in_blocks=True)
-    if not is_integer or not layer.may_have_bias:
-        return size.Use(is_integer, None)
+    return size.Use(is_integer, bias_of(model, layer, solution, plan))
+
+
+def bias_of(model: ir.Model, layer: Layer, solution: QuantizedWeight, plan: Plan) -> constants.Bias | None:
+    """The bias of a layer on codes as the file may have it; None where it has none."""
+    if layer.name not in plan.integer or not solution.form.has_codes or not layer.may_have_bias:
+        return None
     x, y = plan.params[layer.input], plan.params.get(layer.settled)
     bias = _bias(model, layer)
     scale = usable_scale(solution.scale, bias, x)
     products = accumulator_scale(x, scale)
-    return size.Use(True, constants.Bias(bias_codes(bias, products, bits_for(solution.form, bias, y)), products))
+    return constants.Bias(bias_codes(bias, products, bits_for(solution.form, bias, y)), products)
 
 
 def _uses_of_table(
