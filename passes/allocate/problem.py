@@ -82,8 +82,12 @@ def forms_in_float(weight: Weight, forms: Sequence[Format], options: CompileOpti
 def table_parameters(analysis: Analysis, choice: Mapping[str, Format]) -> QuantizedParameters:
     """The table's own numbers, without bias correction: enough to weigh a plan."""
     weights = with_tables({name: analysis.solutions[name, form] for name, form in choice.items()}, analysis.weights)
-    biases = {layer.name: _bias(analysis.model, layer) if layer.may_have_bias else None for layer in analysis.layers}
-    return QuantizedParameters(weights, biases)
+    return QuantizedParameters(weights, uncorrected(analysis.model, analysis.layers))
+
+
+def uncorrected(model: ir.Model, layers: Sequence[Layer]) -> dict[str, np.ndarray | None]:
+    """The biases of layers as they are, and any where correction will make one."""
+    return {layer.name: _bias(model, layer) if layer.may_have_bias else None for layer in layers}
 
 
 def packed(

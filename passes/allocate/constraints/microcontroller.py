@@ -8,6 +8,7 @@ then shrinks by it. Memory is that of activations, which formats of weights hard
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -24,7 +25,7 @@ from ptqc.options import CompileOptions
 from ptqc.passes.allocate.allocation import Problem, best_choice, smallest_in_flash
 from ptqc.passes.allocate.fit import VERIFIED_SAMPLES
 from ptqc.passes.allocate.lower import Lower
-from ptqc.passes.allocate.problem import bias_of, name_length, packed, problem_of, table_parameters
+from ptqc.passes.allocate.problem import bias_of, name_length, packed, problem_of, table_parameters, uncorrected
 from ptqc.passes.allocate.state import BudgetReport, CompileState, Constraint, Context, Quantity, QuantizedModel
 from ptqc.passes.quantize.phases import Analysis, AnalysisInput, FlashCosts, PlanWithParameters
 from ptqc.passes.quantize.prepare import CanonicalModel
@@ -36,6 +37,8 @@ LARGEST_PARTS = 5
 STEP_DOWN = 0.002
 # Bits of weights that are read as they are, and of those that are unpacked.
 WIDTHS = (8, 4)
+# A scale of activations.
+LOWEST = 2**-8
 
 
 @dataclass(frozen=True)
@@ -296,7 +299,7 @@ def _flash_costs(job: CompileState, chosen: Chosen, most: int) -> FlashCosts:
 
 
 def _by_shapes(prepared: CanonicalModel, options: CompileOptions, chosen: Chosen) -> Iterator[Footprint]:
-    """Of a model whose activations all are codes, with weights that are read as they are, and that are unpacked.
+    """Of a model whose activations are codes, outputs or not, with weights that are read as they are or unpacked.
 
     Numbers are drawn: memory does not depend on them.
     """
@@ -305,12 +308,15 @@ def _by_shapes(prepared: CanonicalModel, options: CompileOptions, chosen: Chosen
     setting = AnalysisInput.of(model, *samples, closed=rules.closed, fused=rules.fused)
     if any(not weight.layers for weight in setting.weights):  # tables may stay float
         return
-    codes = {site.name: QuantParams(UINT8, 1 + place / 2**16, place % 256) for place, site in enumerate(setting.sites)}
-    for bits in WIDTHS:
+    # Low enough that what clips them is a part of its layer, and of other parameters each, as those of a model are.
+    codes = {site.name: QuantParams(UINT8, LOWEST + place / 2**16, 0) for place, site in enumerate(setting.sites)}
+    outputs = {str(value.name) for value in model.graph.outputs}
+    inner = {site.name: codes[site.name] for site in setting.sites if outputs.isdisjoint(site.tensors)}
+    for bits, activations in product(WIDTHS, (codes, inner)):
         numbers = {weight.name: _drawn(weight, bits, generator) for weight in setting.weights}
-        plan = replace(setting.roles, activations=codes)
+        plan = replace(setting.roles, activations=activations)
         plan = plan.with_formats({name: weight.form for name, weight in numbers.items()})
-        tuned = QuantizedParameters(with_tables(numbers, setting.weights), {layer.name: None for layer in plan.layers})
+        tuned = QuantizedParameters(with_tables(numbers, setting.weights), uncorrected(model, plan.layers))
         try:
             lowered = Lower().apply(PlanWithParameters(model, plan, tuned)).made
             exported = export(lowered, model, name_length(model, plan))
