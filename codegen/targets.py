@@ -26,6 +26,7 @@ from ptqc.utils.progress import SILENT_STAGE, Stage
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from ptqc.codegen.onnxruntime.constants import Bias
     from ptqc.codegen.onnxruntime.export import Exported
     from ptqc.codegen.program.emulated import Emulated
     from ptqc.codegen.program.listing import Listing
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from ptqc.codegen.program.verify import Values
     from ptqc.execution.onnxruntime import Feeds
     from ptqc.ir.lowered import Lowered
+    from ptqc.ir.quantized_weight import QuantizedWeight
     from ptqc.losses import Kinds
     from ptqc.runtime.library import Library
 
@@ -165,6 +167,51 @@ class TimedTarget(Protocol):
 
     def timer(self, options: Any) -> Timer:
         """What tells the times. Raises TargetError where they are measured, and this machine cannot run the library."""
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What a network takes of a microcontroller, in bytes.
+
+    constant_bytes, code_bytes, structure_bytes: in flash: arrays, functions, and what describes each call. compiler:
+    of the code, in words. arena_bytes, input_and_output_bytes: in memory. peak: the value in whose making most of the
+    arena is needed; alive: what for, the largest first.
+    """
+
+    constant_bytes: int
+    code_bytes: int
+    structure_bytes: int
+    arena_bytes: int
+    input_and_output_bytes: int
+    compiler: str
+    peak: str
+    alive: tuple[tuple[str, int], ...]
+
+    @property
+    def flash(self) -> int:
+        """All bytes of flash."""
+        return self.constant_bytes + self.code_bytes + self.structure_bytes
+
+    @property
+    def ram(self) -> int:
+        """All bytes of memory, without the stack."""
+        return self.arena_bytes + self.input_and_output_bytes
+
+
+@runtime_checkable
+class SizedTarget(Protocol):
+    """A target whose networks lie in the flash and memory of microcontrollers: what budgets such as 64KBflash need."""
+
+    def footprint(self, source: TargetInput, options: Any) -> Footprint:
+        """What is built of a graph takes. Raises NoKernel, and TargetError where code cannot be compiled."""
+
+    def stored(
+        self, weight: "QuantizedWeight", biases: "Sequence[Bias | None]", *, is_depthwise: bool
+    ) -> tuple[int, str]:
+        """Bytes of a weight and of the biases beside it in flash, and the function that unpacks it, by name."""
+
+    def unpacking_bytes(self, source: TargetInput, options: Any, functions: Collection[str]) -> Mapping[str, int]:
+        """Bytes of code of each of these functions."""
 
 
 @dataclass(frozen=True)

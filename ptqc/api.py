@@ -82,15 +82,16 @@ def compile(  # noqa: A001
     images, an .npz/.npy file, "module:function", an ONNX Runtime CalibrationDataReader, an array, any iterable of feeds
     or batches, whose shapes may differ, or "synthetic": samples that ptqc draws, at a loss of accuracy. budget: "13%",
     0.13, "4.5MB", 4_500_000 (bytes), "4.2bit", "2ms" (in ONNX Runtime), "2ms@cpu" (in the library of target "cpu"),
-    "50us@cuda" (predicted, in that of target "cuda"), "60MBram", "25%cache", a loss ("0.02nat", "99%same", "1%drop"),
-    or one of each; None: the best accuracy with as many layers on integer kernels as the activation options allow. A
-    loss alone takes the smallest file. strict: raise Missed, and write nothing, where the file takes longer or more
-    memory than its budgets, or is not shown to keep the loss. times: an artifact whose recorded times of operators a
-    latency budget is met with; None measures them. detector: how a detector writes what it finds, for the report,
-    labels and later evaluations. labels: an .npz with inputs and `labels`, or a CSV of image,class, for top-1 accuracy;
-    a folder of images with labels as YOLO writes them, or a COCO file with the images below its folder, for a
-    detector's mean average precision. evaluate: called with run(feeds) -> outputs by name, gives a score, the higher
-    the better; perfect_score: what it gives a perfect model, such as 1, where that is not percent. labels and evaluate
+    "50us@cuda" (predicted, in that of target "cuda"), "60MBram", "64KBflash" (of target "c"), "25%cache", a loss
+    ("0.02nat", "99%same", "1%drop"), or one of each; None: the best accuracy with as many layers on integer kernels as
+    the activation options allow. A loss alone takes the smallest file. strict: raise Missed, and write nothing, where
+    the file takes longer or more memory than its budgets, or is not shown to keep the loss. times: an artifact whose
+    recorded times of operators a latency budget is met with; None measures them. detector: how a detector writes what
+    it finds, for the report, labels and later evaluations. labels: an .npz with inputs and `labels`, or a CSV of
+    image,class, for top-1 accuracy; a folder of images with labels as YOLO writes them, or a COCO file with the images
+    below its folder, for a detector's mean average precision. evaluate: called with run(feeds) -> outputs by name,
+    gives a score, the higher the better; perfect_score: what it gives a perfect model, such as 1, where that is not
+    percent. labels and evaluate
     are for the report, and for a budget such as "1%drop", whose points are percent. target: a folder of `ptqc.codegen`
     with what is built beside the ONNX file: "cpu" adds a native library. allow_missing_target: deliver the rest where
     it cannot be built. executor: where weights are solved: "threads" or "processes" of this machine, "ray" for a Ray
@@ -106,7 +107,7 @@ def compile(  # noqa: A001
     implied = {"runtime": target} if target in RUNTIMES else {}  # a target for one runtime
     chosen = CompileOptions.of({**implied, **stated})
     built = choose(target, of_target, known, parameters, may_be_missing=allow_missing_target)
-    budgets = parse_budgets(budget, strict=strict)
+    budgets = parse_budgets(budget, strict=strict).for_target(built)
     own_score = _own_score(evaluate, perfect_score)
     place = path_of("output", output)
     check_output(place, force)
@@ -192,6 +193,7 @@ def resolve(
     check_output(place, force)
     check_target(built)
     store = store_at(cache)
+    budgets = budgets.for_target(built)
     budgets.check_request(built, store, is_scored=labels is not None or evaluate is not None)
     opened = artifact.load(folder)
     earlier = opened.manifest

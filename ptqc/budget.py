@@ -6,9 +6,10 @@ from numbers import Integral, Real
 
 from ptqc.errors import UsageError
 from ptqc.passes.allocate.constraints.caches import CacheBudget
-from ptqc.passes.allocate.constraints.latency import NANOSECONDS_PER_UNIT, LatencyBudget
+from ptqc.passes.allocate.constraints.latency import LatencyBudget
 from ptqc.passes.allocate.constraints.loss import LossBudget
 from ptqc.passes.allocate.constraints.memory import MemoryBudget
+from ptqc.passes.allocate.constraints.microcontroller import FlashBudget, RamBudget
 from ptqc.passes.allocate.constraints.size import SizeBudget
 from ptqc.passes.allocate.state import Budgets, Constraint, Quantity
 from ptqc.utils.arguments import shown
@@ -17,7 +18,15 @@ One = str | float  # a float is a fraction of the model's size, an int (which is
 Given = One | Sequence[One] | None
 
 # In the order in which they decide.
-CONSTRAINTS: tuple[type[Constraint], ...] = (SizeBudget, LatencyBudget, MemoryBudget, CacheBudget, LossBudget)
+CONSTRAINTS: tuple[type[Constraint], ...] = (
+    SizeBudget,
+    LatencyBudget,
+    MemoryBudget,
+    FlashBudget,
+    RamBudget,
+    CacheBudget,
+    LossBudget,
+)
 _FORMS = [form for kind in CONSTRAINTS for form in kind.forms]
 KNOWN = f"{', '.join(_FORMS[:-1])}, or {_FORMS[-1]}"
 
@@ -39,7 +48,7 @@ def parse_budgets(value: object, *, strict: bool = False) -> Budgets:
 
 
 def parse(value: object) -> Constraint:
-    """Read "13%", "4.5MB", "4.2bit", "2ms", "60MBram", "25%cache", "0.02nat", "99%same", "1%drop", a fraction or bytes.
+    """Read "13%", "4.5MB", "4.2bit", "2ms", "60MBram", "9KBflash", "25%cache", "2nat", "99%same", "1%drop", 0.13, 9000.
 
     Raises UsageError naming it and the known forms.
     """
@@ -66,10 +75,6 @@ def _of_text(text: str) -> Constraint:
         percent = f"; did you mean {text.strip()}%?" if text.strip().isdecimal() and 0 < int(text) <= 100 else ""
         raise UsageError(f"budget {text!r} is not understood{percent}; give {KNOWN}")
     quantity = Quantity(text, float(match[1]), "".join(match[2].split()), match[3] or "")
-    if quantity.target and quantity.unit not in NANOSECONDS_PER_UNIT:
-        raise UsageError(
-            f"budget {text!r} is not a latency, and only a latency can name a library with @; give {KNOWN}"
-        )
     if quantity.number <= 0:
         raise UsageError(f"budget {text!r} must be positive; give {KNOWN}")
     for kind in CONSTRAINTS:
@@ -77,6 +82,11 @@ def _of_text(text: str) -> Constraint:
             constraint = kind.parse(quantity)
         except UsageError as error:
             raise UsageError(f"{error}; give {KNOWN}") from None
-        if constraint is not None:
-            return constraint
+        if constraint is None:
+            continue
+        if quantity.target and not constraint.names_target:
+            raise UsageError(
+                f"budget {text!r} names a target with @, which only a latency, flash and memory can; give {KNOWN}"
+            )
+        return constraint
     raise UsageError(f"budget {text!r} has the unknown unit {quantity.unit!r}; give {KNOWN}")

@@ -85,7 +85,7 @@ def packed(rows: np.ndarray, form: Format | None, taps: int = 1) -> PackedWeight
     in the file: K is taps × channels in the former.
     """
     plain, *others = _packings(np.ascontiguousarray(rows, np.int8), form, taps)
-    best = min(others, key=lambda each: each.bytes)
+    best = min(others, key=lambda each: each.bytes, default=plain)
     return best if best.bytes <= plain.bytes * (1 - SAVED) else plain
 
 

@@ -1,13 +1,13 @@
 """Building the target c: source that a C99 compiler takes, compared with the packed file on this machine."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.codegen.c import boards, verify
+from ptqc.codegen.c import boards, footprint, verify
 from ptqc.codegen.c.arena import Arena, plan
 from ptqc.codegen.c.lowering import BETWEEN_CODES, NAME, ON_CODES, OPERATORS, network_of
 from ptqc.codegen.c.network import Network
@@ -15,14 +15,16 @@ from ptqc.codegen.c.options import COptions
 from ptqc.codegen.c.source import CSource
 from ptqc.codegen.kernels.checks import computing
 from ptqc.codegen.kernels.jobs import compared_values
+from ptqc.codegen.onnxruntime.constants import Bias
 from ptqc.codegen.program.batching import Batching, Seen, run_by_run
 from ptqc.codegen.program.inputs import fixed_inputs
 from ptqc.codegen.program.settling import settled
-from ptqc.codegen.targets import Target, TargetInput, TargetOutput
+from ptqc.codegen.targets import Footprint, Target, TargetInput, TargetOutput
 from ptqc.errors import NoKernel, TargetError
 from ptqc.execution.onnxruntime import Feeds, Runner
 from ptqc.ir import recorded, zipmaps
 from ptqc.ir.nodes import output_name
+from ptqc.ir.quantized_weight import QuantizedWeight
 from ptqc.utils.progress import SILENT_STAGE, Stage
 
 
@@ -83,17 +85,35 @@ class CTarget:
     ) -> TargetOutput:
         """The source, run on this machine with all samples. Raises NoKernel, and VerificationError where it differs."""
         del store, stage
-        _, samples = run_by_run(source.lowered.model, source.exported, source.samples)
-        network = network_for(source, samples)
-        text = CSource(options.c_name, network, plan(network.steps))
+        text, samples = source_of(source, options)
         verification, outputs = verify.built_and_compared(text, samples, wanted(source, samples))
         files = {}
         for name, content in text.files().items():
             files[name] = folder / name
             files[name].write_text(content, encoding="utf-8")
         emulated = boards.emulate(text, samples, outputs, folder)
-        document = {**figures(network, text.arena), "verification": verification, "boards": emulated}
+        document = {**figures(text.network, text.arena), "verification": verification, "boards": emulated}
         return TargetOutput(files, document)
+
+    def footprint(self, source: TargetInput, options: COptions) -> Footprint:
+        """Flash and memory of what is built. Raises NoKernel, and TargetError where it cannot be compiled."""
+        names = {codes: tensor for tensor, codes in source.lowered.codes.items()}
+        return footprint.footprint(source_of(source, options)[0], names)
+
+    def stored(self, weight: QuantizedWeight, biases: Sequence[Bias | None], *, is_depthwise: bool) -> tuple[int, str]:
+        """Bytes of a weight with scales and biases, and the kind of its packing."""
+        return footprint.stored(weight, biases, is_depthwise=is_depthwise)
+
+    def unpacking_bytes(self, source: TargetInput, options: COptions, functions: Collection[str]) -> Mapping[str, int]:
+        """Bytes of the functions that unpack these kinds. Raises NoKernel, TargetError."""
+        return footprint.unpacking_bytes(source_of(source, options)[0], functions)
+
+
+def source_of(source: TargetInput, options: COptions) -> tuple[CSource, list[Feeds]]:
+    """The C of a graph, with the samples as it takes them."""
+    _, samples = run_by_run(source.lowered.model, source.exported, source.samples)
+    network = network_for(source, samples)
+    return CSource(options.c_name, network, plan(network.steps)), samples
 
 
 def network_for(source: TargetInput, samples: list[Feeds]) -> Network:

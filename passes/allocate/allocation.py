@@ -2,10 +2,10 @@
 
 min Σ I_{w,f} ΔL_{w,f}  s.t.  Σ_f I_{w,f} = 1,  fixed + Σ I_{w,f} bytes_{w,f} + Σ_u U_u once_u ≤ limit,  U_u ≥ I_{w,f}
 (Hubara et al. 2020, eq. 8, with the bytes of the file as written; U: what candidates share and the file holds once).
-Where memory is limited as well, Σ I_{w,f} memory_{w,f} is, too.
+Where memory is limited as well, Σ I_{w,f} memory_{w,f} is, too; and so is flash, which has shared parts of its own.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -15,11 +15,12 @@ import numpy as np
 
 from ptqc.errors import Infeasible, InternalError
 from ptqc.formats import Format
+from ptqc.passes.quantize.phases import FlashCosts
 from ptqc.solver.integer_program import RELATIVE_GAP, Condition, Event, Goal, JointChoice, NoSelection, Option, solve
 
 # Where two plans differ by less than this share of the largest loss that decides, the smaller file wins.
 BYTES_WEIGHT = 1e-6
-BYTES, LOSS, MEMORY = "bytes", "loss", "memory"
+BYTES, LOSS, MEMORY, FLASH = "bytes", "loss", "memory", "flash"
 # What a plan may lose beyond a limit on the loss, as a share of it: the solver's own tolerance.
 TOLERANCE = 1e-4
 
@@ -60,19 +61,27 @@ class Allocation:
 class Problem:
     """All candidates of all weights, bytes that every plan has, and the bytes of each shared part.
 
-    memory: the most that the memory of all chosen candidates may add up to; None: anything.
+    memory: the most that the memory of all chosen candidates may add up to; None: anything. flash: what they take of a
+    microcontroller's flash, and may take together.
     """
 
     candidates: tuple[Candidate, ...]
     fixed: int
     once: Mapping[str, int] = field(default_factory=dict)
     memory: int | None = None
+    flash: FlashCosts | None = None
 
     @property
     def limits(self) -> Mapping[str, float]:
         """Limits of every plan, beside that on bytes."""
         most = sum(max(c.memory for c in group) for group in self.by_weight().values())
-        return {} if self.memory is None or most <= self.memory else {MEMORY: float(self.memory)}
+        limits = {} if self.memory is None or most <= self.memory else {MEMORY: float(self.memory)}
+        return limits if self.flash is None else {**limits, FLASH: float(self.flash.limit)}
+
+    def keeps_limits(self, choice: Mapping[str, Format]) -> bool:
+        """Whether a choice is within `limits`."""
+        keeps = self.memory is None or sum(c.memory for c in self.chosen(choice)) <= self.memory
+        return keeps and (self.flash is None or self.flash.of(choice) <= self.flash.limit)
 
     @cached_property
     def smallest(self) -> Mapping[str, Format]:
@@ -143,15 +152,37 @@ def _best_of_its_size(problem: Problem, known: dict[str, Format], gap: float) ->
 
 def program_of(problem: Problem) -> JointChoice:
     """The weights as choices, and each shared part as an event of any candidate that needs it."""
-    options = tuple(
-        Option(c.weight, c.form, {LOSS: c.loss, BYTES: c.bytes, MEMORY: c.memory}) for c in problem.candidates
-    )
+    options = tuple(Option(c.weight, c.form, _costs(problem, c)) for c in problem.candidates)
     users: dict[str, list[Condition]] = {}
     for c in problem.candidates:
         for part in c.needs:
             users.setdefault(part, []).append(Condition((c.weight, c.form)))
-    events = tuple(Event(part, tuple(users[part]), {BYTES: problem.once[part]}, every=False) for part in sorted(users))
-    return JointChoice(options, events, {BYTES: problem.fixed})
+    events = [Event(part, tuple(users[part]), {BYTES: problem.once[part]}, every=False) for part in sorted(users)]
+    return JointChoice(options, (*events, *_unpacking(problem)), {BYTES: problem.fixed})
+
+
+def _costs(problem: Problem, candidate: Candidate) -> dict[str, float]:
+    costs: dict[str, float] = {LOSS: candidate.loss, BYTES: candidate.bytes, MEMORY: candidate.memory}
+    if problem.flash is not None:
+        costs[FLASH] = problem.flash.bytes.get((candidate.weight, candidate.form), 0)
+    return costs
+
+
+def _unpacking(problem: Problem) -> Iterator[Event]:
+    """Functions in flash, each an event of any candidate that it unpacks."""
+    if problem.flash is None:
+        return
+    for name, size in sorted(problem.flash.once.items()):
+        pairs = [(c.weight, c.form) for c in problem.candidates]
+        users = tuple(Condition(pair) for pair in pairs if problem.flash.functions.get(pair) == name)
+        if users:
+            yield Event(f"{FLASH} {name}", users, {FLASH: size}, every=False)
+
+
+def smallest_in_flash(problem: Problem) -> dict[str, Format]:
+    """The plan that takes the least flash. Raises NoSelection where none keeps the memory."""
+    limits = {resource: limit for resource, limit in problem.limits.items() if resource != FLASH}
+    return _formats(solve(program_of(problem), Goal(FLASH, limits)).selection)
 
 
 def _goal(problem: Problem, limit: int, gap: float) -> Goal:
@@ -169,8 +200,9 @@ def _without_waste(problem: Problem, choice: Mapping[str, Format]) -> dict[str, 
         chosen = next(c for c in group if c.form == waste[weight])
         for c in sorted(group, key=lambda c: c.bytes):
             smaller = c.bytes < chosen.bytes and c.loss <= chosen.loss and c.memory <= chosen.memory
-            if smaller and problem.size({**waste, weight: c.form}) < problem.size(waste):
-                waste[weight] = c.form
+            other = {**waste, weight: c.form}
+            if smaller and problem.size(other) < problem.size(waste) and problem.keeps_limits(other):
+                waste = other
                 break
     return waste
 
@@ -186,7 +218,7 @@ def best_choice(problem: Problem) -> dict[str, Format]:
     Raises NoSelection where no plan keeps the memory.
     """
     best = {weight: min(group, key=lambda c: (c.loss, c.bytes)).form for weight, group in problem.by_weight().items()}
-    if problem.memory is None or sum(c.memory for c in problem.chosen(best)) <= problem.memory:
+    if problem.keeps_limits(best):
         return best
     anything = problem.fixed + sum(c.bytes for c in problem.candidates) + sum(problem.once.values())
     return _formats(solve(program_of(problem), _goal(problem, anything, RELATIVE_GAP)).selection)
@@ -225,13 +257,13 @@ def price(problem: Problem, allocation: Allocation, more: int) -> float:
 class _Point(NamedTuple):
     bytes: int
     loss: float
-    memory: int
+    is_within: bool
 
 
 def frontier(problem: Problem, largest: int, most: int) -> list[tuple[int, float]]:
     """(bytes, predicted loss) of up to `most` plans of at most `largest` bytes, by size; the first is the smallest.
 
-    Plans beyond a limit on memory are left out. Raises NoSelection where no plan keeps it.
+    Plans beyond a limit on memory or flash are left out. Raises NoSelection where no plan keeps it.
     """
     lagrangian = _Lagrangian.of(problem)
     smallest, best = (_point(problem.chosen(choice(problem)), problem) for choice in (smallest_choice, best_choice))
@@ -248,13 +280,12 @@ def frontier(problem: Problem, largest: int, most: int) -> list[tuple[int, float
             result = sorted([*result, point])
         else:
             edges.add((low, high))
-    memory = problem.limits.get(MEMORY, np.inf)
-    return [(point.bytes, point.loss) for point in result if point.bytes <= largest and point.memory <= memory]
+    return [(point.bytes, point.loss) for point in result if point.bytes <= largest and point.is_within]
 
 
 def _point(chosen: list[Candidate], problem: Problem) -> _Point:
-    size = problem.size({c.weight: c.form for c in chosen})
-    return _Point(size, sum(c.loss for c in chosen), sum(c.memory for c in chosen))
+    choice = {c.weight: c.form for c in chosen}
+    return _Point(problem.size(choice), sum(c.loss for c in chosen), problem.keeps_limits(choice))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from ptqc.passes.allocate.state import BudgetedModel, BudgetReport, CompileState
 
 
 def meet_budgets(job: CompileState, context: Context) -> BudgetedModel:
-    """Decide for every budget, build the file and measure it; once more where a constraint decides again.
+    """Decide for every budget, build the file and measure it; again where a constraint decides again.
 
     Raises Infeasible.
     """
@@ -18,12 +18,14 @@ def meet_budgets(job: CompileState, context: Context) -> BudgetedModel:
         job = constraint.decide(job, context)
     delivery = _built(job, context)
     for constraint in job.budgets:
-        report = delivery.reports.get(constraint.kind)
-        revised = None if report is None else constraint.revise(delivery.job, report, context)
-        if revised is not None:
+        for _ in range(constraint.revisions):
+            report = delivery.reports.get(constraint.kind)
+            revised = None if report is None else constraint.revise(delivery.job, report, context)
+            if revised is None:
+                break
             for later in _after(constraint, job):
                 revised = later.decide(revised, context)
-            return _built(revised, context)
+            delivery = _built(revised, context)
     return delivery
 
 

@@ -46,7 +46,7 @@ def problem_of(analysis: Analysis, plan: Plan, options: CompileOptions) -> Probl
     smallest = smallest_choice(empty)
     extremes = [smallest, *(best for best in (best_choice(empty),) if fits_in_memory(empty.size(best)))]
     fixed = max(weighed(analysis, options, plan.with_formats(choice)) - empty.size(choice) for choice in extremes)
-    return replace(empty, fixed=fixed, memory=analysis.weight_memory)
+    return replace(empty, fixed=fixed, memory=analysis.weight_memory, flash=analysis.flash)
 
 
 def forms(weight: Weight, analysis: Analysis, plan: Plan, options: CompileOptions) -> Sequence[Format]:
@@ -82,8 +82,12 @@ def forms_in_float(weight: Weight, forms: Sequence[Format], options: CompileOpti
 def table_parameters(analysis: Analysis, choice: Mapping[str, Format]) -> QuantizedParameters:
     """The table's own numbers, without bias correction: enough to weigh a plan."""
     weights = with_tables({name: analysis.solutions[name, form] for name, form in choice.items()}, analysis.weights)
-    biases = {layer.name: _bias(analysis.model, layer) if layer.may_have_bias else None for layer in analysis.layers}
-    return QuantizedParameters(weights, biases)
+    return QuantizedParameters(weights, uncorrected(analysis.model, analysis.layers))
+
+
+def uncorrected(model: ir.Model, layers: Sequence[Layer]) -> dict[str, np.ndarray | None]:
+    """The biases of layers as they are, and any where correction will make one."""
+    return {layer.name: _bias(model, layer) if layer.may_have_bias else None for layer in layers}
 
 
 def packed(
@@ -126,13 +130,18 @@ def _use(
     is_integer = layer.name in plan.integer and solution.form.has_codes
     if options.in_blocks and not is_integer and _goes_in_blocks(weight, layer, solution.form):
         return size.Use(in_blocks=True)
-    if not is_integer or not layer.may_have_bias:
-        return size.Use(is_integer, None)
+    return size.Use(is_integer, bias_of(model, layer, solution, plan))
+
+
+def bias_of(model: ir.Model, layer: Layer, solution: QuantizedWeight, plan: Plan) -> constants.Bias | None:
+    """The bias of a layer on codes as the file may have it; None where it has none."""
+    if layer.name not in plan.integer or not solution.form.has_codes or not layer.may_have_bias:
+        return None
     x, y = plan.params[layer.input], plan.params.get(layer.settled)
     bias = _bias(model, layer)
     scale = usable_scale(solution.scale, bias, x)
     products = accumulator_scale(x, scale)
-    return size.Use(True, constants.Bias(bias_codes(bias, products, bits_for(solution.form, bias, y)), products))
+    return constants.Bias(bias_codes(bias, products, bits_for(solution.form, bias, y)), products)
 
 
 def _uses_of_table(

@@ -3,15 +3,16 @@
 A kind of budget is a `Constraint`: one file of `ptqc.passes.allocate.constraints`, and a line in `ptqc.budget`.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self, TypeVar
 
 import onnx_ir as ir
 
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.targets import Chosen
-from ptqc.errors import Missed
+from ptqc.errors import Missed, UsageError
 from ptqc.evaluation.scoring import Scoring
 from ptqc.ir.lowered import Lowered
 from ptqc.ir.plan import Plan
@@ -81,13 +82,16 @@ class Constraint:
     """One kind of budget. A kind overrides the steps that it takes part in; by default a step changes nothing.
 
     kind: its name. section: of the manifest that it reports in, if it does. forms: how it is written, for messages.
-    is_measured: whether measurements depend on it, so that `resolve` cannot change it.
+    is_measured: whether measurements depend on it, so that `resolve` cannot change it. names_target: whether @ and a
+    target may stand behind it. revisions: how often it may decide again.
     """
 
     kind: ClassVar[str]
     section: ClassVar[str] = ""
     forms: ClassVar[tuple[str, ...]]
     is_measured: ClassVar[bool] = False
+    names_target: ClassVar[bool] = False
+    revisions: ClassVar[int] = 1
 
     @classmethod
     def parse(cls, quantity: Quantity) -> Self | None:
@@ -98,6 +102,11 @@ class Constraint:
     def default(cls) -> Self | None:
         """The constraint where no budget of the kind is given; None where nothing is reported then."""
         return None
+
+    def for_target(self, target: Chosen | None) -> tuple["Constraint", ...]:
+        """The constraints that this one stands for where a target is built."""
+        del target
+        return (self,)
 
     def check_request(self, target: Chosen | None, store: Store, *, is_scored: bool) -> None:
         """Refuse, before anything is read, what cannot be asked for together. Raises UsageError."""
@@ -125,7 +134,7 @@ class Constraint:
         """Measure the finished file."""
 
     def revise(self, job: "CompileState", report: BudgetReport, context: Context) -> "CompileState | None":
-        """Decide again, once, where the finished file misses the budget and another choice may keep it."""
+        """Decide again where the finished file misses the budget and another choice may keep it. Raises Infeasible."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +151,14 @@ class Budgets:
         """Refuse, before anything is read, what cannot be asked for together. Raises UsageError."""
         for one in self.constraints:
             one.check_request(target, store, is_scored=is_scored)
+
+    def for_target(self, target: Chosen | None) -> "Budgets":
+        """The budgets as they are meant where a target is built. Raises UsageError for two of a kind."""
+        constraints = tuple(each for one in self.constraints for each in one.for_target(target))
+        for kind, count in Counter(one.kind for one in constraints).items():
+            if count > 1:
+                raise UsageError(f"the budgets include several of {kind}; give one")
+        return replace(self, constraints=constraints)
 
     def get(self, kind: type[Kind]) -> Kind | None:
         """The constraint of a kind."""

@@ -177,18 +177,37 @@ class Sensitivities(WeightCandidates):
 
 
 @dataclass(frozen=True)
+class FlashCosts:
+    """What weights take of a microcontroller's flash, and the most that those of a plan may take together.
+
+    bytes: of a weight in a format. functions: what unpacks it then, by name. once: bytes of these functions.
+    """
+
+    bytes: Mapping[tuple[str, Format], int]
+    functions: Mapping[tuple[str, Format], str]
+    once: Mapping[str, int]
+    limit: int
+
+    def of(self, formats: Mapping[str, Format]) -> int:
+        """Bytes of all weights in these formats, with the functions that unpack them."""
+        used = {self.functions[each] for each in formats.items() if each in self.functions}
+        return sum(self.bytes.get(each, 0) for each in formats.items()) + sum(self.once.get(name, 0) for name in used)
+
+
+@dataclass(frozen=True)
 class Analysis(Sensitivities):
     """What was assessed, with the activations that are rounded.
 
     activations: by site name; the others stay float32. activation_loss: measured with all of them rounded and float
     weights. proof: of activations that were chosen together with formats for the weights. weight_memory: the most that
-    `Candidate.memory` of all weights may add up to; None: anything.
+    `Candidate.memory` of all weights may add up to; None: anything. flash: where that of a microcontroller is limited.
     """
 
     activations: Mapping[str, ActivationParams] = field(default_factory=dict)
     activation_loss: float = 0.0
     proof: Proof | None = None
     weight_memory: int | None = None
+    flash: FlashCosts | None = None
 
     @property
     def undecided(self) -> Plan:

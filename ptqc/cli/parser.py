@@ -297,10 +297,11 @@ def _add_common(parser: argparse.ArgumentParser, defaults: str = "") -> None:
         help="what the file may cost. Size: 13%% of the model's, 4.5MB, 900KiB or 4.2bit (per weight). Latency of one "
         "sample on one thread: 2ms or 800us in ONNX Runtime on this machine; 2ms@cpu in the library of --target cpu; "
         "50us@cuda in the library of --target cuda, predicted for the chips of --gpu. Memory, loaded and running: "
-        "60MBram or 900KiBram. Caches of a decoder (compile only): 25%%cache of their bytes in float32, or "
-        "4MBcache. Loss, for the smallest file that loses no more: 99%%same (predictions that keep their "
-        "top class), 1%%drop (percentage points of the score, with --labels), or 0.02nat (or relative, cosine, "
-        "nat/detection: the unit in which the outputs are compared). You may give one of each kind",
+        "60MBram or 900KiBram; with --target c, what the network takes of a microcontroller: 64KBflash, 20KBram. "
+        "Caches of a decoder (compile only): 25%%cache of their bytes in float32, or 4MBcache. Loss, for the smallest "
+        "file that loses no more: 99%%same (predictions that keep their top class), 1%%drop (percentage points of the "
+        "score, with --labels), or 0.02nat (or relative, cosine, nat/detection: the unit in which the outputs are "
+        "compared). You may give one of each kind",
     )
     for option in fields(CompileOptions):
         if option.metadata["phase"] >= Phase.FIT:

@@ -41,6 +41,7 @@ class LatencyBudget(Constraint):
     target: str = ""
     kind: ClassVar[str] = "latency"
     section: ClassVar[str] = "latency"
+    names_target: ClassVar[bool] = True
     forms: ClassVar[tuple[str, ...]] = (
         "a latency (2ms, 800us)",
         "one of the library that a target builds (2ms@cpu, 50us@cuda)",

@@ -10,6 +10,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from ptqc.codegen.onnxruntime.size import loaded_bytes
+from ptqc.codegen.targets import Chosen, SizedTarget
 from ptqc.errors import Infeasible, UsageError
 from ptqc.evaluation.judge import one_sample
 from ptqc.execution.memory import run_bytes
@@ -24,6 +25,7 @@ from ptqc.options import Activations
 from ptqc.passes.allocate.allocation import BYTES, Candidate, smallest_choice
 from ptqc.passes.allocate.choose_activations import ActivationLoss, limit_of
 from ptqc.passes.allocate.constraints.clocks import everything_of
+from ptqc.passes.allocate.constraints.microcontroller import RamBudget
 from ptqc.passes.allocate.cost_model import OpLatencies, Timed
 from ptqc.passes.allocate.fit import best_within
 from ptqc.passes.allocate.joint import NANOSECONDS, Stored, WeightCosts, weight_choice, with_memory
@@ -60,8 +62,8 @@ class MemoryBudget(Constraint):
 
     @classmethod
     def parse(cls, quantity: Quantity) -> Self | None:
-        """Read "60MBram"."""
-        size = quantity.bytes(SUFFIX)
+        """Read "60MBram"; what names a target is memory of a microcontroller."""
+        size = None if quantity.target else quantity.bytes(SUFFIX)
         return None if size is None else cls(int(size))
 
     @classmethod
@@ -71,6 +73,12 @@ class MemoryBudget(Constraint):
     @property
     def chooses_activations(self) -> bool:
         return self.bytes < UNLIMITED
+
+    def for_target(self, target: Chosen | None) -> tuple[Constraint, ...]:
+        """That of a microcontroller where a network is built for one; memory is then measured all the same."""
+        if target is None or not self.chooses_activations or not isinstance(target.target, SizedTarget):
+            return (self,)
+        return (MemoryBudget(UNLIMITED), RamBudget(self.bytes, target.name, target))
 
     def decide(self, job: CompileState, context: Context) -> CompileState:
         """Choose activations, and a limit for weights, whose file keeps the budget; a fixed plan is only checked.

@@ -145,6 +145,58 @@ def _libraries(manifest: Document) -> Iterator[tuple[str, int, int]]:
                 yield library["isa"], library["loaded_bytes"], library["workspace_bytes"]
 
 
+# What a network in C takes of a microcontroller, where flash or memory is limited.
+
+
+def has_microcontroller(facts: ReportFacts) -> bool:
+    """Whether the compile was given a budget of flash or memory of a microcontroller."""
+    return any(facts.manifest.get(kind) is not None for kind in ("flash", "ram"))
+
+
+def flash_in_words(flash: Document) -> str:
+    """All of it, and what it consists of."""
+    parts = f"constants {flash['constant_bytes']:,}, code {flash['code_bytes']:,}, calls {flash['structure_bytes']:,}"
+    return f"{_of_limit(flash)}; {parts} (code by {flash['compiler']}, without libraries of C)"
+
+
+def ram_in_words(ram: Document) -> str:
+    """All of it, and where most is needed."""
+    ends = f"inputs and outputs {ram['input_and_output_bytes']:,}"
+    return f"{_of_limit(ram)}; buffers {ram['arena_bytes']:,}, {ends}, without the stack; most for {_alive(ram)}"
+
+
+def _of_limit(document: Document) -> str:
+    used, limit = document["used_bytes"], document["limit_bytes"]
+    return f"{used:,} bytes, {100 * used / limit:.1f} % of the budget of {document['budget']}"
+
+
+def _alive(ram: Document) -> str:
+    parts = ", ".join(f"{visible(what)} {size:,}" for what, size in ram["alive"])
+    return f"{visible(ram['peak'])}: {parts}"
+
+
+def microcontroller_table(facts: ReportFacts) -> str:
+    """Flash and memory, each with its parts."""
+    rows = (
+        f'<th scope="row">{safe(what)}</th><td>{safe(result)}</td>'
+        for what, result in _microcontroller_rows(facts.manifest)
+    )
+    return table(["what", "value"], rows, "facts")
+
+
+def _microcontroller_rows(manifest: Document) -> Iterator[tuple[str, str]]:
+    if (flash := manifest.get("flash")) is not None:
+        yield "flash", _of_limit(flash)
+        yield "constants", f"{flash['constant_bytes']:,} bytes"
+        yield "code", f"{flash['code_bytes']:,} bytes by {flash['compiler']}, without libraries of C"
+        yield "descriptions of calls", f"{flash['structure_bytes']:,} bytes"
+    if (ram := manifest.get("ram")) is not None:
+        yield "memory", _of_limit(ram)
+        yield "buffers", f"{ram['arena_bytes']:,} bytes"
+        yield "inputs and outputs", f"{ram['input_and_output_bytes']:,} bytes"
+        yield "most is needed while this is made", _alive(ram)
+
+
 # A budget of loss: a line for the terminal, and the section with every plan that was built.
 
 

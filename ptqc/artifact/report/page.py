@@ -9,11 +9,13 @@ from ptqc.artifact.report.budgets import (
     has_latency,
     has_loss_budget,
     has_memory,
+    has_microcontroller,
     has_outputs,
     has_sweep,
     latency_tables,
     loss_budget_table,
     memory_table,
+    microcontroller_table,
     output_table,
     sweep_plots,
 )
@@ -119,6 +121,14 @@ SECTIONS = (
         "Not counted are the runtime itself, its copy of the graph, and the caller's inputs.",
         memory_table,
         has_memory,
+    ),
+    Section(
+        "microcontroller",
+        "Microcontroller",
+        "What the network in C takes: its constants and code in flash, and the buffers, inputs and outputs that it "
+        "works in. Not counted are the stack, and functions of the C library.",
+        microcontroller_table,
+        has_microcontroller,
     ),
     Section(
         "caches",

@@ -5,7 +5,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ptqc.artifact.report.budgets import caches_in_words, loss_in_words, memory_in_words, with_activations
+from ptqc.artifact.report.budgets import (
+    caches_in_words,
+    flash_in_words,
+    loss_in_words,
+    memory_in_words,
+    ram_in_words,
+    with_activations,
+)
 from ptqc.artifact.report.markup import safe
 from ptqc.artifact.report.rows import ReportFacts, labelled_notes
 from ptqc.artifact.report.scores import scores_of
@@ -29,7 +36,8 @@ def summarize(manifest: Document, times: Document) -> str:
     """Size, loss, agreement, score, latency, what computes in float, time and memory."""
     lines = [("NOT FIT", f"for use: {visible(reason)}") for reason in manifest.get("unfit", ())[:1]]
     lines += [*_size(manifest), *_quality(manifest), *_kept_loss(manifest), *_speed(manifest, times)]
-    lines += [*_time(manifest), *_memory(manifest), *_caches(manifest), *_targets(manifest)]
+    lines += [*_time(manifest), *_memory(manifest), *_microcontroller(manifest)]
+    lines += [*_caches(manifest), *_targets(manifest)]
     lines += _warnings(manifest)
     return "\n".join(_line(label, content) for label, content in lines)
 
@@ -181,6 +189,13 @@ def _speed(manifest: Document, times: Document) -> Iterator[tuple[str, str]]:
 def _memory(manifest: Document) -> Iterator[tuple[str, str]]:
     if manifest.get("memory", {}).get("limit_bytes") is not None:
         yield "memory", memory_in_words(manifest).partition(": ")[2]
+
+
+def _microcontroller(manifest: Document) -> Iterator[tuple[str, str]]:
+    if (flash := manifest.get("flash")) is not None:
+        yield "flash", flash_in_words(flash)
+    if (ram := manifest.get("ram")) is not None:
+        yield "RAM", ram_in_words(ram)
 
 
 def _caches(manifest: Document) -> Iterator[tuple[str, str]]:
