@@ -11,13 +11,13 @@ from ptqc.codegen.c.network import (
     STRUCTURE,
     Argument,
     Buffer,
+    CTensor,
     Home,
-    Network,
+    NetworkCalls,
     Order,
     Place,
     Shape,
     Step,
-    Tensor,
     Terminal,
     channels_last,
     collapsed,
@@ -52,10 +52,10 @@ class NetworkBuilder:
         constants: Mapping[str, np.ndarray],
     ) -> None:
         self.lowered, self.shapes, self.dtypes, self.values = lowered, shapes, dtypes, dict(constants)
-        self.network = Network()
-        self.tensors: dict[str, Tensor] = {}
-        self._moved: dict[tuple[Buffer, Shape, Order], Tensor] = {}
-        self._reals: dict[str, Tensor] = {}
+        self.network = NetworkCalls()
+        self.tensors: dict[str, CTensor] = {}
+        self._moved: dict[tuple[Buffer, Shape, Order], CTensor] = {}
+        self._reals: dict[str, CTensor] = {}
 
     # Inputs and outputs
 
@@ -73,7 +73,7 @@ class NetworkBuilder:
         firsts = [user for node in readers for user in (_users(node.outputs[0]) if is_coded else [node])]
         is_image = len(shape) in IMAGE_AXES and bool(firsts) and all(node.op_type in SLIDING for node in firsts)
         order = channels_last(len(shape)) if is_image else plain(len(shape))
-        tensor = Tensor(Buffer(name, prod(shape) * np.dtype(dtype).itemsize, Home.CALLER), shape, dtype, order)
+        tensor = CTensor(Buffer(name, prod(shape) * np.dtype(dtype).itemsize, Home.CALLER), shape, dtype, order)
         if not is_coded:
             self.tensors[name] = tensor
             self.network.inputs.append(Terminal(name, tensor, name))
@@ -123,7 +123,7 @@ class NetworkBuilder:
             raise UnsupportedOp("an input of it that has to be constant is not")
         return self.values[str(value.name)]
 
-    def read(self, value: ir.Value | None) -> Tensor:
+    def read(self, value: ir.Value | None) -> CTensor:
         """A value as it is: codes as codes, and real values that stand for codes as real ones."""
         name = self.name(value)
         if name in self.tensors:
@@ -139,36 +139,36 @@ class NetworkBuilder:
             self._reals[name] = self._dequantized(self.tensors[inner], params_of(maker).scale, maker, name)
         return self._reals[name]
 
-    def _dequantized(self, codes: Tensor, scale: float, maker: ir.Node, name: str) -> Tensor:
+    def _dequantized(self, codes: CTensor, scale: float, maker: ir.Node, name: str) -> CTensor:
         tensor = self.new(name, codes.shape, REAL, codes.order)
         zero = params_of(maker).zero_point
         arguments: list[Argument] = [Place(codes.buffer), Place(tensor.buffer), str(codes.size), real(scale), str(zero)]
         self.add(Step("dequantize", arguments, [codes.buffer], [tensor.buffer], name, tensor), maker.op_type)
         return tensor
 
-    def codes(self, name: str) -> Tensor:
+    def codes(self, name: str) -> CTensor:
         """Codes by the name that they have in the lowered graph."""
         if name in self.values:
             return self.constant(self.values[name])
         return self.tensors[name]
 
-    def constant(self, array: np.ndarray) -> Tensor:
+    def constant(self, array: np.ndarray) -> CTensor:
         """An array in flash."""
         if str(array.dtype) not in C_TYPES or array.dtype == np.int64:
             raise UnsupportedOp(f"it reads a constant of the type {array.dtype}")
         name = self.network.constants.add(array, "numbers")
-        return Tensor(Buffer(name, array.nbytes, Home.FLASH), array.shape, str(array.dtype), plain(array.ndim))
+        return CTensor(Buffer(name, array.nbytes, Home.FLASH), array.shape, str(array.dtype), plain(array.ndim))
 
-    def new(self, name: str, shape: Shape, dtype: str, order: Order | None = None) -> Tensor:
+    def new(self, name: str, shape: Shape, dtype: str, order: Order | None = None) -> CTensor:
         """Memory for a value."""
         if prod(shape) == 0:
             raise UnsupportedOp(f"{name} has no elements")
         if dtype not in (CODES, REAL):
             raise UnsupportedOp(f"{name} is {dtype}, and it computes {CODES} and {REAL}")
         size = prod(shape) * np.dtype(dtype).itemsize
-        return Tensor(Buffer(name, size), shape, dtype, plain(len(shape)) if order is None else order)
+        return CTensor(Buffer(name, size), shape, dtype, plain(len(shape)) if order is None else order)
 
-    def output(self, value: ir.Value, dtype: str, order: Order | None = None, name: str = "") -> Tensor:
+    def output(self, value: ir.Value, dtype: str, order: Order | None = None, name: str = "") -> CTensor:
         """Memory for what a node gives. name: of its codes, where they have another one."""
         return self.new(name or str(value.name), self.shapes[str(value.name)], dtype, order)
 
@@ -179,13 +179,13 @@ class NetworkBuilder:
         if step.tensor is not None and step.value:
             self.tensors.setdefault(step.value, step.tensor)
 
-    def place(self, name: str, tensor: Tensor) -> None:
+    def place(self, name: str, tensor: CTensor) -> None:
         """Call a tensor by this name of the graph."""
         self.tensors[name] = tensor
 
     # Order in memory
 
-    def ordered(self, tensor: Tensor, order: Order) -> Tensor:
+    def ordered(self, tensor: CTensor, order: Order) -> CTensor:
         """A tensor with its axes in this order in memory: moved only where it has another one."""
         if tensor.is_ordered(order):
             return renamed(tensor, order=order)
@@ -196,24 +196,24 @@ class NetworkBuilder:
             self._moved[key] = result
         return self._moved[key]
 
-    def copied(self, tensor: Tensor) -> Tensor:
+    def copied(self, tensor: CTensor) -> CTensor:
         """The same in memory of its own."""
         result = self.new(tensor.buffer.name, tensor.shape, tensor.dtype, tensor.order)
         self.move(tensor, result, tensor.steps, result.steps, result.shape)
         return result
 
-    def plain(self, tensor: Tensor) -> Tensor:
+    def plain(self, tensor: CTensor) -> CTensor:
         """A tensor as the graph has it."""
         return self.ordered(tensor, plain(len(tensor.shape)))
 
-    def image(self, tensor: Tensor) -> Tensor:
+    def image(self, tensor: CTensor) -> CTensor:
         """A tensor with its channels last."""
         return self.ordered(tensor, channels_last(len(tensor.shape)))
 
     def move(
         self,
-        source: Tensor,
-        target: Tensor,
+        source: CTensor,
+        target: CTensor,
         from_steps: Sequence[int],
         to_steps: Sequence[int],
         sizes: Shape,
@@ -253,7 +253,7 @@ class NetworkBuilder:
 
     # Windows
 
-    def window(self, source: Tensor, output: Shape, node: ir.Node, kernel: Sequence[int]) -> "Window":
+    def window(self, source: CTensor, output: Shape, node: ir.Node, kernel: Sequence[int]) -> "CWindow":
         """How a window of a node moves over channels-last pixels."""
         rank = len(kernel)
         if rank not in (1, 2) or text(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
@@ -262,7 +262,7 @@ class NetworkBuilder:
         strides, dilations = (integers(node, key, [1] * rank) for key in ("strides", "dilations"))
         rows, columns = (1, *source.shape[2:])[-2:]
         out_rows, out_columns = (1, *output[2:])[-2:]
-        return Window(
+        return CWindow(
             (rows, columns, source.shape[1]),
             (out_rows, out_columns, output[1]),
             ((0, *pads[:rank])[-2:]),
@@ -272,7 +272,7 @@ class NetworkBuilder:
         )
 
 
-class Window:
+class CWindow:
     """The geometry of a window, as structures of C have it."""
 
     def __init__(self, source: Shape, output: Shape, padding: Shape, size: Shape, strides: Shape, dilations: Shape):
@@ -296,11 +296,11 @@ class Window:
         return ", ".join("{" + ", ".join(map(str, getattr(self, name))) + "}" for name in names)
 
 
-def rows_of(tensor: Tensor, outputs: int) -> Window:
+def rows_of(tensor: CTensor, outputs: int) -> CWindow:
     """Rows along the last axis as pixels."""
     width = tensor.shape[-1] if tensor.shape else 1
     count = tensor.size // width
-    return Window((1, count, width), (1, count, outputs), (0, 0), (1, 1), (1, 1), (1, 1))
+    return CWindow((1, count, width), (1, count, outputs), (0, 0), (1, 1), (1, 1), (1, 1))
 
 
 def _users(value: ir.Value) -> list[ir.Node]:

@@ -12,7 +12,7 @@ import numpy as np
 from ptqc.codegen.c import packing, verify
 from ptqc.codegen.c.arena import Arena
 from ptqc.codegen.c.emulation import COMPILER, CORTEX_M4
-from ptqc.codegen.c.network import Network
+from ptqc.codegen.c.network import NetworkCalls
 from ptqc.codegen.c.source import CSource
 from ptqc.codegen.onnxruntime.constants import Bias
 from ptqc.codegen.targets import Footprint
@@ -115,7 +115,7 @@ def _run(command: list[str]) -> str:
     return done.stdout
 
 
-def _peak(network: Network, arena: Arena) -> tuple[str, list[tuple[str, int]]]:
+def _peak(network: NetworkCalls, arena: Arena) -> tuple[str, list[tuple[str, int]]]:
     """The step during which most memory is needed, and what it is needed for, the largest first."""
     best: tuple[int, str, list[tuple[str, int]]] = (0, "", [])
     for number, step in enumerate(network.steps):

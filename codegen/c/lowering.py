@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.codegen.c.builder import NetworkBuilder, rounding_of
-from ptqc.codegen.c.network import Network
+from ptqc.codegen.c.network import NetworkCalls
 from ptqc.codegen.c.rules import codes, layers, movement, real, recurrent
 from ptqc.codegen.program.batching import Seen
 from ptqc.codegen.program.folding import fold
@@ -61,7 +61,7 @@ OPERATORS: Mapping[str, Callable[[NetworkBuilder, ir.Node], None]] = {
 }
 
 
-def network_of(lowered: Lowered, seen: Seen) -> Network:
+def network_of(lowered: Lowered, seen: Seen) -> NetworkCalls:
     """The calls of a lowered graph. seen: of every value in one run. Raises NoKernel naming a node without a rule."""
     folded = fold(lowered.model, seen, None)
     shapes = {**seen.shapes, **{name: array.shape for name, array in folded.constants.items()}}

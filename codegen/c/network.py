@@ -33,7 +33,7 @@ class Buffer:
 
 
 @dataclass(frozen=True)
-class Tensor:
+class CTensor:
     """A value of the graph. shape: as in the graph; order: of its axes in memory, the outermost first."""
 
     buffer: Buffer
@@ -113,7 +113,7 @@ class Step:
     reads: Sequence[Buffer]
     writes: Sequence[Buffer]
     value: str = ""
-    tensor: Tensor | None = None
+    tensor: CTensor | None = None
     overwrites: bool = False
     panels: Sequence[int] = (1,)
     structure: Callable[[int], str] | None = None
@@ -124,7 +124,7 @@ class Step:
 
 
 @dataclass
-class Network:
+class NetworkCalls:
     """inputs, outputs: in the order of the model, with the name of each there and the scale of its codes."""
 
     inputs: list["Terminal"] = field(default_factory=list)
@@ -146,7 +146,7 @@ class Terminal:
     """
 
     name: str
-    tensor: Tensor
+    tensor: CTensor
     value: str
     codes: tuple[float, int] | None = None
 
@@ -168,6 +168,6 @@ def collapsed(sizes: Sequence[int], *steps: Sequence[int]) -> tuple[list[int], l
     return size_list, step_lists
 
 
-def renamed(tensor: Tensor, **changes: object) -> Tensor:
+def renamed(tensor: CTensor, **changes: object) -> CTensor:
     """The same memory as another tensor."""
     return replace(tensor, **changes)  # type: ignore[arg-type]

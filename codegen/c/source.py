@@ -11,7 +11,7 @@ import numpy as np
 
 from ptqc.codegen.c.arena import Arena
 from ptqc.codegen.c.constants import C_TYPES, Constants, real
-from ptqc.codegen.c.network import SCRATCH, STRUCTURE, Home, Network, Place, Terminal
+from ptqc.codegen.c.network import SCRATCH, STRUCTURE, Home, NetworkCalls, Place, Terminal
 
 KERNELS = Path(__file__).with_name("kernels")
 # Functions that each one needs, beside `base`, in the order in which they are written.
@@ -86,7 +86,7 @@ class CSource:
     """The files of a network. name: that they and the function begin with."""
 
     name: str
-    network: Network
+    network: NetworkCalls
     arena: Arena
 
     @cached_property

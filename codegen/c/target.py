@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ptqc.codegen.c import boards, footprint, verify
 from ptqc.codegen.c.arena import Arena, plan
 from ptqc.codegen.c.lowering import BETWEEN_CODES, NAME, ON_CODES, OPERATORS, network_of
-from ptqc.codegen.c.network import Network
+from ptqc.codegen.c.network import NetworkCalls
 from ptqc.codegen.c.options import COptions
 from ptqc.codegen.c.source import CSource
 from ptqc.codegen.kernels.checks import computing
@@ -116,7 +116,7 @@ def source_of(source: TargetInput, options: COptions) -> tuple[CSource, list[Fee
     return CSource(options.c_name, network, plan(network.steps)), samples
 
 
-def network_for(source: TargetInput, samples: list[Feeds]) -> Network:
+def network_for(source: TargetInput, samples: list[Feeds]) -> NetworkCalls:
     """The calls for samples of this size."""
     model = settled(source.lowered.model, samples, Batching(None, is_any=False))
     seen = Seen.of(model, samples[0], fixed_inputs(model, samples))
@@ -132,7 +132,7 @@ def wanted(source: TargetInput, samples: list[Feeds]) -> Iterator[Mapping[str, n
         yield {name: values[inner] for name, inner in names.items() if inner in values}
 
 
-def figures(network: Network, arena: Arena) -> dict[str, object]:
+def figures(network: NetworkCalls, arena: Arena) -> dict[str, object]:
     """Bytes of flash and of memory."""
     ends = [each.tensor.buffer.bytes for each in (*network.inputs, *network.outputs)]
     return {
@@ -145,7 +145,7 @@ def figures(network: Network, arena: Arena) -> dict[str, object]:
     }
 
 
-def _stays(network: Network, arena: Arena) -> Iterator[tuple[str, int, int, int, int]]:
+def _stays(network: NetworkCalls, arena: Arena) -> Iterator[tuple[str, int, int, int, int]]:
     """What lies in the arena: its name, place and bytes, and the first and last step that need it."""
     for buffer, life in arena.lives.items():
         yield buffer.name, arena.places[buffer], buffer.bytes, life.start, life.stop - 1

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ptqc.codegen.c.network import Buffer, Tensor, Terminal
+from ptqc.codegen.c.network import Buffer, CTensor, Terminal
 from ptqc.codegen.c.source import CSource
 from ptqc.errors import TargetError, VerificationError
 from ptqc.execution.onnxruntime import Feeds
@@ -39,7 +39,7 @@ def compiler() -> str:
 
 
 @dataclass
-class Comparison:
+class CComparison:
     """What was compared. different: integers that differ, by tensor. rounded: those that only real values before them
     make round otherwise.
     """
@@ -126,7 +126,7 @@ def encoded(terminal: Terminal, array: np.ndarray) -> np.ndarray:
 
 
 def compare(
-    source: CSource, values: Mapping[int, np.ndarray], wanted: Mapping[str, np.ndarray], comparison: Comparison
+    source: CSource, values: Mapping[int, np.ndarray], wanted: Mapping[str, np.ndarray], comparison: CComparison
 ) -> None:
     """Compare all values of a run, then its outputs. wanted: of ONNX Runtime, by name in the lowered graph.
 
@@ -148,11 +148,11 @@ def compare(
         _judge(f"the output {terminal.name}", result, wanted[terminal.value], is_moved, comparison)
 
 
-def _value(tensor: Tensor, memory: np.ndarray) -> np.ndarray:
+def _value(tensor: CTensor, memory: np.ndarray) -> np.ndarray:
     return tensor.in_model(memory.view(tensor.dtype))
 
 
-def _judge(where: str, result: np.ndarray, expected: np.ndarray, is_moved: bool, comparison: Comparison) -> None:
+def _judge(where: str, result: np.ndarray, expected: np.ndarray, is_moved: bool, comparison: CComparison) -> None:
     expected = expected.reshape(result.shape)
     if result.dtype.kind == "f":
         comparison.reals += result.size
@@ -220,7 +220,7 @@ def compare_samples(
     program: Path,
     samples: Sequence[Feeds],
     wanted: Iterable[Mapping[str, np.ndarray]],
-    comparison: Comparison,
+    comparison: CComparison,
 ) -> list[dict[str, np.ndarray]]:
     """Run and compare sample by sample, so that memory is bounded; outputs by their names in C.
 
@@ -243,7 +243,7 @@ def built_and_compared(
 
     Raises TargetError where it does not compile, VerificationError where it differs.
     """
-    comparison, program = Comparison(), compiler()
+    comparison, program = CComparison(), compiler()
     is_sanitized = has_sanitizers(program)
     with scratch() as temporary:
         folder = Path(temporary)

@@ -8,9 +8,9 @@ import onnx_ir as ir
 from onnx import helper
 
 from ptqc.codegen.c import requantize
-from ptqc.codegen.c.builder import CODES, REAL, NetworkBuilder, Window
+from ptqc.codegen.c.builder import CODES, REAL, CWindow, NetworkBuilder
 from ptqc.codegen.c.constants import real
-from ptqc.codegen.c.network import STRUCTURE, Argument, Place, Shape, Step, Tensor, channels_last, collapsed, plain
+from ptqc.codegen.c.network import STRUCTURE, Argument, CTensor, Place, Shape, Step, channels_last, collapsed, plain
 from ptqc.codegen.c.rules.layers import LARGEST_CODE
 from ptqc.codegen.program.folding import compute, standalone
 from ptqc.codegen.program.program import UnsupportedOp
@@ -30,7 +30,7 @@ from ptqc.ir.operators import known
 from ptqc.ir.operators.base import LoweredStep, codes_of, input_params, output_params, params_of
 
 
-def _pair(first: Tensor, second: Tensor, shape: Shape) -> tuple[str, tuple[int, ...]]:
+def _pair(first: CTensor, second: CTensor, shape: Shape) -> tuple[str, tuple[int, ...]]:
     """The fields of a `struct pair`, and the order of the output in memory."""
     largest = first if len(first.shape) == len(shape) and first.size >= second.size else second
     order = largest.order if len(largest.shape) == len(shape) else plain(len(shape))
@@ -49,7 +49,7 @@ def _pair(first: Tensor, second: Tensor, shape: Shape) -> tuple[str, tuple[int, 
 def elementwise(
     builder: NetworkBuilder,
     function: str,
-    operands: Sequence[Tensor],
+    operands: Sequence[CTensor],
     output: ir.Value,
     dtype: str,
     further: Sequence[str],
@@ -125,7 +125,7 @@ def look_up(builder: NetworkBuilder, node: ir.Node, rounding: ir.Node) -> None:
 
 
 def in_place(
-    builder: NetworkBuilder, function: str, source: Tensor, name: str, further: Sequence[str], operator: str
+    builder: NetworkBuilder, function: str, source: CTensor, name: str, further: Sequence[str], operator: str
 ) -> None:
     target = builder.new(name, source.shape, source.dtype, source.order)
     arguments: list[Argument] = [Place(source.buffer), Place(target.buffer), *further]
@@ -188,9 +188,9 @@ def average(builder: NetworkBuilder, node: ir.Node, rounding: ir.Node) -> None:
 def _pool(
     builder: NetworkBuilder,
     function: str,
-    source: Tensor,
-    target: Tensor,
-    window: Window,
+    source: CTensor,
+    target: CTensor,
+    window: CWindow,
     value: str,
     further: Sequence[str],
     operator: str,

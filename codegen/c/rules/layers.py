@@ -7,9 +7,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.codegen.c import packing, requantize
-from ptqc.codegen.c.builder import CODES, REAL, NetworkBuilder, Window, rows_of
+from ptqc.codegen.c.builder import CODES, REAL, CWindow, NetworkBuilder, rows_of
 from ptqc.codegen.c.constants import real
-from ptqc.codegen.c.network import SCRATCH, STRUCTURE, Place, Step, Tensor, channels_last
+from ptqc.codegen.c.network import SCRATCH, STRUCTURE, CTensor, Place, Step, channels_last
 from ptqc.codegen.c.packing import PackedWeights
 from ptqc.codegen.program.program import UnsupportedOp
 from ptqc.formats import Format, QuantParams
@@ -116,7 +116,7 @@ class _Layer:
         whole = ", ".join(map(str, (size, is_shared, self.x.zero_point, zero, int(self.is_exact))))
         return f"{{{roots}, {scales}, {bias}, {numbers}, {whole}}}"
 
-    def dense(self, source: Tensor, target: Tensor, window: Window, value: str, groups: int) -> Step:
+    def dense(self, source: CTensor, target: CTensor, window: CWindow, value: str, groups: int) -> Step:
         """A convolution or matrix product."""
         packed = packing.packed(packing.of_layer(self.weights), self.form, window.taps)
         begin, rows = f"{self.constants.weights(packed)}, {self.channels}", len(self.weights) // groups
@@ -132,7 +132,7 @@ class _Layer:
 
         return self._step("dense", source, target, window, value, packed, structure, scratch, _panels(rows, 2))
 
-    def depthwise(self, source: Tensor, target: Tensor, window: Window, value: str) -> Step:
+    def depthwise(self, source: CTensor, target: CTensor, window: CWindow, value: str) -> Step:
         """A convolution of each channel for itself."""
         rows = packing.of_layer(self.weights)
         packed = packing.packed(rows, self.form)
@@ -154,9 +154,9 @@ class _Layer:
     def _step(
         self,
         function: str,
-        source: Tensor,
-        target: Tensor,
-        window: Window,
+        source: CTensor,
+        target: CTensor,
+        window: CWindow,
         value: str,
         packed: PackedWeights,
         structure: Callable[[int], str],

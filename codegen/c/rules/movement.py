@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.codegen.c.builder import REAL, NetworkBuilder
-from ptqc.codegen.c.network import Argument, Place, Step, Tensor, plain, renamed
+from ptqc.codegen.c.network import Argument, CTensor, Place, Step, plain, renamed
 from ptqc.codegen.program.folding import compute, standalone
 from ptqc.codegen.program.program import UnsupportedOp
 from ptqc.ir.nodes import input_of, integer, integers, text
@@ -119,7 +119,7 @@ def pad(builder: NetworkBuilder, node: ir.Node) -> None:
         tensor = _take(builder, tensor, places, axis, value, str(node.outputs[0].name))
 
 
-def _fill(builder: NetworkBuilder, node: ir.Node, source: Tensor, before: Sequence[int]) -> None:
+def _fill(builder: NetworkBuilder, node: ir.Node, source: CTensor, before: Sequence[int]) -> None:
     target = builder.output(node.outputs[0], source.dtype, source.order)
     filler = builder.number(node.inputs[2]).reshape(-1) if input_of(node, 2) is not None else np.zeros(1)
     if source.dtype == REAL and float(filler[0]) != 0:
@@ -130,7 +130,7 @@ def _fill(builder: NetworkBuilder, node: ir.Node, source: Tensor, before: Sequen
     builder.move(source, target, source.steps, target.steps, source.shape, (0, offset), target.buffer.name)
 
 
-def _take(builder: NetworkBuilder, source: Tensor, places: np.ndarray, axis: int, value: str, name: str) -> Tensor:
+def _take(builder: NetworkBuilder, source: CTensor, places: np.ndarray, axis: int, value: str, name: str) -> CTensor:
     shape = (*source.shape[:axis], places.size, *source.shape[axis + 1 :])
     target = builder.new(name, shape, source.dtype)
     inner = prod(source.shape[axis + 1 :]) * np.dtype(source.dtype).itemsize
@@ -175,7 +175,7 @@ def depth_to_space(builder: NetworkBuilder, node: ir.Node) -> None:
     view = renamed(source, shape=split_up, order=plain(6))
     target = builder.output(node.outputs[0], source.dtype)
     sizes = tuple(split_up[axis] for axis in perm)
-    whole = Tensor(target.buffer, sizes, target.dtype, plain(6))
+    whole = CTensor(target.buffer, sizes, target.dtype, plain(6))
     steps = [view.steps[axis] for axis in perm]
     builder.move(view, whole, steps, whole.steps, sizes)
     builder.place(target.buffer.name, target)

@@ -7,9 +7,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.codegen.c import packing
-from ptqc.codegen.c.builder import CODES, REAL, NetworkBuilder, Window, rows_of
+from ptqc.codegen.c.builder import CODES, REAL, CWindow, NetworkBuilder, rows_of
 from ptqc.codegen.c.constants import real
-from ptqc.codegen.c.network import SCRATCH, STRUCTURE, Argument, Place, Step, Tensor, channels_last
+from ptqc.codegen.c.network import SCRATCH, STRUCTURE, Argument, CTensor, Place, Step, channels_last
 from ptqc.codegen.c.rules.codes import elementwise, in_place
 from ptqc.codegen.c.rules.layers import LARGEST_CODE
 from ptqc.codegen.program.program import UnsupportedOp
@@ -85,7 +85,7 @@ def limit(builder: NetworkBuilder, node: ir.Node) -> None:
     in_place(builder, "real_limit", source, name, [str(source.size), *numbers], node.op_type)
 
 
-def check_real(tensor: Tensor) -> None:
+def check_real(tensor: CTensor) -> None:
     if tensor.dtype != REAL:
         raise UnsupportedOp(f"it reads {tensor.dtype}")
 
@@ -197,10 +197,10 @@ def product(builder: NetworkBuilder, node: ir.Node) -> None:
 def _real_layer(
     builder: NetworkBuilder,
     node: ir.Node,
-    ends: tuple[Tensor, Tensor],
+    ends: tuple[CTensor, CTensor],
     weights: RealWeights,
     bias: np.ndarray | None,
-    window: Window,
+    window: CWindow,
 ) -> None:
     source, target = ends
     biases = "0" if bias is None else builder.network.constants.add(np.asarray(bias, np.float32), "bias")

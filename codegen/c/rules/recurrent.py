@@ -4,7 +4,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.codegen.c.builder import REAL, NetworkBuilder
-from ptqc.codegen.c.network import SCRATCH, STRUCTURE, Argument, Place, Step, Tensor
+from ptqc.codegen.c.network import SCRATCH, STRUCTURE, Argument, CTensor, Place, Step
 from ptqc.codegen.c.rules.real import RealWeights, check_real
 from ptqc.codegen.program.program import UnsupportedOp
 from ptqc.ir.nodes import input_of, integer, text
@@ -40,7 +40,7 @@ def recurrent(builder: NetworkBuilder, node: ir.Node) -> None:
 
 
 def _direction(
-    builder: NetworkBuilder, node: ir.Node, x: Tensor, whole: Tensor | None, finals: list[Tensor], number: int
+    builder: NetworkBuilder, node: ir.Node, x: CTensor, whole: CTensor | None, finals: list[CTensor], number: int
 ) -> None:
     """One direction of a layer. whole: of all steps, if it is asked for; finals: states."""
     (steps, _, width), (directions, _, units) = x.shape, finals[0].shape
@@ -84,7 +84,7 @@ def _is_usual(node: ir.Node, key: str) -> bool:
     return not value
 
 
-def _begin(builder: NetworkBuilder, node: ir.Node, tensor: Tensor, value: ir.Value | None) -> None:
+def _begin(builder: NetworkBuilder, node: ir.Node, tensor: CTensor, value: ir.Value | None) -> None:
     """The state before the first step."""
     if value is None:
         step = Step("memset", [Place(tensor.buffer), "0", str(tensor.buffer.bytes)], [], [tensor.buffer])

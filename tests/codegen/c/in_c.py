@@ -12,7 +12,7 @@ from lowering import Quantized, quantized
 
 from ptqc.codegen.c import verify
 from ptqc.codegen.c.arena import plan
-from ptqc.codegen.c.network import Network
+from ptqc.codegen.c.network import NetworkCalls
 from ptqc.codegen.c.source import CSource
 from ptqc.codegen.c.target import network_for, wanted
 from ptqc.codegen.onnxruntime.export import export
@@ -34,14 +34,14 @@ class Case:
     values: Sequence[dict[str, np.ndarray]]
 
     @property
-    def network(self) -> Network:
+    def network(self) -> NetworkCalls:
         return self.text.network
 
-    def compare(self, folder: Path, *flags: str, program: str = "") -> verify.Comparison:
+    def compare(self, folder: Path, *flags: str, program: str = "") -> verify.CComparison:
         """Compile with these flags, run all samples and compare every value. Raises VerificationError."""
         folder.mkdir(parents=True, exist_ok=True)
         built = verify.compiled(self.text, folder, flags or ("-O1", *verify.SANITIZERS), program)
-        comparison = verify.Comparison()
+        comparison = verify.CComparison()
         verify.compare_samples(self.text, built, self.samples, self.values, comparison)
         return comparison
 
