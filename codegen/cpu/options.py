@@ -1,10 +1,10 @@
 """What a user can choose about native libraries for processors."""
 
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
+from ptqc.codegen.c_names import check_c_name
 from ptqc.errors import UsageError
 from ptqc.utils.arguments import one_of, shown
 
@@ -25,16 +25,6 @@ InstructionSet = Literal[
 ]
 LibraryKind = Literal["shared", "static"]
 DEFAULT_CPU, NOT_TUNED, SHARED, DEFAULT_NAME = "host", "off", "shared", "model"
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-# Headers of C, POSIX and libc: one of a static library by their name would be included in their place.
-_HEADERS = (
-    "aio alloca assert complex cpio cpuid ctype dirent dlfcn endian errno fcntl features fenv float fmtmsg fnmatch ftw "
-    "glob grp iconv inttypes iso646 langinfo libgen limits locale malloc math memory monetary mqueue ndbm netdb "
-    "nl_types poll pthread pwd regex sched search semaphore setjmp signal spawn stdalign stdarg stdatomic stdbool "
-    "stddef stdint stdio stdlib stdnoreturn string strings stropts syslog tar termios tgmath threads time uchar ulimit "
-    "unistd utime utmpx wchar wctype wordexp"
-)
-HEADERS = frozenset(_HEADERS.split())
 # Functions of libc that end as those of a static library do.
 FUNCTIONS = (
     *("argz_create", "epoll_create", "memfd_create", "obstack_free", "pkey_free", "pthread_key_create", "thrd_create"),
@@ -82,7 +72,7 @@ class CpuOptions:
         default=DEFAULT_NAME,
         metadata={
             "metavar": "NAME",
-            "help": "what the file and the functions of a static library begin with (default: model)",
+            "help": "what the files and the functions of C source, or of a static library, begin with (default: model)",
         },
     )
 
@@ -94,21 +84,9 @@ class CpuOptions:
         if not isinstance(self.tune, str | Path) or not str(self.tune):
             raise UsageError(f"tune is {self.tune!r}; give off, quick, full, or a folder that a tuned compile wrote")
         one_of("cpu_library", self.cpu_library, get_args(LibraryKind))
-        if not isinstance(self.c_name, str) or not _NAME.fullmatch(self.c_name):
-            raise UsageError(f"c_name is {shown(self.c_name)}; give letters, digits and _, a letter first")
-        self._check_clashes()
+        check_c_name(self.c_name, FUNCTIONS)
         if self.cpu_library == SHARED and self.c_name != DEFAULT_NAME:
             raise UsageError("c_name is of a static library; give cpu_library static too")
-
-    def _check_clashes(self) -> None:
-        """Raises UsageError where a static library would stand in the place of something of the system."""
-        name = self.c_name.lower()  # there are file systems that do not tell letters apart
-        clashes = [f"{name}.h"] if name in HEADERS else [one for one in FUNCTIONS if one.rpartition("_")[0] == name]
-        if clashes:
-            raise UsageError(
-                f"c_name is {shown(self.c_name)}, but the system has a {clashes[0]}: give another name, such as "
-                f"{name}_net"
-            )
 
     @property
     def static_name(self) -> str:

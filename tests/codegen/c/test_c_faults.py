@@ -129,6 +129,12 @@ FAULTS = [
 MISSED = 2
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault may make a loop that does not end."""
+    monkeypatch.setattr(verify, "TIME_LIMIT", 10.0)
+
+
 def stops(old: str, new: str, folder: Path) -> bool:
     """Whether a fault is noticed in one of the networks that have its text."""
     seen = False

@@ -189,6 +189,11 @@ def test_names_that_c_does_not_take(name: str) -> None:
         COptions(name)
 
 
+def test_a_name_of_a_header_of_the_system() -> None:
+    with pytest.raises(UsageError, match="the system has a string.h: give another name, such as string_net"):
+        COptions("String")
+
+
 def test_an_unknown_option_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compile", "model.onnx", "--target", "c", "--cname", "x"]) == 2
     assert "--c-name" in capsys.readouterr().err
