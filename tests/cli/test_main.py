@@ -187,7 +187,7 @@ BAD = {
     ),
     "two sizes": (
         _good("--budget", "13%", "--budget", "4MB"),
-        ["13%, 4MB", "at most one of size, latency, memory, cache, loss"],
+        ["13%, 4MB", "at most one of size, latency, memory, flash, ram, cache, loss"],
     ),
     "times of nothing": (_good("--budget", "2ms", "--times", "thesis"), ["thesis", "has no manifest.json"]),
     "times that were not recorded": (_good("--budget", "2ms", "--times", "art"), ["art", "no latency budget"]),

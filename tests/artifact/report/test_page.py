@@ -24,6 +24,12 @@ def test_every_section_is_there_and_linked() -> None:
     assert page.tags.count("svg") == 4
 
 
+def test_what_a_microcontroller_needs() -> None:
+    text = documents().page().text
+    assert "flash 63,000 bytes, 98.4 % of the budget of 64,000 B of flash" in text
+    assert "most is needed while this is made y: x 8,000, y 8,000" in text
+
+
 def test_how_caches_are_kept() -> None:
     text = documents().page().text
     assert "past_key int8 past_key, past_key.scale 250 24.4 % 0.0015 nat" in text

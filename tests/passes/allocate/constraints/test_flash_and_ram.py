@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from compiling import compiled, product, residual, samples
 
+import ptqc
 from ptqc.artifact.folder import Artifact
 from ptqc.budget import parse
 from ptqc.codegen.c import footprint
@@ -144,3 +145,17 @@ def test_another_compiler_is_named_where_that_of_arm_is_missing(place: Path, mon
     assert "for this machine, as arm-none-eabi-gcc is not installed" in flash["compiler"]
     assert 0 < flash["constant_bytes"] < flash["used_bytes"] <= 11_000
     assert flash["structure_bytes"] > 0
+
+
+def test_an_artifact_is_resolved_for_another_flash(place: Path) -> None:
+    artifact = on_c(place, "13KBflash")
+    options: dict[str, Any] = {"cache": place / "store", "output": place / "resolved", "target": "c"}
+    flash = ptqc.resolve(artifact.folder, budget="9500Bflash", **options).manifest["flash"]
+    assert 0.95 * 9_500 <= flash["used_bytes"] <= 9_500
+
+
+def test_a_plan_that_is_given_has_to_keep_it(place: Path) -> None:
+    artifact = on_c(place, "15KBflash")
+    options: dict[str, Any] = {"cache": place / "store", "output": place / "planned", "target": "c"}
+    with pytest.raises(UsageError, match="over the budget of 9,000 B of flash, and the plan is given"):
+        ptqc.resolve(artifact.folder, plan=artifact.plan, budget="9KBflash", **options)
