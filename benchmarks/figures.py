@@ -21,7 +21,10 @@ from harness import FIGURES, ROOT, Column, Row, markdown, number, percent, signi
 MARKED = re.compile(r"(<!-- figures: ([\w-]+) -->\n)(.*?)(\n<!-- end of figures -->)", re.DOTALL)
 DOCUMENTS = (
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{page}.md" for page in ("choosing", "experiments", "formats", "litert", "qdq", "results")),
+    *(
+        ROOT / "docs" / f"{page}.md"
+        for page in ("choosing", "experiments", "formats", "litert", "microcontrollers", "qdq", "results")
+    ),
 )
 LARGE, SMALL = "25%", "13%"
 # Budgets of which formats.md says what the program picks, and how many formats it names.
@@ -298,6 +301,36 @@ def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return markdown([dict(zip(heads, line, strict=True)) for line in lines], [Column(head, head) for head in heads])
 
 
+def microcontrollers() -> str:
+    """Networks in C on a Cortex-M4, beside the 8-bit kernels of CMSIS-NN."""
+    lines = []
+    for one in rows("c_networks"):
+        if one["board"] != "cortex-m4":
+            continue
+        flash, memory = one["constant_bytes"] + one["code_bytes"], one["arena_bytes"] + one["stack_bytes"]
+        peer = next((r for r in rows("cmsis_nn") if _is_peer(r, one["task"])), None)
+        theirs = peer["weight_bytes"] + peer["code_bytes"] if peer else None
+        lines.append(
+            (
+                one["task"],
+                one["budget"].replace("8bit", "8 bits"),
+                f"{flash:,}",
+                f"{flash / theirs:.2f}" if theirs else "",
+                f"{memory:,}",
+                f"{one['instructions']:,}",
+                f"{one['instructions'] / peer['instructions']:.2f}" if peer else "",
+            )
+        )
+    heads = ("network", "budget", "flash, bytes", "of theirs", "arena and stack", "instructions", "of their number")
+    return _table(heads, lines)
+
+
+def _is_peer(row: Row, task: str) -> bool:
+    """Whether a row is of all layers of a network by CMSIS-NN, on the same core and built alike."""
+    same = row["task"], row["board"], row["layer"], row["optimization"]
+    return bool(same == (task, "cortex-m4", "all", "-O2"))
+
+
 def picks() -> str:
     """The formats that most weights have, by network and budget."""
     recorded = [row for row in rows("accuracy") if "weights_by_format" in row and row["budget"] in PICKED]
@@ -325,6 +358,7 @@ def choosing() -> str:
 
 TEXTS: dict[str, Callable[[], str]] = {
     "accuracy": accuracy,
+    "microcontrollers": microcontrollers,
     "latency": latency,
     "readme": readme,
     "times": times,

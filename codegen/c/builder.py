@@ -24,9 +24,10 @@ from ptqc.codegen.c.network import (
     plain,
     renamed,
 )
-from ptqc.codegen.program.program import UnsupportedOp
+from ptqc.codegen.program.program import UnsupportedOp, slides
 from ptqc.ir.lowered import Lowered
 from ptqc.ir.nodes import integers, only_consumer, text
+from ptqc.ir.operators import Trait, known
 from ptqc.ir.operators.base import codes_of, params_of
 
 CODES, REAL = "uint8", "float32"
@@ -35,7 +36,6 @@ LARGEST = 0xFFFF
 # Of a function that moves elements along four axes, where there are more.
 MOST_CALLS = 16
 IMAGE_AXES = (3, 4)
-SLIDING = ("Conv", "MaxPool", "AveragePool", "GlobalAveragePool")
 
 
 class NetworkBuilder:
@@ -71,7 +71,7 @@ class NetworkBuilder:
             return  # refused where something reads it
         shape = self.shapes[name]
         firsts = [user for node in readers for user in (_users(node.outputs[0]) if is_coded else [node])]
-        is_image = len(shape) in IMAGE_AXES and bool(firsts) and all(node.op_type in SLIDING for node in firsts)
+        is_image = len(shape) in IMAGE_AXES and bool(firsts) and all(map(_reads_planes, firsts))
         order = channels_last(len(shape)) if is_image else plain(len(shape))
         tensor = CTensor(Buffer(name, prod(shape) * np.dtype(dtype).itemsize, Home.CALLER), shape, dtype, order)
         if not is_coded:
@@ -301,6 +301,12 @@ def rows_of(tensor: CTensor, outputs: int) -> CWindow:
     width = tensor.shape[-1] if tensor.shape else 1
     count = tensor.size // width
     return CWindow((1, count, width), (1, count, outputs), (0, 0), (1, 1), (1, 1), (1, 1))
+
+
+def _reads_planes(node: ir.Node) -> bool:
+    """Whether it works on pixels, each with all its channels."""
+    operator = known(node)
+    return slides(node) or (operator is not None and Trait.PLANES in operator.traits)
 
 
 def _users(value: ir.Value) -> list[ir.Node]:

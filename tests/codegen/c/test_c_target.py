@@ -190,7 +190,7 @@ def test_names_that_c_does_not_take(name: str) -> None:
 
 
 def test_a_name_of_a_header_of_the_system() -> None:
-    with pytest.raises(UsageError, match="the system has a string.h: give another name, such as string_net"):
+    with pytest.raises(UsageError, match=r"the system has a string\.h: give another name, such as string_net"):
         COptions("String")
 
 

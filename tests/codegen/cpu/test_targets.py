@@ -105,7 +105,7 @@ def test_the_rest_is_delivered_where_the_target_may_be_missing(hardmax: onnx.Mod
 
 
 def test_unknown_targets_and_instruction_sets_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="target is 'gpu'; known: cpu"):
+    with pytest.raises(UsageError, match="target is 'gpu'; known: c, cpu"):
         choose("gpu", {})
     known = "host, portable, avx2, avx-vnni, avx512-vnni, avx512-vbmi, avx512-bf16, amx-int8, arm-neon, arm-dotprod"
     with pytest.raises(UsageError, match=f"cpu is 'sse'; known: {known}, arm-i8mm"):

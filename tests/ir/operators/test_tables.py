@@ -17,6 +17,8 @@ ALLOWED = {
     "ptqc/ir/operators": "this is the place",
     "ptqc/execution/torch/operators": "a function of torch for each operator, which is optional and not imported there",
     "codegen/kernels": "a kernel or a function of TVM for each operator",
+    "codegen/c/lowering.py": "a rule that writes calls of C for each operator",
+    "codegen/c/rules": "a function of C for each operator",
     "codegen/litert/operators.py": "operators of TFLite for each operator",
     "codegen/qdq/rules.py": "what runtimes demand of some",
     "codegen/program/expansion.py": "a definition by other operators, of those that have no kernel",
