@@ -18,11 +18,11 @@ from ptqc.ir.layers import find_layers, find_weights
 pytestmark = HAS_COMPILER
 FEEDS = samples(3, 3, 8, 8)
 MIXED = """g (float[N,16,9,7] x) => (float[N,6] y) {
-    a = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1], strides = [2, 1]> (x, w1, b1)
-    b = Relu(a)
-    c = Conv <kernel_shape = [3, 3], group = 16, pads = [1, 1, 1, 1]> (b, w2, b2)
+    a = Conv <kernel_shape = [3, 3], pads = [2, 1, 2, 1], dilations = [2, 1], strides = [2, 1]> (x, w1, b1)
+    c = Conv <kernel_shape = [3, 3], group = 16, pads = [1, 1, 1, 1]> (a, w2, b2)
+    b = Mul(c, a)
     d = Sigmoid(c)
-    e = Mul(c, d)
+    e = Add(b, d)
     f = Conv <kernel_shape = [1, 1]> (e, w3, b3)
     g1 = Concat <axis = 1> (f, e)
     h = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (g1)
@@ -120,7 +120,7 @@ FAULTS = [
     ("if (counts_padding) count", "if (!counts_padding) count"),
     ("-(int32_t)(pixels * zero_in)", "0"),
     ("+ k * move->from[2]", ""),
-    ("255u - most]", "254u - most]"),
+    ("to[(size_t)j * inner] /= total;", ""),
     ("q += move->to[3]", "q += move->from[3] + move->to[3]"),
     # memory
     ("#define AT(place) ((void *)(arena.bytes + (place)))", "#define AT(place) ((void *)(arena.bytes + (place) / 2))"),
