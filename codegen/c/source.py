@@ -7,8 +7,6 @@ from functools import cached_property
 from pathlib import Path
 from textwrap import fill
 
-import numpy as np
-
 from ptqc.codegen.c.arena import Arena
 from ptqc.codegen.c.constants import C_TYPES, Constants, real
 from ptqc.codegen.c.network import SCRATCH, STRUCTURE, Home, NetworkCalls, Place, Terminal
@@ -56,7 +54,6 @@ STRUCTURES = {
     **dict.fromkeys(("lstm", "gru"), "recurrent"),
 }
 LINE = 118
-GOLDEN_SAMPLES = 3
 
 
 @dataclass(frozen=True)
@@ -143,7 +140,6 @@ class CSource:
             if each.terminal.codes:
                 scale, zero = each.terminal.codes
                 lines += [f"#define {name}_SCALE {real(scale)}", f"#define {name}_ZERO_POINT {zero}"]
-        arguments = ", ".join(each.name for each in (*self.inputs, *self.outputs))
         return HEADER.format(
             name=self.name,
             macro=self.macro,
@@ -151,7 +147,6 @@ class CSource:
             bytes=self.arena.bytes,
             run=self.declaration,
             codes=CODES_TEXT if any(each.terminal.codes for each in (*self.inputs, *self.outputs)) else "",
-            arguments=arguments,
         )
 
     def source(self) -> str:
@@ -254,12 +249,6 @@ def _shown(name: str) -> str:
 def _wrapped(declaration: str) -> str:
     whole = re.sub("(?<!,) ", "\xa0", declaration)
     return fill(whole, LINE, subsequent_indent="    ", break_long_words=False).replace("\xa0", " ")
-
-
-def array(name: str, values: np.ndarray) -> str:
-    """A constant array of C."""
-    constants = Constants({name: np.ascontiguousarray(values)})
-    return str(constants)
 
 
 CODES_TEXT = """

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -13,6 +14,7 @@ from ptqc.codegen.c.lowering import BETWEEN_CODES, NAME, ON_CODES, OPERATORS, ne
 from ptqc.codegen.c.network import NetworkCalls
 from ptqc.codegen.c.options import COptions
 from ptqc.codegen.c.source import CSource
+from ptqc.codegen.foreign.comparison import ForeignTarget
 from ptqc.codegen.kernels.checks import computing
 from ptqc.codegen.kernels.jobs import compared_values
 from ptqc.codegen.onnxruntime.constants import Bias
@@ -22,14 +24,15 @@ from ptqc.codegen.program.settling import settled
 from ptqc.codegen.targets import Footprint, Target, TargetInput, TargetOutput
 from ptqc.errors import NoKernel, TargetError
 from ptqc.execution.onnxruntime import Feeds, Runner
-from ptqc.ir import recorded, zipmaps
 from ptqc.ir.nodes import output_name
 from ptqc.ir.quantized_weight import QuantizedWeight
 from ptqc.utils.progress import SILENT_STAGE, Stage
 
 
-class CTarget:
+class CTarget(ForeignTarget):
     """The target as a compile knows it; see `ptqc.codegen.targets.Target`."""
+
+    name: ClassVar[str] = NAME
 
     def check_options(self, options: COptions) -> None:
         """The name was checked when it was given."""
@@ -49,11 +52,7 @@ class CTarget:
 
     def check_kernels(self, model: ir.Model) -> None:
         """Raises TargetError for an operator without a kernel, and for outputs that are no tensors."""
-        if zipmaps.remembered(model):
-            raise TargetError(f"the {NAME} target gives tensors, and the model ends in a ZipMap; export it without")
-        if stand_ins := recorded.remembered(model):
-            name, operator = next(iter(stand_ins.items()))
-            raise TargetError(f"the {NAME} target takes no models with random numbers, and {name!r} is a {operator}")
+        super().check_kernels(model)
         known = {*ON_CODES, *BETWEEN_CODES, *OPERATORS}
         for node in computing(model):
             if node.domain or node.op_type not in known:
@@ -61,19 +60,6 @@ class CTarget:
                     f"the {NAME} target has no kernel for {node.op_type} {output_name(node)}: the operator is not "
                     "known to it"
                 )
-
-    def gains_by_bfloat16(self, options: COptions) -> bool:
-        """Microcontrollers do not multiply such numbers."""
-        del options
-        return False
-
-    def multiplies_float8(self) -> bool:
-        """Microcontrollers do not."""
-        return False
-
-    def fuses_conversions(self) -> bool:
-        """Conversions are calls of their own."""
-        return False
 
     def build(
         self,

@@ -11,6 +11,8 @@ from onnx import helper, numpy_helper
 from ptqc.codegen.program.batching import Seen
 from ptqc.codegen.program.probing import fit
 from ptqc.execution.onnxruntime import Feeds, Runner
+from ptqc.formats import QuantParams
+from ptqc.ir.integer_arithmetic import EVERY_CODE
 from ptqc.ir.nodes import constant, integer, required
 from ptqc.ir.operators import Trait, named
 
@@ -37,6 +39,21 @@ def compute(
 ) -> dict[str, np.ndarray]:
     """Values of the named outputs of nodes in the model's opset."""
     return opened(model, nodes, constants, feeds, outputs).run(feeds)
+
+
+def table_between(
+    model: ir.Model, node: ir.Node, value_of: Callable[[ir.Value], np.ndarray], x: QuantParams, y: QuantParams
+) -> np.ndarray:
+    """The output code of every input code of a function between codes. x, y: parameters of both."""
+    proto, constants = standalone(node, value_of)
+    nodes = [
+        helper.make_node("DequantizeLinear", ["codes", "s", "z"], ["x"]),
+        proto,
+        helper.make_node("QuantizeLinear", ["y", "t", "w"], ["result"]),
+    ]
+    for scale, zero_point, params in (("s", "z", x), ("t", "w", y)):
+        constants |= {scale: np.array(params.scale, np.float32), zero_point: np.array(params.zero_point, np.uint8)}
+    return compute(model, nodes, constants, {"codes": EVERY_CODE.reshape(1, -1)}, ["result"])["result"].reshape(-1)
 
 
 def opened(

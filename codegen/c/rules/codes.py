@@ -5,14 +5,13 @@ from math import prod
 
 import numpy as np
 import onnx_ir as ir
-from onnx import helper
 
 from ptqc.codegen.c import requantize
 from ptqc.codegen.c.builder import CODES, REAL, CWindow, NetworkBuilder
 from ptqc.codegen.c.constants import real
 from ptqc.codegen.c.network import STRUCTURE, Argument, CTensor, Place, Shape, Step, channels_last, collapsed, plain
 from ptqc.codegen.c.rules.layers import LARGEST_CODE
-from ptqc.codegen.program.folding import compute, standalone
+from ptqc.codegen.program.folding import table_between
 from ptqc.codegen.program.program import UnsupportedOp
 from ptqc.formats import QuantParams
 from ptqc.ir import reference
@@ -96,16 +95,27 @@ def mul(builder: NetworkBuilder, step: LoweredStep) -> None:
 
 def mean(builder: NetworkBuilder, step: LoweredStep) -> None:
     """A global average pool of codes."""
-    x, y = input_params(step), output_params(step)
     source = builder.image(builder.codes(step.inputs[0]))
     target = builder.output(step.node.outputs[0], CODES, name=step.output)
+    _mean(builder, (source, target), (input_params(step), output_params(step)), step.output, step.kind)
+
+
+def _mean(
+    builder: NetworkBuilder,
+    ends: tuple[CTensor, CTensor],
+    params: tuple[QuantParams, QuantParams],
+    value: str,
+    operator: str,
+) -> None:
+    """The mean over all pixels of each channel. ends, params: of input and output."""
+    (source, target), (x, y) = ends, params
     channels, pixels = source.shape[1], source.size // source.shape[1]
     factor = mean_factor(x, y, pixels)
     reach = np.array([pixels * LARGEST_CODE], np.int64)
     exact = requantize.is_exact(factor.reshape(1), -reach, reach, y.zero_point)
     numbers = [str(pixels), str(channels), real(float(factor)), str(x.zero_point), str(y.zero_point), str(int(exact))]
     arguments: list[Argument] = [Place(source.buffer), Place(target.buffer), *numbers]
-    builder.add(Step("mean", arguments, [source.buffer], [target.buffer], step.output, target), step.kind)
+    builder.add(Step("mean", arguments, [source.buffer], [target.buffer], value, target), operator)
 
 
 def look_up(builder: NetworkBuilder, node: ir.Node, rounding: ir.Node) -> None:
@@ -119,7 +129,7 @@ def look_up(builder: NetworkBuilder, node: ir.Node, rounding: ir.Node) -> None:
     if operator is not None and operator.is_looked_up:
         entries, _ = reference.bounds(step, {step.inputs[0]: EVERY_CODE})
     else:
-        entries = _table(builder, node, params_of(maker), params_of(rounding))
+        entries = table_between(builder.lowered.model, node, builder.number, params_of(maker), params_of(rounding))
     name = builder.network.constants.add(entries.astype(np.uint8), "table")
     in_place(builder, "look_up", source, output, [str(source.size), name], node.op_type)
 
@@ -131,20 +141,6 @@ def in_place(
     arguments: list[Argument] = [Place(source.buffer), Place(target.buffer), *further]
     step = Step(function, arguments, [source.buffer], [target.buffer], name, target, overwrites=True)
     builder.add(step, operator)
-
-
-def _table(builder: NetworkBuilder, node: ir.Node, x: QuantParams, y: QuantParams) -> np.ndarray:
-    """The output code of every input code, as ONNX Runtime computes it."""
-    proto, constants = standalone(node, builder.number)
-    nodes = [
-        helper.make_node("DequantizeLinear", ["codes", "s", "z"], ["x"]),
-        proto,
-        helper.make_node("QuantizeLinear", ["y", "t", "w"], ["result"]),
-    ]
-    for scale, zero_point, params in (("s", "z", x), ("t", "w", y)):
-        constants |= {scale: np.array(params.scale, np.float32), zero_point: np.array(params.zero_point, np.uint8)}
-    codes = EVERY_CODE.reshape(1, -1)
-    return compute(builder.lowered.model, nodes, constants, {"codes": codes}, ["result"])["result"].reshape(-1)
 
 
 def softmax(builder: NetworkBuilder, node: ir.Node, rounding: ir.Node) -> None:
@@ -174,11 +170,7 @@ def average(builder: NetworkBuilder, node: ir.Node, rounding: ir.Node) -> None:
     output = str(rounding.outputs[0].name)
     target = builder.new(output, shape, CODES, channels_last(len(shape)))
     if tuple(kernel) == source.shape[2:] and not any(integers(node, "pads", [0])):  # as ONNX Runtime does
-        pixels, channels = window.taps, source.shape[1]
-        factor = mean_factor(x, y, pixels)
-        further = [str(pixels), str(channels), real(float(factor)), str(x.zero_point), str(y.zero_point), "0"]
-        ends = [Place(source.buffer), Place(target.buffer)]
-        builder.add(Step("mean", [*ends, *further], [source.buffer], [target.buffer], output, target), node.op_type)
+        _mean(builder, (source, target), (x, y), output, node.op_type)
         return
     counts = str(integer(node, "count_include_pad", 0))
     further = [real(x.scale), str(x.zero_point), real(y.scale), str(y.zero_point), counts]

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
-from onnx import helper
 
 from ptqc.codegen.kernels.families import planes, pointwise, pool, rows
 from ptqc.codegen.kernels.isa import Isa
@@ -13,11 +12,10 @@ from ptqc.codegen.kernels.op_lowerings import real
 from ptqc.codegen.kernels.pending import IntegerAdd, PendingKernel, Quantized, QuantizedImage, TableLookup
 from ptqc.codegen.kernels.program_builder import ProgramBuilder, is_float8
 from ptqc.codegen.kernels.writing import KernelSource
-from ptqc.codegen.program.folding import compute, standalone
+from ptqc.codegen.program.folding import table_between
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import UnsupportedOp
 from ptqc.execution.onnxruntime import softmax_in_float64
-from ptqc.formats import QuantParams
 from ptqc.ir import integer_arithmetic as integer
 from ptqc.ir import reference
 from ptqc.ir.integer_arithmetic import (
@@ -175,7 +173,7 @@ def table(builder: ProgramBuilder, node: ir.Node, output: ir.Node) -> None:
     if operator is not None and operator.is_looked_up:
         entries, _ = reference.bounds(step, {step.inputs[0]: integer.EVERY_CODE})
     else:
-        entries = _table(builder, node, input_params(step), params_of(output))
+        entries = table_between(builder.lowered.model, node, builder.number, input_params(step), params_of(output))
     _look_up(builder, source, entries[before], step.output)
 
 
@@ -189,17 +187,3 @@ def _look_up(builder: ProgramBuilder, source: str, entries: np.ndarray, output: 
     name = builder.aligned([source])[0]
     builder.add(TableLookup(builder.isa, entries), [name], output, builder.layouts[name])
     builder.functions[output] = source, entries
-
-
-def _table(builder: ProgramBuilder, node: ir.Node, x: QuantParams, y: QuantParams) -> np.ndarray:
-    """The output code of every input code."""
-    proto, constants = standalone(node, builder.number)
-    nodes = [
-        helper.make_node("DequantizeLinear", ["codes", "s", "z"], ["x"]),
-        proto,
-        helper.make_node("QuantizeLinear", ["y", "t", "w"], ["found"]),
-    ]
-    for scale, zero_point, params in (("s", "z", x), ("t", "w", y)):
-        constants |= {scale: np.array(params.scale, np.float32), zero_point: np.array(params.zero_point, np.uint8)}
-    codes = np.arange(CODES, dtype=np.uint8).reshape(1, CODES)
-    return compute(builder.lowered.model, nodes, constants, {"codes": codes}, ["found"])["found"].reshape(-1)
