@@ -1,11 +1,11 @@
 """Networks as C source: bytes, instructions on emulated boards, and integers compared on all calibration samples.
 
-python benchmarks/c_networks.py [--tasks a,b] [--budgets 25%,13%,8bit] [--samples 128] [--out results.json] [--record]
+python benchmarks/c_networks.py [--tasks a,b] [--budgets 25%,8bit] [--samples 128] [--out results.json] [--record]
 
 Each network is compiled with --target c; its C is then built by gcc and clang, at -O0 and -O3, with the address and
 undefined-behaviour sanitizers, and its outputs for all samples are compared with those of model.onnx in ONNX Runtime:
 outputs in codes have to be equal, real ones within 1e-5 of the largest. On the boards it runs with random inputs.
-8bit: weights of 8 bits everywhere, for a comparison with kernels that have nothing else.
+8bit: weights of 8 bits everywhere; 8bit-plain: the same, none of them packed, as kernels are that have nothing else.
 """
 
 import json
@@ -16,12 +16,14 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from harness import FIGURES, Column, Feeds, command_line, machine, number, print_results, record, write_results
 from tasks import Task, chosen
 
 import ptqc
+from ptqc.codegen.c import packing
 from ptqc.codegen.c.emulation import BOARDS, BuildOptions, CNetwork, run_on_board, versions
 
 TASKS = (
@@ -30,6 +32,8 @@ TASKS = (
 BUILDS = [(name, level) for name in ("gcc", "clang") for level in ("-O0", "-O3")]
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 TOLERANCE = 1e-5
+# What packing has to save.
+THRESHOLDS = ("SAVED", "SAVED_OF_MATRIX")
 NAME = "network"
 COLUMNS = (
     Column("task", "task"),
@@ -138,9 +142,11 @@ def compared(folder: Path, header: Header, samples: Sequence[Feeds], wanted: Seq
 def rows_of(task: Task, budget: str, count: int, folder: Path) -> Iterator[dict[str, Any]]:
     """A row for each board."""
     samples = task.calibration(count)
-    limits: dict[str, Any] = {"bits": (8,), "formats": ("int",)} if budget == "8bit" else {"budget": budget}
+    eight = budget.startswith("8bit")
+    limits: dict[str, Any] = {"bits": (8,), "formats": ("int",)} if eight else {"budget": budget}
     limits |= {"samples": len(samples), "force": True, "target": "c", "c_name": NAME}
-    artifact = ptqc.compile(task.path, calibration=samples, output=folder, **limits)
+    with mock.patch.multiple(packing, **dict.fromkeys(THRESHOLDS, 1.0) if budget == "8bit-plain" else {}):
+        artifact = ptqc.compile(task.path, calibration=samples, output=folder, **limits)
     document = artifact.manifest["targets"]["c"]
     header, session = Header(folder / "c" / f"{NAME}.h"), artifact.session()
     names = [value.name for value in session.get_outputs()]
@@ -166,7 +172,7 @@ def rows_of(task: Task, budget: str, count: int, folder: Path) -> Iterator[dict[
 def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("--tasks", default=TASKS)
-    parser.add_argument("--budgets", default="25%,13%,8bit")
+    parser.add_argument("--budgets", default="25%,13%,10%,8bit,8bit-plain")
     parser.add_argument("--samples", type=int, default=128)
     parser.add_argument("--record", action="store_true")
     options = parser.parse_args()

@@ -301,34 +301,46 @@ def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return markdown([dict(zip(heads, line, strict=True)) for line in lines], [Column(head, head) for head in heads])
 
 
+BUDGET_NAMES = {"8bit": "8 bits", "8bit-plain": "8 bits, not packed"}
+VECTOR_BOARD = "cortex-m55"
+
+
 def microcontrollers() -> str:
-    """Networks in C on a Cortex-M4, beside the 8-bit kernels of CMSIS-NN."""
+    """Networks in C on a Cortex-M4 and a Cortex-M55, beside the 8-bit kernels of CMSIS-NN."""
     lines = []
     for one in rows("c_networks"):
         if one["board"] != "cortex-m4":
             continue
         flash, memory = one["constant_bytes"] + one["code_bytes"], one["arena_bytes"] + one["stack_bytes"]
-        peer = next((r for r in rows("cmsis_nn") if _is_peer(r, one["task"])), None)
+        peer, vectors = (_peer(one["task"], board) for board in (one["board"], VECTOR_BOARD))
+        other = next(r for r in rows("c_networks") if _is_twin(r, one))
         theirs = peer["weight_bytes"] + peer["code_bytes"] if peer else None
         lines.append(
             (
                 one["task"],
-                one["budget"].replace("8bit", "8 bits"),
+                BUDGET_NAMES.get(one["budget"], one["budget"]),
                 f"{flash:,}",
                 f"{flash / theirs:.2f}" if theirs else "",
                 f"{memory:,}",
                 f"{one['instructions']:,}",
                 f"{one['instructions'] / peer['instructions']:.2f}" if peer else "",
+                f"{other['instructions']:,}",
+                f"{other['instructions'] / vectors['instructions']:.2f}" if vectors else "",
             )
         )
-    heads = ("network", "budget", "flash, bytes", "of theirs", "arena and stack", "instructions", "of their number")
-    return _table(heads, lines)
+    heads = ("network", "budget", "flash, bytes", "of theirs", "arena and stack")
+    return _table((*heads, "M4: instructions", "of their number", "M55: instructions", "of their count"), lines)
 
 
-def _is_peer(row: Row, task: str) -> bool:
-    """Whether a row is of all layers of a network by CMSIS-NN, on the same core and built alike."""
-    same = row["task"], row["board"], row["layer"], row["optimization"]
-    return bool(same == (task, "cortex-m4", "all", "-O2"))
+def _is_twin(row: Row, one: Row) -> bool:
+    """Whether a row is of the same network on the core with vectors."""
+    return bool((row["task"], row["budget"], row["board"]) == (one["task"], one["budget"], VECTOR_BOARD))
+
+
+def _peer(task: str, board: str) -> Row | None:
+    """All layers of a network by CMSIS-NN, built alike."""
+    same = task, board, "all", "-O2"
+    return next((r for r in rows("cmsis_nn") if (r["task"], r["board"], r["layer"], r["optimization"]) == same), None)
 
 
 def picks() -> str:

@@ -72,7 +72,7 @@ def stored(weight: QuantizedWeight, biases: Sequence[Bias | None], *, is_depthwi
         return REAL * codes.size, packing.PackedWeights.RAW
     rows = packing.of_layer(np.moveaxis(codes, weight.axis, 0))
     taps = 1 if is_depthwise else prod(codes.shape[2:])
-    packed = packing.packed(rows, weight.form, taps)
+    packed = packing.packed(rows, weight.form, taps, is_matrix=codes.ndim == 2)
     scale = weight.scale.reshape(-1).astype(np.float32)
     squares = roots(scale)
     beside = sum(_bias_bytes(bias) for bias in biases if bias is not None)

@@ -17,8 +17,9 @@ from ptqc.formats.trellis import STATE_BITS, STORED_TABLE, Trellis, step_search
 
 WORD_BITS = 8
 READ_AHEAD = 3
-# Unpacking a weight takes some 15 instructions, and multiplying it two: for a little flash it is not worth it.
-SAVED = 1 / 8
+# Unpacking a weight takes some 10 to 15 instructions, and multiplying it two for each pixel: for a little flash it is
+# not worth it, and less so where a matrix meets one pixel.
+SAVED, SAVED_OF_MATRIX = 1 / 8, 1 / 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,15 +79,16 @@ class BitWriter:
         return np.pad(np.packbits(np.concatenate(self.parts), bitorder="little"), (0, READ_AHEAD))
 
 
-def packed(rows: np.ndarray, form: Format | None, taps: int = 1) -> PackedWeights:
-    """The smallest packing of int8 codes (R, K); codes as they are where it saves less than SAVED of them.
+def packed(rows: np.ndarray, form: Format | None, taps: int = 1, *, is_matrix: bool = False) -> PackedWeights:
+    """The smallest packing of int8 codes (R, K); codes as they are where it saves little of them.
 
-    form: of the file. taps: of a window, which lie inside of channels in the rows that kernels read and outside of them
-    in the file: K is taps × channels in the former.
+    form: of the file. is_matrix: whether a weight is multiplied once in a run. taps: of a window, which lie inside of
+    channels in the rows that kernels read and outside of them in the file: K is taps × channels in the former.
     """
     plain, *others = _packings(np.ascontiguousarray(rows, np.int8), form, taps)
     best = min(others, key=lambda each: each.bytes, default=plain)
-    return best if best.bytes <= plain.bytes * (1 - SAVED) else plain
+    saved = SAVED_OF_MATRIX if is_matrix else SAVED
+    return best if best.bytes <= plain.bytes * (1 - saved) else plain
 
 
 def raw(rows: np.ndarray) -> PackedWeights:

@@ -59,7 +59,41 @@ PTQC_INLINE int32_t add_high(uint32_t a, uint32_t w, int32_t sum) {
 }
 #endif
 
-#if defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 1) && !defined(PTQC_PLAIN)
+#if defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 2) && !defined(PTQC_PLAIN) && !defined(PTQC_WITHOUT_FPU)
 #define PTQC_HELIUM 1
 #include <arm_mve.h>
+/* Helium multiplies signed bytes: 128 is taken from activations, and from the zero point of the input. */
+#define PTQC_ACTIVATION_OFFSET 128
+#else
+#define PTQC_ACTIVATION_OFFSET 0
+#endif
+
+/* Copy or set a few bytes. */
+#if defined(PTQC_HELIUM)
+PTQC_INLINE void copy(uint8_t *to, const uint8_t *from, uint32_t count) {
+  __asm__ volatile(
+      "wlstp.8 lr, %[count], 2f\n"
+      "1:\n\t"
+      "vldrb.8 q0, [%[from]], #16\n\t"
+      "vstrb.8 q0, [%[to]], #16\n\t"
+      "letp lr, 1b\n"
+      "2:"
+      : [to] "+r"(to), [from] "+r"(from)
+      : [count] "r"(count)
+      : "q0", "lr", "memory");
+}
+PTQC_INLINE void fill(uint8_t *to, uint8_t value, uint32_t count) {
+  __asm__ volatile(
+      "wlstp.8 lr, %[count], 2f\n"
+      "1:\n\t"
+      "vstrb.8 %q[value], [%[to]], #16\n\t"
+      "letp lr, 1b\n"
+      "2:"
+      : [to] "+r"(to)
+      : [count] "r"(count), [value] "w"(vdupq_n_u8(value))
+      : "lr", "memory");
+}
+#else
+PTQC_INLINE void copy(uint8_t *to, const uint8_t *from, uint32_t count) { memcpy(to, from, count); }
+PTQC_INLINE void fill(uint8_t *to, uint8_t value, uint32_t count) { memset(to, value, count); }
 #endif

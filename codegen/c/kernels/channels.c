@@ -11,6 +11,9 @@ struct channels {
 };
 
 /* The nearest whole number, of any size. */
+#if PTQC_EXACT_NEAREST
+PTQC_INLINE int32_t whole(float value) { return nearest(value); }
+#else
 static int32_t whole(float value) {
   int32_t down;
   float rest;
@@ -20,36 +23,47 @@ static int32_t whole(float value) {
   if (rest == 0.5f || rest == -0.5f) down += (down & 1) ? (rest > 0.0f ? 1 : -1) : 0;
   return down;
 }
+#endif
 
-/* Where the sum of a channel begins, with what the zero point of the input adds, and the factor from sums to codes. */
-PTQC_APART void open_channel(const struct channels *channels, uint32_t channel, int32_t weights, int32_t *start,
-                         float *factor) {
-  const uint32_t place = channels->is_shared ? 0u : channel;
-  const uint32_t root = channels->roots ? channels->roots[place] : 0u;
-  const float scale = channels->roots ? (float)(root * root) * channels->unit : channels->scales[place];
-  const float step = rounded(channels->scale_in * scale);
-  int32_t bias = 0;
-  switch (channels->bias_bytes) {
-    case 1: bias = whole((float)((const int8_t *)channels->bias)[channel] * channels->bias_unit / step); break;
-    case 2: bias = whole((float)((const int16_t *)channels->bias)[channel] * channels->bias_unit / step); break;
-    case 4: bias = ((const int32_t *)channels->bias)[channel]; break;
-    default: break;
+/*
+ * Where sums of some channels begin, with what the zero point of the input adds, and the factors from sums to codes.
+ * sums: of their weights, which may lie in `starts`; null where no zero point is to be taken into account.
+ */
+PTQC_APART void open_channels(const struct channels *channels, uint32_t first, uint32_t count, const int32_t *sums,
+                              int32_t *starts, float *factors) {
+  const uint8_t *const roots = channels->roots;
+  const float *const scales = channels->scales;
+  const void *const biases = channels->bias;
+  const float unit = channels->unit, bias_unit = channels->bias_unit;
+  const float scale_in = channels->scale_in, divisor = channels->scale_out > 0.0f ? channels->scale_out : 1.0f;
+  const uint32_t is_shared = channels->is_shared, bias_bytes = channels->bias_bytes;
+  const int32_t zero = channels->zero_in - PTQC_ACTIVATION_OFFSET;
+  for (uint32_t channel = first; channel < first + count; channel++) {
+    const uint32_t place = is_shared ? 0u : channel, root = roots ? roots[place] : 0u;
+    const float step = rounded(scale_in * (roots ? (float)(root * root) * unit : scales[place]));
+    int32_t bias = 0;
+    if (bias_bytes == 1u)
+      bias = whole((float)((const int8_t *)biases)[channel] * bias_unit / step);
+    else if (bias_bytes == 2u)
+      bias = whole((float)((const int16_t *)biases)[channel] * bias_unit / step);
+    else if (bias_bytes == 4u)
+      bias = ((const int32_t *)biases)[channel];
+    *starts++ = sums ? bias - *sums++ * zero : bias;
+    *factors++ = step / divisor;
   }
-  *start = bias - weights * channels->zero_in;
-  *factor = channels->scale_out > 0.0f ? step / channels->scale_out : step;
 }
 
-/* The sum of the weights of a row. */
-PTQC_APART int32_t sum_of(const int8_t *row, uint32_t count, uint32_t stride) {
+/* The sum of `count` codes, which lie `stride` bytes apart. */
+PTQC_APART int32_t sum_of(const int8_t *codes, uint32_t count, uint32_t stride) {
   int32_t sum = 0;
 #if defined(PTQC_DSP)
   if (stride == 1)
-    for (; count >= 4; count -= 4, row += 4) {
-      const uint32_t word = load4(row);
+    for (; count >= 4; count -= 4, codes += 4) {
+      const uint32_t word = load4(codes);
       sum = add_products(0x10001u, weights_even(word), sum);
       sum = add_products(0x10001u, weights_odd(word), sum);
     }
 #endif
-  for (uint32_t i = 0; i < count; i++) sum += row[i * stride];
+  for (uint32_t i = 0; i < count; i++) sum += codes[i * stride];
   return sum;
 }

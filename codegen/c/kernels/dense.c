@@ -14,54 +14,152 @@ struct dense {
 
 /* What a window covers, as a row; what lies outside of the input is real zero. */
 PTQC_APART void gather_window(const struct dense *layer, const uint8_t *in, int32_t row, int32_t column, uint32_t group,
-                          uint8_t *out) {
-  const uint32_t channels = layer->in[2] / layer->groups;
-  const int32_t dilation = layer->dilations[1], taps = layer->window[1];
-  for (int32_t y = 0; y < layer->window[0]; y++) {
-    const int32_t from = row + y * layer->dilations[0];
-    const int is_inside = from >= 0 && from < layer->in[0];
-    for (int32_t x = 0; x < taps; x++) {
-      const int32_t place = column + x * dilation;
-      uint32_t count = 1;
-      if (!is_inside || place < 0 || place >= layer->in[1]) {
-        memset(out, layer->channels.zero_in, channels);
-      } else {
-        const size_t pixel = (size_t)from * layer->in[1] + (size_t)place;
-        if (layer->groups == 1 && dilation == 1) {
-          const int32_t more = (taps - x < layer->in[1] - place ? taps - x : layer->in[1] - place) - 1;
-          count += (uint32_t)more;
-          x += more;
-        }
-        memcpy(out, in + pixel * layer->in[2] + group * channels, count * channels);
-      }
-      out += count * channels;
+                              uint8_t *out) {
+  const uint32_t all = layer->in[2], channels = all / layer->groups;
+  const int32_t width = layer->in[1], taps = layer->window[1], dilation = layer->dilations[1];
+  const int32_t outside = column < 0 ? -column : 0, end = width - column < taps ? width - column : taps;
+  const uint32_t before = (uint32_t)(outside < taps ? outside : taps) * channels;
+  const uint32_t inside = end > outside ? (uint32_t)(end - outside) * channels : 0u;
+  const uint32_t after = (uint32_t)taps * channels - before - inside;
+  const uint8_t zero = layer->channels.zero_in;
+  in += group * channels;
+  for (int32_t y = 0; y < layer->window[0]; y++, row += layer->dilations[0]) {
+    const uint8_t *const line = in + row * width * (int32_t)all;
+    if ((uint32_t)row >= layer->in[0]) {
+      fill(out, zero, (uint32_t)taps * channels);
+      out += (uint32_t)taps * channels;
+    } else if (layer->groups == 1 && dilation == 1) {
+      fill(out, zero, before);
+      copy(out + before, line + (column + outside) * (int32_t)all, inside);
+      fill(out + before + inside, zero, after);
+      out += before + inside + after;
+    } else {
+      int32_t here = column;
+      for (int32_t x = 0; x < taps; x++, here += dilation, out += channels)
+        if (here < 0 || here >= width)
+          fill(out, zero, channels);
+        else
+          copy(out, line + here * (int32_t)all, channels);
     }
   }
+}
+
+/*
+ * Rows of weights, and of their channels where sums begin and the factors from sums to codes. zero: what is still to be
+ * taken from activations.
+ */
+struct panel {
+  const int8_t *codes;
+  int32_t *starts;
+  float *factors;
+  uint32_t row, count;
+  uint8_t zero;
+};
+
+#if defined(PTQC_HELIUM)
+/* Sums of a column of activations and four rows of weights. */
+PTQC_INLINE int32x4_t multiply(const uint8_t *column, const int8_t *one, const int8_t *two, const int8_t *three,
+                               const int8_t *four, uint32_t count) {
+  const uint8x16_t offset = vdupq_n_u8(PTQC_ACTIVATION_OFFSET);
+  int32x4_t sums;
+  int32_t a = 0, b = 0, c = 0, d = 0;
+  __asm__(
+      "dlstp.8 lr, %[count]\n"
+      "1:\n\t"
+      "vldrb.8 q0, [%[column]], #16\n\t"
+      "vldrb.8 q1, [%[one]], #16\n\t"
+      "veor q0, q0, %q[offset]\n\t"
+      "vmladava.s8 %[a], q0, q1\n\t"
+      "vldrb.8 q2, [%[two]], #16\n\t"
+      "vmladava.s8 %[b], q0, q2\n\t"
+      "vldrb.8 q1, [%[three]], #16\n\t"
+      "vmladava.s8 %[c], q0, q1\n\t"
+      "vldrb.8 q2, [%[four]], #16\n\t"
+      "vmladava.s8 %[d], q0, q2\n\t"
+      "letp lr, 1b\n\t"
+      "vmov %q[sums][2], %q[sums][0], %[a], %[c]\n\t"
+      "vmov %q[sums][3], %q[sums][1], %[b], %[d]"
+      : [column] "+r"(column), [one] "+r"(one), [two] "+r"(two), [three] "+r"(three), [four] "+r"(four), [a] "+Te"(a),
+        [b] "+Te"(b), [c] "+Te"(c), [d] "+Te"(d), [sums] "=w"(sums)
+      : [count] "r"(count), [offset] "w"(offset)
+      : "q0", "q1", "q2", "lr", "memory");
+  return sums;
+}
+
+/* The sums of rows of weights. */
+PTQC_APART void sum_rows(const struct panel *panel) {
+  const uint32_t row = panel->row;
+  for (uint32_t i = 0; i < panel->count; i += 4) {
+    const uint32_t left = panel->count - i;
+    const int8_t *one = panel->codes + (size_t)i * row, *two = left > 1 ? one + row : one;
+    const int8_t *three = left > 2 ? two + row : one, *four = left > 3 ? three + row : one;
+    int32_t a = 0, b = 0, c = 0, d = 0;
+    int32x4_t sums;
+    __asm__(
+        "dlstp.8 lr, %[count]\n"
+        "1:\n\t"
+        "vldrb.8 q0, [%[one]], #16\n\t"
+        "vldrb.8 q1, [%[two]], #16\n\t"
+        "vaddva.s8 %[a], q0\n\t"
+        "vldrb.8 q0, [%[three]], #16\n\t"
+        "vaddva.s8 %[b], q1\n\t"
+        "vldrb.8 q1, [%[four]], #16\n\t"
+        "vaddva.s8 %[c], q0\n\t"
+        "vaddva.s8 %[d], q1\n\t"
+        "letp lr, 1b\n\t"
+        "vmov %q[sums][2], %q[sums][0], %[a], %[c]\n\t"
+        "vmov %q[sums][3], %q[sums][1], %[b], %[d]"
+        : [one] "+r"(one), [two] "+r"(two), [three] "+r"(three), [four] "+r"(four), [a] "+Te"(a), [b] "+Te"(b),
+          [c] "+Te"(c), [d] "+Te"(d), [sums] "=w"(sums)
+        : [count] "r"(row)
+        : "q0", "q1", "lr", "memory");
+    vstrwq_p_s32(panel->starts + i, sums, vctp32q(left));
+  }
+}
+
+/* At most four rows of a panel and all pixels, of `step` activations each. */
+PTQC_APART void multiply_rows(const struct panel *panel, uint32_t first, const uint8_t *column, size_t step,
+                              uint32_t pixels, int32_t zero, void *out, size_t next) {
+  const uint32_t row = panel->row, count = panel->count - first;
+  const mve_pred16_t some = vctp32q(count);
+  const int8_t *const one = panel->codes + (size_t)first * row, *const two = count > 1 ? one + row : one;
+  const int8_t *const three = count > 2 ? two + row : one, *const four = count > 3 ? three + row : one;
+  const int32x4_t starts = vldrwq_z_s32(panel->starts + first, some);
+  const float32x4_t factors = vldrwq_z_f32(panel->factors + first, some);
+  if (zero >= 0) {
+    uint8_t *to = (uint8_t *)out + first;
+    for (; pixels; pixels--, column += step, to += next) {
+      const int32x4_t sums = vaddq_s32(multiply(column, one, two, three, four, row), starts);
+      vstrbq_p_u32(to, codes_of(steps_of(sums, factors), zero), some);
+    }
+  } else {
+    float *to = (float *)out + first;
+    for (; pixels; pixels--, column += step, to += next) {
+      const int32x4_t sums = vaddq_s32(multiply(column, one, two, three, four, row), starts);
+      vstrwq_p_f32(to, steps_of(sums, factors), some);
+    }
+  }
+}
+
+/* A panel and pixels of `step` activations each, which lie `next` values apart in the output. */
+PTQC_INLINE void multiply_pixels(const struct channels *channels, const struct panel *panel, const uint8_t *column,
+                                 size_t step, uint32_t pixels, void *out, size_t place, size_t next) {
+  const int is_real = channels->scale_out <= 0.0f;
+  void *const to = is_real ? (void *)((float *)out + place) : (void *)((uint8_t *)out + place);
+  for (uint32_t first = 0; first < panel->count; first += 4)
+    multiply_rows(panel, first, column, step, pixels, is_real ? -1 : channels->zero_out, to, next);
+}
+#else
+/* The sums of rows of weights. */
+PTQC_INLINE void sum_rows(const struct panel *panel) {
+  for (uint32_t i = 0; i < panel->count; i++)
+    panel->starts[i] = sum_of(panel->codes + (size_t)i * panel->row, panel->row, 1);
 }
 
 /* sums[0 to 3] += two columns of activations times two rows of weights: (first, first), (first, second), ... */
 PTQC_APART void multiply(const uint8_t *first, const uint8_t *second, const int8_t *one, const int8_t *other,
                      uint32_t count, int32_t *sums) {
   int32_t a = sums[0], b = sums[1], c = sums[2], d = sums[3];
-#if defined(PTQC_HELIUM)
-  /* Both have to be signed: 128 is taken from activations, and 128 times the sum of the weights added. */
-  int32_t of_one = 0, of_other = 0;
-  const uint8x16_t sign = vdupq_n_u8(0x80);
-  for (int32_t left = (int32_t)count; left > 0; left -= 16) {
-    const mve_pred16_t some = vctp8q((uint32_t)left);
-    const int8x16_t x = vreinterpretq_s8_u8(veorq_u8(vldrbq_z_u8(first, some), sign));
-    const int8x16_t y = vreinterpretq_s8_u8(veorq_u8(vldrbq_z_u8(second, some), sign));
-    const int8x16_t v = vldrbq_z_s8(one, some), w = vldrbq_z_s8(other, some);
-    of_one = vaddvaq_s8(of_one, v);
-    of_other = vaddvaq_s8(of_other, w);
-    a = vmladavaq_s8(a, x, v);
-    b = vmladavaq_s8(b, x, w);
-    c = vmladavaq_s8(c, y, v);
-    d = vmladavaq_s8(d, y, w);
-    first += 16, second += 16, one += 16, other += 16;
-  }
-  a += 128 * of_one, b += 128 * of_other, c += 128 * of_one, d += 128 * of_other;
-#else
 #if defined(PTQC_DSP)
   for (; count >= 4; count -= 4, first += 4, second += 4, one += 4, other += 4) {
     const uint32_t x = load4(first), y = load4(second), v = load4(one), w = load4(other);
@@ -83,7 +181,6 @@ PTQC_APART void multiply(const uint8_t *first, const uint8_t *second, const int8
     c += second[i] * one[i];
     d += second[i] * other[i];
   }
-#endif
   sums[0] = a, sums[1] = b, sums[2] = c, sums[3] = d;
 }
 
@@ -91,21 +188,6 @@ PTQC_APART void multiply(const uint8_t *first, const uint8_t *second, const int8
 PTQC_APART void multiply_one(const uint8_t *column, const int8_t *one, const int8_t *other, uint32_t count, uint8_t zero,
                          int32_t *sums) {
   int32_t a = sums[0], b = sums[1];
-#if defined(PTQC_HELIUM)
-  int32_t of_one = 0, of_other = 0;
-  const uint8x16_t sign = vdupq_n_u8(0x80);
-  for (int32_t left = (int32_t)count; left > 0; left -= 16) {
-    const mve_pred16_t some = vctp8q((uint32_t)left);
-    const int8x16_t x = vreinterpretq_s8_u8(veorq_u8(vldrbq_z_u8(column, some), sign));
-    const int8x16_t v = vldrbq_z_s8(one, some), w = vldrbq_z_s8(other, some);
-    of_one = vaddvaq_s8(of_one, v);
-    of_other = vaddvaq_s8(of_other, w);
-    a = vmladavaq_s8(a, x, v);
-    b = vmladavaq_s8(b, x, w);
-    column += 16, one += 16, other += 16;
-  }
-  a += (128 - zero) * of_one, b += (128 - zero) * of_other;
-#else
 #if defined(PTQC_DSP)
   const uint32_t zeros = zero * 0x10001u;
   for (; count >= 4; count -= 4, column += 4, one += 4, other += 4) {
@@ -123,7 +205,6 @@ PTQC_APART void multiply_one(const uint8_t *column, const int8_t *one, const int
     a += x * one[i];
     b += x * other[i];
   }
-#endif
   sums[0] = a, sums[1] = b;
 }
 
@@ -131,9 +212,10 @@ PTQC_APART void multiply_one(const uint8_t *column, const int8_t *one, const int
 PTQC_INLINE void put_sums(const struct channels *channels, const int32_t *sums, const float *factors, uint32_t two,
                           void *out, size_t place) {
   if (channels->scale_out > 0.0f) {
+    const int32_t zero = channels->zero_out, is_exact = channels->is_exact;
     uint8_t *const to = (uint8_t *)out + place;
-    to[0] = requantized(sums[0], factors[0], channels->zero_out, channels->is_exact);
-    if (two) to[1] = requantized(sums[1], factors[1], channels->zero_out, channels->is_exact);
+    to[0] = requantized(sums[0], factors[0], zero, is_exact);
+    if (two) to[1] = requantized(sums[1], factors[1], zero, is_exact);
   } else {
     float *const to = (float *)out + place;
     to[0] = (float)sums[0] * factors[0];
@@ -141,57 +223,73 @@ PTQC_INLINE void put_sums(const struct channels *channels, const int32_t *sums, 
   }
 }
 
+/* A panel and pixels of `step` activations each, which lie `next` values apart in the output. */
+PTQC_INLINE void multiply_pixels(const struct channels *channels, const struct panel *panel, const uint8_t *column,
+                                 size_t step, uint32_t pixels, void *out, size_t place, size_t next) {
+  const uint32_t row = panel->row, count = panel->count;
+  for (; pixels > 1; pixels -= 2, column += 2 * step, place += 2 * next) {
+    const int8_t *one = panel->codes;
+    for (uint32_t i = 0; i < count; i += 2, one += 2 * row) {
+      const uint32_t two = i + 1 < count ? 1 : 0;
+      int32_t sums[4];
+      sums[0] = sums[2] = panel->starts[i];
+      sums[1] = sums[3] = panel->starts[i + two];
+      multiply(column, column + step, one, two ? one + row : one, row, sums);
+      put_sums(channels, sums, panel->factors + i, two, out, place + i);
+      put_sums(channels, sums + 2, panel->factors + i, two, out, place + next + i);
+    }
+  }
+  if (pixels) {
+    const int8_t *one = panel->codes;
+    for (uint32_t i = 0; i < count; i += 2, one += 2 * row) {
+      const uint32_t two = i + 1 < count ? 1 : 0;
+      int32_t sums[2];
+      sums[0] = panel->starts[i];
+      sums[1] = panel->starts[i + two];
+      multiply_one(column, one, two ? one + row : one, row, panel->zero, sums);
+      put_sums(channels, sums, panel->factors + i, two, out, place + i);
+    }
+  }
+}
+#endif
+
 static void dense(const struct dense *layer, const uint8_t *in, void *out, uint8_t *scratch) {
   const struct channels *const channels = &layer->channels;
   const uint32_t row = layer->weights.row, rows = layer->out[2] / layer->groups;
   const uint32_t inputs = layer->in[2] / layer->groups;
   const uint32_t pixels = (uint32_t)layer->out[0] * layer->out[1];
+  /* With one pixel, taking the zero point from each activation costs less than the sums of the weights. */
+  const int has_sums = pixels > 1 || PTQC_ACTIVATION_OFFSET > 0;
   int32_t *const starts = (int32_t *)(void *)scratch;
   float *const factors = (float *)(void *)(starts + layer->panel);
   uint8_t *const states = (uint8_t *)(factors + layer->panel), *const windows = states + states_of(&layer->weights);
-  int8_t *const panel = (int8_t *)windows + (layer->is_pointwise ? 0u : 2u * row);
+  int8_t *const unpacked = (int8_t *)windows + (layer->is_pointwise ? 0u : 2u * row);
+  struct panel panel = {unpacked, starts, factors, row, 0, has_sums ? 0 : channels->zero_in};
   struct reader reader;
   open_reader(&reader, &layer->weights, states);
   for (uint32_t group = 0; group < layer->groups; group++)
     for (uint32_t first = 0; first < rows; first += layer->panel) {
-      const uint32_t count = rows - first < layer->panel ? rows - first : layer->panel;
       const uint32_t channel = group * rows + first;
-      const int8_t *const codes =
-          layer->weights.kind == RAW ? (const int8_t *)layer->weights.data + (size_t)channel * row : panel;
       int32_t y = 0, x = 0;
-      for (uint32_t i = 0; i < count; i++) {
-        if (layer->weights.kind != RAW) unpack_row(&reader, panel + (size_t)i * row, 1);
-        open_channel(channels, channel + i, pixels == 1 ? 0 : sum_of(codes + (size_t)i * row, row, 1), starts + i,
-                     factors + i);
+      if (layer->weights.kind == RAW) panel.codes = (const int8_t *)layer->weights.data + (size_t)channel * row;
+      panel.count = rows - first < layer->panel ? rows - first : layer->panel;
+      if (layer->weights.kind != RAW)
+        for (uint32_t i = 0; i < panel.count; i++) unpack_row(&reader, unpacked + (size_t)i * row, 1);
+      if (has_sums) sum_rows(&panel);
+      open_channels(channels, channel, panel.count, has_sums ? starts : 0, starts, factors);
+      if (layer->is_pointwise) {
+        multiply_pixels(channels, &panel, in + group * inputs, layer->in[2], pixels, out, channel, layer->out[2]);
+        continue;
       }
       for (uint32_t pixel = 0; pixel < pixels; pixel += 2) {
         const uint32_t pair = pixel + 1 < pixels ? 2 : 1;
-        const size_t place = (size_t)pixel * layer->out[2] + channel;
-        const uint8_t *columns[2];
         for (uint32_t i = 0; i < pair; i++) {
-          if (layer->is_pointwise) {
-            columns[i] = in + (size_t)(pixel + i) * layer->in[2] + group * inputs;
-          } else {
-            columns[i] = windows + i * row;
-            gather_window(layer, in, y * layer->strides[0] - layer->padding[0],
-                          x * layer->strides[1] - layer->padding[1], group, windows + i * row);
-            if (++x == layer->out[1]) x = 0, y++;
-          }
+          gather_window(layer, in, y * layer->strides[0] - layer->padding[0], x * layer->strides[1] - layer->padding[1],
+                        group, windows + i * row);
+          if (++x == layer->out[1]) x = 0, y++;
         }
-        for (uint32_t i = 0; i < count; i += 2) {
-          const uint32_t two = i + 1 < count ? 1 : 0;
-          const int8_t *const one = codes + (size_t)i * row, *const other = one + two * row;
-          int32_t sums[4];
-          sums[0] = sums[2] = starts[i];
-          sums[1] = sums[3] = starts[i + two];
-          if (pair == 2) {
-            multiply(columns[0], columns[1], one, other, row, sums);
-            put_sums(channels, sums + 2, factors + i, two, out, place + layer->out[2] + i);
-          } else {
-            multiply_one(columns[0], one, other, row, pixels == 1 ? channels->zero_in : 0, sums);
-          }
-          put_sums(channels, sums, factors + i, two, out, place + i);
-        }
+        multiply_pixels(channels, &panel, windows, row, pair, out, (size_t)pixel * layer->out[2] + channel,
+                        layer->out[2]);
       }
     }
 }

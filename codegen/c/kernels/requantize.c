@@ -11,6 +11,7 @@
 #endif
 
 #if defined(__GNUC__) && defined(__ARM_FP) && !defined(__aarch64__)
+#define PTQC_EXACT_NEAREST 1 /* of numbers of any size */
 PTQC_INLINE int32_t nearest(float value) {
   float result;
   int32_t bits;
@@ -19,6 +20,7 @@ PTQC_INLINE int32_t nearest(float value) {
   return bits;
 }
 #else
+#define PTQC_EXACT_NEAREST 0
 PTQC_INLINE int32_t nearest(float value) {
   const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to whole numbers */
   int32_t bits;
@@ -66,6 +68,16 @@ static int32_t scaled(int32_t sum, float factor) {
   if (rest > half || (rest == half && (whole & 1u))) whole++;
   if (whole > 65535u) whole = 65535u;
   return sum < 0 ? -(int32_t)whole : (int32_t)whole;
+}
+#endif
+
+#if defined(PTQC_HELIUM)
+/* Sums in steps of the output. */
+PTQC_INLINE float32x4_t steps_of(int32x4_t sums, float32x4_t factors) { return vmulq_f32(vcvtq_f32_s32(sums), factors); }
+
+PTQC_INLINE uint32x4_t codes_of(float32x4_t steps, int32_t zero) {
+  const int32x4_t codes = vqaddq_n_s32(vcvtnq_s32_f32(steps), zero);
+  return vreinterpretq_u32_s32(vminq_s32(vmaxq_s32(codes, vdupq_n_s32(0)), vdupq_n_s32(255)));
 }
 #endif
 

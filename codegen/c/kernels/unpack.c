@@ -11,40 +11,23 @@ struct weights {
   uint8_t step;
 };
 
-/* Goes through a weight, row by row. */
+/* Goes through a weight, row by row. place: of its next bit. */
 struct reader {
   const struct weights *weights;
-  const uint8_t *next;
   uint8_t *states;
-  uint32_t buffer;
-  uint32_t count;
-  uint32_t row;
+  uint32_t place, row;
 };
 
 static void open_reader(struct reader *reader, const struct weights *weights, uint8_t *states) {
   reader->weights = weights;
-  reader->next = weights->data;
   reader->states = states;
-  reader->buffer = reader->count = reader->row = 0;
+  reader->place = reader->row = 0;
 }
 
-/* Make sure of 16 bits in the buffer; behind a weight lie bytes that count for nothing. */
-PTQC_INLINE void refill(struct reader *reader) {
-  if (reader->count < 16u) {
-    reader->buffer |= ((uint32_t)reader->next[0] | (uint32_t)reader->next[1] << 8) << reader->count;
-    reader->next += 2;
-    reader->count += 16u;
-  }
-}
-
-/* The next bits, at most 8. */
-PTQC_INLINE uint32_t next_bits(struct reader *reader, uint32_t bits) {
-  uint32_t value;
-  refill(reader);
-  value = reader->buffer & ((1u << bits) - 1u);
-  reader->buffer >>= bits;
-  reader->count -= bits;
-  return value;
+/* The next 25 bits at least; behind a weight lie bytes that count for nothing. */
+PTQC_INLINE uint32_t bits_at(const uint8_t *data, uint32_t place) {
+  data += place >> 3;
+  return ((uint32_t)data[0] | (uint32_t)data[1] << 8 | (uint32_t)data[2] << 16 | (uint32_t)data[3] << 24) >> (place & 7u);
 }
 
 /* Bytes that a reader keeps its states in. */

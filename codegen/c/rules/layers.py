@@ -23,6 +23,8 @@ LARGEST_CODE = 255
 POINTER = 8
 # Bytes of memory for what is computed of a channel while its sums are.
 CHANNEL = 8
+# Channels of which a kernel reads such numbers at once.
+VECTOR = 16
 
 
 def _starts(weights: np.ndarray, bias: np.ndarray | None, zero: int) -> np.ndarray:
@@ -118,7 +120,8 @@ class _Layer:
 
     def dense(self, source: CTensor, target: CTensor, window: CWindow, value: str, groups: int) -> Step:
         """A convolution or matrix product."""
-        packed = packing.packed(packing.of_layer(self.weights), self.form, window.taps)
+        is_matrix = self.weights.ndim == 2
+        packed = packing.packed(packing.of_layer(self.weights), self.form, window.taps, is_matrix=is_matrix)
         begin, rows = f"{self.constants.weights(packed)}, {self.channels}", len(self.weights) // groups
         sizes, geometry = window.fields("source", "output"), window.fields("padding", "size", "strides", "dilations")
         is_pointwise = window.is_pointwise
@@ -130,7 +133,17 @@ class _Layer:
             columns = 0 if is_pointwise else 2 * packed.row
             return panel * CHANNEL + packed.states + columns + (0 if packed.is_raw else panel * packed.row)
 
-        return self._step("dense", source, target, window, value, packed, structure, scratch, _panels(rows, 2))
+        return self._step(
+            "dense",
+            source,
+            target,
+            window,
+            value,
+            packed,
+            structure,
+            scratch,
+            _panels(rows, 16 if packed.is_raw else 2 if is_matrix else 4, 4),
+        )
 
     def depthwise(self, source: CTensor, target: CTensor, window: CWindow, value: str) -> Step:
         """A convolution of each channel for itself."""
@@ -146,9 +159,10 @@ class _Layer:
 
         def scratch(block: int) -> int:
             panel = 0 if packed.is_raw else block * window.taps
-            return POINTER * window.taps + block * (CHANNEL + 1) + packed.states + panel
+            wide = -(-block // VECTOR) * VECTOR
+            return POINTER * window.taps + wide * CHANNEL + block + packed.states + panel
 
-        blocks = _panels(len(rows), 4)
+        blocks = _panels(len(rows), VECTOR, VECTOR)
         return self._step("depthwise", source, target, window, value, packed, structure, scratch, blocks)
 
     def _step(
@@ -178,6 +192,6 @@ class _Layer:
         )
 
 
-def _panels(rows: int, least: int) -> list[int]:
+def _panels(rows: int, least: int, step: int) -> list[int]:
     """How many rows may be unpacked at a time."""
-    return sorted({min(rows, least), *range(4, rows, 4), rows})
+    return sorted({min(rows, least), *range(max(least, step), rows, step), rows})

@@ -128,7 +128,7 @@ class RealWeights:
             return
         scales, kind = scale
         form = builder.lowered.formats.get(builder.name(maker.inputs[0]))
-        self.packed, self.is_coded = packing.packed(arrange(codes), form), True
+        self.packed, self.is_coded = packing.packed(arrange(codes), form, is_matrix=codes.ndim == 2), True
         name = constants.add(scales, "scale")
         self.text = f"{{{constants.weights(self.packed)}, {name}, 0, {kind}}}"
 

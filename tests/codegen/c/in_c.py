@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 from lowering import Quantized, quantized
 
-from ptqc.codegen.c import verify
+from ptqc.codegen.c import boards, emulation, verify
 from ptqc.codegen.c.arena import plan
 from ptqc.codegen.c.network import NetworkCalls
 from ptqc.codegen.c.source import CSource
@@ -32,6 +32,7 @@ class Case:
     text: CSource
     samples: Sequence[Feeds]
     values: Sequence[dict[str, np.ndarray]]
+    outputs: list[dict[str, np.ndarray]] = field(default_factory=list)
 
     @property
     def network(self) -> NetworkCalls:
@@ -42,8 +43,17 @@ class Case:
         folder.mkdir(parents=True, exist_ok=True)
         built = verify.compiled(self.text, folder, flags or ("-O1", *verify.SANITIZERS), program)
         comparison = verify.CComparison()
-        verify.compare_samples(self.text, built, self.samples, self.values, comparison)
+        self.outputs[:] = verify.compare_samples(self.text, built, self.samples, self.values, comparison)
         return comparison
+
+    def run_on_boards(self, folder: Path) -> None:
+        """Run after `compare` on emulated boards, if there are any. Raises VerificationError where outputs differ."""
+        if emulation.missing() is not None:
+            return
+        for name, content in self.text.files().items():
+            (folder / name).write_text(content, encoding="utf-8")
+        for name, run in boards.emulate(self.text, self.samples, self.outputs, folder).items():
+            assert "missing" not in run, f"{name}: {run['missing']}"
 
 
 def case(quantized_model: Quantized, feeds: Sequence[Feeds], name: str = "net") -> Case:

@@ -22,7 +22,9 @@ MIXED = """g (float[N,16,9,7] x) => (float[N,6] y) {
     c = Conv <kernel_shape = [3, 3], group = 16, pads = [1, 1, 1, 1]> (a, w2, b2)
     b = Mul(c, a)
     d = Sigmoid(c)
-    e = Add(b, d)
+    e1 = Add(b, d)
+    e2 = Conv <kernel_shape = [3, 3], group = 4, pads = [1, 2, 1, 2], dilations = [1, 2]> (e1, w5, b5)
+    e = Conv <kernel_shape = [3, 3], group = 16, pads = [1, 1, 1, 1], strides = [1, 2]> (e2, w6, b6)
     f = Conv <kernel_shape = [1, 1]> (e, w3, b3)
     g1 = Concat <axis = 1> (f, e)
     h = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (g1)
@@ -31,8 +33,22 @@ MIXED = """g (float[N,16,9,7] x) => (float[N,6] y) {
     k = Gemm <transB = 1> (j, w4, b4)
     y = Softmax(k)
 }"""
-SHAPES = {"w1": (16, 16, 3, 3), "w2": (16, 1, 3, 3), "w3": (128, 16, 1, 1), "w4": (6, 144 * 2 * 3)}
-FORMS: dict[str, Format] = {"w1": VectorCodebook(5), "w2": Integer(4), "w3": Trellis(5), "w4": Entropy(8)}
+SHAPES = {
+    "w1": (16, 16, 3, 3),
+    "w2": (16, 1, 3, 3),
+    "w3": (128, 16, 1, 1),
+    "w4": (6, 144 * 2 * 2),
+    "w5": (16, 4, 3, 3),
+    "w6": (16, 1, 3, 3),
+}
+FORMS: dict[str, Format] = {
+    "w1": VectorCodebook(5),
+    "w2": Integer(4),
+    "w3": Trellis(5),
+    "w4": Entropy(8),
+    "w5": Integer(8),
+    "w6": Integer(8),
+}
 
 
 @dataclass(frozen=True)
@@ -72,45 +88,55 @@ FAULTS = [
     ("value < 0 ? 0 : value > 255 ? 255 : value", "value < 0 ? 0 : value > 254 ? 254 : value"),
     ("nearest(rounded((float)sum * factor)) + zero", "nearest(rounded((float)sum * factor))"),
     ("nearest(rounded((float)sum * factor)) + zero", "(int32_t)((float)sum * factor) + zero"),
-    ("bias - weights * channels->zero_in", "bias"),
-    ("bias - weights * channels->zero_in", "bias + weights * channels->zero_in"),
-    ("channels->is_shared ? 0u : channel", "0u"),
-    ("step / channels->scale_out : step", "step : step"),
-    ("channels->bias_unit / step", "channels->bias_unit * step"),
+    ("bias - *sums++ * zero", "bias"),
+    ("bias - *sums++ * zero", "bias + *sums++ * zero"),
+    ("is_shared ? 0u : channel", "0u"),
+    ("step / divisor", "step"),
+    ("((const int8_t *)biases)[channel] * bias_unit / step", "((const int8_t *)biases)[channel] * bias_unit * step"),
     ("(float)(root * root)", "(float)root"),
     # dense layers
-    ("memset(out, layer->channels.zero_in, channels)", "memset(out, 0, channels)"),
-    ("place < 0 || place >= layer->in[1]", "place < 0 || place > layer->in[1]"),
-    ("from >= 0 && from < layer->in[0]", "from < layer->in[0]"),
-    ("row + y * layer->dilations[0]", "row + y"),
-    ("y * layer->strides[0] - layer->padding[0],", "y - layer->padding[0],"),
-    ("x * layer->strides[1] - layer->padding[1], group", "x * layer->strides[1], group"),
-    ("columns[i] = windows + i * row;", "columns[i] = windows;"),
+    ("fill(out, zero, (uint32_t)taps * channels);", "fill(out, 0, (uint32_t)taps * channels);"),
+    ("fill(out, zero, before);", "fill(out, 0, before);"),
+    ("fill(out + before + inside, zero, after);", ""),
+    ("here < 0 || here >= width", "here < 0 || here > width"),
+    ("width - column < taps ? width - column : taps", "taps"),
+    ("row += layer->dilations[0]) {\n    const", "row++) {\n    const"),
+    ("y * layer->strides[0] - layer->padding[0], x", "y - layer->padding[0], x"),
+    ("x * layer->strides[1] - layer->padding[1],\n", "x * layer->strides[1],\n"),
+    ("group, windows + i * row);", "group, windows);"),
+    ("in += group * channels;", ""),
     ("starts[i + two]", "starts[i]"),
     ("b += first[i] * other[i]", "b += first[i] * one[i]"),
     ("c += second[i] * one[i]", "c += first[i] * one[i]"),
-    ("place + layer->out[2] + i", "place + i"),
-    ("other = one + two * row", "other = one"),
-    ("pixel += 2) {", "pixel += 3) {"),
-    ("pixels == 1 ? 0 : sum_of", "pixels == 2 ? 0 : sum_of"),
-    ("first += layer->panel) {", "first += layer->panel + 1) {"),
+    ("place + next + i", "place + i"),
+    ("two ? one + row : one, row, sums", "one, row, sums"),
+    ("pixels -= 2, column += 2 * step", "pixels -= 2, column += step"),
+    ("has_sums ? 0 : channels->zero_in", "0"),
+    ("layer->weights.data + (size_t)channel * row", "layer->weights.data + (size_t)first * row"),
     # depthwise layers
     ("memset(outside, layer->channels.zero_in, layer->block)", "memset(outside, 0, layer->block)"),
-    ("row >= 0 && row < layer->in[0] && column >= 0", "row >= 0 && row < layer->in[0] && column > 0"),
+    ("(uint32_t)row < height", "(uint32_t)row <= height"),
+    ("if (places[tap] != outside) places[tap] += ", "places[tap] += "),
+    ("places[tap] += layer->strides[1] * channels;", "places[tap] += channels;"),
+    ("column + reach < layer->in[1]", "column + reach <= layer->in[1]"),
     ("sum += places[tap][channel] * *weight", "sum += places[0][channel] * *weight"),
     ("unpack_row(&reader, panel + i, stride);", "unpack_row(&reader, panel, stride);"),
     # unpacking
-    ("reader->count < 16u", "reader->count < 4u"),
-    ("reader->buffer >>= bits;", "reader->buffer >>= bits - 1u;"),
-    ("((1u << bits) - 1u)", "((1u << bits) - 2u)"),
-    ("low + (int32_t)(next_bits(&here, bits) * step)", "(int32_t)(next_bits(&here, bits) * step)"),
+    ("data += place >> 3;", "data += place >> 4;"),
+    (">> (place & 7u)", ">> (place & 3u)"),
+    ("weights->low + (int32_t)(index * weights->step)", "(int32_t)(index * weights->step)"),
+    ("out[stride] = code_of(&weights, table, word & mask);", "out[stride] = code_of(&weights, table, word);"),
+    ("left -= 4u, place += 4u * bits", "left -= 4u, place += 3u * bits"),
     ("if (++tap == taps) tap = 0", "if (++tap > taps) tap = 0"),
     ("*to = pair[part];", "*to = pair[0];"),
-    ("here.count -= 4u + width;", "here.count -= width;"),
-    ("place += 1u << weights->widths[class];", "place += weights->widths[class];"),
-    ("*state = (uint8_t)next;", ""),
-    ("here.row++;", ""),
-    ("(weights->bits + 1u - (here.row & 1u)) / 2u", "(weights->bits + 1u) / 2u"),
+    ("place += bits + (other & 255u);", "place += bits;"),
+    ("first += count;", "first += width;"),
+    ("(int8_t)((index & 1u) ? size : -size)", "(int8_t)size"),
+    ("*state = next;", ""),
+    ("reader->row++;", ""),
+    ("place = 8u * weights->row;", ""),
+    ("word >> 2u * bits, out + 2u * stride", "word >> bits, out + 2u * stride"),
+    ("(weights->bits + 1u - (reader->row & 1u)) / 2u", "(weights->bits + 1u) / 2u"),
     # other operators
     ("fused((float)*q, ratio[1], ratio[2])", "fused((float)*q, ratio[0], ratio[2])"),
     ("(*q - zeros[1])", "*q"),
