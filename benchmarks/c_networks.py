@@ -145,7 +145,8 @@ def rows_of(task: Task, budget: str, count: int, folder: Path) -> Iterator[dict[
     eight = budget.startswith("8bit")
     limits: dict[str, Any] = {"bits": (8,), "formats": ("int",)} if eight else {"budget": budget}
     limits |= {"samples": len(samples), "force": True, "target": "c", "c_name": NAME}
-    with mock.patch.multiple(packing, **dict.fromkeys(THRESHOLDS, 1.0) if budget == "8bit-plain" else {}):
+    thresholds: dict[str, Any] = dict.fromkeys(THRESHOLDS, 1.0) if budget == "8bit-plain" else {}
+    with mock.patch.multiple(packing, **thresholds):
         artifact = ptqc.compile(task.path, calibration=samples, output=folder, **limits)
     document = artifact.manifest["targets"]["c"]
     header, session = Header(folder / "c" / f"{NAME}.h"), artifact.session()

@@ -318,7 +318,7 @@ def microcontrollers() -> str:
         lines.append(
             (
                 one["task"],
-                BUDGET_NAMES.get(one["budget"], one["budget"]),
+                str(BUDGET_NAMES.get(one["budget"], one["budget"])),
                 f"{flash:,}",
                 f"{flash / theirs:.2f}" if theirs else "",
                 f"{memory:,}",

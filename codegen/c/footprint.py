@@ -76,6 +76,8 @@ def stored(weight: QuantizedWeight, biases: Sequence[Bias | None], *, is_depthwi
     scale = weight.scale.reshape(-1).astype(np.float32)
     squares = roots(scale)
     beside = sum(_bias_bytes(bias) for bias in biases if bias is not None)
+    if codes.ndim == 2 and packed.is_raw and (sums := packing.row_sums(rows)) is not None:
+        beside += sums.nbytes
     return packed.bytes + (scale.nbytes if squares is None else squares[0].nbytes) + beside, packed.kind
 
 

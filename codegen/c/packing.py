@@ -194,3 +194,9 @@ def of_layer(weights: np.ndarray) -> np.ndarray:
     """Rows (O, taps × C) as dense kernels read them, of a weight (O, C, *kernel)."""
     moved: np.ndarray = np.moveaxis(weights, 1, -1)
     return np.ascontiguousarray(moved.reshape(len(weights), -1))
+
+
+def row_sums(rows: np.ndarray) -> np.ndarray | None:
+    """Sums (R,) of the weights (R, K) of a matrix, as flash holds them; None where one exceeds 16 bits."""
+    sums = rows.astype(np.int32).sum(1)
+    return sums.astype(np.int16) if (np.abs(sums) < 2**15).all() else None

@@ -43,12 +43,6 @@ PTQC_INLINE int32_t add_products(uint32_t a, uint32_t w, int32_t sum) {
   __asm__("smlad %0, %1, %2, %0" : "+r"(sum) : "r"(a), "r"(w));
   return sum;
 }
-/* Differences of halves. */
-PTQC_INLINE uint32_t less(uint32_t a, uint32_t b) {
-  uint32_t halves;
-  __asm__("ssub16 %0, %1, %2" : "=r"(halves) : "r"(a), "r"(b));
-  return halves;
-}
 PTQC_INLINE int32_t add_low(uint32_t a, uint32_t w, int32_t sum) {
   __asm__("smlabb %0, %1, %2, %0" : "+r"(sum) : "r"(a), "r"(w));
   return sum;

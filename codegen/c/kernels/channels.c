@@ -1,8 +1,10 @@
 /*
  * What a layer does to its sums, by output channel. Scales of weights are squares of a byte times a unit, or real
- * numbers; biases are 1 or 2 bytes times a unit, or whole numbers in steps of the sums.
+ * numbers; biases are 1 or 2 bytes times a unit, or whole numbers in steps of the sums. sums: of the weights of each
+ * channel, where they are in flash.
  */
 struct channels {
+  const int16_t *sums;
   const uint8_t *roots;
   const float *scales;
   const void *bias;
@@ -27,10 +29,11 @@ static int32_t whole(float value) {
 
 /*
  * Where sums of some channels begin, with what the zero point of the input adds, and the factors from sums to codes.
- * sums: of their weights, which may lie in `starts`; null where no zero point is to be taken into account.
+ * starts: the sums of their weights before, unless these are in flash.
  */
-PTQC_APART void open_channels(const struct channels *channels, uint32_t first, uint32_t count, const int32_t *sums,
-                              int32_t *starts, float *factors) {
+PTQC_APART void open_channels(const struct channels *channels, uint32_t first, uint32_t count, int32_t *starts,
+                              float *factors) {
+  const int16_t *const sums = channels->sums;
   const uint8_t *const roots = channels->roots;
   const float *const scales = channels->scales;
   const void *const biases = channels->bias;
@@ -48,7 +51,8 @@ PTQC_APART void open_channels(const struct channels *channels, uint32_t first, u
       bias = whole((float)((const int16_t *)biases)[channel] * bias_unit / step);
     else if (bias_bytes == 4u)
       bias = ((const int32_t *)biases)[channel];
-    *starts++ = sums ? bias - *sums++ * zero : bias;
+    *starts = bias - (sums ? sums[channel] : *starts) * zero;
+    starts++;
     *factors++ = step / divisor;
   }
 }

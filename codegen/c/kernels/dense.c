@@ -44,16 +44,12 @@ PTQC_APART void gather_window(const struct dense *layer, const uint8_t *in, int3
   }
 }
 
-/*
- * Rows of weights, and of their channels where sums begin and the factors from sums to codes. zero: what is still to be
- * taken from activations.
- */
+/* Rows of weights, and of their channels where sums begin and the factors from sums to codes. */
 struct panel {
   const int8_t *codes;
   int32_t *starts;
   float *factors;
   uint32_t row, count;
-  uint8_t zero;
 };
 
 #if defined(PTQC_HELIUM)
@@ -184,26 +180,24 @@ PTQC_APART void multiply(const uint8_t *first, const uint8_t *second, const int8
   sums[0] = a, sums[1] = b, sums[2] = c, sums[3] = d;
 }
 
-/* sums[0], sums[1] += a column of activations less their zero point times two rows of weights. */
-PTQC_APART void multiply_one(const uint8_t *column, const int8_t *one, const int8_t *other, uint32_t count, uint8_t zero,
+/* sums[0], sums[1] += a column of activations times two rows of weights. */
+PTQC_APART void multiply_one(const uint8_t *column, const int8_t *one, const int8_t *other, uint32_t count,
                          int32_t *sums) {
   int32_t a = sums[0], b = sums[1];
 #if defined(PTQC_DSP)
-  const uint32_t zeros = zero * 0x10001u;
   for (; count >= 4; count -= 4, column += 4, one += 4, other += 4) {
     const uint32_t x = load4(column), v = load4(one), w = load4(other);
-    uint32_t x2 = less(activations_even(x), zeros);
+    uint32_t x2 = activations_even(x);
     a = add_products(x2, weights_even(v), a);
     b = add_products(x2, weights_even(w), b);
-    x2 = less(activations_odd(x), zeros);
+    x2 = activations_odd(x);
     a = add_products(x2, weights_odd(v), a);
     b = add_products(x2, weights_odd(w), b);
   }
 #endif
   for (uint32_t i = 0; i < count; i++) {
-    const int32_t x = column[i] - zero;
-    a += x * one[i];
-    b += x * other[i];
+    a += column[i] * one[i];
+    b += column[i] * other[i];
   }
   sums[0] = a, sums[1] = b;
 }
@@ -246,7 +240,7 @@ PTQC_INLINE void multiply_pixels(const struct channels *channels, const struct p
       int32_t sums[2];
       sums[0] = panel->starts[i];
       sums[1] = panel->starts[i + two];
-      multiply_one(column, one, two ? one + row : one, row, panel->zero, sums);
+      multiply_one(column, one, two ? one + row : one, row, sums);
       put_sums(channels, sums, panel->factors + i, two, out, place + i);
     }
   }
@@ -258,13 +252,11 @@ static void dense(const struct dense *layer, const uint8_t *in, void *out, uint8
   const uint32_t row = layer->weights.row, rows = layer->out[2] / layer->groups;
   const uint32_t inputs = layer->in[2] / layer->groups;
   const uint32_t pixels = (uint32_t)layer->out[0] * layer->out[1];
-  /* With one pixel, taking the zero point from each activation costs less than the sums of the weights. */
-  const int has_sums = pixels > 1 || PTQC_ACTIVATION_OFFSET > 0;
   int32_t *const starts = (int32_t *)(void *)scratch;
   float *const factors = (float *)(void *)(starts + layer->panel);
   uint8_t *const states = (uint8_t *)(factors + layer->panel), *const windows = states + states_of(&layer->weights);
   int8_t *const unpacked = (int8_t *)windows + (layer->is_pointwise ? 0u : 2u * row);
-  struct panel panel = {unpacked, starts, factors, row, 0, has_sums ? 0 : channels->zero_in};
+  struct panel panel = {unpacked, starts, factors, row, 0};
   struct reader reader;
   open_reader(&reader, &layer->weights, states);
   for (uint32_t group = 0; group < layer->groups; group++)
@@ -275,8 +267,8 @@ static void dense(const struct dense *layer, const uint8_t *in, void *out, uint8
       panel.count = rows - first < layer->panel ? rows - first : layer->panel;
       if (layer->weights.kind != RAW)
         for (uint32_t i = 0; i < panel.count; i++) unpack_row(&reader, unpacked + (size_t)i * row, 1);
-      if (has_sums) sum_rows(&panel);
-      open_channels(channels, channel, panel.count, has_sums ? starts : 0, starts, factors);
+      if (!channels->sums) sum_rows(&panel);
+      open_channels(channels, channel, panel.count, starts, factors);
       if (layer->is_pointwise) {
         multiply_pixels(channels, &panel, in + group * inputs, layer->in[2], pixels, out, channel, layer->out[2]);
         continue;

@@ -80,7 +80,7 @@ static void depthwise(const struct depthwise *layer, const uint8_t *in, uint8_t 
       if (layer->weights.kind != RAW) unpack_row(&reader, panel + i, stride);
       starts[i] = sum_of(codes + i, taps, stride);
     }
-    open_channels(&layer->channels, first, count, starts, starts, factors);
+    open_channels(&layer->channels, first, count, starts, factors);
     uint8_t *to = out + first;
     for (int32_t y = 0; y < layer->out[0]; y++) {
       int32_t column = -layer->padding[1], is_inside = 0;

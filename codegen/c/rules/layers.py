@@ -97,9 +97,9 @@ class _Layer:
             weights, starts, multiplier(self.x, self.scale, self.y), self.y.zero_point
         )
 
-    @property
-    def channels(self) -> str:
+    def channels(self, row_sums: np.ndarray | None) -> str:
         """The initializer of `struct channels`."""
+        sums = "0" if row_sums is None else self.constants.add(row_sums, "sums")
         roots, scales, unit = "0", "0", np.float32(0)
         squares = found_roots(self.scale)
         if squares is None:
@@ -116,13 +116,14 @@ class _Layer:
         out, zero = (0.0, 0) if self.y is None else (self.y.scale, self.y.zero_point)
         numbers = ", ".join(real(float(each)) for each in (unit, bias_unit, self.x.scale, out))
         whole = ", ".join(map(str, (size, is_shared, self.x.zero_point, zero, int(self.is_exact))))
-        return f"{{{roots}, {scales}, {bias}, {numbers}, {whole}}}"
+        return f"{{{sums}, {roots}, {scales}, {bias}, {numbers}, {whole}}}"
 
     def dense(self, source: CTensor, target: CTensor, window: CWindow, value: str, groups: int) -> Step:
         """A convolution or matrix product."""
         is_matrix = self.weights.ndim == 2
         packed = packing.packed(packing.of_layer(self.weights), self.form, window.taps, is_matrix=is_matrix)
-        begin, rows = f"{self.constants.weights(packed)}, {self.channels}", len(self.weights) // groups
+        channels = self.channels(packing.row_sums(self.weights) if is_matrix and packed.is_raw else None)
+        begin, rows = f"{self.constants.weights(packed)}, {channels}", len(self.weights) // groups
         sizes, geometry = window.fields("source", "output"), window.fields("padding", "size", "strides", "dilations")
         is_pointwise = window.is_pointwise
 
@@ -151,7 +152,7 @@ class _Layer:
         packed = packing.packed(rows, self.form)
         if packed.is_raw:  # as (tap, channel)
             packed = packing.raw(np.ascontiguousarray(rows.T))
-        begin = f"{self.constants.weights(packed)}, {self.channels}"
+        begin = f"{self.constants.weights(packed)}, {self.channels(None)}"
         sizes, geometry = window.fields("source", "output"), window.fields("padding", "size", "strides", "dilations")
 
         def structure(block: int) -> str:
