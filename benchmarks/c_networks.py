@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -145,8 +146,8 @@ def rows_of(task: Task, budget: str, count: int, folder: Path) -> Iterator[dict[
     eight = budget.startswith("8bit")
     limits: dict[str, Any] = {"bits": (8,), "formats": ("int",)} if eight else {"budget": budget}
     limits |= {"samples": len(samples), "force": True, "target": "c", "c_name": NAME}
-    thresholds: dict[str, Any] = dict.fromkeys(THRESHOLDS, 1.0) if budget == "8bit-plain" else {}
-    with mock.patch.multiple(packing, **thresholds):
+    never: dict[str, Any] = dict.fromkeys(THRESHOLDS, 1.0)
+    with mock.patch.multiple(packing, **never) if budget == "8bit-plain" else nullcontext():
         artifact = ptqc.compile(task.path, calibration=samples, output=folder, **limits)
     document = artifact.manifest["targets"]["c"]
     header, session = Header(folder / "c" / f"{NAME}.h"), artifact.session()
