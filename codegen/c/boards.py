@@ -11,6 +11,7 @@ from ptqc.codegen.c.source import CSource
 from ptqc.codegen.c.verify import encoded
 from ptqc.errors import TargetError, VerificationError
 from ptqc.execution.onnxruntime import Feeds
+from ptqc.utils.progress import Stage
 
 EMULATED = ("cortex-m4", "cortex-m55")
 SAMPLES = 2
@@ -21,7 +22,7 @@ REAL_TOLERANCE = 1e-5
 
 
 def emulate(
-    source: CSource, samples: Sequence[Feeds], outputs: Sequence[Mapping[str, np.ndarray]], folder: Path
+    source: CSource, samples: Sequence[Feeds], outputs: Sequence[Mapping[str, np.ndarray]], folder: Path, stage: Stage
 ) -> dict[str, Any]:
     """What a run takes on each board. folder: of the files. outputs: of this machine, by name in C, sample by sample.
 
@@ -38,7 +39,11 @@ def emulate(
         [encoded(each.terminal, feeds[each.terminal.name]).tobytes() for each in source.inputs]
         for feeds in samples[:SAMPLES]
     ]
-    return {name: _on(emulation.BOARDS[name], source, network, data, outputs) for name in EMULATED}
+    result = {}
+    for name in EMULATED:
+        stage.advance(f"emulated {name}")
+        result[name] = _on(emulation.BOARDS[name], source, network, data, outputs)
+    return result
 
 
 def _on(

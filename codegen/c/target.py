@@ -70,14 +70,14 @@ class CTarget(ForeignTarget):
         stage: Stage = SILENT_STAGE,
     ) -> TargetOutput:
         """The source, run on this machine with all samples. Raises NoKernel, and VerificationError where it differs."""
-        del store, stage
+        del store
         text, samples = source_of(source, options)
-        verification, outputs = verify.built_and_compared(text, samples, wanted(source, samples))
+        verification, outputs = verify.built_and_compared(text, samples, wanted(source, samples), stage)
         files = {}
         for name, content in text.files().items():
             files[name] = folder / name
             files[name].write_text(content, encoding="utf-8")
-        emulated = boards.emulate(text, samples, outputs, folder)
+        emulated = boards.emulate(text, samples, outputs, folder, stage)
         document = {**figures(text.network, text.arena), "verification": verification, "boards": emulated}
         return TargetOutput(files, document)
 

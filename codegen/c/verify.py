@@ -13,6 +13,7 @@ from ptqc.codegen.c.network import Buffer, CTensor, Terminal
 from ptqc.codegen.c.source import CSource
 from ptqc.errors import TargetError, VerificationError
 from ptqc.execution.onnxruntime import Feeds
+from ptqc.utils.progress import SILENT_STAGE, Stage
 from ptqc.utils.scratch import scratch
 
 COMPILERS = ("cc", "gcc", "clang")
@@ -224,13 +225,15 @@ def compare_samples(
     samples: Sequence[Feeds],
     wanted: Iterable[Mapping[str, np.ndarray]],
     comparison: CComparison,
+    stage: Stage = SILENT_STAGE,
 ) -> list[dict[str, np.ndarray]]:
     """Run and compare sample by sample, so that memory is bounded; outputs by their names in C.
 
     wanted: what ONNX Runtime computes.
     """
     outputs = []
-    for sample, expected in zip(samples, wanted, strict=True):
+    for number, (sample, expected) in enumerate(zip(samples, wanted, strict=True), 1):
+        stage.advance(f"the C of sample {number} of {len(samples)}")
         (values,) = run(program, source, [sample])
         compare(source, values, expected, comparison)
         outputs.append(
@@ -240,7 +243,10 @@ def compare_samples(
 
 
 def built_and_compared(
-    source: CSource, samples: Sequence[Feeds], wanted: Iterable[Mapping[str, np.ndarray]]
+    source: CSource,
+    samples: Sequence[Feeds],
+    wanted: Iterable[Mapping[str, np.ndarray]],
+    stage: Stage = SILENT_STAGE,
 ) -> tuple[dict[str, object], list[dict[str, np.ndarray]]]:
     """Compile the network for this machine, with sanitizers where it has them, and compare it; also its outputs.
 
@@ -251,7 +257,7 @@ def built_and_compared(
     with scratch() as temporary:
         folder = Path(temporary)
         built = compiled(source, folder, (*OPTIMIZED, *(SANITIZERS if is_sanitized else ())), program)
-        outputs = compare_samples(source, built, samples, wanted, comparison)
+        outputs = compare_samples(source, built, samples, wanted, comparison, stage)
     document = {**comparison.document(), "compiler": Path(program).name, "sanitized": is_sanitized}
     return document, outputs
 

@@ -19,6 +19,7 @@ from ptqc.codegen.onnxruntime.export import export
 from ptqc.codegen.program.batching import run_by_run
 from ptqc.codegen.targets import TargetInput
 from ptqc.execution.onnxruntime import Feeds
+from ptqc.utils.progress import SILENT_STAGE
 
 HAS_COMPILER = pytest.mark.skipif(
     not any(map(shutil.which, verify.COMPILERS)), reason="needs a C compiler (Debian: apt install gcc)"
@@ -52,7 +53,7 @@ class Case:
             return
         for name, content in self.text.files().items():
             (folder / name).write_text(content, encoding="utf-8")
-        for name, run in boards.emulate(self.text, self.samples, self.outputs, folder).items():
+        for name, run in boards.emulate(self.text, self.samples, self.outputs, folder, SILENT_STAGE).items():
             assert "missing" not in run, f"{name}: {run['missing']}"
 
 
