@@ -329,7 +329,9 @@ def microcontrollers() -> str:
             )
         )
     heads = ("network", "budget", "flash, bytes", "of theirs", "arena and stack")
-    return _table((*heads, "M4: instructions", "of their number", "M55: instructions", "of their count"), lines)
+    cores = ("M4: instructions", "M4: of theirs", "M55: instructions", "M55: of theirs")
+    networks = list(dict.fromkeys(line[0] for line in lines))
+    return _table((*heads, *cores), sorted(lines, key=lambda line: networks.index(line[0])))
 
 
 def _is_twin(row: Row, one: Row) -> bool:
