@@ -42,12 +42,17 @@ def test_the_integers_are_those_that_the_file_holds_packed(packed: onnx.ModelPro
     expanded = written(form(packed))
     values = constants(expanded)
     read = {node.output[0]: node.input for node in expanded.graph.node if node.op_type == "DequantizeLinear"}
-    wanted = [node for node in unpack(packed).model.graph if node.op_type == "DequantizeLinear"]
-    fixed = [(read[str(node.outputs[0].name)], node) for node in wanted if node.inputs[0].const_value is not None]
+    fixed = []
+    for node in unpack(packed).model.graph:
+        tensors = [None if value is None else value.const_value for value in node.inputs]
+        if node.op_type == "DequantizeLinear" and tensors[0] is not None:
+            fixed.append(
+                (read[str(node.outputs[0].name)], [tensor.numpy() for tensor in tensors if tensor is not None])
+            )
     assert len(fixed) == 8  # weight and bias of four layers
-    for names, node in fixed:
-        for name, value in zip(names, node.inputs, strict=True):
-            assert np.array_equal(values[name], value.const_value.numpy())
+    for names, arrays in fixed:
+        for name, array in zip(names, arrays, strict=True):
+            assert np.array_equal(values[name], array)
     assert {values[names[0]].dtype for names, _ in fixed} == {np.dtype(np.int8), np.dtype(np.int32)}
 
 
@@ -87,7 +92,7 @@ def test_what_is_drawn_or_fed_or_an_output_stays() -> None:
         b = Add(a, more)
         y = Add(b, four)
     }"""
-    model = proto(graph, w=np.float32([1, 2]), fed=np.float32([5, 6]))
+    model = proto(graph, w=np.array([1, 2], np.float32), fed=np.array([5, 6], np.float32))
     expanded = written(model)
     assert operators(expanded) == ["RandomNormal", "Add", "Neg", "Add", "Add", "Add"]
     values = constants(expanded)
@@ -102,7 +107,9 @@ def test_a_branch_reads_what_was_computed_outside() -> None:
     then = helper.make_graph(
         [helper.make_node("Add", ["twice", "w"], ["t"])], "t", [], [helper.make_tensor_value_info("t", 1, [2])]
     )
-    model = proto("g (bool c) => (float[2] y) { twice = Add(w, w) y = Identity(twice) }", w=np.float32([1, 2]))
+    model = proto(
+        "g (bool c) => (float[2] y) { twice = Add(w, w) y = Identity(twice) }", w=np.array([1, 2], np.float32)
+    )
     model.graph.node[1].CopyFrom(helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=other))
     expanded = written(model)
     assert operators(expanded) == ["If"]
@@ -123,11 +130,11 @@ def test_types_without_arrays_stay() -> None:
 
 def test_rows_and_products_in_blocks_stay_packed() -> None:
     tables = numpy_helper.from_array(np.arange(64, dtype=np.uint8).reshape(8, 1, 8), "codes")
-    attributes = {"K": 16, "N": 8, "bits": 4, "block_size": 16, "accuracy_level": 4}
+    attributes: dict[str, Any] = {"K": 16, "N": 8, "bits": 4, "block_size": 16, "accuracy_level": 4}
     model = proto(
         "g (float[1,16] x) => (float[1,8] y) { s = Expand(scale, shape) flat = Reshape(s, every) y = Identity(x) }"
     )
-    model.graph.initializer.extend([tables, numpy_helper.from_array(np.float32(np.ones((8, 1))), "scale")])
+    model.graph.initializer.extend([tables, numpy_helper.from_array(np.ones((8, 1), np.float32), "scale")])
     model.graph.initializer.extend(
         [numpy_helper.from_array(np.array([8, 1]), "shape"), numpy_helper.from_array(np.array([-1]), "every")]
     )
