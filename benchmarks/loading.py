@@ -57,11 +57,9 @@ def expand(artifact: Path, folder: Path) -> dict[str, Path]:
     """Both expanded forms of an artifact; runs in a child."""
     import onnxruntime as ort
 
-    from ptqc.artifact import expand as expanding
-    from ptqc.execution.loading import LoadCost
+    from ptqc.artifact.expand import expand as expand_artifact
 
-    expanding.measure_load = lambda _path: LoadCost(0.0, 0)  # it is measured below, in turns with others
-    result = {EXPANDED: expanding.expand(artifact, output=folder / EXPANDED).path, IN_PLACE: folder / "in_place.onnx"}
+    result = {EXPANDED: expand_artifact(artifact, output=folder / EXPANDED).path, IN_PLACE: folder / "in_place.onnx"}
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
