@@ -4,6 +4,7 @@ The packed file is unpacked whenever it is loaded. What comes out is a larger fi
 like any int8 file. It is delivered only if it gives the golden samples of the artifact.
 """
 
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ from ptqc.artifact.expanded import EXPANDED, ExpandedModel, FileCost
 from ptqc.artifact.folder import GOLDEN, MANIFEST, MODEL, Artifact, check_output, is_expanded, load, publish, reserved
 from ptqc.artifact.verify import check_golden, checked_proto
 from ptqc.codegen.onnxruntime.write_out import write_out
-from ptqc.errors import UsageError, VerificationError
-from ptqc.execution.loading import measure_load
+from ptqc.errors import ModelError, UsageError, VerificationError
+from ptqc.execution.loading import LoadCost, measure_load
 from ptqc.ir.external import SpilledTensors, is_in_two, message_of, write_split
 from ptqc.utils.arguments import path_of
 from ptqc.utils.logs import quiet_libraries
@@ -39,8 +40,8 @@ def expand(folder: str | PathLike[str], *, output: str | PathLike[str], force: b
     replace what an earlier expand wrote.
 
     Raises UsageError where the folder holds no artifact, or `output` exists; VerificationError where the new file does
-    not give the golden samples, and ModelError where ONNX Runtime does not load one of the files: then nothing is
-    delivered; Interrupted when the disk does not take it.
+    not give the golden samples, and ModelError where ONNX Runtime does not load it: then nothing is delivered;
+    Interrupted when the disk does not take it.
     """
     artifact, place = load(folder), path_of("output", output)
     _check_place(artifact.folder.resolve(), place, force)
@@ -49,7 +50,7 @@ def expand(folder: str | PathLike[str], *, output: str | PathLike[str], force: b
         model = write_out(checked_proto(artifact.path), spilled)
         golden = _checked(artifact, model)
         files = _write(model, Path(temporary))
-        packed = FileCost(artifact.manifest["file"]["bytes"], measure_load(artifact.path))
+        packed = FileCost(artifact.manifest["file"]["bytes"], _load_of_packed(artifact))
         expanded = FileCost(sum(file.stat().st_size for file in files.values()), measure_load(files[MODEL]))
         manifest = _manifest(artifact, model, packed, expanded, golden)
         publish(place, {**files, GOLDEN: artifact.folder / GOLDEN}, manifest, {}, force)
@@ -73,6 +74,13 @@ def _checked(artifact: Artifact, model: onnx.ModelProto) -> str:
         return check_golden(artifact, model, f"the expanded {MODEL}")
     except VerificationError as error:
         raise VerificationError(f"{error}; nothing was delivered: run the packed {artifact.path}") from error
+
+
+def _load_of_packed(artifact: Artifact) -> LoadCost | None:
+    """None where the packed file takes more memory than there is: the expanded one is for just that."""
+    with suppress(ModelError):
+        return measure_load(artifact.path)
+    return None
 
 
 def _write(model: onnx.ModelProto, folder: Path) -> dict[str, Path]:

@@ -21,14 +21,16 @@ class FileCost:
 
     #: Bytes of the file, with those of the one of its tensors where it is in two.
     bytes: int
-    load: LoadCost
+    #: None where ONNX Runtime could not load it here, for want of memory say.
+    load: LoadCost | None
 
     def to_json(self) -> dict[str, Any]:
         """As the manifest has it."""
-        return {"bytes": self.bytes, "load_ms": self.load.milliseconds, "load_memory_bytes": self.load.memory_bytes}
+        milliseconds, memory = (self.load.milliseconds, self.load.memory_bytes) if self.load else (None, None)
+        return {"bytes": self.bytes, "load_ms": milliseconds, "load_memory_bytes": memory}
 
     def __str__(self) -> str:
-        return f"{self.bytes:,} bytes; {self.load}"
+        return f"{self.bytes:,} bytes; {self.load or 'is not loaded here'}"
 
 
 @dataclass(frozen=True)

@@ -116,6 +116,20 @@ def test_other_outputs_are_not_delivered(small: Artifact, tmp_path: Path, monkey
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_packed_file_that_memory_does_not_take_is_expanded(
+    small: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(path: Path) -> LoadCost:
+        if path == small.path:
+            raise ModelError("needs more memory than there is")
+        return COST
+
+    monkeypatch.setattr(expanding, "measure_load", load)
+    made = small.expand(tmp_path / "new")
+    assert made.manifest["expanded"]["packed"]["load_ms"] is None
+    assert str(made).startswith(f"packed      {small.path.stat().st_size:,} bytes; is not loaded here\nexpanded")
+
+
 @pytest.mark.usefixtures("untimed")
 def test_a_full_disk_changes_nothing(small: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = small.expand(tmp_path / "new")
