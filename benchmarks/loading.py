@@ -123,7 +123,7 @@ def measure(task: Task, artifacts: Sequence[Path], arguments: argparse.Namespace
                 "task": task.name,
                 "budget": budget,
                 "file": form,
-                "bytes": path.stat().st_size,
+                "bytes": sum(file.stat().st_size for file in (path, path.with_suffix(".data")) if file.is_file()),
                 "nodes": nodes(path),
                 "load_ms": round(costs[budget, form][0], 2),
                 "memory_mb": round(costs[budget, form][1], 2),

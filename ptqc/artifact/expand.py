@@ -18,12 +18,14 @@ from ptqc.artifact.verify import check_golden, checked_proto
 from ptqc.codegen.onnxruntime.write_out import write_out
 from ptqc.errors import ModelError, UsageError, VerificationError
 from ptqc.execution.loading import LoadCost, measure_load
-from ptqc.ir.external import SpilledTensors, is_in_two, message_of, write_split
+from ptqc.ir.external import SpilledTensors, bytes_of, message_of, write_split
 from ptqc.utils.arguments import path_of
 from ptqc.utils.logs import quiet_libraries
 from ptqc.utils.scratch import scratch
 from ptqc.utils.version import __version__
 
+# Bytes of tensors from which on they lie beside the file: loading then takes less time and memory.
+MAPPED_FROM = 2**18
 # What the manifest takes over of the artifact's: what its users need to run the file and to check it.
 OF_FILE = ("opset", "ir_version", "oldest_onnxruntime", "runtime_operators")
 TAKEN_OVER = ("source", "cpu", "golden", "preprocessing", "maps", "recorded")
@@ -35,9 +37,9 @@ def expand(folder: str | PathLike[str], *, output: str | PathLike[str], force: b
 
     Values that depend on constants alone are computed once and stored: weights of integer layers as int8, others as
     float32, with the same values that ONNX Runtime would compute at every load. Tables of which rows are picked and
-    weights that operators read packed (MatMulNBits) stay packed. `output` gets model.onnx (beyond 256 MB with a
-    model.data), the golden samples, and a manifest.json that tells bytes, load time and memory of both forms. force:
-    replace what an earlier expand wrote.
+    weights that operators read packed (MatMulNBits) stay packed. `output` gets model.onnx (from 256 kB on with a
+    model.data beside it, which has to stay there), the golden samples, and a manifest.json that tells bytes, load time
+    and memory of both forms. force: replace what an earlier expand wrote.
 
     Raises UsageError where the folder holds no artifact, or `output` exists; VerificationError where the new file does
     not give the golden samples, and ModelError where ONNX Runtime does not load it: then nothing is delivered;
@@ -84,9 +86,9 @@ def _load_of_packed(artifact: Artifact) -> LoadCost | None:
 
 
 def _write(model: onnx.ModelProto, folder: Path) -> dict[str, Path]:
-    """The file, or the two, by name."""
+    """The file by name, of larger models with the one of its tensors, which ONNX Runtime maps and does not copy."""
     path = folder / MODEL
-    if is_in_two(model):
+    if sum(map(bytes_of, model.graph.initializer)) >= MAPPED_FROM:
         return {file.name: file for file in write_split(model, path)}
     path.write_bytes(message_of(model))
     return {MODEL: path}

@@ -147,8 +147,9 @@ def test_a_full_disk_changes_nothing(small: Artifact, tmp_path: Path, monkeypatc
 
 @pytest.mark.usefixtures("untimed")
 @pytest.mark.parametrize("operators", ["standard", "onnxruntime"])
-def test_models_beyond_memory_get_two_files(operators: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_larger_models_get_two_files(operators: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(external, "IN_MEMORY_LIMIT", 4000)
+    monkeypatch.setattr(expanding, "MAPPED_FROM", 4000)
     graph = "g (float[N,64] x) => (float[N,96] y) { a = MatMul(x, w) r = Relu(a) y = MatMul(r, v) }"
     model = proto(graph, w=weight(64, 96), v=weight(96, 96))
     packed = compiled(model, samples(64), tmp_path, bits=(4,), activations="float", operators=operators)
@@ -157,6 +158,8 @@ def test_models_beyond_memory_get_two_files(operators: str, tmp_path: Path, monk
     nodes = {node.op_type for node in onnx.load(made.path).graph.node}
     assert nodes == ({"MatMul", "Relu"} if operators == "standard" else {"MatMulNBits", "Relu"})
     assert golden_of(packed, made.path)
+    assert made.expanded.bytes == sum((made.folder / name).stat().st_size for name in (MODEL, "model.data"))
+    assert ptqc.verify(made.folder).checks["files"].startswith("3 have")
 
 
 def test_a_file_that_does_not_load_costs_nothing(tmp_path: Path) -> None:
