@@ -37,7 +37,7 @@ def expand(folder: str | PathLike[str], *, output: str | PathLike[str], force: b
 
     Values that depend on constants alone are computed once and stored: weights of integer layers as int8, others as
     float32, with the same values that ONNX Runtime would compute at every load. Tables of which rows are picked and
-    weights that operators read packed (MatMulNBits) stay packed. `output` gets model.onnx (from 256 kB on with a
+    weights that operators read packed (MatMulNBits) stay packed. `output` gets model.onnx (from 256 KiB on with a
     model.data beside it, which has to stay there), the golden samples, and a manifest.json that tells bytes, load time
     and memory of both forms. force: replace what an earlier expand wrote.
 
