@@ -51,6 +51,18 @@ ACCURACY = (
     Column("peak MB", "peak_mb", number(0)),
     Column("code", "commit"),
 )
+LOADING = (
+    Column("task", "task"),
+    Column("budget", "budget"),
+    Column("file", "file"),
+    Column("bytes", "bytes", number(0)),
+    Column("nodes", "nodes", number(0)),
+    Column("load ms", "load_ms", number(1)),
+    Column("of int8", "load_of_int8", number(2)),
+    Column("memory MB", "memory_mb", number(1)),
+    Column("of int8", "memory_of_int8", number(2)),
+    Column("code", "commit"),
+)
 LATENCY = (
     Column("task", "task"),
     Column("budget", "budget"),
@@ -132,6 +144,11 @@ def _whole(row: Row) -> Row:
 def latency() -> str:
     """Every row."""
     return markdown(rows("latency"), LATENCY)
+
+
+def loading() -> str:
+    """Every row: the files of a task, float and int8 first."""
+    return markdown(rows("loading"), LOADING)
 
 
 def readme() -> str:
@@ -374,6 +391,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "accuracy": accuracy,
     "microcontrollers": microcontrollers,
     "latency": latency,
+    "loading": loading,
     "readme": readme,
     "times": times,
     "choosing": choosing,

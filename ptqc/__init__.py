@@ -19,6 +19,7 @@ __all__ = [
     "compare",
     "compile",
     "evaluate",
+    "expand",
     "from_torch",
     "inspect",
     "load",
@@ -32,6 +33,7 @@ __all__ = [
 if TYPE_CHECKING:
     from ptqc.api import compile, resolve
     from ptqc.artifact.bisect import bisect
+    from ptqc.artifact.expand import expand
     from ptqc.artifact.folder import Artifact, load
     from ptqc.artifact.verify import verify
     from ptqc.evaluation.detection.detector import Detector
@@ -59,6 +61,7 @@ _HOMES = {
     "compare": "ptqc.tools.comparing",
     "evaluate": "ptqc.tools.evaluating",
     "bisect": "ptqc.artifact.bisect",
+    "expand": "ptqc.artifact.expand",
     "verify": "ptqc.artifact.verify",
 }
 

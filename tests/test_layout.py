@@ -113,8 +113,9 @@ def text_files() -> Iterator[Path]:
     rooms = ["ptqc", "passes", "codegen", "models", "tests", "benchmarks", "docs", "examples", ".ci"]
     candidates = [*ROOT.iterdir(), *(path for room in rooms for path in (ROOT / room).rglob("*"))]
     texts = (path for path in candidates if path.is_file() and path.suffix in TEXT_SUFFIXES)
-    # .git of a work tree names a folder; examples are built in folders of their own.
-    return (path for path in texts if path.name != ".git" and "build" not in path.relative_to(ROOT).parts)
+    # .git of a work tree names a folder; examples are built in folders of their own, with packages of others.
+    apart = {"build", "node_modules"}
+    return (path for path in texts if path.name != ".git" and apart.isdisjoint(path.relative_to(ROOT).parts))
 
 
 def test_every_file_of_a_package_is_installed(tmp_path: Path) -> None:

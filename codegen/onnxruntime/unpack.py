@@ -77,8 +77,8 @@ def _part(model: ir.Model, nodes: list[ir.Node], outputs: list[str]) -> onnx.Mod
 # folds it the same when it loads the file; the file is larger by the nodes, some 20 for each weight.
 
 
-def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy with every call expanded; values that were there keep their names."""
+def inlined(model: onnx.ModelProto, chosen: Callable[[onnx.NodeProto], bool] = lambda _: True) -> onnx.ModelProto:
+    """A copy with every call expanded, or every chosen one; values that were there keep their names."""
     result = onnx.ModelProto()
     result.CopyFrom(model)
     graph, bodies = result.graph, {function.name: function for function in model.functions}
@@ -94,11 +94,13 @@ def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
 
     nodes: list[onnx.NodeProto] = []
     for node in model.graph.node:
-        is_call = node.domain == DOMAIN
-        nodes += expanded(node, bodies[node.op_type], names.__next__, share) if is_call else [node]
+        is_expanded = node.domain == DOMAIN and chosen(node)
+        nodes += expanded(node, bodies[node.op_type], names.__next__, share) if is_expanded else [node]
     del graph.node[:], result.functions[:], result.opset_import[:]
     graph.node.extend(nodes)
-    result.opset_import.extend(entry for entry in model.opset_import if entry.domain != DOMAIN)
+    called = {node.op_type for node in nodes if node.domain == DOMAIN}
+    result.functions.extend(bodies[name] for name in bodies if name in called)
+    result.opset_import.extend(entry for entry in model.opset_import if called or entry.domain != DOMAIN)
     return result
 
 

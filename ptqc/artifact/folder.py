@@ -13,12 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import numpy as np
 
+from ptqc.artifact.expanded import EXPANDED, ExpandedModel
 from ptqc.errors import Interrupted, TargetError, UsageError
 from ptqc.notes import UNFIT, Level
 from ptqc.utils.arguments import path_of
@@ -137,7 +139,7 @@ class Artifact:
 
     @property
     def path(self) -> Path:
-        """The packed ONNX file: ship this one (an optimized copy of it would be unpacked)."""
+        """The packed ONNX file: ship this one. Where it is installed, `expand` makes one of it that loads faster."""
         return self.folder / MODEL
 
     @property
@@ -256,6 +258,13 @@ class Artifact:
         maps = {name: map_ for name, map_ in self.manifest.get("maps", {}).items() if _is_array(values[name])}
         return {name: _zipped(array, maps[name]) if name in maps else array for name, array in values.items()}
 
+    def expand(self, output: str | PathLike[str], *, force: bool = False) -> ExpandedModel:
+        """Write the file with its weights unpacked to a folder of the device that runs it: see `ptqc.expand`."""
+        # By name, since that module opens artifacts.
+        expanding = import_module("ptqc.artifact.expand")
+        result: ExpandedModel = expanding.expand(self, output=output, force=force)
+        return result
+
     def to_json(self) -> dict[str, Any]:
         """The document of `--json`: where it lies, which budgets it keeps, its manifest and its times."""
         return {
@@ -301,6 +310,16 @@ def _zipped(scores: np.ndarray, labels: Sequence[int | str]) -> list[dict[int | 
 
 def load(folder: str | PathLike[str]) -> Artifact:
     """Open an artifact. Raises UsageError when it is not one, or when a file is not what the manifest says."""
+    artifact = open_checked(folder)
+    if EXPANDED in artifact.manifest:
+        raise UsageError(
+            f"{folder} was written by `ptqc expand`: give the folder that `ptqc compile` wrote, or {artifact.path}"
+        )
+    return artifact
+
+
+def open_checked(folder: str | PathLike[str]) -> Artifact:
+    """Open what `ptqc compile` or `ptqc expand` wrote. Raises UsageError as `load` does."""
     from ptqc.codegen.targets import names
 
     artifact = Artifact(path_of("folder", folder))
@@ -377,6 +396,11 @@ def _is_ours(folder: Path) -> bool:
     except UsageError:
         return False
     return "ptqc" in manifest and isinstance(manifest.get("files"), dict)
+
+
+def is_expanded(folder: Path) -> bool:
+    """Whether `ptqc expand` wrote a folder."""
+    return _is_ours(folder) and EXPANDED in Artifact(folder).manifest
 
 
 def publish(

@@ -16,7 +16,8 @@ import onnx
 from ptqc.artifact import golden
 from ptqc.artifact.bisect import EMULATED, Bisection, as_compared, bisect, compared_targets, of_one_run
 from ptqc.artifact.bisect import kept as kernels_of
-from ptqc.artifact.folder import GOLDEN, MODEL, Artifact, load
+from ptqc.artifact.expanded import EXPANDED
+from ptqc.artifact.folder import GOLDEN, MODEL, Artifact, open_checked
 from ptqc.artifact.golden import Golden
 from ptqc.artifact.names import OwnNames
 from ptqc.codegen.onnxruntime.unpack import unpack
@@ -25,7 +26,14 @@ from ptqc.codegen.targets import check_emulated
 from ptqc.errors import TargetError, UsageError, VerificationError
 from ptqc.execution import sandboxed
 from ptqc.execution.agreement import alike, allowed, relative
-from ptqc.execution.onnxruntime import Feeds, Runner, computes_in_float, is_loaded_whole, tensors_of
+from ptqc.execution.onnxruntime import (
+    Feeds,
+    Runner,
+    computes_in_float,
+    is_loaded_whole,
+    session_options,
+    tensors_of,
+)
 from ptqc.execution.saturation import saturates
 from ptqc.frontend import read_model
 from ptqc.frontend.first_run import try_once
@@ -68,6 +76,7 @@ def verify(
 ) -> Verification:
     """Repeat the checks of an artifact without trusting the machine that compiled it.
 
+    folder: what `compile` wrote, or `expand`, of which files and golden samples are checked.
     model: the float model that it was compiled from. onnx_only: leave the native library out. runtimes: litert,
     openvino, qnn: run the golden samples there too, on what was built for it where there is such.
     Raises UsageError for an artifact that is incomplete, changed, or of another model; VerificationError for one that
@@ -76,13 +85,15 @@ def verify(
     """
     for name in runtimes:
         check_installed(name)
-    artifact = load(folder)
-    proto = with_inputs(_checked_proto(artifact.folder / MODEL), artifact.manifest.get("recorded", {}))
+    artifact = open_checked(folder)
+    if EXPANDED in artifact.manifest:
+        return _verify_expanded(artifact, is_more_asked=model is not None or bool(runtimes))
+    proto = with_inputs(as_tensors(checked_proto(artifact.folder / MODEL)), artifact.manifest.get("recorded", {}))
     kept = Golden.read(artifact.folder / GOLDEN)
     # What is beyond memory stays in the file, and weights in it packed, where nothing computes on integers.
     lean = has_references(proto) and computes_in_float(proto)
     _try_once(artifact, proto, kept, lean=lean)
-    checks = {"files": f"{len(artifact.manifest['files'])} have the SHA-256 of the manifest"}
+    checks = _files(artifact)
     checks["kernels"] = _kernels(artifact, None if lean else proto, kept)
     runner = Runner(proto, lean=lean)
     checks["golden"] = _same_outputs(artifact, kept, [tensors_of(runner.run(feeds)) for feeds in kept.inputs], MODEL)
@@ -95,7 +106,29 @@ def verify(
     return Verification(checks)
 
 
-def _checked_proto(path: Path) -> onnx.ModelProto:
+def _files(artifact: Artifact) -> dict[str, str]:
+    return {"files": f"{len(artifact.manifest['files'])} have the SHA-256 of the manifest"}
+
+
+def _verify_expanded(artifact: Artifact, *, is_more_asked: bool) -> Verification:
+    """Check what `ptqc expand` wrote, whose integer kernels are those of the packed file."""
+    if is_more_asked:
+        raise UsageError(
+            f"{artifact.folder} was written by `ptqc expand`: leave out --model and --runtime, or give the folder that "
+            "`ptqc compile` wrote"
+        )
+    return Verification({**_files(artifact), "golden": check_golden(artifact, checked_proto(artifact.path), MODEL)})
+
+
+def check_golden(artifact: Artifact, proto: onnx.ModelProto, what: str) -> str:
+    """Run the golden samples on a file of this artifact. Raises VerificationError where they give something else."""
+    kept = Golden.read(artifact.folder / GOLDEN)
+    readable = with_inputs(as_tensors(proto), artifact.manifest.get("recorded", {}))
+    runner = Runner(readable, options=session_options(threads=1), timed=True)
+    return _same_outputs(artifact, kept, [tensors_of(runner.run(feeds)) for feeds in kept.inputs], what)
+
+
+def checked_proto(path: Path) -> onnx.ModelProto:
     """The delivered model, looked at before any library that could hang or crash gets it."""
     proto = parse(read_bytes(path))
     check_tensors(proto, path)
@@ -104,7 +137,7 @@ def _checked_proto(path: Path) -> onnx.ModelProto:
     files = {path, *external_files(proto, path.parent).values()}
     place = take_in if fits_in_memory(sum(file.stat().st_size for file in files)) else refer_to_files
     place(proto, path)
-    return as_tensors(proto)
+    return proto
 
 
 def _try_once(artifact: Artifact, proto: onnx.ModelProto, kept: Golden, *, lean: bool) -> None:

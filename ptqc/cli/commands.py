@@ -205,6 +205,14 @@ def _judged(options: argparse.Namespace) -> Any:
     return data_of(options) if holds_texts(options.calibration) else options.calibration
 
 
+def run_expand(options: argparse.Namespace) -> None:
+    """`ptqc expand`."""
+    from ptqc.artifact.expand import expand
+
+    result = expand(options.folder, output=options.output, force=options.force)
+    _tell(result, options, f"\n\nwritten to  {options.output}  (for this device; go on shipping the packed file)")
+
+
 def run_explain(options: argparse.Namespace) -> None:
     """`ptqc explain`."""
     from ptqc.artifact.folder import load

@@ -442,6 +442,14 @@ def _add_folder(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", help="a folder that `ptqc compile` wrote")
 
 
+def _add_expand(parser: argparse.ArgumentParser) -> None:
+    _add_folder(parser)
+    parser.add_argument("-o", "--output", required=True, metavar="DIR", help="the folder to write")
+    parser.add_argument("--force", action="store_true", help="replace what an earlier expand wrote there")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
+    parser.set_defaults(run=commands.run_expand)
+
+
 def _add_explain(parser: argparse.ArgumentParser) -> None:
     _add_folder(parser)
     parser.set_defaults(run=commands.run_explain)
@@ -504,6 +512,7 @@ COMMANDS: Mapping[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = 
     "compile": ("compile an ONNX model to a budget of bytes, time, memory or loss", _add_compile),
     "resolve": ("compile to another budget, from the measurements of an earlier compile", _add_resolve),
     "sweep": ("measure loss and time at several sizes, from the measurements of a compile", _add_sweep),
+    "expand": ("unpack the compiled file once, on the device, so that it loads faster", _add_expand),
     "explain": ("show what was decided for each layer, and why", _add_explain),
     "compare": ("compare models: bytes, time and outputs", _add_compare),
     "eval": ("score models on labelled data, with standard errors", _add_eval),
