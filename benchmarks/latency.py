@@ -1,10 +1,10 @@
 """Load time, memory and latency of the float file, ONNX Runtime's own int8 file and the compiled artifacts.
 
 python benchmarks/latency.py [--tasks a,b] [--artifacts FOLDER ...] [--threads 1,2] [--peers FOLDER]
-                             [--isa avx2] [--out results.json]
+                             [--isa avx2] [--out results.json] [--record 13%]
 
 --peers: where install_peers.py put the environment of OpenVINO, which is left out without it. --isa: keep all engines
-to AVX2.
+to AVX2. --record: put what the artifacts take on one thread, which all have this budget, into figures/latency.json.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -322,6 +322,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--blocks", type=int, default=9, help="rounds; each file runs once in each")
     parser.add_argument("--seconds", type=float, default=1.5, help="seconds of measuring for each file and engine")
     parser.add_argument("--timeout", type=float, help="seconds that making one int8 file may take")
+    parser.add_argument("--record", metavar="BUDGET", help="of all artifacts")
     return parser.parse_args()
 
 
@@ -341,7 +342,31 @@ def main() -> None:
             artifacts = [path for owner, path in owners if owner is task]
             rows += measure(task, artifacts, arguments, Path(folder))
             harness.write_results(arguments.out, rows, facts)
+    if arguments.record:
+        path = harness.FIGURES / "latency.json"
+        harness.record(path, list(recorded(rows, arguments.record)), facts)
     harness.print_results(rows, COLUMNS, facts)
+
+
+def recorded(rows: Sequence[harness.Row], budget: str) -> Iterator[dict[str, Any]]:
+    """Compiled files beside the float file, on one thread."""
+    single = {(row["task"], row["file"]): row for row in rows if row.get("threads") == 1 and "of_float" in row}
+    for (task, file), row in single.items():
+        if file in (FLOAT, INT8):
+            continue
+        times, reference = (one["onnxruntime_blocks_ms"] for one in (row, single[task, FLOAT]))
+        ratios = sorted(a / b for a, b in zip(times, reference, strict=True))
+        yield {
+            "task": task,
+            "budget": budget,
+            "float_ms": single[task, FLOAT]["onnxruntime_ms"],
+            "compiled_ms": row["onnxruntime_ms"],
+            "ratio": row["of_float"],
+            # Of nine rounds the median is between these with a probability of 96 %.
+            "ratio_low": ratios[1],
+            "ratio_high": ratios[-2],
+            "load_ms": row["load_ms"],
+        }
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ DOCUMENTS = [
     *sorted(ROOT.glob("docs/*.md")),
 ]
 COLUMNS = 100
+# Words, without code and tables.
+LONGEST_README = 700
 # What an artifact or the user's own folder holds, not the project.
 NOT_OURS = re.compile(r"^(build|out|images|my_package|smaller|cpu|cuda)/")
 FILE = re.compile(r"`([\w./-]+/[\w.-]*)`")
@@ -48,6 +50,10 @@ def anchors(document: Path) -> set[str]:
 
 def test_prose_wraps(document: Path) -> None:
     assert [(number, line) for number, line in prose(document) if len(line) > COLUMNS and " " in line.strip()] == []
+
+
+def test_readme_is_short() -> None:
+    assert sum(len(line.split()) for _, line in prose(ROOT / "README.md")) <= LONGEST_README
 
 
 def test_links_lead_somewhere(document: Path) -> None:
