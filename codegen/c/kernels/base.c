@@ -1,6 +1,6 @@
 #if defined(__GNUC__)
 #define PTQC_INLINE static inline __attribute__((unused))
-#define PTQC_APART static __attribute__((noinline)) /* its loops need all registers */
+#define PTQC_APART static __attribute__((noinline, unused)) /* its loops need all registers */
 #else
 #define PTQC_INLINE static inline
 #define PTQC_APART static

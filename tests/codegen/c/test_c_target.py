@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import pytest
+from boards import needs_boards
 from compiling import compiled, compiled_once, proto, residual, samples, weight
 from graphs import noise, parse
 from in_c import HAS_COMPILER, case, of_model
@@ -16,7 +17,8 @@ from lowering import samples as feeds_of
 import ptqc
 from ptqc.artifact.folder import Artifact
 from ptqc.cli.main import main
-from ptqc.codegen.c import emulation, verify
+from ptqc.codegen.c import verify
+from ptqc.codegen.c.emulation import BOARDS, Board, compile_c
 from ptqc.codegen.c.options import COptions
 from ptqc.codegen.c.target import TARGET
 from ptqc.errors import NoKernel, TargetError, UsageError, VerificationError
@@ -44,7 +46,7 @@ def test_it_is_delivered_and_compared(artifact: Artifact) -> None:
     )
 
 
-@pytest.mark.skipif(emulation.missing() is not None, reason=str(emulation.missing()))
+@needs_boards
 def test_it_ran_on_emulated_boards(artifact: Artifact) -> None:
     boards = artifact.manifest["targets"]["c"]["boards"]
     assert boards.keys() == {"cortex-m4", "cortex-m55"}
@@ -74,6 +76,16 @@ def test_compilers_agree_without_a_warning(program: str, flags: tuple[str, ...],
 
 
 FEEDS = feeds_of(2, 3, 8, 8)
+
+
+@needs_boards
+@pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)
+@pytest.mark.parametrize("optimization", ["-O0", "-O3"])
+def test_boards_compile_it_without_a_warning(
+    board: Board, optimization: str, artifact: Artifact, tmp_path: Path
+) -> None:
+    source = artifact.folder / "c" / "model.c"
+    compile_c(board, source, tmp_path / "model.o", [*verify.WARNINGS, *STRICT, optimization])
 
 
 def test_it_is_linked_by_programs_in_cpp(artifact: Artifact, tmp_path: Path) -> None:
