@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,6 +24,7 @@ from ptqc.losses import Kinds, OutputLoss
 from ptqc.notes import Note, out_of_time
 from ptqc.options import CompileOptions, Pipeline
 from ptqc.passes.allocate.allocation import Allocation, Problem, allocate, best_choice, smallest_choice, smallest_within
+from ptqc.passes.allocate.file_account import FileAccount
 from ptqc.passes.allocate.problem import lower, pack, packed, problem_of, weighed
 from ptqc.passes.allocate.state import AllocatedPlan, CompileState, PackedModel, QuantizedModel
 from ptqc.passes.effects import applied, check_tuned
@@ -66,10 +68,12 @@ class StoredParameters:
     """What reconstructing gave for plans over one measuring run.
 
     measured: name of the run's entry, whose key has all else that the numbers follow from: model, samples, versions.
+    limit: bytes of the file.
     """
 
     store: Store
     measured: str
+    limit: int | None = None
 
     def find(self, plan: Plan, draws: int) -> list[QuantizedParameters] | None:
         """The numbers of a plan from so many draws, mapped from the store's file, if they are there."""
@@ -83,7 +87,8 @@ class StoredParameters:
         self.store.put(self._key(plan, len(found)), document, arrays)
 
     def _key(self, plan: Plan, draws: int) -> Mapping[str, Any]:
-        return {"step": Reconstruct.name, "measured": self.measured, "plan": plan.to_json(), "draws": draws}
+        key = {"step": Reconstruct.name, "measured": self.measured, "plan": plan.to_json(), "draws": draws}
+        return {**key, "limit": self.limit}
 
 
 def _pack(numbers: QuantizedParameters, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
@@ -116,7 +121,7 @@ def _unpack(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Qu
 
 def stored_parameters(job: CompileState, store: Store) -> StoredParameters | None:
     """Where reconstructed numbers are kept; of a model beyond memory they are too many to be held at once."""
-    return None if is_in_files(job.model) else StoredParameters(store, job.entry)
+    return None if is_in_files(job.model) else StoredParameters(store, job.entry, job.limit)
 
 
 # Of the time that is left, where there is a limit, for one plan.
@@ -285,11 +290,16 @@ class PlanSearch:
 
 
 def reconstruct(
-    analysis: Analysis, options: CompileOptions, plan: Plan, stored: StoredParameters | None
+    analysis: Analysis,
+    options: CompileOptions,
+    plan: Plan,
+    stored: StoredParameters | None = None,
+    limit: int | None = None,
 ) -> tuple[list[QuantizedParameters], list[Note]]:
     """Numbers of a plan from several draws of the data: below 4 bits their losses differ by half and more.
 
-    stored: where they may be already; kept there is what no time limit made less of.
+    limit: bytes that the file of each may have. stored: where they may be already; kept there is what no time limit
+    made less of.
     """
     draws, tuned, began = range(TRIES[options.pipeline]), list[QuantizedParameters](), time.monotonic()
     if stored is not None and (known := stored.find(plan, len(draws))) is not None:
@@ -298,7 +308,8 @@ def reconstruct(
         if done and not analysis.deadline.leaves((time.monotonic() - began) / done):
             break
         together = DRAWS_AT_ONCE if analysis.deadline.leaves(0) else 1
-        tuned += reconstruct_all(AnalyzedPlan(analysis, plan), draws[first : first + together])
+        open_account = partial(FileAccount.open, analysis, options, plan, limit)
+        tuned += reconstruct_all(AnalyzedPlan(analysis, plan), draws[first : first + together], open_account)
     for numbers in tuned:
         check_tuned(Reconstruct.name, numbers)
     notes = [] if len(tuned) == len(draws) else [out_of_time(f"{len(tuned)} of {len(draws)} reconstructions")]
@@ -376,7 +387,7 @@ def fit_search(
             return earlier
         if earlier is not None and allocated.plan.formats == earlier.plan.formats:
             return earlier
-        draws, notes = reconstruct(analysis, options, allocated.plan, stored)
+        draws, notes = reconstruct(analysis, options, allocated.plan, stored, limit)
         files = [_file(analysis, options, allocated.plan, numbers) for numbers in draws]
         best = best_of(analysis, files, limit)
         if options.pipeline == "advanced" and (limit is None or best.size <= limit):

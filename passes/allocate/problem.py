@@ -133,12 +133,14 @@ def _use(
     return size.Use(is_integer, bias_of(model, layer, solution, plan))
 
 
-def bias_of(model: ir.Model, layer: Layer, solution: QuantizedWeight, plan: Plan) -> constants.Bias | None:
-    """The bias of a layer on codes as the file may have it; None where it has none."""
+def bias_of(
+    model: ir.Model, layer: Layer, solution: QuantizedWeight, plan: Plan, bias: np.ndarray | None = None
+) -> constants.Bias | None:
+    """The bias of a layer on codes as the file may have it; None where it has none. bias: None for the model's."""
     if layer.name not in plan.integer or not solution.form.has_codes or not layer.may_have_bias:
         return None
     x, y = plan.params[layer.input], plan.params.get(layer.settled)
-    bias = _bias(model, layer)
+    bias = _bias(model, layer) if bias is None else bias
     scale = usable_scale(solution.scale, bias, x)
     products = accumulator_scale(x, scale)
     return constants.Bias(bias_codes(bias, products, bits_for(solution.form, bias, y)), products)
