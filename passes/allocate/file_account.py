@@ -57,20 +57,18 @@ class FileAccount:
         use = size.Use(is_integer, bias_of(model, layer, solution, self.plan, bias) if is_integer else None)
         return size.stored(solution, [use], name_length(model, self.plan), inline=options.inline)
 
+    def added(self, layer: Layer, solution: QuantizedWeight, bias: np.ndarray) -> int:
+        """Bytes that these numbers take beyond those that were planned."""
+        planned = self.stored(layer, self.analysis.solutions[layer.weight, solution.form])
+        actual = self.stored(layer, solution, bias)
+        return actual.own - planned.own + sum(actual.common[unit] for unit in actual.common.keys() - self.units)
+
     def is_short(self, layer: Layer, solution: QuantizedWeight, bias: np.ndarray) -> bool:
         """Whether these numbers leave fewer bytes than the layers behind this one can save."""
-        missing = MARGIN - (self.left - self._added(layer, solution, bias)[0])
+        missing = MARGIN - (self.left - self.added(layer, solution, bias))
         return missing > 0 and missing > SAVED * self.later[layer.name]
 
     def take(self, layer: Layer, solution: QuantizedWeight, bias: np.ndarray) -> None:
         """Count the bytes of a layer's final numbers."""
-        added, units = self._added(layer, solution, bias)
-        self.left -= added
-        self.units |= units
-
-    def _added(self, layer: Layer, solution: QuantizedWeight, bias: np.ndarray) -> tuple[int, set[str]]:
-        """Bytes beyond those that were planned, and the units of these numbers."""
-        planned = self.stored(layer, self.analysis.solutions[layer.weight, solution.form])
-        actual = self.stored(layer, solution, bias)
-        new = sum(count for unit, count in actual.common.items() if unit not in self.units)
-        return actual.own - planned.own + new, set(actual.common)
+        self.left -= self.added(layer, solution, bias)
+        self.units |= self.stored(layer, solution, bias).common.keys()

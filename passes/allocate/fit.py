@@ -1,10 +1,11 @@
 """What fitting a plan to a limit is made of: the search for a plan, its reconstructions, and the best of its files."""
 
+import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Protocol
+from functools import cached_property, partial
+from typing import Any, Protocol, Self
 
 import numpy as np
 import onnx
@@ -16,6 +17,7 @@ from ptqc.codegen.onnxruntime.verify_semantics import Intent
 from ptqc.errors import Infeasible, InternalError, ModelError, UsageError, VerificationError
 from ptqc.execution.onnxruntime import Runner, open_packed
 from ptqc.execution.tensors import outputs_in_files
+from ptqc.execution.walk import Values
 from ptqc.formats import Format
 from ptqc.ir.external import is_in_files
 from ptqc.ir.plan import Plan
@@ -40,16 +42,37 @@ COMPARED_SAMPLES = 64
 
 
 class HeldBackLoss:
-    """Mean loss of a packed file, in the unit of the kinds."""
+    """Mean loss of packed files, in the unit of the kinds. Each file is run once, the float model when it is needed."""
 
     def __init__(self, model: ir.Model, held_back: Samples, kinds: Kinds) -> None:
         self._samples = held_back[:COMPARED_SAMPLES]
-        self._model, real = model, Runner(model)
-        self._expected = outputs_in_files(real.run(feeds) for feeds in self._samples)
-        self._loss = OutputLoss.of(kinds, self._expected)
+        self._model, self._kinds = model, kinds
+        self._known = dict[bytes, float]()
+
+    @classmethod
+    def of(cls, analysis: Analysis) -> Self:
+        """The loss on the held-back samples of an analysis."""
+        return cls(analysis.model, analysis.held_back, analysis.kinds)
 
     def __call__(self, file: onnx.ModelProto) -> float:
         """Loss of a file. Raises VerificationError for a file that does not load or has other outputs."""
+        if is_in_files(self._model):  # the bytes of such a file lie elsewhere
+            return self._measure(file)
+        digest = hashlib.sha256(file.SerializeToString(deterministic=True)).digest()
+        if digest not in self._known:
+            self._known[digest] = self._measure(file)
+        return self._known[digest]
+
+    @cached_property
+    def _expected(self) -> list[Values]:
+        real = Runner(self._model)
+        return outputs_in_files(real.run(feeds) for feeds in self._samples)
+
+    @cached_property
+    def _loss(self) -> OutputLoss:
+        return OutputLoss.of(self._kinds, self._expected)
+
+    def _measure(self, file: onnx.ModelProto) -> float:
         try:
             packed = open_packed(file, self._model)
         except ModelError as error:
@@ -320,23 +343,22 @@ def reconstruct(
     return tuned, notes
 
 
-def best_of(analysis: Analysis, files: Sequence[PackedModel], limit: int | None) -> PackedModel:
+def best_of(loss: HeldBackLoss, files: Sequence[PackedModel], limit: int | None) -> PackedModel:
     """The one of least held-back loss among those that keep the limit; the smallest one where none does."""
     within = [each for each in files if limit is None or each.size <= limit]
     if not within:
         return min(files, key=lambda each: each.size)
     if len(within) == 1:
         return within[0]
-    loss = HeldBackLoss(analysis.model, analysis.held_back, analysis.kinds)
     return min(within, key=lambda each: loss(each.exported.proto))
 
 
-def better_of(analysis: Analysis, first: QuantizedModel, second: QuantizedModel, limit: int | None) -> QuantizedModel:
+def better_of(loss: HeldBackLoss, first: QuantizedModel, second: QuantizedModel, limit: int | None) -> QuantizedModel:
     """The one whose file loses less, of two that a search took; the second one is predicted to lose less.
 
     Where that is the first after all, the bound that was proven is that of the second.
     """
-    if second.packed is best_of(analysis, [first.packed, second.packed], limit):
+    if second.packed is best_of(loss, [first.packed, second.packed], limit):
         return second
     bound = min(first.allocation.bound, second.allocation.bound)
     status = "optimal" if first.allocation.loss - bound <= PROVEN * first.allocation.loss else "gap"
@@ -364,19 +386,25 @@ def fit(
     limit: int | None,
     plan: Plan | None = None,
     stored: StoredParameters | None = None,
+    loss: HeldBackLoss | None = None,
 ) -> QuantizedModel:
     """The best plan whose written file has at most `limit` bytes; None: the best plan whatever its size.
 
-    plan: take these decisions instead. stored: where numbers of plans are kept. Raises Infeasible.
+    plan: take these decisions instead. stored: where numbers of plans are kept. loss: that files are compared by; None
+    makes one. Raises Infeasible.
     """
-    return fit_search(analysis, PlanSearch(analysis, options, limit, plan), options, stored)
+    return fit_search(analysis, PlanSearch(analysis, options, limit, plan), options, stored, loss)
 
 
 def fit_search(
-    analysis: Analysis, search: Search, options: CompileOptions, stored: StoredParameters | None = None
+    analysis: Analysis,
+    search: Search,
+    options: CompileOptions,
+    stored: StoredParameters | None = None,
+    loss: HeldBackLoss | None = None,
 ) -> QuantizedModel:
     """The plan that a search takes, with its file: allocate, reconstruct, lower, pack, until it fits."""
-    limit, began = search.limit, time.monotonic()
+    limit, began, loss = search.limit, time.monotonic(), loss or HeldBackLoss.of(analysis)
     earlier: QuantizedModel | None = None
     while True:
         try:
@@ -389,7 +417,7 @@ def fit_search(
             return earlier
         draws, notes = reconstruct(analysis, options, allocated.plan, stored, limit)
         files = [_file(analysis, options, allocated.plan, numbers) for numbers in draws]
-        best = best_of(analysis, files, limit)
+        best = best_of(loss, files, limit)
         if options.pipeline == "advanced" and (limit is None or best.size <= limit):
             tuned, more = tune(analysis, allocated.plan, best.tuned)
             best, notes = _file(analysis, options, allocated.plan, tuned), [*notes, *more]
@@ -397,7 +425,7 @@ def fit_search(
             continue
         result = QuantizedModel(allocated, best, tuple(notes))
         if earlier is not None:
-            return better_of(analysis, earlier, result, limit)
+            return better_of(loss, earlier, result, limit)
         if not analysis.deadline.leaves(time.monotonic() - began) or not search.goes_on(allocated, best.size):
             return result
         earlier = result

@@ -116,6 +116,9 @@ FULL = ColumnLimits()
 class ByteAccount(Protocol):
     """Bytes that a file has left while its numbers are settled layer by layer, in run order."""
 
+    def added(self, layer: Layer, solution: QuantizedWeight, bias: np.ndarray) -> int:
+        """Bytes that these numbers take beyond those that were planned."""
+
     def is_short(self, layer: Layer, solution: QuantizedWeight, bias: np.ndarray) -> bool:
         """Whether these numbers leave fewer bytes than the layers behind this one can save."""
 
@@ -424,21 +427,27 @@ class _State:
         """Settle the layer's weight and bias; returns its outputs in the quantized walk."""
         form = self.plan.formats[layer.weight]
         answers = [answer for solution in self._solutions(layer, form, problem) for answer in problem.judged(solution)]
-        error, solution, bias = self._within_bytes(layer, problem, least(answers))
+        error, solution, bias = self._within_bytes(layer, problem, answers)
         self.before, self.after = self.before + answers[0][0], self.after + error
         self.weights[layer.weight] = solution
         self.biases[layer.name] = bias if bias.any() or layer.bias is not None else None
         return self._outputs(layer, solution, bias)
 
-    def _within_bytes(self, layer: Layer, problem: LayerProblem, answer: Answer) -> Answer:
-        """The answer; where the file has too few bytes left for its codes, one with larger scales."""
-        if self.account is None:
-            return answer
-        form, is_free = answer[1].form, layer.weight not in self.weights and layer.weight not in self.shared_weights
-        if is_free and isinstance(form, Scaled) and form.by_rate and self.account.is_short(layer, *answer[1:]):
-            answer = least(problem.judged(problem.rounded(form, self.strength, COARSER)))
-        self.account.take(layer, *answer[1:])
-        return answer
+    def _within_bytes(self, layer: Layer, problem: LayerProblem, answers: Sequence[Answer]) -> Answer:
+        """The best answer; where the file has too few bytes left for its codes, the one that takes the fewest.
+
+        That may have larger scales, and its error is at most the table's. answers: the table's first.
+        """
+        best = least(answers)
+        if (account := self.account) is None:
+            return best
+        form, is_free = best[1].form, layer.weight not in self.weights and layer.weight not in self.shared_weights
+        if is_free and isinstance(form, Scaled) and form.by_rate and account.is_short(layer, *best[1:]):
+            answers = [*answers, *problem.judged(problem.rounded(form, self.strength, COARSER))]
+            good = [answer for answer in answers if answer[0] <= answers[0][0]]
+            best = min(good, key=lambda answer: account.added(layer, *answer[1:]))
+        account.take(layer, *best[1:])
+        return best
 
     def _solutions(self, layer: Layer, form: Format, problem: LayerProblem) -> list[QuantizedWeight]:
         """Candidates in order of preference."""

@@ -10,7 +10,7 @@ from ptqc.formats.entropy import Entropy
 from ptqc.ir.integer_arithmetic import FEW, MANY, bias_reach, bits_for
 from ptqc.ir.plan import Plan
 from ptqc.passes.allocate.file_account import MARGIN, FileAccount
-from ptqc.passes.allocate.problem import packed
+from ptqc.passes.allocate.problem import packed, weighed
 from ptqc.passes.quantize.phases import AnalyzedPlan
 from ptqc.passes.reconstruct.reconstruct import reconstruct_all
 
@@ -48,12 +48,12 @@ def test_what_is_left_is_what_the_file_does_not_take(measured: Measured, plan: P
 def test_a_file_that_would_be_too_large_gets_larger_scales(measured: Measured, plan: Plan) -> None:
     planned = AnalyzedPlan(measured.context, plan)
     (free,) = reconstruct_all(planned, [0])
-    size = packed(measured.context, plan, free)[1].size
-    (bound,) = reconstruct_all(planned, [0], lambda: FileAccount.open(planned.analysis, measured.options, plan, size))
+    limit = weighed(measured.context, measured.options, plan)
+    (bound,) = reconstruct_all(planned, [0], lambda: FileAccount.open(planned.analysis, measured.options, plan, limit))
     scales = {name: (free.weights[name].scale, bound.weights[name].scale) for name in plan.formats}
     changed = [layer.weight for layer in plan.layers if not np.array_equal(*scales[layer.weight])]
     assert plan.formats[changed[0]].by_rate
-    assert packed(measured.context, plan, bound)[1].size < size
+    assert packed(measured.context, plan, bound)[1].size <= limit
 
 
 def test_without_a_limit_nothing_is_counted(measured: Measured, plan: Plan) -> None:
