@@ -143,7 +143,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--budgets", default="25%,13%", help="the first is compiled, the others are resolved from it")
     parser.add_argument("--calibration", choices=(REAL, SYNTHETIC), default=REAL, help="synthetic: no data at all")
     parser.add_argument("--seed", type=int, default=0, help="of the compile's draws")
-    parser.add_argument("--pipeline", choices=("fast", "light", "advanced"), default="light")
+    parser.add_argument("--pipeline", choices=("light", "advanced"), default="light")
     parser.add_argument("--activations", choices=("auto", "integer", "float", "float8"), default="auto")
     parser.add_argument("--formats", default="", help="families of formats to try for weights; default: the usual ones")
     parser.add_argument("--target", choices=("cpu",), help="build the native library as well")

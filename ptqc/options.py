@@ -28,10 +28,8 @@ Scales = Literal["free", "pow2"]
 Runtime = Literal["onnxruntime", "arm", "openvino", "qnn", "litert", "tensorrt", "xdna", "c"]
 Sensitivity = Literal["outputs", "curvature"]
 FloatLayers = Literal["auto", "bfloat16", "float32"]
-Pipeline = Literal["fast", "light", "advanced"]
+Pipeline = Literal["light", "advanced"]
 NARROWEST, WIDEST = 2, 8
-# What else is less work for a first look. Trellis codes take most of the time of solving.
-FAST: Mapping[str, Any] = {"samples": 64, "formats": ("int", "codebook", "entropy")}
 
 T = TypeVar("T")
 
@@ -165,9 +163,8 @@ class CompileOptions:
     seed: int = option(0, "seed of all random numbers", metavar="N")
     pipeline: Pipeline = option(
         "light",
-        "light; fast, for a first look: one reconstruction in place of two and, where nothing else is said, 64 samples "
-        "and the formats int, codebook and entropy; or advanced: more reconstructions and, with torch installed, "
-        "gradient steps where these lower the loss on held-back samples",
+        "light, or advanced: more reconstructions and, with torch installed, gradient steps where these lower the loss "
+        "on held-back samples",
         phase=Phase.FIT,
         metavar="KIND",
     )
@@ -304,8 +301,7 @@ class CompileOptions:
         declared = {name: _declared(name, types[name], value) for name, value in values.items()}
         runtime = declared.get("runtime", cls.runtime)
         one_of("runtime", runtime, tuple(RULES))
-        implied = FAST if declared.get("pipeline") == "fast" else {}
-        return replace(cls(), **{**implied, **RULES[runtime].defaults, **declared})
+        return replace(cls(), **{**RULES[runtime].defaults, **declared})
 
     def to_json(self) -> dict[str, Any]:
         """The document for manifests."""

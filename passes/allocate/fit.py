@@ -155,7 +155,7 @@ ATTEMPTS = 8
 # Of the predicted loss: what is less than this share is worth another reconstruction.
 CLEARLY_LESS = 0.95
 # How many times a plan is reconstructed; the result with the least held-back loss is taken.
-TRIES: Mapping[Pipeline, int] = {"fast": 1, "light": 2, "advanced": 6}
+TRIES: Mapping[Pipeline, int] = {"light": 2, "advanced": 6}
 DRAWS_AT_ONCE = 2
 
 
