@@ -48,7 +48,7 @@ from ptqc.utils.progress import IN_SHARES, in_shares
 ANCHOR_BITS = (2, 4)
 # Multiply-accumulates that all measurements may cost, but for other ranges; they decide how many samples are run.
 COMPUTE = 2e12
-SAMPLES = (8, 32)
+SAMPLES = (8, 64)
 # What a node and a measurement take beside their products, in products of a sample; they decide what progress says.
 NODE_COST, PROBE_COST = 2e5, 1e6
 # Share of the loss that all activations may cost: for a site that loses less, no other range is tried.
