@@ -48,7 +48,7 @@ from ptqc.utils.progress import IN_SHARES, Stage, in_shares
 WALK_BYTES = 3 * 2**29
 # Multiply-accumulates that a walk may take; they decide the same.
 WALK_COMPUTE = 4e11
-MOST_SAMPLES = 96
+MOST_SAMPLES = 256
 FEWEST_SAMPLES = 4  # where time is short
 # Share of the samples that judge the answers; the others are fitted to.
 HELD_SHARE = 0.25
