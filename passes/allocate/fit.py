@@ -1,9 +1,11 @@
 """What fitting a plan to a limit is made of: the search for a plan, its reconstructions, and the best of its files."""
 
+import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from functools import cached_property, partial
+from typing import Any, Protocol, Self
 
 import numpy as np
 import onnx
@@ -15,6 +17,7 @@ from ptqc.codegen.onnxruntime.verify_semantics import Intent
 from ptqc.errors import Infeasible, InternalError, ModelError, UsageError, VerificationError
 from ptqc.execution.onnxruntime import Runner, open_packed
 from ptqc.execution.tensors import outputs_in_files
+from ptqc.execution.walk import Values
 from ptqc.formats import Format
 from ptqc.ir.external import is_in_files
 from ptqc.ir.plan import Plan
@@ -23,6 +26,7 @@ from ptqc.losses import Kinds, OutputLoss
 from ptqc.notes import Note, out_of_time
 from ptqc.options import CompileOptions, Pipeline
 from ptqc.passes.allocate.allocation import Allocation, Problem, allocate, best_choice, smallest_choice, smallest_within
+from ptqc.passes.allocate.file_account import FileAccount
 from ptqc.passes.allocate.problem import lower, pack, packed, problem_of, weighed
 from ptqc.passes.allocate.state import AllocatedPlan, CompileState, PackedModel, QuantizedModel
 from ptqc.passes.effects import applied, check_tuned
@@ -38,16 +42,37 @@ COMPARED_SAMPLES = 64
 
 
 class HeldBackLoss:
-    """Mean loss of a packed file, in the unit of the kinds."""
+    """Mean loss of packed files, in the unit of the kinds. Each file is run once, the float model when it is needed."""
 
     def __init__(self, model: ir.Model, held_back: Samples, kinds: Kinds) -> None:
         self._samples = held_back[:COMPARED_SAMPLES]
-        self._model, real = model, Runner(model)
-        self._expected = outputs_in_files(real.run(feeds) for feeds in self._samples)
-        self._loss = OutputLoss.of(kinds, self._expected)
+        self._model, self._kinds = model, kinds
+        self._known = dict[bytes, float]()
+
+    @classmethod
+    def of(cls, analysis: Analysis) -> Self:
+        """The loss on the held-back samples of an analysis."""
+        return cls(analysis.model, analysis.held_back, analysis.kinds)
 
     def __call__(self, file: onnx.ModelProto) -> float:
         """Loss of a file. Raises VerificationError for a file that does not load or has other outputs."""
+        if is_in_files(self._model):  # the bytes of such a file lie elsewhere
+            return self._measure(file)
+        digest = hashlib.sha256(file.SerializeToString(deterministic=True)).digest()
+        if digest not in self._known:
+            self._known[digest] = self._measure(file)
+        return self._known[digest]
+
+    @cached_property
+    def _expected(self) -> list[Values]:
+        real = Runner(self._model)
+        return outputs_in_files(real.run(feeds) for feeds in self._samples)
+
+    @cached_property
+    def _loss(self) -> OutputLoss:
+        return OutputLoss.of(self._kinds, self._expected)
+
+    def _measure(self, file: onnx.ModelProto) -> float:
         try:
             packed = open_packed(file, self._model)
         except ModelError as error:
@@ -66,10 +91,12 @@ class StoredParameters:
     """What reconstructing gave for plans over one measuring run.
 
     measured: name of the run's entry, whose key has all else that the numbers follow from: model, samples, versions.
+    limit: bytes of the file.
     """
 
     store: Store
     measured: str
+    limit: int | None = None
 
     def find(self, plan: Plan, draws: int) -> list[QuantizedParameters] | None:
         """The numbers of a plan from so many draws, mapped from the store's file, if they are there."""
@@ -83,7 +110,8 @@ class StoredParameters:
         self.store.put(self._key(plan, len(found)), document, arrays)
 
     def _key(self, plan: Plan, draws: int) -> Mapping[str, Any]:
-        return {"step": Reconstruct.name, "measured": self.measured, "plan": plan.to_json(), "draws": draws}
+        key = {"step": Reconstruct.name, "measured": self.measured, "plan": plan.to_json(), "draws": draws}
+        return {**key, "limit": self.limit}
 
 
 def _pack(numbers: QuantizedParameters, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
@@ -116,7 +144,7 @@ def _unpack(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Qu
 
 def stored_parameters(job: CompileState, store: Store) -> StoredParameters | None:
     """Where reconstructed numbers are kept; of a model beyond memory they are too many to be held at once."""
-    return None if is_in_files(job.model) else StoredParameters(store, job.entry)
+    return None if is_in_files(job.model) else StoredParameters(store, job.entry, job.limit)
 
 
 # Of the time that is left, where there is a limit, for one plan.
@@ -285,11 +313,16 @@ class PlanSearch:
 
 
 def reconstruct(
-    analysis: Analysis, options: CompileOptions, plan: Plan, stored: StoredParameters | None
+    analysis: Analysis,
+    options: CompileOptions,
+    plan: Plan,
+    stored: StoredParameters | None = None,
+    limit: int | None = None,
 ) -> tuple[list[QuantizedParameters], list[Note]]:
     """Numbers of a plan from several draws of the data: below 4 bits their losses differ by half and more.
 
-    stored: where they may be already; kept there is what no time limit made less of.
+    limit: bytes that the file of each may have. stored: where they may be already; kept there is what no time limit
+    made less of.
     """
     draws, tuned, began = range(TRIES[options.pipeline]), list[QuantizedParameters](), time.monotonic()
     if stored is not None and (known := stored.find(plan, len(draws))) is not None:
@@ -298,7 +331,8 @@ def reconstruct(
         if done and not analysis.deadline.leaves((time.monotonic() - began) / done):
             break
         together = DRAWS_AT_ONCE if analysis.deadline.leaves(0) else 1
-        tuned += reconstruct_all(AnalyzedPlan(analysis, plan), draws[first : first + together])
+        open_account = partial(FileAccount.open, analysis, options, plan, limit)
+        tuned += reconstruct_all(AnalyzedPlan(analysis, plan), draws[first : first + together], open_account)
     for numbers in tuned:
         check_tuned(Reconstruct.name, numbers)
     notes = [] if len(tuned) == len(draws) else [out_of_time(f"{len(tuned)} of {len(draws)} reconstructions")]
@@ -309,23 +343,22 @@ def reconstruct(
     return tuned, notes
 
 
-def best_of(analysis: Analysis, files: Sequence[PackedModel], limit: int | None) -> PackedModel:
+def best_of(loss: HeldBackLoss, files: Sequence[PackedModel], limit: int | None) -> PackedModel:
     """The one of least held-back loss among those that keep the limit; the smallest one where none does."""
     within = [each for each in files if limit is None or each.size <= limit]
     if not within:
         return min(files, key=lambda each: each.size)
     if len(within) == 1:
         return within[0]
-    loss = HeldBackLoss(analysis.model, analysis.held_back, analysis.kinds)
     return min(within, key=lambda each: loss(each.exported.proto))
 
 
-def better_of(analysis: Analysis, first: QuantizedModel, second: QuantizedModel, limit: int | None) -> QuantizedModel:
+def better_of(loss: HeldBackLoss, first: QuantizedModel, second: QuantizedModel, limit: int | None) -> QuantizedModel:
     """The one whose file loses less, of two that a search took; the second one is predicted to lose less.
 
     Where that is the first after all, the bound that was proven is that of the second.
     """
-    if second.packed is best_of(analysis, [first.packed, second.packed], limit):
+    if second.packed is best_of(loss, [first.packed, second.packed], limit):
         return second
     bound = min(first.allocation.bound, second.allocation.bound)
     status = "optimal" if first.allocation.loss - bound <= PROVEN * first.allocation.loss else "gap"
@@ -353,19 +386,25 @@ def fit(
     limit: int | None,
     plan: Plan | None = None,
     stored: StoredParameters | None = None,
+    loss: HeldBackLoss | None = None,
 ) -> QuantizedModel:
     """The best plan whose written file has at most `limit` bytes; None: the best plan whatever its size.
 
-    plan: take these decisions instead. stored: where numbers of plans are kept. Raises Infeasible.
+    plan: take these decisions instead. stored: where numbers of plans are kept. loss: that files are compared by; None
+    makes one. Raises Infeasible.
     """
-    return fit_search(analysis, PlanSearch(analysis, options, limit, plan), options, stored)
+    return fit_search(analysis, PlanSearch(analysis, options, limit, plan), options, stored, loss)
 
 
 def fit_search(
-    analysis: Analysis, search: Search, options: CompileOptions, stored: StoredParameters | None = None
+    analysis: Analysis,
+    search: Search,
+    options: CompileOptions,
+    stored: StoredParameters | None = None,
+    loss: HeldBackLoss | None = None,
 ) -> QuantizedModel:
     """The plan that a search takes, with its file: allocate, reconstruct, lower, pack, until it fits."""
-    limit, began = search.limit, time.monotonic()
+    limit, began, loss = search.limit, time.monotonic(), loss or HeldBackLoss.of(analysis)
     earlier: QuantizedModel | None = None
     while True:
         try:
@@ -376,9 +415,9 @@ def fit_search(
             return earlier
         if earlier is not None and allocated.plan.formats == earlier.plan.formats:
             return earlier
-        draws, notes = reconstruct(analysis, options, allocated.plan, stored)
+        draws, notes = reconstruct(analysis, options, allocated.plan, stored, limit)
         files = [_file(analysis, options, allocated.plan, numbers) for numbers in draws]
-        best = best_of(analysis, files, limit)
+        best = best_of(loss, files, limit)
         if options.pipeline == "advanced" and (limit is None or best.size <= limit):
             tuned, more = tune(analysis, allocated.plan, best.tuned)
             best, notes = _file(analysis, options, allocated.plan, tuned), [*notes, *more]
@@ -386,7 +425,7 @@ def fit_search(
             continue
         result = QuantizedModel(allocated, best, tuple(notes))
         if earlier is not None:
-            return better_of(analysis, earlier, result, limit)
+            return better_of(loss, earlier, result, limit)
         if not analysis.deadline.leaves(time.monotonic() - began) or not search.goes_on(allocated, best.size):
             return result
         earlier = result

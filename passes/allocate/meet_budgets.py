@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from ptqc.passes.allocate.activations_in_float import fit_finite, with_float_layers
 from ptqc.passes.allocate.choose_activations import clock_of
-from ptqc.passes.allocate.fit import FITTING_SHARE, fit, stored_parameters, verified
+from ptqc.passes.allocate.fit import FITTING_SHARE, HeldBackLoss, fit, stored_parameters, verified
 from ptqc.passes.allocate.simplest import PlanBuilder, or_simpler
 from ptqc.passes.allocate.state import BudgetedModel, BudgetReport, CompileState, Constraint, Context
 
@@ -53,7 +53,8 @@ def _within_size(job: CompileState, context: Context) -> BudgetedModel:
     job = with_float_layers(job, target, plan)  # inputs of float layers in bfloat16 or FP8
     analysis = replace(job.analysis, deadline=context.deadline.share(FITTING_SHARE))
     clock = clock_of(job.options, target is not None and target.in_library)
-    builder = PlanBuilder(analysis, lambda known: fit(known, job.options, job.limit, plan, stored), clock)
+    loss = HeldBackLoss.of(analysis)
+    builder = PlanBuilder(analysis, lambda known: fit(known, job.options, job.limit, plan, stored, loss), clock, loss)
     job, fitted = fit_finite(job, analysis, plan, builder.fit)
     if plan is None and not job.budgets.choose_activations:
         before, (job, fitted) = fitted, or_simpler(job, fitted, builder)

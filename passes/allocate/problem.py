@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from zlib import crc32
 
 import numpy as np
 import onnx_ir as ir
@@ -133,12 +134,14 @@ def _use(
     return size.Use(is_integer, bias_of(model, layer, solution, plan))
 
 
-def bias_of(model: ir.Model, layer: Layer, solution: QuantizedWeight, plan: Plan) -> constants.Bias | None:
-    """The bias of a layer on codes as the file may have it; None where it has none."""
+def bias_of(
+    model: ir.Model, layer: Layer, solution: QuantizedWeight, plan: Plan, bias: np.ndarray | None = None
+) -> constants.Bias | None:
+    """The bias of a layer on codes as the file may have it; None where it has none. bias: None for the model's."""
     if layer.name not in plan.integer or not solution.form.has_codes or not layer.may_have_bias:
         return None
     x, y = plan.params[layer.input], plan.params.get(layer.settled)
-    bias = _bias(model, layer)
+    bias = _bias(model, layer) if bias is None else bias
     scale = usable_scale(solution.scale, bias, x)
     products = accumulator_scale(x, scale)
     return constants.Bias(bias_codes(bias, products, bits_for(solution.form, bias, y)), products)
@@ -168,9 +171,10 @@ def _goes_in_blocks(weight: Weight, layer: Layer, form: Format) -> bool:
 
 
 def _bias(model: ir.Model, layer: Layer) -> np.ndarray:
-    bias = constant(model.graph.initializers[layer.bias]) if layer.bias else None
-    # Bias correction gives every layer a bias; its digits do not matter for the size, their presence does.
-    return np.ones(layer.channels, np.float32) * 1e-3 if bias is None else bias.reshape(-1)
+    if layer.bias and (bias := constant(model.graph.initializers[layer.bias])) is not None:
+        return bias.reshape(-1)
+    # Bias correction gives every layer a bias of its own: equal ones would be stored once, and round ones in few bits.
+    return np.random.default_rng(crc32(layer.name.encode())).uniform(0.05, 0.1, layer.channels).astype(np.float32)
 
 
 def name_length(model: ir.Model, plan: Plan) -> int:

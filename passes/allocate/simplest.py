@@ -30,11 +30,12 @@ NEXT_TO_NOTHING = 0.01
 
 @dataclass(frozen=True)
 class PlanBuilder:
-    """How plans are fitted. decided: with the deadline for it. clock: by whose times."""
+    """How plans are fitted. analysis: with the deadline for it. clock: by whose times. loss: files are compared by."""
 
     analysis: Analysis
     fit: Callable[[Analysis], QuantizedModel]
     clock: Clock
+    loss: HeldBackLoss
 
 
 def or_simpler(job: CompileState, fitted: QuantizedModel, builder: PlanBuilder) -> tuple[CompileState, QuantizedModel]:
@@ -46,7 +47,7 @@ def or_simpler(job: CompileState, fitted: QuantizedModel, builder: PlanBuilder) 
         simple = rounded_to_nearest(plain, job.options, job.limit)
     except (Infeasible, NotFinite):
         return job, fitted
-    loss = HeldBackLoss(job.model, job.analysis.held_back, job.analysis.kinds)
+    loss = builder.loss
     ours, others = loss(fitted.exported.proto), loss(simple.exported.proto)
     if ours - others <= _worth_losing(job, builder):
         return job, fitted

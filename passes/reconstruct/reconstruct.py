@@ -11,11 +11,11 @@ walk would compare rows of different things, or another number of them.
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 import onnx_ir as ir
@@ -27,6 +27,7 @@ from ptqc.execution.tensors import WALK_MEMORY, Bounded, Held, outputs_in_files
 from ptqc.execution.walk import Keep, Slicer, Walk
 from ptqc.formats import Format, Scaled
 from ptqc.ir.external import is_in_files
+from ptqc.ir.integer_arithmetic import bias_reach
 from ptqc.ir.layers import Layer, Reading, draws
 from ptqc.ir.nodes import constant
 from ptqc.ir.operators import Trait, named
@@ -64,6 +65,8 @@ GENEROUS_STRENGTHS = (0.5, 0.25, 1.0)
 EACH, COLUMNS_SPEED, MOMENTS_SPEED = 0.03, 1e10, 1e10
 # How many times as many columns as the table of candidates was solved on; wide layers have no more.
 COLUMNS = 4
+# Places among the scales that can be stored by which those of a layer are larger whose codes are to take fewer bytes.
+COARSER = 1
 # Bytes for each number of a weight of a model beyond memory.
 NUMBER_BYTES = 16
 # What these give follows from the sizes of their input.
@@ -78,6 +81,8 @@ LEAD = 1
 Results = dict[str, list[Held]]
 Choices = Mapping[str, Sequence[str]]
 NO_CHOICES: Choices = {}
+# Error on held-back columns, weight and bias.
+Answer = tuple[float, QuantizedWeight, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -108,29 +113,63 @@ class ColumnLimits:
 FULL = ColumnLimits()
 
 
-def reconstruct_all(planned: AnalyzedPlan, draws: Sequence[int]) -> list[QuantizedParameters]:
+class ByteAccount(Protocol):
+    """Bytes that a file has left while its numbers are settled layer by layer, in run order."""
+
+    def added(self, layer: Layer, solution: QuantizedWeight, bias: np.ndarray) -> int:
+        """Bytes that these numbers take beyond those that were planned."""
+
+    def is_short(self, layer: Layer, solution: QuantizedWeight, bias: np.ndarray) -> bool:
+        """Whether these numbers leave fewer bytes than the layers behind this one can save."""
+
+    def take(self, layer: Layer, solution: QuantizedWeight, bias: np.ndarray) -> None:
+        """Count the bytes of a layer's final numbers."""
+
+
+MakeAccount = Callable[[], ByteAccount | None]
+
+
+def without_account() -> None:
+    """Count no bytes."""
+
+
+def reconstruct_all(
+    planned: AnalyzedPlan,
+    draws: Sequence[int],
+    make_account: MakeAccount = without_account,
+    limits: ColumnLimits = FULL,
+) -> list[QuantizedParameters]:
     """The tuned numbers of a plan from each draw.
 
-    Raises NotFinite where a value is NaN or infinite that is not in the float model.
+    make_account: opens one for the file of each draw. Raises NotFinite where a value is NaN or infinite that is not in
+    the float model.
     """
-    return reconstruct_each(planned.analysis, [(planned.plan, draw) for draw in draws])
+    return reconstruct_each(planned.analysis, [(planned.plan, draw) for draw in draws], limits, make_account)
 
 
 def reconstruct_each(
-    analysis: Analysis, runs: Sequence[tuple[Plan, int]], limits: ColumnLimits = FULL
+    analysis: Analysis,
+    runs: Sequence[tuple[Plan, int]],
+    limits: ColumnLimits = FULL,
+    make_account: MakeAccount = without_account,
 ) -> list[QuantizedParameters]:
     """The tuned numbers of each plan from its draw, all of one model with the same activations.
 
-    Raises NotFinite where a value is NaN or infinite that is not in the float model.
+    make_account: see `reconstruct_all`. Raises NotFinite where a value is NaN or infinite that is not in the float
+    model.
     """
     try:
-        return _reconstructed(analysis, runs, limits, compact)
+        return _reconstructed(analysis, runs, limits, compact, make_account)
     except NotFinite:  # it may be the 16 bits that values are held in on the way
-        return _reconstructed(analysis, runs, limits, uncompressed)
+        return _reconstructed(analysis, runs, limits, uncompressed, make_account)
 
 
 def _reconstructed(
-    analysis: Analysis, runs: Sequence[tuple[Plan, int]], limits: ColumnLimits, holding: Holding
+    analysis: Analysis,
+    runs: Sequence[tuple[Plan, int]],
+    limits: ColumnLimits,
+    holding: Holding,
+    make_account: MakeAccount,
 ) -> list[QuantizedParameters]:
     """One float walk serves all."""
     plan, _ = runs[0]
@@ -151,7 +190,8 @@ def _reconstructed(
         tables = with_tables(fixed, each.weights)
         constants = {name: solution.weight for name, solution in tables.items()}
         seen = Walk(slicer, batches, constants, keeps[1], share, check, bounded)
-        states.append(_State(analysis, each, seen, split, draw, limits.columns, tables, bounded, room=room))
+        account = make_account()
+        states.append(_State(analysis, each, seen, split, draw, limits.columns, tables, bounded, account, room=room))
     steps = dict(zip(layers, in_shares([_cost(analysis, layer) for layer in layers.values()] or [1.0]), strict=False))
     with analysis.progress.stage("reconstruct", IN_SHARES) as stage:
         _solve_all(states, layers, _float_outputs(real, layers, analysis.deadline, choices), stage, steps, choices)
@@ -221,6 +261,11 @@ def behind_choices(model: ir.Model) -> set[str]:
     return result
 
 
+def least(answers: Sequence[Answer]) -> Answer:
+    """The answer of least error; of equal ones the first."""
+    return min(answers, key=lambda answer: answer[0])
+
+
 def are_paired(layer: Layer, inputs: Sequence[Held], outputs: Sequence[Held]) -> bool:
     """Whether inputs of one walk and outputs of another one have the same positions.
 
@@ -279,9 +324,9 @@ def _share_batches(
 class _State:
     """The quantized walk of one draw, and the answers so far.
 
-    split: batches that are fitted to; the others judge. bounded: where columns are held. room: for the layers that all
-    draws solve at the same time. shared: what layers see that others are still to see; still: how many of them.
-    shared_weights: those that several layers multiply with.
+    split: batches that are fitted to; the others judge. bounded: where columns are held. account: of the file's bytes,
+    where they are limited. room: for the layers that all draws solve at the same time. shared: what layers see that
+    others are still to see; still: how many of them. shared_weights: those that several layers multiply with.
     """
 
     given: Analysis
@@ -292,6 +337,7 @@ class _State:
     columns: int
     weights: dict[str, QuantizedWeight]
     bounded: Bounded
+    account: ByteAccount | None = None
     biases: dict[str, np.ndarray | None] = field(default_factory=dict)
     room: Room = field(default_factory=Room)
     shared: dict[Reading, LayerInputs] = field(default_factory=dict)
@@ -381,11 +427,27 @@ class _State:
         """Settle the layer's weight and bias; returns its outputs in the quantized walk."""
         form = self.plan.formats[layer.weight]
         answers = [answer for solution in self._solutions(layer, form, problem) for answer in problem.judged(solution)]
-        error, solution, bias = min(answers, key=lambda answer: answer[0])  # on equal error the first is kept
+        error, solution, bias = self._within_bytes(layer, problem, answers)
         self.before, self.after = self.before + answers[0][0], self.after + error
         self.weights[layer.weight] = solution
         self.biases[layer.name] = bias if bias.any() or layer.bias is not None else None
         return self._outputs(layer, solution, bias)
+
+    def _within_bytes(self, layer: Layer, problem: LayerProblem, answers: Sequence[Answer]) -> Answer:
+        """The best answer; where the file has too few bytes left for its codes, the one that takes the fewest.
+
+        That may have larger scales, and its error is at most the table's. answers: the table's first.
+        """
+        best = least(answers)
+        if (account := self.account) is None:
+            return best
+        form, is_free = best[1].form, layer.weight not in self.weights and layer.weight not in self.shared_weights
+        if is_free and isinstance(form, Scaled) and form.by_rate and account.is_short(layer, *best[1:]):
+            answers = [*answers, *problem.judged(problem.rounded(form, self.strength, COARSER))]
+            good = [answer for answer in answers if answer[0] <= answers[0][0]]
+            best = min(good, key=lambda answer: account.added(layer, *answer[1:]))
+        account.take(layer, *best[1:])
+        return best
 
     def _solutions(self, layer: Layer, form: Format, problem: LayerProblem) -> list[QuantizedWeight]:
         """Candidates in order of preference."""
@@ -410,11 +472,13 @@ class _State:
         )
         assert weight is not None
         bias = np.zeros(layer.channels, np.float32) if base is None else base.reshape(-1)
+        is_integer, y_params = layer.name in self.plan.integer, self.plan.params.get(layer.settled)
+        reach = bias_reach(self.plan.formats[layer.weight], bias, y_params) if is_integer else np.inf
         columns = replace(seen.columns, layer=layer)
         parts = (columns.outputs(b, a.shape, 1000 * i) for i, (a, b) in enumerate(zip(inputs, outputs, strict=True)))
         y, _ = self._joined(parts)
         numbers = gptq.NUMBERS if is_in_files(self.given.model) else None
-        return LayerProblem(layer, layer.matrix(weight), bias, seen, y, self.given.powers, numbers)
+        return LayerProblem(layer, layer.matrix(weight), bias, seen, y, self.given.powers, numbers, reach)
 
     def _inputs_of(self, layer: Layer) -> LayerInputs:
         """What a layer sees; kept for others that see the same until the last of them has asked for it."""

@@ -35,11 +35,11 @@ class Finite:
         self, place: int, batch: int, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]
     ) -> None:
         """Look at what a node made of a batch. Raises NotFinite, which names the value and the node."""
-        worst = max(map(flaw_of, inputs.values()), default=Flaw.NONE) if any(map(flaw_of, outputs.values())) else None
-        for name, result in outputs.items():
-            flaw = flaw_of(result)
-            if worst is not None and flaw > worst and (name, flaw) not in self.known:
-                self._compare(place, batch, name, result, flaw)
+        flaws = {name: flaw for name, result in outputs.items() if (flaw := flaw_of(result))}
+        worst = max(map(flaw_of, inputs.values()), default=Flaw.NONE) if flaws else Flaw.NONE
+        for name, flaw in flaws.items():
+            if flaw > worst and (name, flaw) not in self.known:
+                self._compare(place, batch, name, outputs[name], flaw)
                 self.known.add((name, flaw))
 
     def _compare(self, place: int, batch: int, name: str, found: np.ndarray, flaw: Flaw) -> None:
@@ -60,6 +60,9 @@ def flaw_of(array: object) -> Flaw:
     """What is wrong with an array of floats; anything else has no flaw."""
     if not isinstance(array, np.ndarray) or array.dtype.kind != "f":
         return Flaw.NONE
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(array.sum()):  # one look at all numbers; a sum may be infinite where none of them is
+            return Flaw.NONE
     reach = largest(array)
     if np.isfinite(reach):
         return Flaw.NONE

@@ -51,10 +51,13 @@ class Compressed:
             return array
         if params is not None:
             return cls(np.asarray(quantize(array, params)), params.scale, params.zero_point)
-        reach = largest(array) if array.dtype == np.float32 and array.ndim > 1 else np.nan
+        if array.dtype != np.float32 or array.ndim < 2:
+            return array
+        magnitude = np.maximum(array.max(0, initial=0.0), -array.min(0, initial=0.0))
+        reach = float(magnitude.max(initial=0.0))
         if not reach < LARGEST or is_masked(array, reach) or (fine and is_wide(array, reach)):
             return array
-        if (scale := _scale(array, reach)) is None:
+        if (scale := _scale(magnitude, reach)) is None:
             return array
         steps = np.asarray(array / np.asarray(scale, np.float32))
         return cls(np.rint(steps, out=steps).astype(np.int16), scale)
@@ -100,18 +103,18 @@ class Compressed:
         return self.codes.nbytes + (self.scale.nbytes if isinstance(self.scale, np.ndarray) else 0)
 
 
-def _scale(array: np.ndarray, reach: float) -> float | np.ndarray | None:
+def _scale(magnitude: np.ndarray, reach: float) -> float | np.ndarray | None:
     """The step of 16 bits, or one for each channel, as float32 of the array's rank; None where neither is fine enough.
 
     A step is fine enough where the largest magnitude of every channel has FINE_STEPS of it, as far as it is not 0.
-    reach: the largest magnitude.
+    magnitude: the largest along the first axis, which is left out. reach: the largest of all.
     """
     whole = max(float(np.float32(reach / STEPS)), SMALLEST_SCALE)
-    if not array.size:
+    if not magnitude.size:
         return whole
-    magnitude = np.abs(array)
-    axes = dict.fromkeys((array.ndim - 1, 1))
-    reaches = {a: magnitude.max(tuple(b for b in range(array.ndim) if b != a), keepdims=True) for a in axes}
+    magnitude = magnitude[None]
+    axes = dict.fromkeys((magnitude.ndim - 1, 1))
+    reaches = {a: magnitude.max(tuple(b for b in range(magnitude.ndim) if b != a), keepdims=True) for a in axes}
     if all(_is_fine(each, whole) for each in reaches.values()):
         return whole
     for axis in axes:

@@ -84,7 +84,7 @@ class Format(ABC):
     zero stay so. together: neighbours in a channel that a solver looks at one after the other. along_inputs: whether
     neighbours are input channels, of one tap each, rather than what the file has side by side. by_column: whether all
     outputs of a column are rounded together; by_row: all numbers of a row, of a table that no layer multiplies with.
-    in_pairs: whether a code limits the one beside it.
+    in_pairs: whether a code limits the one beside it. by_rate: whether the bytes of a weight follow from its codes.
     parameters: names of the attributes that calls of its unpacking function state, beside the weight's shape.
     by_default: whether it is tried where nobody asks for the family; from_numbers: in models of at least so many
     numbers. families: all that there are, in the order in which they are tried.
@@ -106,6 +106,7 @@ class Format(ABC):
     by_column: ClassVar[bool] = False
     by_row: ClassVar[bool] = False
     in_pairs: ClassVar[bool] = False
+    by_rate: ClassVar[bool] = False
     parameters: ClassVar[tuple[str, ...]] = ()
     by_default: ClassVar[bool] = True
     from_numbers: ClassVar[int] = 0

@@ -63,6 +63,7 @@ class Entropy(HalfBits):
     family = "entropy"
     mark: ClassVar[str] = "z"
     is_regular: ClassVar[bool] = False
+    by_rate: ClassVar[bool] = True
     from_numbers: ClassVar[int] = ENOUGH_NUMBERS
 
     @classmethod

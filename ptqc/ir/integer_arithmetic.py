@@ -299,6 +299,13 @@ def bits_for(form: Format, bias: np.ndarray, y: QuantParams | None) -> int:
     return FEW if stored_bias(bias, FEW)[1] <= y.scale else MANY
 
 
+def bias_reach(form: Format, bias: np.ndarray, y: QuantParams | None) -> float:
+    """Largest magnitude of a bias that takes no more bits than `bias`; infinite where that takes many."""
+    if y is None or bits_for(form, bias, y) == MANY:
+        return np.inf
+    return float((2 ** (FEW - 1) - 1) * 2.0 ** np.floor(np.log2(y.scale)))
+
+
 def stored_bias(bias: np.ndarray, bits: int) -> tuple[np.ndarray, np.float32]:
     """(B, u): the bias in the smallest steps with which all of it fits so many bits."""
     largest, reach = float(np.abs(bias).max(initial=0.0)), 2 ** (bits - 1) - 1

@@ -93,10 +93,10 @@ def test_bytes_that_a_file_turns_out_not_to_need_are_spent(measured: Measured, m
 
 def test_a_plan_that_loses_more_than_predicted_is_not_taken_and_nothing_is_called_proven(measured: Measured) -> None:
     first, second = measured.fit(9_000), measured.fit(12_000)
-    found = better_of(measured.context, first, second, 9_000)
+    found = better_of(HeldBackLoss.of(measured.context), first, second, 9_000)
     assert found.packed is first.packed
     assert (found.allocation.status, found.allocation.bound) == ("gap", second.allocation.bound)
-    assert better_of(measured.context, first, second, 12_000) is second
+    assert better_of(HeldBackLoss.of(measured.context), first, second, 12_000) is second
 
 
 def test_a_given_plan_is_followed(measured: Measured) -> None:
@@ -148,7 +148,7 @@ def test_the_best_of_several_reconstructions_is_taken(measured: Measured, monkey
     alone = []
     for draw in range(TRIES["light"]):
         with monkeypatch.context() as patched:
-            patched.setattr(fit, "reconstruct_all", lambda given, _, draw=draw: [Reconstruct(draw).apply(given).made])
+            patched.setattr(fit, "reconstruct_all", lambda given, *_, draw=draw: [Reconstruct(draw).apply(given).made])
             alone.append(loss(measured.fit(6_200).exported.proto))
     assert best == min(alone)
     assert len(set(alone)) > 1

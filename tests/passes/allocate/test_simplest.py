@@ -33,7 +33,8 @@ def job_of(measured: Measured) -> CompileState:
 def taken(measured: Measured, plan: Plan) -> tuple[QuantizedModel, QuantizedModel, CompileState]:
     """A plan's file, what is delivered in place of it, and the compile with its activations."""
     job, fitted = job_of(measured), measured.fit(None, plan)
-    builder = PlanBuilder(job.analysis, lambda analysis: replace(measured, context=analysis).fit(LIMIT), clock="usual")
+    loss = HeldBackLoss.of(job.analysis)
+    builder = PlanBuilder(job.analysis, lambda other: replace(measured, context=other).fit(LIMIT), "usual", loss)
     after, found = or_simpler(job, fitted, builder)
     return fitted, found, after
 
