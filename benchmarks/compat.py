@@ -1,8 +1,10 @@
 """Load artifacts in the ONNX Runtime of other environments, and compare with the installed one.
 
-python benchmarks/compat.py --python /path/to/python [--artifacts FOLDER ...] [--out results.json] [--record]
+python benchmarks/compat.py --python /path/to/python [--artifacts FOLDER ...] [--large] [--out results.json]
+                            [--record]
 
-An artifact of no task is run on the first of its golden samples. --record puts the rows into figures/compat.json.
+An artifact of no task is run on the first of its golden samples. --large adds a file of one weight of 303 million
+numbers (`large_weight.py`; 6 GB of memory). --record puts the rows into figures/compat.json.
 """
 
 import argparse
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import harness
+import large_weight
 import numpy as np
 from harness import FIGURES, RESULTS, Column, Feeds, number, significant
 from tasks import all_tasks, task_of
@@ -135,17 +138,9 @@ def verdict(found: Mapping[str, Any], installed: Mapping[str, Any]) -> str:
     return ", ".join(remarks) or "as planned"
 
 
-def compare(artifact: Path, pythons: list[str], feeds: Feeds) -> list[dict[str, Any]]:
-    """The rows of an artifact: the installed runtime first, then the others."""
-    document = harness.manifest(artifact)
-    facts = {
-        "artifact": artifact.name,
-        "task": artifact.name,
-        "budget": str(document["budget"]),
-        "opset": f"{document['file']['opset']}, IR {document['file']['ir_version']}",
-        "planned": document["verification"]["integer_nodes"],
-    }
-    found = [probe_afresh(python, artifact / "model.onnx", feeds) for python in (sys.executable, *pythons)]
+def compare(model: Path, facts: Mapping[str, Any], pythons: list[str], feeds: Feeds) -> list[dict[str, Any]]:
+    """The rows of a file: the installed runtime first, then the others. facts: what all rows say."""
+    found = [probe_afresh(python, model, feeds) for python in (sys.executable, *pythons)]
     installed, others = found[0], found[1:]
     rows = [installed | {"verdict": verdict(installed, installed)}]
     for other in others:
@@ -153,7 +148,27 @@ def compare(artifact: Path, pythons: list[str], feeds: Feeds) -> list[dict[str, 
         if "outputs" in other and "outputs" in installed:
             row |= difference(installed["outputs"], other["outputs"])
         rows.append(row)
-    return [facts | {key: value for key, value in row.items() if key != "outputs"} for row in rows]
+    return [{**facts, **{key: value for key, value in row.items() if key != "outputs"}} for row in rows]
+
+
+def facts_of(artifact: Path, task: str) -> dict[str, Any]:
+    """What all rows of an artifact say."""
+    document = harness.manifest(artifact)
+    return {
+        "artifact": artifact.name,
+        "task": task,
+        "budget": str(document["budget"]),
+        "opset": f"{document['file']['opset']}, IR {document['file']['ir_version']}",
+        "planned": document["verification"]["integer_nodes"],
+    }
+
+
+def compare_large(pythons: list[str]) -> list[dict[str, Any]]:
+    """The rows of a file of one large weight."""
+    facts = {"task": large_weight.NAME, "budget": f"{large_weight.BITS}bit", "planned": 0}
+    with tempfile.TemporaryDirectory(prefix="ptqc-bench-") as name:
+        model = large_weight.write(Path(name))
+        return compare(model, {"artifact": large_weight.NAME, **facts}, pythons, large_weight.sample())
 
 
 def golden_sample(artifact: Path) -> Feeds:
@@ -175,6 +190,7 @@ def parse() -> argparse.Namespace:
     parser = harness.command_line(__doc__)
     parser.add_argument("--python", action="append", default=[], help="an interpreter with another onnxruntime")
     parser.add_argument("--artifacts", nargs="+", default=[RESULTS], help="artifacts, or folders of them")
+    parser.add_argument("--large", action="store_true", help="a file of one weight of 303 million numbers, too")
     parser.add_argument("--record", action="store_true", help="in the data that documents are written from, too")
     return parser.parse_args()
 
@@ -186,7 +202,11 @@ def main() -> None:
         task = task_of(artifact, tasks)
         harness.say(artifact.name)
         feeds = golden_sample(artifact) if task is None else task.calibration(1)[0]
-        rows += compare(artifact, arguments.python, feeds)
+        facts_of_rows = facts_of(artifact, artifact.name if task is None else task.name)
+        rows += compare(artifact / "model.onnx", facts_of_rows, arguments.python, feeds)
+    if arguments.large:
+        harness.say(large_weight.NAME)
+        rows += compare_large(arguments.python)
     harness.write_results(arguments.out, rows, facts)
     if arguments.record:
         measured = [{key: row.get(key) for key in RECORDED} for row in rows]
