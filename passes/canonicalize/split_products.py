@@ -17,9 +17,12 @@ import onnx_ir as ir
 from ptqc.ir.layers import Weight, find_layers, find_weights
 from ptqc.ir.nodes import (
     add_constant,
+    constant,
     infer_shapes,
     initial,
+    input_of,
     insert_before,
+    producer,
     rank,
     remove_dead,
     replace_node,
@@ -103,6 +106,7 @@ def _split_product(
     model: ir.Model, node: ir.Node, bias: str | None, parts: Sequence[slice], matrices: Sequence[ir.Value], turned: bool
 ) -> None:
     """Put products with the parts in the place of one, and join what they give."""
+    _give_bias(model, node.inputs[0])
     biases = [] if bias is None else list(_constants(model, bias, parts, initial(model, bias).ndim - 1))
     attributes = {"transB": 1} if turned else {}
     outputs = [
@@ -111,6 +115,15 @@ def _split_product(
     ]
     axes = rank(node.outputs[0]) or rank(node.inputs[0])
     replace_node(node, "Concat", outputs, {"axis": -1 if axes is None else axes - 1})
+
+
+def _give_bias(model: ir.Model, value: ir.Value | None) -> None:
+    """Add zeros in a LayerNormalization without bias: ONNX Runtime 1.17 aborts where several products read one."""
+    node = producer(value, "LayerNormalization")
+    scale = None if node is None else constant(node.inputs[1])
+    if node is not None and scale is not None and input_of(node, 2) is None:
+        node.resize_inputs(3)
+        node.replace_input_with(2, add_constant(model, np.zeros_like(scale), f"{node.outputs[0].name}_bias"))
 
 
 def _split_pick(model: ir.Model, node: ir.Node, parts: Sequence[slice], tables: Sequence[ir.Value]) -> None:

@@ -77,6 +77,14 @@ def test_a_bias_goes_with_its_channels() -> None:
     assert operators(model) == ["Gemm", "Gemm", "Gemm", "Concat"]
 
 
+def test_a_normalization_that_several_products_read_has_a_bias() -> None:
+    text = "g (float[2, 4] x) => (float y) { h = LayerNormalization(x, s) y = MatMul(h, w) }"
+    model = parse(text, s=noise(4), w=CONSTANTS["w"])
+    rewrite(model, SplitProducts(), x=noise(2, 4))
+    (node,) = (node for node in model.graph if node.op_type == "LayerNormalization")
+    assert len(node.inputs) == 3
+
+
 def test_small_matrices_and_tables_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "g (int64[T] i) => (float y) { e = Gather(t, i) y = MatMul(e, w) }"
     model = parse(text, t=noise(9, 4), w=noise(4, 4))
