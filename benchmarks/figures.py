@@ -63,6 +63,18 @@ LOADING = (
     Column("of int8", "memory_of_int8", number(2)),
     Column("code", "commit"),
 )
+COMPAT = (
+    Column("file", "task"),
+    Column("budget", "budget"),
+    Column("ONNX Runtime", "runtime"),
+    Column("load ms", "load_ms", number(0)),
+    Column("run ms", "run_ms", number(1)),
+    Column("integer kernels", "integer_kernels", number(0)),
+    Column("layers in float", "float_layers", number(0)),
+    Column("not folded", "not_folded", number(0)),
+    Column("relative difference", "relative_difference", significant(2)),
+    Column("code", "commit"),
+)
 LATENCY = (
     Column("task", "task"),
     Column("budget", "budget"),
@@ -151,6 +163,11 @@ def latency() -> str:
 def loading() -> str:
     """Every row: the files of a task, float and int8 first."""
     return markdown(rows("loading"), LOADING)
+
+
+def compat() -> str:
+    """Every row: the releases that a file was loaded in, the installed one first."""
+    return markdown(rows("compat"), COMPAT)
 
 
 NETWORK_HEADS = ("network", "float file", "float score", "25 % of the bytes", "13 % of the bytes", "time at 13 %")
@@ -409,6 +426,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "latency": latency,
     "loading": loading,
     "networks": networks,
+    "compat": compat,
     "readme": readme,
     "times": times,
     "choosing": choosing,

@@ -2,9 +2,10 @@
 
 import platform
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -73,9 +74,16 @@ class Graph:
         return run_optimized(self.model(output).SerializeToString(), self.feeds)
 
 
-def run_optimized(data: bytes, feeds: dict[str, np.ndarray]) -> tuple[np.ndarray, set[str]]:
-    """The only output of a model, and the operators of the graph that ONNX Runtime made of it."""
+def run_optimized(
+    data: bytes, feeds: dict[str, np.ndarray], entries: Mapping[str, str] = MappingProxyType({})
+) -> tuple[np.ndarray, set[str]]:
+    """The only output of a model, and the operators of the graph that ONNX Runtime made of it.
+
+    entries: of the session's configuration.
+    """
     options = ort.SessionOptions()
+    for entry in entries.items():
+        options.add_session_config_entry(*entry)
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
     with tempfile.TemporaryDirectory() as folder:

@@ -21,6 +21,7 @@ from ptqc.passes.canonicalize.global_pool import GlobalPool
 from ptqc.passes.canonicalize.inline_functions import InlineFunctions
 from ptqc.passes.canonicalize.linear_layers import LinearLayers
 from ptqc.passes.canonicalize.remove_dead import RemoveDead
+from ptqc.passes.canonicalize.split_products import SplitProducts
 from ptqc.passes.canonicalize.tied_tables import TiedTables
 
 
@@ -50,6 +51,7 @@ def default_rewrites(cast_double: bool = False, added: Sequence[Rewrite] = ()) -
         FoldBatchNorm(),
         FoldAffine(),
         ConvTransposeToConv(),
+        SplitProducts(),
         *added,
         RemoveDead(),
     )

@@ -58,8 +58,14 @@ def test_no_runtime_scores_otherwise_than_the_packed_file() -> None:
     assert all(abs(row["score_difference"]) <= 2 * row["score_difference_se"] for row in scored)
 
 
+def test_no_release_unpacks_anything_in_a_run() -> None:
+    rows = figures.rows("compat")
+    assert len({row["runtime"] for row in rows}) == 4
+    assert {(row["not_folded"], row["verdict"]) for row in rows} == {(0, "as planned")}
+
+
 def test_every_row_has_a_commit_and_a_machine() -> None:
-    for name in ("accuracy", "latency", "runtimes"):
+    for name in ("accuracy", "compat", "latency", "runtimes"):
         for row in figures.rows(name):
             assert re.fullmatch(r"[0-9a-f]{8,}\+?", row["commit"])
             assert row["machine"]

@@ -23,12 +23,17 @@ from ptqc.formats import (
     Scaled,
     Sparse,
     SparseCodebook,
+    Trellis,
     TwoOfFour,
     VectorCodebook,
+    entropy,
+    trellis,
 )
 from ptqc.formats.sparse import PATTERNS
+from ptqc.formats.trellis import RowTrellis
 from ptqc.ir import integer_arithmetic as integer
 from ptqc.ir.quantized_weight import QuantizedWeight
+from ptqc.passes.canonicalize import split_products
 
 FORMS = [Integer(bits) for bits in range(2, 9)] + [Codebook(bits) for bits in range(2, 5)] + [Entropy(8)]
 PAIRS = [VectorCodebook(bits) for bits in range(3, 9)]
@@ -157,6 +162,40 @@ def test_close_planes_give_the_same(
         call(graph, made)
         (found,) = evaluated(graph, {"w": len(shape)}, made.function)
         np.testing.assert_array_equal(found, solution.weight)
+
+
+# Of each way to unpack large weights some, with those that make the most bytes on the way.
+LARGE_ONES = [
+    *map(Integer, (3, 4, 7, 8)),
+    *map(Codebook, (3, 4)),
+    *map(VectorCodebook, (3, 7, 8)),
+    SPARSE[0],
+    SPARSE[-1],
+]
+LARGE_ONES += [FOURS[1], *map(Trellis, (3, 8, 10)), *map(RowTrellis, (3, 8, 10)), Entropy(8), Entropy(14)]
+FOLDED_BYTES = 2**30  # of an output, at most, for ONNX Runtime to fold its node, since 1.27
+FOLDED = "optimization.constant_folding_max_output_size_in_bytes"
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("form", LARGE_ONES, ids=str)
+def test_the_largest_weights_are_folded(form: Format, tied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every node has an output of static shape, and of no more bytes of each number than the limit leaves to it."""
+    monkeypatch.setattr(constants, "LARGE", 8)
+    shape = (64, 96)
+    is_path = isinstance(form, Trellis)
+    codes = np.full(shape, trellis.TABLE[0], np.int8) if is_path else codes_along(form, shape, 0)
+    solution = QuantizedWeight(form, codes, np.abs(noise(shape[0])) + np.float32(0.1), 0)
+    graph = Graph()
+    made = constants.weight(solution, "w", graph.constant, as_float=True, tied=tied)
+    call(graph, made)
+    output = graph.add("Add", ["w", graph.input(noise(1))])
+    largest = entropy.MOST_NUMBERS if isinstance(form, Entropy) else split_products.LARGEST
+    limit = codes.size * FOLDED_BYTES // largest
+    data = model(graph, {output: None}, made.function).SerializeToString()
+    found, operators = run_optimized(data, graph.feeds, {FOLDED: str(limit)})
+    np.testing.assert_array_equal(found, solution.weight + graph.feeds["x0"])
+    assert operators == {"Add"}
 
 
 @pytest.mark.parametrize(("shape", "axis"), [((13,), 0), ((4, 4, 3, 3), 0), ((4, 3), 1)])
