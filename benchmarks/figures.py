@@ -17,6 +17,7 @@ from statistics import geometric_mean, mean
 
 import agreement
 from harness import FIGURES, ROOT, Column, Row, markdown, number, percent, significant
+from loading import COLUMNS as LOADED
 
 MARKED = re.compile(r"(<!-- figures: ([\w-]+) -->\n)(.*?)(\n<!-- end of figures -->)", re.DOTALL)
 DOCUMENTS = (
@@ -51,18 +52,7 @@ ACCURACY = (
     Column("peak MB", "peak_mb", number(0)),
     Column("code", "commit"),
 )
-LOADING = (
-    Column("task", "task"),
-    Column("budget", "budget"),
-    Column("file", "file"),
-    Column("bytes", "bytes", number(0)),
-    Column("nodes", "nodes", number(0)),
-    Column("load ms", "load_ms", number(1)),
-    Column("of int8", "load_of_int8", number(2)),
-    Column("memory MB", "memory_mb", number(1)),
-    Column("of int8", "memory_of_int8", number(2)),
-    Column("code", "commit"),
-)
+LOADING = (*LOADED[:-2], Column("code", "commit"))
 COMPAT = (
     Column("file", "task"),
     Column("budget", "budget"),
@@ -78,6 +68,7 @@ COMPAT = (
 LATENCY = (
     Column("task", "task"),
     Column("budget", "budget"),
+    Column("threads", "threads"),
     Column("float ms", "float_ms", number(3)),
     Column("compiled ms", "compiled_ms", number(3)),
     Column("ratio", "ratio", number(2)),

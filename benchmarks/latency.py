@@ -359,6 +359,7 @@ def recorded(rows: Sequence[harness.Row], budget: str) -> Iterator[dict[str, Any
         yield {
             "task": task,
             "budget": budget,
+            "threads": 1,
             "float_ms": single[task, FLOAT]["onnxruntime_ms"],
             "compiled_ms": row["onnxruntime_ms"],
             "ratio": row["of_float"],

@@ -19,6 +19,7 @@ OWN = (
     "compile",
     "resolve",
     "sweep",
+    "expand",
     "explain",
     "compare",
     "eval",
