@@ -16,6 +16,7 @@ from functools import cache
 from statistics import geometric_mean, mean
 
 import agreement
+import compile_time
 from harness import FIGURES, ROOT, Column, Row, markdown, number, percent, significant
 from loading import COLUMNS as LOADED
 
@@ -154,6 +155,11 @@ def latency() -> str:
 def loading() -> str:
     """Every row: the files of a task, float and int8 first."""
     return markdown(rows("loading"), LOADING)
+
+
+def compiling() -> str:
+    """Every row: a network and a seed."""
+    return markdown(rows("compile_time"), (*compile_time.COLUMNS[:-1], Column("code", "commit")))
 
 
 def compat() -> str:
@@ -417,6 +423,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "latency": latency,
     "loading": loading,
     "networks": networks,
+    "compile-time": compiling,
     "compat": compat,
     "readme": readme,
     "times": times,
