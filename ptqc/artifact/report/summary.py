@@ -35,6 +35,8 @@ PROVEN = 1e-4  # a gap below this is the solver's tolerance
 def summarize(manifest: Document, times: Document) -> str:
     """Size, loss, agreement, score, latency, what computes in float, time and memory."""
     lines = [("NOT FIT", f"for use: {visible(reason)}") for reason in manifest.get("unfit", ())[:1]]
+    if not lines and manifest.get("cut_short"):
+        lines = [("CUT SHORT", "by the time limit: without it, the file may lose several times less")]
     lines += [*_size(manifest), *_quality(manifest), *_kept_loss(manifest), *_speed(manifest, times)]
     lines += [*_time(manifest), *_memory(manifest), *_microcontroller(manifest)]
     lines += [*_caches(manifest), *_targets(manifest)]

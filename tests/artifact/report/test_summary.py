@@ -179,3 +179,9 @@ def test_what_is_not_fit_for_use_is_said_first() -> None:
     text = summarize(manifest(unfit=["there was time for 8 of 40 calibration samples", "another reason"]), TIMES)
     assert text.splitlines()[0] == "NOT FIT     for use: there was time for 8 of 40 calibration samples"
     assert not summarize(manifest(unfit=[]), TIMES).startswith("NOT FIT")
+
+
+def test_what_the_time_limit_cut_short_is_said_first() -> None:
+    assert summarize(manifest(cut_short=True), TIMES).startswith("CUT SHORT   by the time limit")
+    assert summarize(manifest(cut_short=True, unfit=["few samples"]), TIMES).startswith("NOT FIT")
+    assert summarize(manifest(cut_short=False), TIMES).startswith("size")
