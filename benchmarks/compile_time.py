@@ -13,6 +13,7 @@ from typing import Any
 
 import agreement
 import harness
+from accuracy import score_compiled
 from harness import RESULTS, Column, in_child, number, percent, significant
 from tasks import chosen
 
@@ -50,14 +51,6 @@ def build(name: str, folder: str, cache: str, options: dict[str, Any], samples: 
     return {"seconds": seconds, "share_of_limit": share, "held_back_loss": manifest["results"]["loss"]}
 
 
-def compare(name: str, model: str) -> dict[str, Any]:
-    """Agreement with the float model on the task's own data; runs in a child."""
-    task = chosen(name)[0]
-    found = agreement.Agreement(task.has_classes)
-    task.score(agreement.compared(harness.open_model(task.path), harness.open_model(model), found))
-    return found.to_json()
-
-
 def measure(name: str, pipeline: str, seed: int, arguments: argparse.Namespace) -> dict[str, Any]:
     """The row of one compile."""
     row: dict[str, Any] = {"task": name, "budget": arguments.budget, "pipeline": pipeline, "seed": seed}
@@ -73,7 +66,7 @@ def measure(name: str, pipeline: str, seed: int, arguments: argparse.Namespace) 
         resolved = in_child(build, name, folder, cache, {"budget": arguments.resolved}, None)
         if resolved.value is not None:
             row |= {"resolve_s": resolved.value["seconds"], "share": resolved.value["seconds"] / row["compile_s"]}
-    compared = in_child(compare, name, f"{folder}/model.onnx")
+    compared = in_child(score_compiled, name, f"{folder}/model.onnx")
     return {**row, **(compared.value or {"note": compared.error})}
 
 

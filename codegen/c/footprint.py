@@ -70,13 +70,14 @@ def stored(weight: QuantizedWeight, biases: Sequence[Bias | None], *, is_depthwi
     codes = weight.codes
     if not weight.form.has_codes or codes.dtype != np.int8 or codes.ndim < 2:
         return REAL * codes.size, packing.PackedWeights.RAW
-    rows = packing.of_layer(np.moveaxis(codes, weight.axis, 0))
+    channels = np.moveaxis(codes, weight.axis, 0)
+    rows = packing.of_layer(channels)
     taps = 1 if is_depthwise else prod(codes.shape[2:])
     packed = packing.packed(rows, weight.form, taps, is_matrix=codes.ndim == 2)
     scale = weight.scale.reshape(-1).astype(np.float32)
     squares = roots(scale)
     beside = sum(_bias_bytes(bias) for bias in biases if bias is not None)
-    if codes.ndim == 2 and packed.is_raw and (sums := packing.row_sums(rows)) is not None:
+    if (sums := packing.row_sums(channels, packed)) is not None:
         beside += sums.nbytes
     return packed.bytes + (scale.nbytes if squares is None else squares[0].nbytes) + beside, packed.kind
 

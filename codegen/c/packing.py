@@ -196,7 +196,12 @@ def of_layer(weights: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(moved.reshape(len(weights), -1))
 
 
-def row_sums(rows: np.ndarray) -> np.ndarray | None:
-    """Sums (R,) of the weights (R, K) of a matrix, as flash holds them; None where one exceeds 16 bits."""
+def row_sums(rows: np.ndarray, packed: PackedWeights) -> np.ndarray | None:
+    """Sums (R,) of the weights of a matrix (R, K), as flash holds them beside it.
+
+    None of other weights, of packed ones, and where a sum exceeds 16 bits: they are computed in every run.
+    """
+    if rows.ndim > 2 or not packed.is_raw:
+        return None
     sums = rows.astype(np.int32).sum(1)
     return sums.astype(np.int16) if (np.abs(sums) < 2**15).all() else None

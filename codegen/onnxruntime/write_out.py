@@ -19,7 +19,7 @@ from ptqc.ir.protos import reads, subgraphs
 
 DRAWING = named(Trait.RANDOM)
 # Without it ONNX Runtime finds no integer kernels.
-KEPT = "DequantizeLinear"
+LEFT_OUT = "DequantizeLinear"
 ARRAYS = frozenset(
     f"tensor({name})"
     for name in (
@@ -65,7 +65,7 @@ def _fixed_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     """Nodes whose outputs depend on constants alone and can be initializers, in order."""
     constants, outputs = _constants(graph), {value.name for value in graph.output}
     for node in graph.node:
-        is_plain = not node.domain and not subgraphs(node) and node.op_type not in DRAWING and node.op_type != KEPT
+        is_plain = not node.domain and not subgraphs(node) and node.op_type not in DRAWING and node.op_type != LEFT_OUT
         if is_plain and constants.issuperset(node.input) and outputs.isdisjoint(node.output):
             constants.update(node.output)
             yield node

@@ -5,7 +5,7 @@ stored by their frequency, and where a scale or a bias has a unit that no other 
 it is settled, and one of the last with entropy codes gets slightly larger scales where the limit would be missed.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -27,12 +27,16 @@ SAVED = 2e-4
 
 @dataclass
 class FileAccount:
-    """What a file may still have. left: bytes. later: of weights by rate behind each layer. units: that are stored."""
+    """What a file may still have.
+
+    left: bytes. planned: of each layer. later: of weights by rate behind each layer. units: that are stored.
+    """
 
     analysis: Analysis
     plan: Plan
     options: CompileOptions
     left: int
+    planned: dict[str, size.WeightBytes] = field(default_factory=dict)
     later: dict[str, int] = field(default_factory=dict)
     units: set[str] = field(default_factory=set)
 
@@ -45,11 +49,15 @@ class FileAccount:
         later = 0
         for layer in reversed(plan.layers):
             form = plan.formats[layer.weight]
-            planned = account.stored(layer, analysis.solutions[layer.weight, form])
+            account.planned[layer.name] = planned = account.stored(layer, analysis.solutions[layer.weight, form])
             account.later[layer.name] = later
             account.units |= planned.common.keys()
             later += planned.own if form.by_rate else 0
         return account
+
+    def copy(self) -> "FileAccount":
+        """One of another file of the same plan, before anything was taken."""
+        return replace(self, units=set(self.units))
 
     def stored(self, layer: Layer, solution: QuantizedWeight, bias: np.ndarray | None = None) -> size.WeightBytes:
         """Bytes of a layer. bias: None for the model's."""
@@ -60,9 +68,11 @@ class FileAccount:
 
     def added(self, layer: Layer, solution: QuantizedWeight, bias: np.ndarray) -> int:
         """Bytes that these numbers take beyond those that were planned."""
-        planned = self.stored(layer, self.analysis.solutions[layer.weight, solution.form])
-        actual = self.stored(layer, solution, bias)
-        return actual.own - planned.own + sum(actual.common[unit] for unit in actual.common.keys() - self.units)
+        return self._beyond(layer, self.stored(layer, solution, bias))
+
+    def _beyond(self, layer: Layer, actual: size.WeightBytes) -> int:
+        units = actual.common.keys() - self.units
+        return actual.own - self.planned[layer.name].own + sum(actual.common[unit] for unit in units)
 
     def is_short(self, layer: Layer, solution: QuantizedWeight, bias: np.ndarray) -> bool:
         """Whether these numbers leave fewer bytes than the layers behind this one can save."""
@@ -71,5 +81,6 @@ class FileAccount:
 
     def take(self, layer: Layer, solution: QuantizedWeight, bias: np.ndarray) -> None:
         """Count the bytes of a layer's final numbers."""
-        self.left -= self.added(layer, solution, bias)
-        self.units |= self.stored(layer, solution, bias).common.keys()
+        actual = self.stored(layer, solution, bias)
+        self.left -= self._beyond(layer, actual)
+        self.units |= actual.common.keys()

@@ -4,7 +4,7 @@ import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -327,12 +327,12 @@ def reconstruct(
     draws, tuned, began = range(TRIES[options.pipeline]), list[QuantizedParameters](), time.monotonic()
     if stored is not None and (known := stored.find(plan, len(draws))) is not None:
         return known, []
+    account = FileAccount.open(analysis, options, plan, limit)
     for done, first in enumerate(draws[::DRAWS_AT_ONCE]):
         if done and not analysis.deadline.leaves((time.monotonic() - began) / done):
             break
         together = DRAWS_AT_ONCE if analysis.deadline.leaves(0) else 1
-        open_account = partial(FileAccount.open, analysis, options, plan, limit)
-        tuned += reconstruct_all(AnalyzedPlan(analysis, plan), draws[first : first + together], open_account)
+        tuned += reconstruct_all(AnalyzedPlan(analysis, plan), draws[first : first + together], account)
     for numbers in tuned:
         check_tuned(Reconstruct.name, numbers)
     notes = [] if len(tuned) == len(draws) else [out_of_time(f"{len(tuned)} of {len(draws)} reconstructions")]

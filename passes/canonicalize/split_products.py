@@ -48,7 +48,8 @@ class SplitProducts:
     def apply(self, probed: Probed) -> Result[Probed]:
         """One note for each matrix."""
         model = probed.model
-        if all(value.const_value is None or value.const_value.size <= LARGEST for value in _initializers(model)):
+        constants = (value.const_value for value in model.graph.initializers.values())
+        if all(each is None or each.size <= LARGEST for each in constants):
             return probed.rewritten([])
         notes = [
             Note(self.name, weight.name, _split(model, weight))
@@ -59,10 +60,6 @@ class SplitProducts:
             remove_dead(model)
             infer_shapes(model)  # what picks rows is known by the rank of the places
         return probed.rewritten(notes)
-
-
-def _initializers(model: ir.Model) -> Sequence[ir.Value]:
-    return tuple(model.graph.initializers.values())
 
 
 def parts_of(channels: int, width: int) -> list[slice]:

@@ -11,7 +11,7 @@ walk would compare rows of different things, or another number of them.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
@@ -116,6 +116,9 @@ FULL = ColumnLimits()
 class ByteAccount(Protocol):
     """Bytes that a file has left while its numbers are settled layer by layer, in run order."""
 
+    def copy(self) -> "ByteAccount":
+        """One of another file of the same plan."""
+
     def added(self, layer: Layer, solution: QuantizedWeight, bias: np.ndarray) -> int:
         """Bytes that these numbers take beyond those that were planned."""
 
@@ -126,42 +129,34 @@ class ByteAccount(Protocol):
         """Count the bytes of a layer's final numbers."""
 
 
-MakeAccount = Callable[[], ByteAccount | None]
-
-
-def without_account() -> None:
-    """Count no bytes."""
-
-
 def reconstruct_all(
     planned: AnalyzedPlan,
     draws: Sequence[int],
-    make_account: MakeAccount = without_account,
+    account: ByteAccount | None = None,
     limits: ColumnLimits = FULL,
 ) -> list[QuantizedParameters]:
     """The tuned numbers of a plan from each draw.
 
-    make_account: opens one for the file of each draw. Raises NotFinite where a value is NaN or infinite that is not in
-    the float model.
+    account: of the file of each draw, where its bytes are limited; it stays as it is. Raises NotFinite where a value is
+    NaN or infinite that is not in the float model.
     """
-    return reconstruct_each(planned.analysis, [(planned.plan, draw) for draw in draws], limits, make_account)
+    return reconstruct_each(planned.analysis, [(planned.plan, draw) for draw in draws], limits, account)
 
 
 def reconstruct_each(
     analysis: Analysis,
     runs: Sequence[tuple[Plan, int]],
     limits: ColumnLimits = FULL,
-    make_account: MakeAccount = without_account,
+    account: ByteAccount | None = None,
 ) -> list[QuantizedParameters]:
     """The tuned numbers of each plan from its draw, all of one model with the same activations.
 
-    make_account: see `reconstruct_all`. Raises NotFinite where a value is NaN or infinite that is not in the float
-    model.
+    account: see `reconstruct_all`. Raises NotFinite where a value is NaN or infinite that is not in the float model.
     """
     try:
-        return _reconstructed(analysis, runs, limits, compact, make_account)
+        return _reconstructed(analysis, runs, limits, compact, account)
     except NotFinite:  # it may be the 16 bits that values are held in on the way
-        return _reconstructed(analysis, runs, limits, uncompressed, make_account)
+        return _reconstructed(analysis, runs, limits, uncompressed, account)
 
 
 def _reconstructed(
@@ -169,7 +164,7 @@ def _reconstructed(
     runs: Sequence[tuple[Plan, int]],
     limits: ColumnLimits,
     holding: Holding,
-    make_account: MakeAccount,
+    account: ByteAccount | None,
 ) -> list[QuantizedParameters]:
     """One float walk serves all."""
     plan, _ = runs[0]
@@ -190,8 +185,8 @@ def _reconstructed(
         tables = with_tables(fixed, each.weights)
         constants = {name: solution.weight for name, solution in tables.items()}
         seen = Walk(slicer, batches, constants, keeps[1], share, check, bounded)
-        account = make_account()
-        states.append(_State(analysis, each, seen, split, draw, limits.columns, tables, bounded, account, room=room))
+        left = None if account is None else account.copy()
+        states.append(_State(analysis, each, seen, split, draw, limits.columns, tables, bounded, left, room=room))
     steps = dict(zip(layers, in_shares([_cost(analysis, layer) for layer in layers.values()] or [1.0]), strict=False))
     with analysis.progress.stage("reconstruct", IN_SHARES) as stage:
         _solve_all(states, layers, _float_outputs(real, layers, analysis.deadline, choices), stage, steps, choices)

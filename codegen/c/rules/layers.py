@@ -122,7 +122,7 @@ class _Layer:
         """A convolution or matrix product."""
         is_matrix = self.weights.ndim == 2
         packed = packing.packed(packing.of_layer(self.weights), self.form, window.taps, is_matrix=is_matrix)
-        channels = self.channels(packing.row_sums(self.weights) if is_matrix and packed.is_raw else None)
+        channels = self.channels(packing.row_sums(self.weights, packed))
         begin, rows = f"{self.constants.weights(packed)}, {channels}", len(self.weights) // groups
         sizes, geometry = window.fields("source", "output"), window.fields("padding", "size", "strides", "dilations")
         is_pointwise = window.is_pointwise

@@ -3,16 +3,13 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-import onnx_ir as ir
 import pytest
 
 pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 
 from building import present
-from drawing import draw
 from lowering import quantized
-from random_formats import format_of, prune
+from random_formats import RandomNetwork
 from together import built, compared, program_of
 
 from ptqc.codegen.cpu.isa import AVX512_BF16
@@ -20,9 +17,6 @@ from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.program import verify
 from ptqc.codegen.program.program import Program
 from ptqc.errors import TargetError
-from ptqc.ir.layers import find_layers, find_weights
-from ptqc.passes.canonicalize.rewrites import default_rewrites
-from ptqc.passes.runner import run_rewrites
 
 TOGETHER, FEW = 25, 8  # networks in one library
 REFUSED = 1  # of these
@@ -30,23 +24,16 @@ REFUSED = 1  # of these
 
 def network(seed: int, chosen: Isa, folder: Path) -> Program:
     """A random network with weights in random formats, and some sites kept float or rounded to bfloat16."""
-    proto, feeds = draw(seed)
-    random = np.random.default_rng(seed)
-    model = ir.from_proto(proto)
-    run_rewrites(model, default_rewrites(), feeds[:1])
-    floating = random.random() if random.random() < 0.3 else 0.0
-    forms = {w.name: format_of(w, random) for w in find_weights(model, find_layers(model))}
-    for name in (name for name, form in forms.items() if form.keeps_zeros):
-        prune(model.graph.initializers[name], random)
-    rounded = random.random()
-    made = quantized(
-        model,
-        feeds,
-        forms=forms,
-        keep_float=lambda _site: bool(random.random() < floating),
-        is_rounded=lambda _site: bool(random.random() < rounded),
+    drawn = RandomNetwork.drawn(seed, mixed=0.3)
+    rounded = drawn.random.random()
+    model = quantized(
+        drawn.model,
+        drawn.feeds,
+        forms=drawn.forms,
+        keep_float=drawn.keeps_float,
+        is_rounded=lambda _site: bool(drawn.random.random() < rounded),
     )
-    return program_of(made, feeds, chosen, folder)
+    return program_of(model, drawn.feeds, chosen, folder)
 
 
 def check(part: int, folder: Path, count: int = TOGETHER) -> None:

@@ -49,7 +49,7 @@ def test_a_file_that_would_be_too_large_gets_larger_scales(measured: Measured, p
     planned = AnalyzedPlan(measured.context, plan)
     (free,) = reconstruct_all(planned, [0])
     limit = weighed(measured.context, measured.options, plan)
-    (bound,) = reconstruct_all(planned, [0], lambda: FileAccount.open(planned.analysis, measured.options, plan, limit))
+    (bound,) = reconstruct_all(planned, [0], FileAccount.open(planned.analysis, measured.options, plan, limit))
     scales = {name: (free.weights[name].scale, bound.weights[name].scale) for name in plan.formats}
     changed = [layer.weight for layer in plan.layers if not np.array_equal(*scales[layer.weight])]
     assert plan.formats[changed[0]].by_rate
