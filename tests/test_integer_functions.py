@@ -178,7 +178,8 @@ def test_sigmoid(x: QuantParams, step: float, zero: int) -> None:
     low, high = integer.sigmoid(EVERY_CODE, x, y)
     assert (low <= found).all()
     assert (found <= high).all()
-    assert np.count_nonzero(low != high) <= 16  # of 256: else nothing would be held to anything
+    # At most 16 results may be open, else nothing would be held to anything. Codes that saturate share one result.
+    assert np.unique(np.stack([low, high])[:, low != high], axis=1).shape[1] <= 16
 
 
 def test_the_error_of_a_sigmoid() -> None:
