@@ -32,7 +32,7 @@ from ptqc.passes.allocate.state import AllocatedPlan, CompileState, PackedModel,
 from ptqc.passes.effects import applied, check_tuned
 from ptqc.passes.quantize.phases import Analysis, AnalyzedPlan, TunablePlan
 from ptqc.passes.reconstruct.features import TuneFeatures
-from ptqc.passes.reconstruct.reconstruct import Reconstruct, reconstruct_all
+from ptqc.passes.reconstruct.reconstruct import Earlier, Reconstruct, reconstruct_all
 from ptqc.solver.integer_program import PROVEN
 from ptqc.utils.store import Store
 
@@ -152,6 +152,9 @@ FITTING_SHARE = 0.5
 # Held-back samples that a file is verified on.
 VERIFIED_SAMPLES = 4
 ATTEMPTS = 8
+# Bytes that a first plan leaves: two units of biases or scales that only reconstruction brings, 14 bytes each. Without
+# them, files of kilobytes are over the limit by a few bytes and are reconstructed again.
+RESERVED = 28
 # Of the predicted loss: what is less than this share is worth another reconstruction.
 CLEARLY_LESS = 0.95
 # How many times a plan is reconstructed; the result with the least held-back loss is taken.
@@ -252,7 +255,8 @@ class PlanSearch:
                 self._is_last = True
                 return self._smallest(self._limit or self._problem.size(best_choice(self._problem)))
             result = AllocatedPlan(self._undecided.with_formats(allocation.choice), allocation, self._problem)
-            if self._keeps(result, weighed(self._decided, self._options, result.plan) - self._saved):
+            reserved = 0 if self._saved else RESERVED
+            if self._keeps(result, weighed(self._decided, self._options, result.plan) + reserved - self._saved):
                 return result
         raise InternalError(
             f"no plan was found whose written file keeps {self._limit:,} bytes after {ATTEMPTS} attempts"
@@ -318,11 +322,12 @@ def reconstruct(
     plan: Plan,
     stored: StoredParameters | None = None,
     limit: int | None = None,
+    earlier: Earlier | None = None,
 ) -> tuple[list[QuantizedParameters], list[Note]]:
     """Numbers of a plan from several draws of the data: below 4 bits their losses differ by half and more.
 
     limit: bytes that the file of each may have. stored: where they may be already; kept there is what no time limit
-    made less of.
+    made less of. earlier: see `reconstruct_all`.
     """
     draws, tuned, began = range(TRIES[options.pipeline]), list[QuantizedParameters](), time.monotonic()
     if stored is not None and (known := stored.find(plan, len(draws))) is not None:
@@ -332,7 +337,9 @@ def reconstruct(
         if done and not analysis.deadline.leaves((time.monotonic() - began) / done):
             break
         together = DRAWS_AT_ONCE if analysis.deadline.leaves(0) else 1
-        tuned += reconstruct_all(AnalyzedPlan(analysis, plan), draws[first : first + together], account)
+        tuned += reconstruct_all(
+            AnalyzedPlan(analysis, plan), draws[first : first + together], account, earlier=earlier
+        )
     for numbers in tuned:
         check_tuned(Reconstruct.name, numbers)
     notes = [] if len(tuned) == len(draws) else [out_of_time(f"{len(tuned)} of {len(draws)} reconstructions")]
@@ -406,6 +413,7 @@ def fit_search(
     """The plan that a search takes, with its file: allocate, reconstruct, lower, pack, until it fits."""
     limit, began, loss = search.limit, time.monotonic(), loss or HeldBackLoss.of(analysis)
     earlier: QuantizedModel | None = None
+    last: Earlier | None = None
     while True:
         try:
             allocated = search.allocate()
@@ -415,7 +423,8 @@ def fit_search(
             return earlier
         if earlier is not None and allocated.plan.formats == earlier.plan.formats:
             return earlier
-        draws, notes = reconstruct(analysis, options, allocated.plan, stored, limit)
+        draws, notes = reconstruct(analysis, options, allocated.plan, stored, limit, last)
+        last = Earlier(allocated.plan, dict(enumerate(draws)))
         files = [_file(analysis, options, allocated.plan, numbers) for numbers in draws]
         best = best_of(loss, files, limit)
         if options.pipeline == "advanced" and (limit is None or best.size <= limit):
