@@ -98,8 +98,8 @@ class StoredParameters:
     measured: str
     limit: int | None = None
 
-    def find(self, plan: Plan, draws: int) -> list[QuantizedParameters] | None:
-        """The numbers of a plan from so many draws, mapped from the store's file, if they are there."""
+    def find(self, plan: Plan, draws: Sequence[int]) -> list[QuantizedParameters] | None:
+        """The numbers of a plan from these draws, mapped from the store's file, if they are there."""
         entry = self.store.get(self._key(plan, draws))
         return None if entry is None else [_unpack(each, entry.arrays) for each in entry.document]
 
@@ -107,10 +107,10 @@ class StoredParameters:
         """Store the numbers of a plan from every draw. Raises Interrupted when they cannot be written."""
         arrays: dict[str, np.ndarray] = {}
         document = [_pack(numbers, arrays) for numbers in found]
-        self.store.put(self._key(plan, len(found)), document, arrays)
+        self.store.put(self._key(plan, [numbers.draw for numbers in found]), document, arrays)
 
-    def _key(self, plan: Plan, draws: int) -> Mapping[str, Any]:
-        key = {"step": Reconstruct.name, "measured": self.measured, "plan": plan.to_json(), "draws": draws}
+    def _key(self, plan: Plan, draws: Sequence[int]) -> Mapping[str, Any]:
+        key = {"step": Reconstruct.name, "measured": self.measured, "plan": plan.to_json(), "draws": list(draws)}
         return {**key, "limit": self.limit}
 
 
@@ -127,7 +127,7 @@ def _pack(numbers: QuantizedParameters, arrays: dict[str, np.ndarray]) -> dict[s
         for name, solution in numbers.weights.items()
     ]
     biases = [[name, None if bias is None else place(bias)] for name, bias in numbers.biases.items()]
-    return {"weights": weights, "biases": biases, "losses": numbers.losses}
+    return {"weights": weights, "biases": biases, "losses": numbers.losses, "draw": numbers.draw}
 
 
 def _unpack(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> QuantizedParameters:
@@ -139,6 +139,7 @@ def _unpack(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Qu
         },
         {name: None if place is None else arrays[place] for name, place in document["biases"]},
         losses=(before, after),
+        draw=document["draw"],
     )
 
 
@@ -329,17 +330,16 @@ def reconstruct(
     limit: bytes that the file of each may have. stored: where they may be already; kept there is what no time limit
     made less of. earlier: see `reconstruct_all`.
     """
-    draws, tuned, began = range(TRIES[options.pipeline]), list[QuantizedParameters](), time.monotonic()
-    if stored is not None and (known := stored.find(plan, len(draws))) is not None:
+    tuned, began = list[QuantizedParameters](), time.monotonic()
+    draws = range(TRIES[options.pipeline]) if analysis.draws is None else analysis.draws
+    if stored is not None and (known := stored.find(plan, draws)) is not None:
         return known, []
     account = FileAccount.open(analysis, options, plan, limit)
-    for done, first in enumerate(draws[::DRAWS_AT_ONCE]):
-        if done and not analysis.deadline.leaves((time.monotonic() - began) / done):
+    for start in range(0, len(draws), DRAWS_AT_ONCE):
+        if start and not analysis.deadline.leaves((time.monotonic() - began) * DRAWS_AT_ONCE / start):
             break
-        together = DRAWS_AT_ONCE if analysis.deadline.leaves(0) else 1
-        tuned += reconstruct_all(
-            AnalyzedPlan(analysis, plan), draws[first : first + together], account, earlier=earlier
-        )
+        together = draws[start : start + (DRAWS_AT_ONCE if analysis.deadline.leaves(0) else 1)]
+        tuned += reconstruct_all(AnalyzedPlan(analysis, plan), together, account, earlier=earlier)
     for numbers in tuned:
         check_tuned(Reconstruct.name, numbers)
     notes = [] if len(tuned) == len(draws) else [out_of_time(f"{len(tuned)} of {len(draws)} reconstructions")]
@@ -424,7 +424,7 @@ def fit_search(
         if earlier is not None and allocated.plan.formats == earlier.plan.formats:
             return earlier
         draws, notes = reconstruct(analysis, options, allocated.plan, stored, limit, last)
-        last = Earlier(allocated.plan, dict(enumerate(draws)))
+        last = Earlier(allocated.plan, {numbers.draw: numbers for numbers in draws})
         files = [_file(analysis, options, allocated.plan, numbers) for numbers in draws]
         best = best_of(loss, files, limit)
         if options.pipeline == "advanced" and (limit is None or best.size <= limit):

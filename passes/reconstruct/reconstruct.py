@@ -379,7 +379,7 @@ class _State:
     @property
     def tuned(self) -> QuantizedParameters:
         """The answers, and by how much they are closer on held-back columns than the table's."""
-        return QuantizedParameters(self.weights, self.biases, self.kept, (self.before, self.after))
+        return QuantizedParameters(self.weights, self.biases, self.kept, (self.before, self.after), self.draw)
 
     @property
     def strength(self) -> float:
