@@ -1,8 +1,8 @@
 """What each rewrite of channels does to their ranges: `python benchmarks/channel_ranges.py [--pictures FOLDER]`.
 
-The network is the small decoder of models/tiny_llama.py with planted outliers. Prints the table of docs/concepts/channels.md and
-draws its pictures. Each row is what one rewrite does to all channels that it can, as in even_channels.py; what is split
-off is what the compiler chooses by itself, and computes in float.
+The network is the small decoder of models/tiny_llama.py with planted outliers. Prints the table of
+docs/concepts/channels.md and draws its pictures. Each row is what one rewrite does to all channels that it can, as in
+even_channels.py; what is split off is what the compiler chooses by itself, and computes in float.
 """
 
 import argparse

@@ -130,12 +130,17 @@ def agreement() -> str:
         body += [line(across(share), top + tall, across(share), top + tall + 4)]
         body += [text(across(share), top + tall + 18, f"{share:.0%}", "middle")]
     for value in (0.75, 0.80, 0.85, 0.90, 0.95, 1.0):
-        body += [line(left, down(value), left + wide, down(value)), text(left - 6, down(value) + 4, f"{value:.0%}", "end")]
+        body += [
+            line(left, down(value), left + wide, down(value)),
+            text(left - 6, down(value) + 4, f"{value:.0%}", "end"),
+        ]
     below = top + tall + 44
     for place, (task, points) in enumerate(measured.items()):
         path = " ".join(f"{across(share):.1f},{down(value):.1f}" for share, value in sorted(points))
         body.append(f'<polyline points="{path}" fill="none" stroke="{FOLLOWED[task]}" stroke-width="2"/>')
-        body += [f'<circle cx="{across(s):.1f}" cy="{down(v):.1f}" r="2.5" fill="{FOLLOWED[task]}"/>' for s, v in points]
+        body += [
+            f'<circle cx="{across(s):.1f}" cy="{down(v):.1f}" r="2.5" fill="{FOLLOWED[task]}"/>' for s, v in points
+        ]
         x, y = left + 150 * (place % 3), below + 18 * (place // 3)
         body += [bar(x, y - 9, 10, 10, FOLLOWED[task]), text(x + 14, y, NAMES[task])]
     return page(left + wide + 20, below + 36, "predictions that stay the same, by size", body)
@@ -168,7 +173,9 @@ def formats() -> str:
         y = place((0, noise))[1]
         body += [line(left, y, left + wide, y), text(left - 6, y + 4, f"{noise}", "end")]
     for number, (family, (label, color)) in enumerate(FAMILIES.items()):
-        points = sorted(at for name, at in table.items() if name.rstrip("0123456789.") == family and name != "codebook5")
+        points = sorted(
+            at for name, at in table.items() if name.rstrip("0123456789.") == family and name != "codebook5"
+        )
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in map(place, points))
         body.append(f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="2"/>')
         y = top + 14 + 18 * number

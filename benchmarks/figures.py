@@ -196,7 +196,9 @@ def times() -> str:
     """How long compiles took, in one sentence."""
     found = [row for row in rows("accuracy") if row["how"] == "compile" and row["seconds"] is not None]
     least, most = (choose(found, key=lambda row: row["seconds"]) for choose in (min, max))
-    return f"A compile took between {_took(least)} and\n{_took(most)} on 2 cores, most of them while\nother programs ran."
+    return (
+        f"A compile took between {_took(least)} and\n{_took(most)} on 2 cores, most of them while\nother programs ran."
+    )
 
 
 def _took(row: Row) -> str:
@@ -411,7 +413,15 @@ VECTOR_BOARD = "cortex-m55"
 
 def microcontrollers() -> str:
     """The table of `c_networks` at two budgets."""
-    heads = ("network", "budget", "flash, bytes", "of CMSIS-NN", "arena and stack", "M4: of CMSIS-NN", "M55: of CMSIS-NN")
+    heads = (
+        "network",
+        "budget",
+        "flash, bytes",
+        "of CMSIS-NN",
+        "arena and stack",
+        "M4: of CMSIS-NN",
+        "M55: of CMSIS-NN",
+    )
     lines = [(*line[:5], line[6], line[8]) for line in _c_networks() if line[1] in (LARGE, SMALL)]
     return _table(heads, lines)
 
@@ -518,7 +528,18 @@ def written(text: str) -> str:
 
 
 # Data files whose rows docs/data has as CSV.
-TABLES = ("accuracy", "c_networks", "compat", "compile_time", "formats", "latency", "loading", "peers", "runtimes", "widths")
+TABLES = (
+    "accuracy",
+    "c_networks",
+    "compat",
+    "compile_time",
+    "formats",
+    "latency",
+    "loading",
+    "peers",
+    "runtimes",
+    "widths",
+)
 
 
 def table(name: str) -> str:
