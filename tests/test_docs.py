@@ -26,7 +26,7 @@ MEAN_SENTENCE, LONGEST_SENTENCE, MOST_WORDS = 22, 35, 30_000
 FEW_SENTENCES = 5
 # Words that the field does not use in this sense, or uses for something else; what to say in their place.
 DIALECT = {
-    r"told|tells": "reported, says",
+    r"told": "reported, says",
     r"behind": "after, downstream of",
     r"not to be had": "not available",
     r"processor s|seconds of a processor": "CPU s, CPU time",
@@ -96,8 +96,9 @@ def paragraphs(document: Path) -> Iterator[str]:
 
 
 def plain(paragraph: str) -> str:
-    """A paragraph as it is read: code is one word, links have no address."""
-    return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", re.sub(r"`[^`]*`", "Code", paragraph))
+    """A paragraph as it is read: code is one word, and so is what is quoted in italics; links have no address."""
+    short = re.sub(r"(?<![*\w])\*[^*\s][^*]*\*(?![*\w])", "Quoted", re.sub(r"`[^`]*`", "Code", paragraph))
+    return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", short)
 
 
 def sentences(document: Path) -> list[list[str]]:
