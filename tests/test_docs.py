@@ -114,7 +114,8 @@ def anchors(document: Path) -> set[str]:
 
 
 def test_prose_wraps(document: Path) -> None:
-    assert [(number, line) for number, line in prose(document) if len(line) > COLUMNS and " " in line.strip()] == []
+    wide = [(number, line) for number, line in prose(document) if len(line) > COLUMNS and " " in line.strip()]
+    assert [(number, line) for number, line in wide if not line.startswith("![")] == []
 
 
 def test_readme_is_short() -> None:
