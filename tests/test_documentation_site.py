@@ -43,6 +43,7 @@ def test_options_and_values_are_written_as_they_are_typed(site: Path) -> None:
     commands, reference = (text[f"reference/{name}.html"] for name in ("command-line", "python"))
     _, known = parsers()
     options = {option for parser in known.values() for one in parser._actions for option in one.option_strings}
+    options -= {"-h", "--help"}  # which every command has
     assert [option for option in options if f">{option}" not in commands] == []
     assert [name for name, page in text.items() if re.search(r"mailto:|[“”]|–(?=[a-z])", page)] == []
     assert '"2ms@cpu"' in reference
