@@ -43,11 +43,11 @@ Options = TypeVar("Options", contravariant=True)
 # Options, arguments and keywords that the commands and functions with targets have of their own; a test says so.
 _TAKEN = (
     "activation_limit activations allow_8bit allow_missing_target anchors bits box_unit boxes budget cache "
-    "calibration cast_double channel_order classes columns crop detector dump_passes evaluate executor fill fit "
-    "float_layers folder for force formats help inline json kv_cache labels layout length loss mean model "
-    "no_allow_8bit no_cast_double no_inline no_special_tokens observer operators output outputs overlap overlong "
-    "padding padding_side padding_token perfect_score pipeline plan preprocessing progress quiet resample resize "
-    "rewrite rewrites runtime samples scale scales scores seed sensitivity sparsity special_tokens std strict "
+    "calibration cast_double channel_order classes columns crop data detector detector_outputs dump_passes evaluate "
+    "executor fill fit float_layers folder for force formats help inline json kv_cache labels layout length loss mean "
+    "model no_allow_8bit no_cast_double no_inline no_special_tokens observer operators output outputs overlap "
+    "overlong padding padding_side padding_token perfect_score pipeline plan preprocessing progress quiet resample "
+    "resize rewrite rewrites runtime samples scale scales scores seed sensitivity sparsity special_tokens std strict "
     "target time_limit times tokenizer unit variances workers"
 )
 TAKEN = frozenset(_TAKEN.split())

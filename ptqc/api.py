@@ -155,7 +155,7 @@ def resolve(
     output: str | Path,
     budget: Given = None,
     plan: Mapping[str, Any] | None = None,
-    calibration: object = None,
+    data: object = None,
     preprocessing: Preprocessing | None = None,
     labels: str | Path | None = None,
     evaluate: Evaluate | None = None,
@@ -170,8 +170,8 @@ def resolve(
 ) -> Artifact:
     """Another artifact from what an earlier compile measured: for another budget, or with a plan given as JSON.
 
-    A latency is met with the times that the earlier compile recorded, where it did. calibration: samples that a budget
-    of loss is judged on, but for those that were measured on; None: those that the earlier compile kept aside.
+    A latency is met with the times that the earlier compile recorded, where it did. data: samples on which a loss
+    budget is judged, but for those that were measured on; None: those that the earlier compile kept aside.
     given: the options of `ptqc.options.FitKeywords`, of which those that are left out, or None, are as in the earlier
     compile, but for the time limit; and of the target. strict, target and allow_missing_target: see `compile`.
     Raises UsageError when the measurements are not in the store any more.
@@ -227,11 +227,11 @@ def resolve(
         progress=progress,
         started=started,
         times=fitting_times(earlier, budgets.get(LatencyBudget), job.options),
-        tokenizer=_tokenizer(calibration),
+        tokenizer=_tokenizer(data),
         plan=None if plan is None else Plan.from_json(plan, analysis.roles),
     )
     with reserved(place):
-        return resolve_job(job, request, calibration)
+        return resolve_job(job, request, data)
 
 
 def _apart(values: Mapping[str, Any], known: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -91,7 +91,7 @@ def run_resolve(options: argparse.Namespace) -> None:
         output=options.output,
         budget=options.budget,
         plan=_plan(options.plan),
-        calibration=data_of(options),
+        data=data_of(options),
         preprocessing=_preprocessing(options, options.folder),
         labels=options.labels,
         force=options.force,
@@ -175,34 +175,39 @@ def _kept(models: Sequence[str], what: str) -> Any:
 
 
 def data_of(options: argparse.Namespace) -> Any:
-    """The stated samples: of texts, where a tokenizer is given.
+    """Read the options of samples; with a tokenizer, they are of text.
 
-    A file may have a tokenizer and options of texts for other commands than this one, which has no texts.
+    A configuration file may have a tokenizer and options of text for other commands than this one.
     """
     from ptqc.calibration.texts import Texts, holds_texts
 
-    stated = _given(options, *TEXTS)
+    stated, source = _given(options, *TEXTS), _source(options)
     words = ", ".join(flag(name) for name in stated if name not in options.configured)
     if options.tokenizer is None:
         if words:
-            raise UsageError(f"{words} applies to texts only: give their --tokenizer, too")
-        return options.calibration
-    if "tokenizer" in options.configured and (options.calibration is None or not holds_texts(options.calibration)):
+            raise UsageError(f"{words} applies to text only: give its --tokenizer, too")
+        return source
+    if "tokenizer" in options.configured and (source is None or not holds_texts(source)):
         if words:
-            raise UsageError(
-                f"{words} applies to texts only, and the calibration data are none: give a text file or folder"
-            )
-        return options.calibration
-    if options.calibration is None:
-        raise UsageError("a --tokenizer was given but no texts: give them with --calibration FILE")
-    return Texts(options.calibration, options.tokenizer, **stated)
+            raise UsageError(f"{words} applies to text only, and the data are none: give a text file or folder")
+        return source
+    if source is None:
+        name = "--calibration" if "calibration" in options else "--data"
+        raise UsageError(f"--tokenizer is given, but no text: give it with {name} FILE")
+    return Texts(source, options.tokenizer, **stated)
+
+
+def _source(options: argparse.Namespace) -> str | None:
+    """The samples as the command line names them, whether they calibrate or not."""
+    named: str | None = options.calibration if "calibration" in options else options.data
+    return named
 
 
 def _judged(options: argparse.Namespace) -> Any:
     """The data of `ptqc eval`: with arrays, a tokenizer is there for what the model answers."""
     from ptqc.calibration.texts import holds_texts
 
-    return data_of(options) if holds_texts(options.calibration) else options.calibration
+    return data_of(options) if holds_texts(options.data) else options.data
 
 
 def run_expand(options: argparse.Namespace) -> None:
@@ -256,7 +261,7 @@ def run_bisect(options: argparse.Namespace) -> None:
 
     given = _given(options, "samples")
     result = bisect(
-        options.folder, calibration=data_of(options), preprocessing=_preprocessing(options, options.folder), **given
+        options.folder, data=data_of(options), preprocessing=_preprocessing(options, options.folder), **given
     )
     if result.first is not None:
         raise _holding(result, VerificationError(str(result)))
@@ -273,7 +278,7 @@ def run_reduce(options: argparse.Namespace) -> None:
     result = reduce(
         options.model,
         output=options.output,
-        calibration=data_of(options),
+        data=data_of(options),
         preprocessing=_preprocessing(options),
         progress=_progress(options),
         **given,
@@ -299,7 +304,7 @@ def run_bench(options: argparse.Namespace) -> None:
     """`ptqc bench`."""
     from ptqc.tools.benching import bench
 
-    _tell(bench(options.model, **_given(options, "threads", "isa")), options)
+    _tell(bench(options.model, **_given(options, "threads", "cpu")), options)
 
 
 def run_completion(options: argparse.Namespace) -> None:
@@ -338,7 +343,7 @@ def run_compare(options: argparse.Namespace) -> None:
 
     result = compare(
         *options.models,
-        calibration=data_of(options),
+        data=data_of(options),
         preprocessing=_preprocessing(options, *options.models),
         runtimes=options.runtime,
         progress=for_terminal(options.json),
@@ -359,7 +364,7 @@ def run_eval(options: argparse.Namespace) -> None:
         preprocessing=_preprocessing(options, *options.models),
         detector=_detector(options, *options.models),
         progress=for_terminal(options.json),
-        **_given(options, "labels", "output", "samples", "threads", "tokenizer"),
+        **_given(options, "labels", "score_output", "samples", "threads", "tokenizer"),
     )
     _tell(result, options)
 

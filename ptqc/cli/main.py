@@ -125,7 +125,7 @@ def _reproduction(words: Sequence[str]) -> str:
     options = parse(words)
     stand_ins = {options.model: "{model}", options.calibration: "{data}"}
     is_given = options.calibration not in (None, "synthetic")
-    samples = ["--calibration", options.calibration, *texts] if is_given else []
+    samples = ["--data", options.calibration, *texts] if is_given else []
     configured = ["--calibration", "{data}"] if is_given and options.calibration not in words else []
     trial = [*(stand_ins.get(word, word) for word in words), *configured]
     reduction = shlex.join(["ptqc", "reduce", options.model, "-o", "small.onnx", *samples, "--", *trial])

@@ -32,6 +32,16 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}; `{self.prog} --help` lists the options")
 
 
+# Names that are taken for others, where neither is an option of the command.
+MISTAKEN = {
+    "--isa": "--cpu",
+    "--outputs": "--detector-outputs",
+    "--output": "--score-output",
+    "--calibration": "--data",
+    "--data": "--calibration",
+}
+
+
 def parse(words: Sequence[str], namespace: argparse.Namespace | None = None) -> argparse.Namespace:
     """The command and its options; what the words leave out is taken from the nearest configuration file.
 
@@ -70,7 +80,7 @@ def _stated(words: Sequence[str]) -> list[str]:
 def _check_of_compile(words: Sequence[str], known: Commands) -> None:
     """Raises UsageError for options of compile that resolve lacks."""
     lacked = known["compile"]._option_string_actions.keys() - known["resolve"]._option_string_actions.keys()
-    if stated := [name for name in _stated(words) if name in lacked]:
+    if stated := [name for name in _stated(words) if name in lacked and name not in MISTAKEN]:
         raise UsageError(f"give {', '.join(stated)} to `ptqc compile`: `ptqc resolve` keeps what was compiled")
 
 
@@ -79,7 +89,8 @@ def _check_options(words: Sequence[str], parser: argparse.ArgumentParser) -> Non
     options = list(parser._option_string_actions)  # argparse has no public list of them
     stated = _stated(words)
     if missing := [name for name in stated if name not in options]:
-        message = f"unknown option {', '.join(missing)}{meant(missing, options)}"
+        likely = [MISTAKEN.get(name, name) for name in missing]
+        message = f"unknown option {', '.join(missing)}{meant(likely, options)}"
         raise UsageError(f"{message}; `{parser.prog} --help` lists the options")
 
 
@@ -145,7 +156,7 @@ def _add_resolve(parser: argparse.ArgumentParser) -> None:
     _add_common(parser, "as compiled")
     parser.add_argument("--plan", metavar="FILE", help="use the decisions of this plan.json instead of solving")
     parser.add_argument(
-        "--calibration",
+        "--data",
         metavar="DATA",
         help="samples to judge a loss budget on, if the compile set none aside; given as for compile. Samples on "
         "which the compile measured are left out",
@@ -195,7 +206,7 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
 def _add_bisect(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", help="a folder that `ptqc compile --target T` wrote")
     parser.add_argument(
-        "--calibration",
+        "--data",
         metavar="DATA",
         help="samples to run, given as for compile, in addition to extreme, zero and random inputs",
     )
@@ -212,7 +223,7 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
         help="ONNX files, and folders that `ptqc compile` wrote; all are compared with the first",
     )
     parser.add_argument(
-        "--calibration",
+        "--data",
         metavar="DATA",
         help="samples to run, given as for compile (default: an artifact's golden samples, or random ones)",
     )
@@ -247,7 +258,6 @@ def _add_eval(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data",
         required=True,
-        dest="calibration",
         metavar="DATA",
         help="samples as for compile, with labels: an .npz with `labels`, a folder of those, one folder of images per "
         "class, a CSV with lines image,class-number, or with --tokenizer a .tsv of texts and labels; for perplexity, "
@@ -259,7 +269,7 @@ def _add_eval(parser: argparse.ArgumentParser) -> None:
         help="the labels, if they are not with the data: an .npz with `labels`, or an .npy; for map, a folder of "
         "YOLO's text files, or COCO's JSON file",
     )
-    parser.add_argument("--output", metavar="NAME", help="the output to score (default: the first)")
+    parser.add_argument("--score-output", metavar="NAME", help="the output to score (default: the first)")
     parser.add_argument("--samples", type=int, metavar="N", help="use at most N labels, evenly spread (default: all)")
     parser.add_argument("--threads", type=int, metavar="N", help="threads per run (default: all processors)")
     _add_data_options(parser)
@@ -278,7 +288,7 @@ def _add_reduce(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", required=True, metavar="FILE", help="the .onnx file to write; an .npz is written beside it"
     )
     parser.add_argument("--message", metavar="REGEX", help="count only failures whose message matches this")
-    parser.add_argument("--calibration", metavar="DATA", help="samples, given as for compile (default: random ones)")
+    parser.add_argument("--data", metavar="DATA", help="samples, given as for compile (default: random ones)")
     parser.add_argument(
         "--time-limit", type=parse_seconds, metavar="T", help="90s, 5m or 1h: then keep the smallest so far"
     )
@@ -434,7 +444,11 @@ def _add_detector(parser: argparse.ArgumentParser) -> None:
     for name in DETECTOR:
         metavar = {"outputs": "ROLE=NAME", "anchors": "FILE"}.get(name, "V")
         group.add_argument(
-            flag(name), action=Each if name == "outputs" else "store", metavar=metavar, help=meanings[name]
+            "--detector-outputs" if name == "outputs" else flag(name),
+            dest=name,
+            action=Each if name == "outputs" else "store",
+            metavar=metavar,
+            help=meanings[name],
         )
 
 
@@ -477,16 +491,14 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--threads", type=int, metavar="N", help="threads per run of the library (default 1)")
     parser.add_argument(
-        "--isa", metavar="ISA", help="time the library for this instruction set (default: the best one)"
+        "--cpu", metavar="ISA", help="time the library for this instruction set (default: the best one)"
     )
     parser.set_defaults(run=commands.run_bench)
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="an ONNX file, or a folder that `ptqc compile` wrote")
-    parser.add_argument(
-        "calibration", metavar="DATA", help="samples, given as for --calibration of compile; all are run"
-    )
+    parser.add_argument("data", metavar="DATA", help="samples, given as for --calibration of compile; all are run")
     parser.add_argument(
         "-o",
         "--output",

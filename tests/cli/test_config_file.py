@@ -82,7 +82,7 @@ def test_options_of_texts_for_commands_that_have_texts(place: Path, capsys: pyte
     assert main(["compare", "gone.onnx", "gone.onnx"]) == 2
     assert "gone.onnx" in capsys.readouterr().err.splitlines()[-1]
     assert main(["compare", "gone.onnx", "gone.onnx", "--padding", "full"]) == 2
-    assert "--padding applies to texts only: give their --tokenizer, too" in capsys.readouterr().err
+    assert "--padding applies to text only: give its --tokenizer, too" in capsys.readouterr().err
 
 
 def test_a_tokenizer_makes_texts_of_texts_alone(place: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_tokenizer_makes_texts_of_texts_alone(place: Path) -> None:
         assert taken(given) == given
     for name in ("texts", "corpus.md", "corpus.txt", "missing.txt"):
         assert taken(str(place / name)) == Texts(str(place / name), str(place / "tokenizer.json"), length=9)
-    with pytest.raises(UsageError, match="--padding applies to texts only, and the calibration data are none"):
+    with pytest.raises(UsageError, match="--padding applies to text only, and the data are none"):
         taken(str(place / "x.npz"), "--padding", "full")
 
 

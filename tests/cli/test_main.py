@@ -138,6 +138,13 @@ BAD = {
     "negative seed": (_good("--seed", "-1"), ["seed", "-1"]),
     "unknown option": (_good("--turbo"), ["--turbo", "--help"]),
     "misspelled option": (["compile", "good.onnx", "--callibration", "x"], ["did you mean --calibration?"]),
+    "old name of bench": (["bench", "out", "--isa", "avx2"], ["unknown option --isa (did you mean --cpu?)"]),
+    "old name of eval": (
+        ["eval", "m", "--metric", "map", "--data", "x", "--output", "y"],
+        ["unknown option --output (did you mean --score-output?)"],
+    ),
+    "old name of detectors": (_good("--outputs", "boxes=b"), ["(did you mean --detector-outputs?)"]),
+    "old name of samples": (["bisect", "out", "--calibration", "x"], ["(did you mean --data?)"]),
     "abbreviated option": (["compile", "good.onnx", "--calib", "x"], ["unknown option --calib (did you mean"]),
     "inspect of nothing": (["inspect", "gone.onnx"], ["gone.onnx: no such file"]),
     "unexpected word": (_good("more"), ["more", "--help"]),
@@ -308,7 +315,7 @@ def test_an_internal_fault_ends_with_70_and_keeps_its_trace(
     trace = (tmp_path / "ptqc-fault.txt").read_text()
     assert f"{error.__name__}: planted" in trace
     assert "in fail" in trace
-    assert f"ptqc reduce {model} -o small.onnx --calibration {data} -- compile '{{model}}'" in trace
+    assert f"ptqc reduce {model} -o small.onnx --data {data} -- compile '{{model}}'" in trace
     assert [path.name for path in tmp_path.iterdir()] == ["ptqc-fault.txt"]
 
 

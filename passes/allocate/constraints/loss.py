@@ -217,7 +217,7 @@ def criterion_of(job: CompileState, budget: LossBudget, scoring: Scoring | None)
     if judging is None:
         raise UsageError(
             f"the budget {budget} needs samples that were used for no choice, and the earlier compile set none aside: "
-            "give more samples with --calibration DATA (those that were measured on are left out), or compile again "
+            "give more samples with --data DATA (those that were measured on are left out), or compile again "
             "with a loss budget"
         )
     splits = Splits(job.model, analysis.kinds, analysis.held_back, judging)

@@ -145,7 +145,7 @@ class Detector:
             raise UsageError(f"variances and overlap are numbers: {error}") from error
         pairs = [text.partition("=") for text in result.get("outputs", ())]
         if plain := [role for role, equals, _ in pairs if not equals]:
-            raise UsageError(f"--outputs {plain[0]} names no output: write ROLE=NAME, such as boxes=output_1")
+            raise UsageError(f"--detector-outputs {plain[0]} names no output: write ROLE=NAME, such as boxes=output_1")
         if pairs:
             result["outputs"] = {role: name for role, _, name in pairs}
         return replace(base or cls(), **result)

@@ -177,7 +177,8 @@ def _roles(named: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> Iterat
     if boxes is None or scores is None:
         raise UsageError(
             f"the outputs ({_told(arrays)}) do not show which has {'boxes' if boxes is None else 'scores'}: say so "
-            "with --outputs boxes=NAME and --outputs scores=NAME, and likewise classes, count or selected"
+            "with --detector-outputs boxes=NAME and --detector-outputs scores=NAME, and likewise classes, count or "
+            "selected"
         )
     for role, name in (("boxes", boxes), ("scores", scores)):
         yield role, name

@@ -115,7 +115,7 @@ def evaluate(
     metric: str | Metric | Callable[[Any, Any], float],
     data: object,
     labels: object = None,
-    output: str | None = None,
+    score_output: str | None = None,
     samples: int | None = None,
     threads: int = 0,
     tokenizer: str | PathLike[str] | None = None,
@@ -129,10 +129,10 @@ def evaluate(
     where one runs here, the native library. metric: "top-1", "top-5", "map" or "map-50" (of detectors, with images and
     their boxes), "cross-entropy", "perplexity", "similarity", "cosine", "word-errors", "psnr", "module:function", a
     function of outputs and label, or a `ptqc.tools.evaluating.metric.Metric`. data: as `calibration` of `ptqc.compile`,
-    with labels beside the samples (as `ptqc eval --help` says) or in `labels`. output: the one that is judged; default:
-    the first. samples: labels at most. threads: of a run, 0 for all processors. tokenizer: what turns tokens into
-    words, where that of the data is not meant. detector: how the models write what they find, for "map"; default: as an
-    artifact's compile was told. Raises CalibrationError where data, labels and metric do not go together.
+    with labels beside the samples (as `ptqc eval --help` says) or in `labels`. score_output: the output that is scored;
+    default: the first. samples: labels at most. threads: of a run, 0 for all processors. tokenizer: what turns tokens
+    into words, where that of the data is not meant. detector: how the models write what they find, for "map"; default:
+    as an artifact's compile was told. Raises CalibrationError where data, labels and metric do not go together.
     """
     requested = metric_of(metric)
     if samples is not None and samples < 1:
@@ -142,7 +142,7 @@ def evaluate(
         raise UsageError("there is nothing to evaluate: give ONNX files, or folders of `ptqc compile`")
     result = of_one_interface(result)
     inputs = input_specs(result[0].model)
-    judged = _judged_output(result[0], output)
+    judged = _judged_output(result[0], score_output)
     decode = _decoder(data, tokenizer)
     prepared, found_roles = as_compiled(preprocessing, result), roles(inputs)
     chosen = _of_detector(requested, detector, result)

@@ -127,7 +127,11 @@ TWO = {"boxes": CORNERS[None], "scores": SCORES[None]}
         (Detector(boxes="xyxy"), TWO, "give --box-unit pixels, or shares"),
         (Detector(**PIXELS), TWO | {"scores": LOGITS[None]}, "no probabilities yet: give --scores sigmoid"),
         (Detector(**PIXELS), {"out": np.c_[CORNERS, SCORES]}, "say what stands for each box with --columns"),
-        (Detector(**PIXELS), {"a": CORNERS, "b": CORNERS}, "do not show which has boxes: say so with --outputs"),
+        (
+            Detector(**PIXELS),
+            {"a": CORNERS, "b": CORNERS},
+            "do not show which has boxes: say so with --detector-outputs",
+        ),
         (Detector(**PIXELS, outputs={"boxes": "c"}), TWO, "no output 'c'; its outputs: boxes float64"),
         (Detector(**PIXELS, columns=("box", "score", "class")), {"y": SCORES}, "does not have the columns"),
         (Detector(boxes="cells"), TWO, "9 boxes are those of no grid"),

@@ -216,7 +216,7 @@ def test_a_decoder_compiles_with_packed_caches(llama: ModelSource, tmp_path: Pat
         assert np.array_equal(found[name.replace("past", "present")][:, :, :9], given[name])
     assert sum(found[name.replace("past", "present")].nbytes for name in inputs) == manifest["caches"]["bytes"]
     assert "caches      2,560 -> " in artifact.summary()
-    compared = ptqc.compare(llama.path, artifact.folder, calibration=feeds(3)).rows[1].judged
+    compared = ptqc.compare(llama.path, artifact.folder, data=feeds(3)).rows[1].judged
     assert compared is not None
     assert [output.name for output in compared.outputs][1:] == [f"present_{kind}_0" for kind in ("key", "value")]
     assert ptqc.compare(llama.path, artifact.folder).samples.endswith(f"golden samples of {artifact.folder}")

@@ -341,10 +341,12 @@ def test_another_output_is_judged_where_it_is_named(tmp_path: Path) -> None:
     model = proto("g (float[N,3] x) => (float[N,3] a, float[N,3] b) { a = Identity(x) b = Neg(x) }")
     onnx.save(model, tmp_path / "two.onnx")
     data = {"x": np.eye(3, dtype=np.float32), "labels": np.arange(3)}
-    scores = [ptqc.evaluate(tmp_path / "two.onnx", metric="top-1", data=data, output=o).rows[0].score for o in "ab"]
+    scores = [
+        ptqc.evaluate(tmp_path / "two.onnx", metric="top-1", data=data, score_output=o).rows[0].score for o in "ab"
+    ]
     assert [score.value for score in scores] == [100, 0]
     with pytest.raises(UsageError, match="has no output 'c'; it has a, b"):
-        ptqc.evaluate(tmp_path / "two.onnx", metric="top-1", data=data, output="c")
+        ptqc.evaluate(tmp_path / "two.onnx", metric="top-1", data=data, score_output="c")
 
 
 def test_all_models_have_the_output(tmp_path: Path) -> None:
