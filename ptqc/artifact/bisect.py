@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from ptqc.artifact.folder import Artifact, load
 from ptqc.artifact.names import OwnNames
-from ptqc.calibration.images import Preprocessing
+from ptqc.calibration.images import AnyPreprocessing, Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.recording import recorder
 from ptqc.calibration.samples import collect
@@ -154,7 +154,7 @@ def bisect(
     *,
     data: object = None,
     samples: int = SAMPLES,
-    preprocessing: Preprocessing | None = None,
+    preprocessing: AnyPreprocessing | None = None,
 ) -> Bisection:
     """Run every kernel of an artifact's native libraries on ONNX Runtime's own values of `model.onnx`, and compare.
 
@@ -163,7 +163,7 @@ def bisect(
     there is none for it. Raises TargetError when the artifact has no library, or one that does not run here.
     """
     artifact = load(folder)
-    result = list(_given(artifact, data, samples, preprocessing or artifact.preprocessing))
+    result = list(_given(artifact, data, samples, Preprocessing.of(preprocessing) or artifact.preprocessing))
     return reduce(Bisection.joined, [_of_target(artifact, target, result) for target in compared_targets(artifact)])
 
 

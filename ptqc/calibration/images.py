@@ -13,14 +13,17 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Union, get_args
 
 import numpy as np
 from PIL import Image, ImageOps
 
 from ptqc.calibration.inputs import NARROWED, InputSpec, shape_text
 from ptqc.errors import CalibrationError, UsageError
+from ptqc.presets import PREPROCESSING, PreprocessingName, preset
+from ptqc.utils.arguments import of_kind
 
+AnyPreprocessing = Union["Preprocessing", PreprocessingName]
 Pair = tuple[int, int]  # (height, width)
 Fit = Literal["crop", "stretch", "letterbox", "letterbox-corner"]
 Layout = Literal["NCHW", "NHWC"]
@@ -86,6 +89,14 @@ class Preprocessing:
         _check_fill(self.fill)
         if self.fit in LETTERBOXES and self.crop is not None:
             raise UsageError(f"preprocessing fit = {self.fit!r} shows the whole image: give resize and no crop")
+
+    @classmethod
+    def of(cls, value: object) -> "Preprocessing | None":
+        """Take the name of a preset, preprocessing as it is, or None. Raises UsageError for anything else."""
+        if isinstance(value, str):
+            otherwise = "; Preprocessing.from_file(path) reads a TOML file"
+            return cls(**preset("preprocessing", value, PREPROCESSING, otherwise).fields)
+        return of_kind("preprocessing", value, cls)
 
     @classmethod
     def from_file(cls, path: Path) -> "Preprocessing":

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Union, get_args
 
 import numpy as np
 
@@ -21,12 +21,21 @@ from ptqc.evaluation.detection.boxes import (
     without_overlaps,
 )
 from ptqc.evaluation.detection.rows import BOX, CLASSES, LEAST_SCORE, ONCE, ROWS, DetectorRows
-from ptqc.utils.arguments import one_of, unknown
+from ptqc.presets import DETECTORS, DetectorName, preset
+from ptqc.utils.arguments import of_kind, one_of, unknown
 
+AnyDetector = Union["Detector", DetectorName]
 BoxUnit = Literal["pixels", "shares"]
 Activation = Literal["none", "sigmoid", "softmax"]
 ClassNumbers = Literal["from-0", "from-1", "ids"]
 Role = Literal["all", "boxes", "scores", "classes", "count", "selected"]
+CHOICES = {
+    "boxes": get_args(BoxFormName),
+    "box_unit": get_args(BoxUnit),
+    "scores": get_args(Activation),
+    "classes": get_args(ClassNumbers),
+    "outputs": get_args(Role),
+}
 # The only boxes whose form is known by their name: those of TensorFlow's Object Detection API.
 TENSORFLOW, TENSORFLOW_FORM = "detection_boxes", FORMS["yxyx"]
 # Of a detector that leaves the choice to others: how many pairs of place and class are looked at and kept, as
@@ -77,14 +86,11 @@ class Detector:
     outputs: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.boxes is not None:
-            one_of("boxes", self.boxes, get_args(BoxFormName))
-        if self.box_unit is not None:
-            one_of("box_unit", self.box_unit, get_args(BoxUnit))
-        one_of("scores", self.scores, get_args(Activation))
-        one_of("classes", self.classes, get_args(ClassNumbers))
-        if wrong := set(self.outputs) - set(get_args(Role)):
-            raise unknown("role of an output", wrong, get_args(Role))
+        for name in ("boxes", "box_unit", "scores", "classes"):
+            if name in ("scores", "classes") or getattr(self, name) is not None:
+                one_of(name, getattr(self, name), CHOICES[name])
+        if wrong := set(self.outputs) - set(CHOICES["outputs"]):
+            raise unknown("role of an output", wrong, CHOICES["outputs"])
         self._check_columns()
         if len(self.variances) != SIDES or not all(value > 0 for value in self.variances):
             raise UsageError(f"variances = {self.variances}, expected four positive numbers, such as 0.1,0.1,0.2,0.2")
@@ -131,11 +137,21 @@ class Detector:
         return cls(**result)
 
     @classmethod
+    def of(cls, value: object) -> "Detector | None":
+        """Take the name of a preset, a detector as it is, or None. Raises UsageError for anything else."""
+        if isinstance(value, str):
+            return cls(**preset("detector", value, DETECTORS).fields)
+        return of_kind("detector", value, cls)
+
+    @classmethod
     def parse(cls, options: Mapping[str, Any], base: "Detector | None" = None) -> "Detector":
-        """`base` (default: all defaults) with command-line texts: "box,classes", "0.1,0.1,0.2,0.2", ["boxes=NAME"]."""
+        """Replace fields of `base` (default: all defaults) by texts of the command line.
+
+        Such as "box,classes", "0.1,0.1,0.2,0.2", ["boxes=NAME"]; fields of a preset are taken as they are.
+        """
         result = dict(options)
-        if "columns" in result:
-            result["columns"] = tuple(part.strip() for part in result["columns"].split(","))
+        if isinstance(columns := result.get("columns"), str):
+            result["columns"] = tuple(part.strip() for part in columns.split(","))
         try:
             if "variances" in result:
                 result["variances"] = tuple(map(float, result["variances"].split(",")))

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ptqc.artifact.folder import GOLDEN, Artifact
 from ptqc.artifact.golden import Golden
-from ptqc.calibration.images import Preprocessing
+from ptqc.calibration.images import AnyPreprocessing, Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.open_batches import OpenBatches
 from ptqc.calibration.recording import recorder
@@ -129,7 +129,7 @@ def compare(
     data: object = None,
     samples: int = SAMPLES,
     threads: int = 1,
-    preprocessing: Preprocessing | None = None,
+    preprocessing: AnyPreprocessing | None = None,
     runtimes: Sequence[str] = (),
     progress: Progress = SILENT,
 ) -> ModelComparison:

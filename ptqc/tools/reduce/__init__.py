@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from ptqc.calibration.images import Preprocessing
+from ptqc.calibration.images import AnyPreprocessing, Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import collect
 from ptqc.calibration.synthetic import draw
@@ -75,7 +75,7 @@ def reduce(
     output: str | Path,
     command: Sequence[str] = COMPILE,
     data: object = None,
-    preprocessing: Preprocessing | None = None,
+    preprocessing: AnyPreprocessing | None = None,
     message: str | None = None,
     time_limit: float = 0.0,
     seed: int = 0,
@@ -97,7 +97,7 @@ def reduce(
     take_in(proto, path)
     with scratch() as temporary:
         folder = Path(temporary)
-        samples = _samples(proto, data, preprocessing, folder / "samples", seed)
+        samples = _samples(proto, data, Preprocessing.of(preprocessing), folder / "samples", seed)
         whole = Whole(proto, record(proto, samples, folder))
         trials = Trials(whole, folder, len(samples))
         failure, requested = _first(trials, requested)
