@@ -51,6 +51,9 @@ _TAKEN = (
     "target time_limit times tokenizer unit variances workers"
 )
 TAKEN = frozenset(_TAKEN.split())
+# Metadata of an option that help reads, its default as text and a function of its possible values; argparse takes the
+# rest.
+DESCRIBED = ("default_text", "values")
 
 
 class TargetKeywords(TypedDict, total=False):
@@ -284,7 +287,8 @@ def _check_option(plugin: Plugin, option: Field[Any]) -> None:
     from argparse import ArgumentParser
 
     try:
-        ArgumentParser().add_argument(f"--{option.name.replace('_', '-')}", **option.metadata)
+        words = {name: value for name, value in option.metadata.items() if name not in DESCRIBED}
+        ArgumentParser().add_argument(f"--{option.name.replace('_', '-')}", **words)
     except Exception as error:  # whatever argparse says of what it is given
         raise plugin.fault(
             f"has the option {option.name!r} with metadata that argparse does not take: {type(error).__name__}: {error}"

@@ -19,6 +19,12 @@ Unit = Literal["lines", "paragraphs", "files"]
 Overlong = Literal["cut", "split"]
 Padding = Literal["none", "full"]
 Side = Literal["right", "left"]
+CHOICES = {
+    "unit": get_args(Unit),
+    "overlong": get_args(Overlong),
+    "padding": get_args(Padding),
+    "padding_side": get_args(Side),
+}
 LENGTH = 128  # tokens, where neither options nor model nor tokenizer say how many
 TEXT_AXES = 2  # samples and tokens
 SUFFIX = ".txt"
@@ -60,10 +66,9 @@ class Texts(SampleReader):
 
     def __post_init__(self) -> None:
         path_of("tokenizer", self.tokenizer)
-        one_of("overlong", self.overlong, get_args(Overlong))
-        for name, known in (("unit", Unit), ("padding", Padding), ("padding_side", Side)):
-            if getattr(self, name) is not None:
-                one_of(name, getattr(self, name), get_args(known))
+        for name, choices in CHOICES.items():
+            if name == "overlong" or getattr(self, name) is not None:
+                one_of(name, getattr(self, name), choices)
         whole = isinstance(self.length, int) and not isinstance(self.length, bool)
         if self.length is not None and not (whole and self.length > 0):
             raise UsageError(f"length is {shown(self.length)}; give a positive number of tokens")

@@ -3,10 +3,12 @@
 import argparse
 import dataclasses
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ptqc import presets
 from ptqc.errors import Interrupted, PtqcError, UsageError, VerificationError
 from ptqc.options import CompileOptions, Phase
 
@@ -144,25 +146,34 @@ def _done(artifact: "Artifact", options: argparse.Namespace) -> None:
 
 
 def _preprocessing(options: argparse.Namespace, *models: str) -> Any:
-    """As stated; what is not stated is as an artifact among the models keeps it, else the default.
+    """Read the options of images; those that are not stated are as a preset, a file or an artifact has them.
 
     None where nothing is stated and a model is an artifact, which is asked later.
     """
     from ptqc.calibration.images import Preprocessing
 
-    stated = _given(options, *PREPROCESSING)
-    if not (stated or options.preprocessing) and any(Path(model).is_dir() for model in models):
+    stated, named = _given(options, *PREPROCESSING), options.preprocessing
+    if not (stated or named) and any(Path(model).is_dir() for model in models):
         return None
-    if options.preprocessing:
-        return Preprocessing.parse(stated, Preprocessing.from_file(Path(options.preprocessing)))
+    if named:
+        is_file = named not in presets.PREPROCESSING and (Path(named).suffix or Path(named).exists())
+        if not is_file:
+            preset = presets.preset("preprocessing", named, presets.PREPROCESSING, ", or a TOML file")
+            return Preprocessing.parse(stated, Preprocessing(**preset.fields))
+        return Preprocessing.parse(stated, Preprocessing.from_file(Path(named)))
     return Preprocessing.parse(stated, _kept(models, "preprocessing"))
 
 
 def _detector(options: argparse.Namespace, *models: str) -> Any:
-    """As stated, and what is not stated as an artifact among the models keeps it; None if nothing is stated."""
+    """Read the options of detectors; those that are not stated are as a preset or an artifact has them.
+
+    None if nothing is stated.
+    """
     from ptqc.evaluation.detection.detector import Detector
 
     stated = _given(options, *DETECTOR)
+    if options.detector:
+        return Detector.parse({**presets.preset("detector", options.detector, presets.DETECTORS).fields, **stated})
     return Detector.parse(stated, _kept(models, "detector")) if stated else None
 
 
@@ -311,13 +322,30 @@ def run_completion(options: argparse.Namespace) -> None:
     """`ptqc completion`."""
     import shtab
 
-    kinds = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY, "DATA": shtab.FILE}
+    from ptqc.cli.help import possible_values_of
+
+    kinds = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY, "DATA": shtab.FILE, "FOLDER": shtab.DIRECTORY}
     parser, known = options.parsers()
     for action in (action for command in known.values() for action in command._actions):
-        wanted = kinds.get(str(action.metavar), shtab.FILE if action.dest in ("model", "models", "folder") else None)
-        if wanted is not None:
+        if wanted := kinds.get(str(action.metavar), shtab.FILE if action.metavar == "MODEL" else None):
             action.complete = wanted
+        elif values := possible_values_of(action):
+            action.choices = values
+        vars(action).pop("described", None)
+        action.help = re.split(r"[;:(]| …", action.help or "")[0].strip()
     print(shtab.complete(parser, options.shell))
+
+
+def run_help(options: argparse.Namespace) -> None:
+    """`ptqc help`."""
+    from ptqc.cli.topics import TOPICS, listing
+
+    if options.topic in TOPICS:
+        print(TOPICS[options.topic].text())
+    elif options.topic:
+        print(options.parsers()[1][options.topic].format_help(), end="")
+    else:
+        print(listing())
 
 
 def run_run(options: argparse.Namespace) -> None:

@@ -137,11 +137,14 @@ def test_quiet_says_nothing(place: Path) -> None:
         ("[compile]\nsampels = 8", ["unknown option of compile in", "sampels (did you mean samples?)"]),
         ("thread = 8", ["unknown option in", "thread (did you mean threads?)"]),
         ("compile.model = 'x'", ["unknown option of compile in", "model"]),
-        ("compile.samples = 'many'", ["ptqc.toml: samples is 'many'", "expected"]),
-        ("compile.samples = [[1]]", ["samples", "expected"]),
-        ("compile.samples = true", ["samples is True", "expected a text or a number: the most calibration samples"]),
+        ("compile.samples = 'many'", ["ptqc.toml: samples: 'many' is not a whole number"]),
+        ("compile.samples = [[1]]", ["samples: '[1]' is not a whole number"]),
+        (
+            "compile.samples = true",
+            ["samples is True", "expected a text or a number: use at most this many calibration samples"],
+        ),
         ("compile.strict = 1", ["strict is 1", "true or false"]),
-        ("compile.bits = 'x'", ["bits is 'x'", "is not a list of widths such as 2,3,4"]),
+        ("compile.bits = 'x'", ["bits: 'x' is not a list of widths such as 2,3,4"]),
         ("compile.budget = [true]", ["budget is True", "expected a text or a number"]),
     ],
 )

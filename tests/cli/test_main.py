@@ -132,7 +132,7 @@ BAD = {
     "bits are no numbers": (_good("--bits", "2,x"), ["--bits", "'2,x'", "2,3,4"]),
     "bits are empty": (_good("--bits", ""), ["--bits", "''", "2,3,4"]),
     "bits too wide": (_good("--bits", "4,9"), ["9", "from 2 to 8"]),
-    "samples are no number": (_good("--samples", "many"), ["--samples", "'many'"]),
+    "samples are no number": (_good("--samples", "many"), ["--samples: 'many' is not a whole number"]),
     "one sample asked for": (_good("--samples", "1"), ["samples is 1", "at least 2"]),
     "activation limit nan": (_good("--activation-limit", "nan"), ["activation_limit", "nan"]),
     "negative seed": (_good("--seed", "-1"), ["seed", "-1"]),
@@ -145,6 +145,10 @@ BAD = {
     ),
     "old name of detectors": (_good("--outputs", "boxes=b"), ["(did you mean --detector-outputs?)"]),
     "old name of samples": (["bisect", "out", "--calibration", "x"], ["(did you mean --data?)"]),
+    "no value": (_good("--budget"), ["--budget needs a value; `ptqc compile --help`"]),
+    "flag with a value": (_good("--strict=yes"), ["--strict takes no value, and 'yes' was given"]),
+    "unknown shell": (["completion", "powershell"], ["unknown shell powershell; known: bash, zsh, fish, tcsh"]),
+    "misspelled topic": (["help", "budget"], ["unknown topic budget (did you mean budgets?)"]),
     "abbreviated option": (["compile", "good.onnx", "--calib", "x"], ["unknown option --calib (did you mean"]),
     "inspect of nothing": (["inspect", "gone.onnx"], ["gone.onnx: no such file"]),
     "unexpected word": (_good("more"), ["more", "--help"]),
@@ -466,6 +470,33 @@ def test_bash_completes_commands_options_and_files(tmp_path: Path, capsys: pytes
     assert completed("ptqc", "com") == {"compile", "compare", "completion"}
     assert "--calibration" in completed("ptqc", "compile", "--cal")
     assert "net.onnx" in completed("ptqc", "compile", "net")
+    assert "letterbox-corner" in completed("ptqc", "compile", "--fit", "letter")
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="there is no zsh")
+def test_the_script_for_zsh_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["completion", "zsh"]) == 0
+    script = tmp_path / "_ptqc"
+    script.write_text(capsys.readouterr().out)
+    subprocess.run(["zsh", "-n", str(script)], check=True)
+    assert "--calibration" in script.read_text()
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="there is no fish")
+def test_fish_completes_commands_options_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["completion", "fish"]) == 0
+    (tmp_path / "ptqc.fish").write_text(capsys.readouterr().out)
+    (tmp_path / "net.onnx").touch()
+
+    def completed(line: str) -> set[str]:
+        command = ["fish", "-c", f'source ptqc.fish; complete -C "{line}"']
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        return {one.partition("\t")[0] for one in done.stdout.splitlines()}
+
+    assert completed("ptqc com") == {"compile", "compare", "completion"}
+    assert "--calibration" in completed("ptqc compile --cal")
+    assert "net.onnx" in completed("ptqc compile net")
+    assert "letterbox-corner" in completed("ptqc compile --fit letter")
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,10 +42,11 @@ class LatencyBudget(Constraint):
     kind: ClassVar[str] = "latency"
     section: ClassVar[str] = "latency"
     names_target: ClassVar[bool] = True
-    forms: ClassVar[tuple[str, ...]] = (
-        "a latency (2ms, 800us)",
-        "one of the library that a target builds (2ms@cpu, 50us@cuda)",
-    )
+    examples: ClassVar[Mapping[str, str]] = {
+        "2ms": "one sample on one thread in ONNX Runtime on this machine; also 800us",
+        "2ms@cpu": "the same in the native library of --target cpu",
+        "50us@cuda": "in the library of --target cuda, predicted for the chips of --gpu",
+    }
 
     @classmethod
     def parse(cls, quantity: Quantity) -> Self | None:

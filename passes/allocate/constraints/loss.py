@@ -8,7 +8,7 @@ that pass together err as rarely as one alone (fixed sequence of tests: Maurer, 
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -102,7 +102,11 @@ class LossBudget(Constraint):
     unit: str
     kind: ClassVar[str] = "loss"
     section: ClassVar[str] = "loss_budget"
-    forms: ClassVar[tuple[str, ...]] = ("what the outputs may lose (0.02nat, 99%same, 1%drop)",)
+    examples: ClassVar[Mapping[str, str]] = {
+        "99%same": "predictions that keep the top class of the float model",
+        "1%drop": "percentage points of the score on --labels",
+        "0.02nat": "mean loss of the outputs, in nat, relative, cosine or nat/detection",
+    }
 
     @classmethod
     def parse(cls, quantity: Quantity) -> Self | None:

@@ -58,7 +58,9 @@ class MemoryBudget(Constraint):
     bytes: int
     kind: ClassVar[str] = "memory"
     section: ClassVar[str] = "memory"
-    forms: ClassVar[tuple[str, ...]] = ("memory when loaded and run (60MBram)",)
+    examples: ClassVar[Mapping[str, str]] = {
+        "60MBram": "memory of the file when ONNX Runtime has loaded it and runs one sample",
+    }
 
     @classmethod
     def parse(cls, quantity: Quantity) -> Self | None:

@@ -1,5 +1,6 @@
 """A budget of bytes of the file: it needs no step of its own, as plans are searched within it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -19,11 +20,11 @@ class SizeBudget(Constraint):
     value: float
     unit: str
     kind: ClassVar[str] = "size"
-    forms: ClassVar[tuple[str, ...]] = (
-        "a percentage of the model's size (13%)",
-        "a size (4.5MB, 900KiB, 120000B)",
-        "mean bits per weight (4.2bit)",
-    )
+    examples: ClassVar[Mapping[str, str]] = {
+        "13%": "of the size of the model's file",
+        "4.5MB": "bytes: B, KB, MB, GB, or KiB, MiB, GiB",
+        "4.2bit": "bits per weight, on average",
+    }
 
     @classmethod
     def parse(cls, quantity: Quantity) -> Self | None:
