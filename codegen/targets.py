@@ -266,7 +266,7 @@ def added_room(plugin: Plugin) -> str:
         raise plugin.fault("has the name of one of ptqc's own; give another one")
     package = plugin.load()
     if not (isinstance(package, ModuleType) and hasattr(package, "__path__")):
-        raise plugin.fault("is no package: name a folder with target.py, as ptqc.codegen.targets says")
+        raise plugin.fault("is not a package: name a folder with target.py, as ptqc.codegen.targets says")
     if find_spec(f"{package.__name__}.target") is None:
         raise plugin.fault("has no target.py")
     try:
@@ -274,7 +274,7 @@ def added_room(plugin: Plugin) -> str:
     except Exception as error:  # whatever its module raises
         raise plugin.fault(f"cannot be loaded: {type(error).__name__}: {error}") from error
     if not is_dataclass(options):
-        raise plugin.fault("has OPTIONS that are no dataclass")
+        raise plugin.fault("has OPTIONS that are not a dataclass")
     for option in fields(options):
         _check_option(plugin, option)
     return package.__name__

@@ -282,7 +282,7 @@ class CompileOptions:
         if self.in_float8 and requested:
             message = ", ".join(f"{name} is {getattr(self, name)!r}" for name in requested)
             raise UsageError(
-                f"activations is 'float8' and {message}, which concerns other numbers: give one of the two"
+                f"activations is 'float8' and {message}, which concerns other formats: give one of the two"
             )
 
     def _check_names(self) -> None:

@@ -221,7 +221,7 @@ def added_method(plugin: Plugin) -> RangeMethod:
         raise plugin.fault("has the name of one of ptqc's own; give another one")
     function = plugin.load()
     if not callable(function):
-        raise plugin.fault("is no function of a RangeObserver and a number of bits")
+        raise plugin.fault("is not a function of a RangeObserver and a number of bits")
 
     def method(observer: RangeObserver, bits: int) -> Range:
         try:

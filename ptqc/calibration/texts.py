@@ -264,13 +264,13 @@ def _tokens_input(inputs: Sequence[InputSpec], found: dict[str, InputRole]) -> I
     tokens = [spec for spec in inputs if found[spec.name] is InputRole.TOKENS]
     if not tokens:
         takes = ", ".join(map(str, inputs))
-        raise CalibrationError(f"texts feed a model with one input of token numbers; this one takes {takes}: {ADVICE}")
+        raise CalibrationError(f"text feeds a model with one input of token ids; this one takes {takes}: {ADVICE}")
     for spec in inputs:
         role = found[spec.name]
         filled = (InputRole.PAST, InputRole.FLAG)
         if role is InputRole.OTHER or (role not in filled and len(spec.shape) != TEXT_AXES):
             shape = shape_text(spec.shape)
-            raise CalibrationError(f"input {spec.name!r} of shape {shape}: nothing says what texts give it: {ADVICE}")
+            raise CalibrationError(f"input {spec.name!r} of shape {shape}: text has no values for it: {ADVICE}")
     return tokens[0]
 
 
@@ -279,7 +279,7 @@ def read_tokenizer(path: Path) -> Any:
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
-        raise UsageError("texts need the library tokenizers: pip install 'ptqc[text]'") from error
+        raise UsageError("text needs the library tokenizers: pip install 'ptqc[text]'") from error
     if not path.is_file():
         raise CalibrationError(f"tokenizer {path}: no such file; give the tokenizer.json of the model")
     try:
@@ -300,7 +300,7 @@ def _check_vocabulary(tokenizer: Any, tokens: InputSpec, filler: int, where: str
     last = max((number for token, number in tokenizer.get_vocab().items() if token not in FILLERS), default=-1)
     if last >= tokens.rows:
         raise CalibrationError(
-            f"{where} has token numbers up to {last}, but the table that input {tokens.name!r} indexes has "
+            f"{where} has token ids up to {last}, but the table that input {tokens.name!r} indexes has "
             f"{tokens.rows} rows: give the tokenizer of this model"
         )
 

@@ -153,6 +153,7 @@ def _preprocessing(options: argparse.Namespace, *models: str) -> Any:
     from ptqc.calibration.images import Preprocessing
 
     stated, named = _given(options, *PREPROCESSING), options.preprocessing
+    _check_for_images(options)
     if not (stated or named) and any(Path(model).is_dir() for model in models):
         return None
     if named:
@@ -162,6 +163,17 @@ def _preprocessing(options: argparse.Namespace, *models: str) -> Any:
             return Preprocessing.parse(stated, Preprocessing(**preset.fields))
         return Preprocessing.parse(stated, Preprocessing.from_file(Path(named)))
     return Preprocessing.parse(stated, _kept(models, "preprocessing"))
+
+
+def _check_for_images(options: argparse.Namespace) -> None:
+    """Raises UsageError for options of images on the command line where nothing holds images."""
+    from ptqc.calibration.sources import may_hold_images
+
+    stated = _given(options, *PREPROCESSING, "preprocessing").keys() - options.configured
+    data = [one for one in (_source(options), getattr(options, "labels", None)) if one is not None]
+    if stated and data and not any(map(may_hold_images, data)):
+        words = ", ".join(sorted(flag(name) for name in stated))
+        raise UsageError(f"{words} applies to images only, and {' and '.join(data)} holds none: leave it out")
 
 
 def _detector(options: argparse.Namespace, *models: str) -> Any:
@@ -254,7 +266,7 @@ def run_doctor(options: argparse.Namespace) -> None:
     if result.is_well or not options.json:
         _tell(result, options)
     if not result.is_well:
-        lacking = "something that a compile needs is lacking: mend it, and run the same command again"
+        lacking = "something that a compile needs is missing: fix it, and run the same command again"
         raise _holding(result, Interrupted(lacking))
 
 

@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if lacks_memory(error):
             return failed(Interrupted.__name__, OUT_OF_MEMORY, Interrupted.exit_code)
         if isinstance(error, OSError) and error.errno in ENVIRONMENT:
-            message = f"{_one_line(error)}: mend that, and run the same command again"
+            message = f"{_one_line(error)}: fix that, and run the same command again"
             return failed(Interrupted.__name__, message, Interrupted.exit_code)
         return failed(type(error).__name__, _internal_fault(error, words), InternalError.exit_code)
     return 0

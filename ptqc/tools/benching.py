@@ -86,7 +86,8 @@ class FileBench:
         return (
             f"{table(('operator', 'kernel', 'µs', '% of time'), rows)}\n\n"
             f"a whole run{more} takes {self.nanoseconds / MILLISECOND:.3f} ms of the processor's time on one thread, "
-            f"one sample, ONNX Runtime {ort.__version__}; what it adds to an operator or merges into it counts there"
+            f"one sample, ONNX Runtime {ort.__version__}; nodes that it adds or fuses count "
+            "for the operator that they belong to"
         )
 
     def _cells(self, operator: OperatorTime) -> tuple[str, ...]:

@@ -28,10 +28,10 @@ def path_of(name: str, value: object) -> Path:
     try:
         path.lstat()
     except ValueError as error:  # a null character
-        raise UsageError(f"{name} is {shown(value)}, which is no path: {error}") from error
+        raise UsageError(f"{name} is {shown(value)}, which is not a path: {error}") from error
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
-            raise UsageError(f"{name} is no path: {error.strerror}, {shorten(visible(str(path)), SHOWN)}") from error
+            raise UsageError(f"{name} is not a path: {error.strerror}, {shorten(visible(str(path)), SHOWN)}") from error
     return path
 
 

@@ -460,7 +460,7 @@ def gather_apart(
     text = f"{len(judging)} of the samples choose nothing: they judge the budget {budget}"
     notes = [*samples.notes, Note("calibrate", "", text)]
     if isinstance(calibration, str) and calibration == SYNTHETIC:
-        message = f"the budget {budget} is judged on drawn samples, and says nothing of real ones"
+        message = f"the budget {budget} is judged on synthetic samples, and says nothing about real ones"
         notes.append(Note("calibrate", "", message, Level.WARNING))
     return replace(measured, notes=tuple(notes)), judging
 

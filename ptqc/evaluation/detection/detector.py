@@ -100,7 +100,7 @@ class Detector:
             need = "needs anchors: give an .npy" if self.anchors is None else "has no anchors: leave them out"
             raise UsageError(f"boxes of the form {self.boxes!r} {need}")
         if self.form is not None and self.form.beside == "cells" and self.box_unit == "shares":
-            raise UsageError(f"boxes of the form {self.boxes!r} are told in cells: leave out the unit of boxes")
+            raise UsageError(f"boxes of the form {self.boxes!r} are in cells of a grid: leave out the unit of boxes")
 
     def _check_columns(self) -> None:
         known = (BOX, CLASSES, *ONCE)
@@ -174,7 +174,7 @@ class Detector:
         except OSError as error:
             raise UsageError(f"cannot read the anchors {self.anchors}: {error}") from error
         except Exception as error:  # NumPy raises many types for a file of another kind
-            raise UsageError(f"the anchors {self.anchors} are no .npy file of numbers") from error
+            raise UsageError(f"the anchors {self.anchors} are not an .npy file of numbers") from error
         if not isinstance(result, np.ndarray) or result.ndim != 2 or result.shape[1] != SIDES:
             shape = getattr(result, "shape", None)
             raise UsageError(f"the anchors {self.anchors} have shape {shape}, expected (n, 4): centre, width, height")
@@ -217,7 +217,7 @@ class Detector:
             return np.asarray(raised / raised.sum(-1, keepdims=True))
         if scores.size and (scores.min() < -ROUNDING or scores.max() > 1 + ROUNDING):
             raise UsageError(
-                f"scores are from {scores.min():.4g} to {scores.max():.4g}, so they are no probabilities yet: give "
+                f"scores are from {scores.min():.4g} to {scores.max():.4g}, so they are not probabilities yet: give "
                 "--scores sigmoid or --scores softmax"
             )
         return scores
@@ -240,6 +240,6 @@ class Detector:
         if unit is None and self.boxes is None:
             unit = "shares"
         if unit is None:
-            raise UsageError("nothing says in which unit boxes are: give --box-unit pixels, or shares of the picture")
+            raise UsageError("nothing says in which unit boxes are: give --box-unit pixels, or shares of the image")
         corners = form.corners(boxes, beside)
         return corners * sides(size) if unit == "shares" else corners

@@ -133,7 +133,7 @@ def _table(array: np.ndarray) -> np.ndarray:
     while array.ndim > 2:
         axis = next((axis for axis in range(array.ndim) if array.shape[axis] == 1), None)
         if axis is None:
-            raise UsageError(f"an output of shape {array.shape} does not show the boxes of one picture")
+            raise UsageError(f"an output of shape {array.shape} does not show the boxes of one image")
         array = array.squeeze(axis)
     return array
 
@@ -143,7 +143,7 @@ def _boxes(array: np.ndarray) -> np.ndarray:
     table = _table(array)
     table = table if table.shape[-1] == SIDES else table.T
     if table.ndim != 2 or table.shape[-1] != SIDES:
-        raise UsageError(f"an output of shape {array.shape} has no axis of 4 numbers, so these are no boxes")
+        raise UsageError(f"an output of shape {array.shape} has no axis of 4 numbers, so these are not boxes")
     return table
 
 

@@ -33,7 +33,7 @@ from ptqc.utils.stopwatch import processor_ns, wall_ns
 from ptqc.utils.text import number, percent, shorten, table
 
 SAMPLES = 16
-DRAWN = "drawn samples, on which outputs say little: give real ones with --data DATA"
+DRAWN = "synthetic samples, on which outputs say little: give real ones with --data DATA"
 NAME = 48
 
 
@@ -87,7 +87,7 @@ class ModelComparison:
 
     def __str__(self) -> str:
         speeds, answers = ("ms", "times as fast", "range"), ("same top class", "loss", "SQNR dB")
-        heading: tuple[str, ...] = ("model", "runs in", "bytes", "of first", *speeds, *answers)
+        heading: tuple[str, ...] = ("model", "runs in", "bytes", "vs. first", *speeds, *answers)
         rows = [self._cells(row) for row in self.rows]
         if any(row.placement for row in self.rows):
             heading = (*heading, "on integers")

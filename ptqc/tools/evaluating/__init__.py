@@ -86,7 +86,7 @@ class Evaluation:
 
     def __str__(self) -> str:
         names = list(self.rows[0].details)
-        heading = ("model", "runs in", "bytes", "score", "± error", *names, "to first", "± error")
+        heading = ("model", "runs in", "bytes", "score", "± error", *names, "vs. first", "± error")
         rows = [
             (
                 shorten(row.name, NAME),
@@ -167,7 +167,7 @@ def _of_detector(metric: Metric, stated: Detector | None, found: Sequence[Conten
     """A metric of detectors with how these write what they find: as stated, else as the first artifact keeps it."""
     if not isinstance(metric, MeanAP):
         if stated is not None:
-            raise UsageError(f"the metric {metric.called} is none of detectors: leave out how these write boxes")
+            raise UsageError(f"the metric {metric.called} is not one for detectors: leave out their options")
         return metric
     kept = (one.artifact.detector for one in found if one.artifact is not None)
     detector = stated or next(filter(None, kept), None)

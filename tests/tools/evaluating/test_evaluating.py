@@ -425,7 +425,7 @@ def test_a_table_is_not_split_and_needs_a_tokenizer(language: Path) -> None:
     data = Texts(language / "pairs.tsv", language / "tokenizer.json", overlong="split")
     with pytest.raises(UsageError, match="so texts cannot be split"):
         ptqc.evaluate(language / "encoder.onnx", metric="similarity", data=data)
-    with pytest.raises(UsageError, match=r"pairs\.tsv holds texts: give their --tokenizer too"):
+    with pytest.raises(UsageError, match=r"pairs\.tsv holds text: give its --tokenizer too"):
         ptqc.evaluate(language / "encoder.onnx", metric="similarity", data=language / "pairs.tsv")
 
 
@@ -458,7 +458,7 @@ def test_a_detector_is_scored_on_pictures_with_their_boxes(tmp_path: Path, capsy
     assert row["details"]["AP75"] == pytest.approx(100 * 34 / 101)
     assert main(words) == 2
     assert "a.png: nothing says how the model writes boxes: give --boxes" in capsys.readouterr().err
-    with pytest.raises(UsageError, match="the metric top-1 is none of detectors"):
+    with pytest.raises(UsageError, match="the metric top-1 is not one for detectors"):
         ptqc.evaluate(tmp_path / "detector.onnx", metric="top-1", data=tmp_path, detector=Detector())
 
 

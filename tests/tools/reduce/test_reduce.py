@@ -146,7 +146,7 @@ def test_a_time_limit_takes_the_smallest_so_far() -> None:
     ("words", "message"),
     [
         (["--", "false"], "the command 'false' does not say where the model goes: write {model}"),
-        (["--message", "(", "--", "false", "{model}"], "the message '(' is no regular expression"),
+        (["--message", "(", "--", "false", "{model}"], "the message '(' is not a regular expression"),
         (["--data", "nowhere.npz"], "nowhere.npz"),
     ],
 )
