@@ -70,6 +70,8 @@ class Parser(argparse.ArgumentParser):
     common: the options that -h shows, if it shows fewer than --help. examples: lines of a shell.
     """
 
+    lists = "options"
+
     def __init__(self, *, common: Sequence[str] = (), examples: Sequence[str] = (), **words: Any) -> None:
         super().__init__(add_help=False, allow_abbrev=False, formatter_class=_Formatter, **words)
         self.common, self.examples = common, examples
@@ -161,7 +163,8 @@ class Parser(argparse.ArgumentParser):
             if re.fullmatch(pattern, message):
                 message = re.sub(pattern, plain, message)
                 break
-        raise UsageError(f"{message}; `{self.prog} --help` lists the options")
+        advice = "" if "; known: " in message else f"; `{self.prog} --help` lists the {self.lists}"
+        raise UsageError(f"{message}{advice}")
 
 
 def _stated(action: argparse.Action) -> str:

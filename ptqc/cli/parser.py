@@ -48,7 +48,9 @@ def parse(words: Sequence[str], namespace: argparse.Namespace | None = None) -> 
             _check_of_compile(words[1:], known)
         _check_options(words[1:], known[command])
         used, configured = _configure(command, known)
-    options = parser.parse_args(words, namespace)
+    options, unexpected = parser.parse_known_args(words, namespace)
+    if unexpected:
+        known[command].error(f"unrecognized arguments: {' '.join(unexpected)}")
     options.used = "" if getattr(options, "quiet", False) else used
     options.configured = configured
     return options
@@ -104,6 +106,8 @@ def parsers() -> tuple[argparse.ArgumentParser, Commands]:
 
 class _Ptqc(Parser):
     """The parser of all commands, which its help lists in groups."""
+
+    lists = "commands"
 
     def help_text(self, *, is_short: bool = False) -> str:
         """What each command does."""
@@ -481,8 +485,8 @@ def _add_data_options(parser: Parser) -> None:
         HelpGroup.IMAGES,
         "--preprocessing",
         metavar="NAME|FILE",
-        help="settings that many models share, or a TOML file with the options below as keys; what else is given "
-        "replaces a part of them; see `ptqc help preprocessing`",
+        help="settings by the origin of the model, or a TOML file with the options below as keys; options given as "
+        "well take precedence; see `ptqc help preprocessing`",
         values=lambda: presets.PREPROCESSING,
     )
     meanings = {
@@ -518,7 +522,8 @@ def _add_detector(parser: Parser) -> None:
         HelpGroup.DETECTORS,
         "--detector",
         metavar="NAME",
-        help="how detectors of this family write boxes; options below replace a part of it; see `ptqc help detectors`",
+        help="the family of the detector, which sets the options below; options given as well take precedence; see "
+        "`ptqc help detectors`",
         values=lambda: presets.DETECTORS,
     )
     meanings = {

@@ -43,7 +43,7 @@ def _preprocessing() -> str:
     return "\n".join(
         [
             "Image files need the preprocessing that the model was trained with. --preprocessing takes one of these",
-            "names, or a TOML file with the same keys; options that are given beside it replace a part of it:",
+            "names, or a TOML file with the same keys; options given as well take precedence:",
             "",
             "  ptqc compile model.onnx --calibration images/ --preprocessing imagenet --crop 299 --resize 342 -o out/",
             "",
@@ -58,8 +58,8 @@ def _preprocessing() -> str:
 def _detectors() -> str:
     return "\n".join(
         [
-            "Scores and pictures of detectors need to know how the model writes boxes. --detector takes one of these",
-            "names; options that are given beside it replace a part of it:",
+            "Scores and images of detectors need to know how the model writes boxes. --detector takes one of these",
+            "names; options given as well take precedence:",
             "",
             "  ptqc eval yolox.onnx out/ --metric map --data images/ --labels instances.json --detector yolox",
             "",

@@ -106,7 +106,7 @@ BAD = {
     "nan weights": (_compile("nan.onnx"), ["weight 'w2'", "1 of 4608", "NaN"]),
     "budget too small": (
         _good("--budget", "1%"),
-        ["591 bytes", "smallest file has between 2,900 and about", "w3 "],
+        ["591 bytes", "Try --budget 9%: the smallest file has between 2,900 and about"],
     ),
     "negative budget": (_good("--budget", "-5%"), ["'-5%'", "must be positive"]),
     "negative budget, joined": (_good("--budget=-5%"), ["'-5%'", "must be positive"]),
@@ -121,6 +121,10 @@ BAD = {
     "empty folder": (_compile(data="nothing"), ["nothing", "holds no calibration data"]),
     "missing data": (_compile(data="nowhere"), ["'nowhere'", "no such file or folder"]),
     "corrupt image": (_compile(data="corrupt"), ["corrupt/2.png", "cannot decode"]),
+    "images as arrays": (
+        _good("--resize", "8", "--mean", "0"),
+        ["--mean, --resize applies to images", "c.npz holds none"],
+    ),
     "bad mean": (_compile("good.onnx", "images", "--mean", "-1,b"), ["'-1,b'", "list of numbers"]),
     "no preprocessing file": (_compile("good.onnx", "images", "--preprocessing", "no.toml"), ["no.toml"]),
     "no calibration": (["compile", "good.onnx", "-o", "out"], ["--calibration DATA", "--calibration synthetic"]),
@@ -151,15 +155,19 @@ BAD = {
     "misspelled topic": (["help", "budget"], ["unknown topic budget (did you mean budgets?)"]),
     "abbreviated option": (["compile", "good.onnx", "--calib", "x"], ["unknown option --calib (did you mean"]),
     "inspect of nothing": (["inspect", "gone.onnx"], ["gone.onnx: no such file"]),
-    "unexpected word": (_good("more"), ["more", "--help"]),
+    "unexpected word": (_good("more"), ["unexpected more; `ptqc compile --help` lists the options"]),
+    "numbers apart": (_good("--mean", ".5", ".5"), ["unexpected .5", "stand together, with commas"]),
     "unknown command": (["compress", "good.onnx"], ["compress", "compile"]),
     "option of compile": (
         ["resolve", "out", "-o", "x", "--for", "qnn"],
         ["give --for to `ptqc compile`: `ptqc resolve`"],
     ),
     "misspelled command": (["compil", "good.onnx"], ["compil (did you mean compile?)", "known: inspect, compile"]),
-    "no command": ([], ["COMMAND"]),
-    "no output": (["compile", "good.onnx", "--calibration", "c.npz"], ["--output"]),
+    "no command": ([], ["missing: COMMAND; `ptqc --help` lists the commands"]),
+    "no output": (
+        ["compile", "good.onnx", "--calibration", "c.npz"],
+        ["missing: -o/--output; `ptqc compile --help` lists the options"],
+    ),
     "dump into a file": (_good("--dump-passes", "c.npz"), ["c.npz"]),
     "cache is a file": ([*_good(), "--cache", "c.npz"], ["c.npz is a file", "--cache"]),
     "no labels file": (_good("--labels", "no.npz"), ["no.npz", "do not exist"]),
@@ -190,7 +198,7 @@ BAD = {
     ),
     "resolve to too little": (
         ["resolve", "art", "-o", "out", "--cache", "cache", "--budget", "100B"],
-        ["100 bytes", "smallest reachable file"],
+        ["100 bytes", "the smallest file has", "give --budget"],
     ),
     "resolve to too little time": (
         ["resolve", "art", "-o", "out", "--cache", "cache", "--budget", "1ns"],
