@@ -43,7 +43,7 @@ def test_a_budget_that_may_be_met_is_measured(model: Path, tmp_path: Path) -> No
 
 def test_outputs_that_are_no_detections_as_stated_are_refused_before_measuring(model: Path, tmp_path: Path) -> None:
     detector = Detector(boxes="xyxy", box_unit="pixels")
-    with pytest.raises(UsageError, match="say what stands for each box with --columns"):
+    with pytest.raises(UsageError, match="say what each box has with --columns"):
         ptqc.compile(model, calibration=samples(3, 8, 8), output=tmp_path / "out", detector=detector)
 
 

@@ -191,7 +191,10 @@ class Detector:
         """
         if not self.knows(outputs):
             forms = "; ".join(f"{form.name}: {form.told}" for form in FORMS.values())
-            raise UsageError(f"nothing says how the model writes boxes: give --boxes ({forms})")
+            raise UsageError(
+                f"nothing says how the model writes boxes: give --detector ({', '.join(DETECTORS)}), or --boxes "
+                f"({forms})"
+            )
         arrays = {name: np.asarray(array) for name, array in outputs.items() if not isinstance(array, list | dict)}
         rows = DetectorRows.of(self.columns, self.outputs, arrays)
         corners = self._corners(rows.boxes, size)
@@ -240,6 +243,6 @@ class Detector:
         if unit is None and self.boxes is None:
             unit = "shares"
         if unit is None:
-            raise UsageError("nothing says in which unit boxes are: give --box-unit pixels, or shares of the image")
+            raise UsageError("nothing says in which unit boxes are: give --box-unit pixels, or shares (of the image)")
         corners = form.corners(boxes, beside)
         return corners * sides(size) if unit == "shares" else corners

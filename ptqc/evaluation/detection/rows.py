@@ -60,7 +60,7 @@ class DetectorRows:
     def _of_columns(cls, columns: tuple[str, ...], array: np.ndarray) -> "DetectorRows":
         if not columns:
             raise UsageError(
-                f"boxes and scores are one output of shape {array.shape}: say what stands for each box with --columns, "
+                f"boxes and scores are one output of shape {array.shape}: say what each box has with --columns, "
                 f"such as {' or '.join(ROWS)}"
             )
         table, others = _table(array), SIDES + sum(name in ONCE for name in columns)

@@ -123,10 +123,10 @@ TWO = {"boxes": CORNERS[None], "scores": SCORES[None]}
 @pytest.mark.parametrize(
     ("detector", "outputs", "message"),
     [
-        (Detector(), TWO, "nothing says how the model writes boxes: give --boxes"),
+        (Detector(), TWO, "nothing says how the model writes boxes: give --detector"),
         (Detector(boxes="xyxy"), TWO, "give --box-unit pixels, or shares"),
         (Detector(**PIXELS), TWO | {"scores": LOGITS[None]}, "not probabilities yet: give --scores sigmoid"),
-        (Detector(**PIXELS), {"out": np.c_[CORNERS, SCORES]}, "say what stands for each box with --columns"),
+        (Detector(**PIXELS), {"out": np.c_[CORNERS, SCORES]}, "say what each box has with --columns"),
         (
             Detector(**PIXELS),
             {"a": CORNERS, "b": CORNERS},

@@ -457,7 +457,7 @@ def test_a_detector_is_scored_on_pictures_with_their_boxes(tmp_path: Path, capsy
     assert row["details"]["AP50"] == pytest.approx(100 * 67 / 101)
     assert row["details"]["AP75"] == pytest.approx(100 * 34 / 101)
     assert main(words) == 2
-    assert "a.png: nothing says how the model writes boxes: give --boxes" in capsys.readouterr().err
+    assert "a.png: nothing says how the model writes boxes: give --detector" in capsys.readouterr().err
     with pytest.raises(UsageError, match="the metric top-1 is not one for detectors"):
         ptqc.evaluate(tmp_path / "detector.onnx", metric="top-1", data=tmp_path, detector=Detector())
 
