@@ -36,7 +36,6 @@ class HelpGroup(StrEnum):
 
 
 ABOUT = {
-    HelpGroup.LIMITS: "what the compiled file may cost",
     HelpGroup.IMAGES: "how image files become inputs: a pixel p becomes (p / scale - mean) / std",
     HelpGroup.TEXTS: "samples from a text file, or from a folder of .txt files",
     HelpGroup.DETECTORS: "how a detector writes the boxes that it finds, if its output names do not say so",
