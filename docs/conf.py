@@ -15,6 +15,7 @@ from sphinx.application import Sphinx
 # The checkout's own ptqc, whether or not one is installed.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from ptqc.cli.help import ABOUT, Parser, described
 from ptqc.cli.parser import parsers
 from ptqc.utils.version import __version__
 
@@ -42,22 +43,24 @@ class CommandLine(Directive):
         return [_section(name, parser) for name, parser in commands.items()]
 
 
-def _section(name: str, parser: argparse.ArgumentParser) -> nodes.section:
+def _section(name: str, parser: Parser) -> nodes.section:
     section = nodes.section(ids=[f"ptqc-{name}"], names=[f"ptqc {name}"])
     section += nodes.title(text=f"ptqc {name}")
     section += nodes.paragraph("", "", *_inline(parser.description or ""))
-    listed = nodes.definition_list()
-    for action in parser._actions:
-        listed += _item(action)
-    section += listed
+    section += [nodes.literal_block(text=line) for line in parser.examples]
+    for group, actions in parser.shown():
+        section += nodes.rubric("", "", nodes.Text(group.value))
+        if group in ABOUT:
+            section += nodes.paragraph("", "", *_inline(ABOUT[group]))
+        section += nodes.definition_list("", *map(_item, actions))
     if parser.epilog:
         section += nodes.paragraph("", "", *_inline(parser.epilog))
     return section
 
 
 def _item(action: argparse.Action) -> nodes.definition_list_item:
-    told = nodes.definition("", nodes.paragraph("", "", *_inline((action.help or "").replace("%%", "%"))))
-    return nodes.definition_list_item("", nodes.term("", "", *_names(action)), told)
+    text = nodes.definition("", nodes.paragraph("", "", *_inline(described(action).replace("%%", "%"))))
+    return nodes.definition_list_item("", nodes.term("", "", *_names(action)), text)
 
 
 def _inline(text: str) -> Iterator[nodes.Node]:
