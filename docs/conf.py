@@ -4,12 +4,17 @@ import argparse
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from docutils import nodes
 from docutils.parsers.rst import Directive
+from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
 
 # The checkout's own ptqc, whether or not one is installed.
@@ -18,14 +23,32 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from ptqc.cli.parser import parsers
 from ptqc.utils.version import __version__
 
+ROOT = Path(__file__).resolve().parent.parent
 project = "ptqc"
 copyright = "the authors of ptqc"  # noqa: A001
 version = release = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
+# Buttons that copy a block; without the package the site has all else.
+if find_spec("sphinx_copybutton"):
+    extensions.append("sphinx_copybutton")
+copybutton_prompt_text = r"\$ |>>> |\.\.\. "
+copybutton_prompt_is_regexp = True
 html_theme = "furo"
 html_title = f"ptqc {__version__}"
-html_static_path: list[str] = []
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_logo = html_favicon = "_static/logo.svg"
+html_theme_options: dict[str, object] = {"navigation_with_keys": True}
+REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Repository"]
+# Until the repository has a public address, pyproject.toml holds one of the names that lead nowhere (RFC 2606).
+if not (urlsplit(REPOSITORY).hostname or "").endswith(".example"):
+    html_theme_options |= {"source_repository": REPOSITORY, "source_branch": "main", "source_directory": "docs/"}
 myst_heading_anchors = 4
+myst_enable_extensions = ["dollarmath"]
+# Browsers draw MathML themselves, so no page needs a script from another host.
+html_math_renderer = "mathml"
+# Most blocks are commands with their output, which are no Python.
+highlight_language = "text"
 default_role = "code"
 smartquotes = False  # would make dashes of `--options`, and other quotes of those in code
 autodoc_preserve_defaults = True
@@ -42,17 +65,46 @@ class CommandLine(Directive):
         return [_section(name, parser) for name, parser in commands.items()]
 
 
+# Of groups, which argparse names.
+TITLES = {"positional arguments": "Arguments"}
+
+
 def _section(name: str, parser: argparse.ArgumentParser) -> nodes.section:
     section = nodes.section(ids=[f"ptqc-{name}"], names=[f"ptqc {name}"])
     section += nodes.title(text=f"ptqc {name}")
     section += nodes.paragraph("", "", *_inline(parser.description or ""))
-    listed = nodes.definition_list()
-    for action in parser._actions:
-        listed += _item(action)
-    section += listed
+    usage = _usage(name, parser)
+    section += nodes.literal_block(usage, usage, language="text")
+    for group in parser._action_groups:
+        actions = [action for action in group._group_actions if not isinstance(action, argparse._HelpAction)]
+        if actions:
+            section += nodes.rubric(text=TITLES.get(title := group.title or "options", title.capitalize()))
+            if group.description:
+                section += nodes.paragraph("", "", *_inline(group.description))
+            section += nodes.definition_list("", *map(_item, actions))
     if parser.epilog:
         section += nodes.paragraph("", "", *_inline(parser.epilog))
     return section
+
+
+def _usage(name: str, parser: argparse.ArgumentParser) -> str:
+    """What a command cannot do without."""
+    arguments = [action for action in parser._actions if not action.option_strings]
+    needed = [action for action in parser._actions if action.option_strings and action.required]
+    words = [_value(action) for action in arguments]
+    words += [f"{action.option_strings[-1]} {_value(action)}" for action in needed]
+    return " ".join(["ptqc", name, *filter(None, words), "[options]"])
+
+
+def _value(action: argparse.Action) -> str:
+    """What stands for the value of an option, or an argument itself; nothing for an option without a value."""
+    if action.nargs == 0:
+        return ""
+    names = action.metavar or ("|".join(map(str, action.choices)) if action.choices else action.dest.upper())
+    value = " ".join(names) if isinstance(names, tuple) else str(names)
+    if action.option_strings:
+        return value
+    return {"?": f"[{value}]", "*": f"[{value} ...]", "+": f"{value} ..."}.get(str(action.nargs), value)
 
 
 def _item(action: argparse.Action) -> nodes.definition_list_item:
@@ -60,14 +112,22 @@ def _item(action: argparse.Action) -> nodes.definition_list_item:
     return nodes.definition_list_item("", nodes.term("", "", *_names(action)), told)
 
 
+# An option of the command line, which stays on one line.
+OPTION = re.compile(r"(?<![\w-])(--[a-z][a-z0-9-]*)")
+
+
 def _inline(text: str) -> Iterator[nodes.Node]:
-    """Text in which what stands between backticks is code."""
+    """Text in which what stands between backticks is code, and so is every option."""
     for place, part in enumerate(text.split("`")):
-        yield nodes.literal(text=part) if place % 2 else nodes.Text(part)
+        if place % 2:
+            yield nodes.literal(text=part)
+            continue
+        for number, words in enumerate(OPTION.split(part)):
+            yield nodes.literal(text=words) if number % 2 else nodes.Text(words)
 
 
 def _names(action: argparse.Action) -> Iterator[nodes.Node]:
-    value = "" if action.nargs == 0 else str(action.metavar or action.dest.upper())
+    value = _value(action)
     for place, option in enumerate(action.option_strings or [""]):
         if place:
             yield nodes.Text(", ")
@@ -111,7 +171,17 @@ def _items(paragraph: str, begins: re.Pattern[str]) -> Iterator[str]:
         yield from ("", raises)
 
 
+def _math(translator: nodes.NodeVisitor, node: nodes.math, as_block: bool) -> None:
+    translator.body.append(tex2mathml(node.astext(), as_block=as_block))
+    raise nodes.SkipNode
+
+
+def _renderer(as_block: bool) -> tuple[Callable[..., None], None]:
+    return partial(_math, as_block=as_block), None
+
+
 def setup(app: Sphinx) -> None:
     """Sphinx calls this."""
     app.add_directive("command-line", CommandLine)
     app.connect("autodoc-process-docstring", _list_parameters)
+    app.add_html_math_renderer("mathml", _renderer(False), _renderer(True))
