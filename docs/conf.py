@@ -36,7 +36,7 @@ copybutton_prompt_is_regexp = True
 html_theme = "furo"
 html_title = f"ptqc {__version__}"
 html_static_path = ["_static"]
-html_css_files = ["site.css"]
+html_css_files, html_js_files = ["site.css"], ["site.js"]
 html_logo = html_favicon = "_static/logo.svg"
 html_theme_options: dict[str, object] = {"navigation_with_keys": True}
 REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Repository"]
