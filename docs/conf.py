@@ -17,8 +17,8 @@ from docutils.parsers.rst import Directive
 from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
 
-# The checkout's own ptqc, whether or not one is installed.
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+# The checkout's own ptqc, whether or not one is installed, and extensions of this site.
+sys.path[:0] = [str(Path(__file__).resolve().parent.parent), str(Path(__file__).resolve().parent)]
 
 from ptqc.cli.parser import parsers
 from ptqc.utils.version import __version__
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 project = "ptqc"
 copyright = "the authors of ptqc"  # noqa: A001
 version = release = __version__
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "outside"]
 # Buttons that copy a block; without the package the site has all else.
 if find_spec("sphinx_copybutton"):
     extensions.append("sphinx_copybutton")
