@@ -18,7 +18,8 @@ from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
 
 # The checkout's own ptqc, whether or not one is installed, and extensions of this site.
-sys.path[:0] = [str(Path(__file__).resolve().parent.parent), str(Path(__file__).resolve().parent)]
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from ptqc.cli.parser import parsers
 from ptqc.utils.version import __version__
