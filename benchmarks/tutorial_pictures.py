@@ -3,7 +3,7 @@
 python benchmarks/tutorial_pictures.py                    draws docs/pictures/first_compile.txt as SVG
 python benchmarks/tutorial_pictures.py out/report.html    and takes a picture of a report, with Chromium
 
-The text is what the commands of the tutorial printed. Only the folder of the machine was replaced.
+The text is what the commands of the tutorial printed, but for the folder of the machine, which is left out.
 """
 
 import argparse
