@@ -1,8 +1,8 @@
 """What each rewrite of channels does to their ranges: `python benchmarks/channel_ranges.py [--pictures FOLDER]`.
 
-The network is the small decoder of models/tiny_llama.py with planted outliers. Prints the table of docs/channels.md and
-draws its pictures. Each row is what one rewrite does to all channels that it can, as in even_channels.py; what is split
-off is what the compiler chooses by itself, and computes in float.
+The network is the small decoder of models/tiny_llama.py with planted outliers. Prints the table of
+docs/concepts/channels.md and draws its pictures. Each row is what one rewrite does to all channels that it can, as in
+even_channels.py; what is split off is what the compiler chooses by itself, and computes in float.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from ptqc.passes.runner import run_rewrites
 COLUMNS = [
     Column("channels", "version"),
     Column("outputs differ by", "change", lambda share: f"{share:.0e}" if share else "0"),
-    Column("behind the norm, widest / median", "norm", "{:.1f}".format),
+    Column("after the norm, widest / median", "norm", "{:.1f}".format),
     Column("before the down projection, widest / median", "hidden", "{:.1f}".format),
     Column("8-bit activations", "activations", "{:.4f}".format),
     Column("and 8-bit weights", "both", "{:.4f}".format),

@@ -1,35 +1,34 @@
-"""The tables of README.md and docs/ that hold measured figures, written from the data files in benchmarks/figures.
+"""Tables, data files and charts of README.md, docs/ and notes/, written from the data files in benchmarks/figures.
 
-python benchmarks/figures.py            writes every table anew, between its marks
+python benchmarks/figures.py            writes every table anew, between its marks, and data files and charts
 python benchmarks/figures.py --check    names what differs from the data, and ends with 1
 
 `accuracy.py --record` puts its rows there, each with the commit and the machine of the measurement. No figure is
-written by hand. A mark is a comment, `figures: NAME`, and the text ends at the next `end of figures`.
+written by hand. A mark is a comment, `figures: NAME`, and the text ends at the next `end of figures`. The rows of most
+data files are in docs/data as CSV, too, and `charts.py` draws docs/pictures.
 """
 
 import argparse
-import json
+import csv
+import io
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from pathlib import Path
 from statistics import geometric_mean, mean
 
 import agreement
+import charts
 import compile_time
-from harness import FIGURES, ROOT, Column, Row, markdown, number, percent, significant
+from charts import rows
+from harness import ROOT, Column, Row, markdown, number, percent, significant
 from loading import COLUMNS as LOADED
 
 MARKED = re.compile(r"(<!-- figures: ([\w-]+) -->\n)(.*?)(\n<!-- end of figures -->)", re.DOTALL)
-DOCUMENTS = (
-    ROOT / "README.md",
-    *(
-        ROOT / "docs" / f"{page}.md"
-        for page in ("choosing", "experiments", "formats", "litert", "microcontrollers", "qdq", "results")
-    ),
-)
+DOCUMENTS = (ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")), *sorted(ROOT.glob("notes/*.md")))
+DATA, PICTURES = ROOT / "docs" / "data", ROOT / "docs" / "pictures"
 LARGE, SMALL = "25%", "13%"
-# Budgets of which formats.md says what the program picks, and how many formats it names.
+# Budgets of which notes/formats.md says what the program picks, and how many formats it names.
 PICKED, MOST_PICKED = ("13%", "10%", "8%"), 4
 # Networks of choosing.md, from the smallest file to the largest.
 TIMED = (
@@ -107,13 +106,6 @@ PACKED, LITERT = "ONNX Runtime, packed", "LiteRT"
 OF_FILE = ("bytes", "zipped", "samples", "loss, packed")
 # What `--formats` was for the files that trellis codes are compared with.
 WITHOUT = "int,codebook,pairs,sparse,sparsebook"
-
-
-@cache
-def rows(name: str) -> list[Row]:
-    """The rows of a data file."""
-    found: list[Row] = json.loads((FIGURES / f"{name}.json").read_text(encoding="utf-8"))["rows"]
-    return found
 
 
 def row(name: str, task: str, budget: str) -> Row:
@@ -204,7 +196,9 @@ def times() -> str:
     """How long compiles took, in one sentence."""
     found = [row for row in rows("accuracy") if row["how"] == "compile" and row["seconds"] is not None]
     least, most = (choose(found, key=lambda row: row["seconds"]) for choose in (min, max))
-    return f"A compile took between {_took(least)} and\n{_took(most)} on 2 cores, most of them beside other\nwork."
+    return (
+        f"A compile took between {_took(least)} and\n{_took(most)} on 2 cores, most of them while\nother programs ran."
+    )
 
 
 def _took(row: Row) -> str:
@@ -348,12 +342,98 @@ def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return markdown([dict(zip(heads, line, strict=True)) for line in lines], [Column(head, head) for head in heads])
 
 
+SMALLER = ("13%", "10%", "8%")
+
+
+def smaller() -> str:
+    """Scores below a quarter of the bytes: a row for each network, a column for each budget."""
+    lines = []
+    for task in tasks():
+        measured = {row["budget"]: row for row in rows("accuracy") if row["task"] == task}
+        if SMALLER[1] in measured:
+            cells = (_change(measured[budget]) if budget in measured else "–" for budget in SMALLER)
+            lines.append([task, measured[SMALL]["unit"], *cells])
+    return _table(["network", "score", *(f"{budget[:-1]} % of the bytes" for budget in SMALLER)], lines)
+
+
+def _change(row: Row) -> str:
+    same = f", {100 * row['top1_agreement']:.1f} % same" if "top1_agreement" in row else ""
+    return f"{row['difference']:+.2f}{same}"
+
+
+# Recipes of other tools that docs/results.md shows, and what it calls them.
+RECIPES = {
+    "onnxruntime int8": "ONNX Runtime, int8",
+    "onnxruntime int4-weights": "ONNX Runtime, int4 weights",
+    "aimet w8a8": "AIMET, w8a8",
+    "aimet w4a8": "AIMET, w4a8",
+    "quark int8": "AMD Quark, int8",
+}
+SHOWN_PEERS = ("squeezenet1_1", "mobilenetv2_imagenette", "mlperftiny_ic_resnet8")
+
+
+def peers() -> str:
+    """What other tools lose, and ptqc in no more bytes."""
+    found = {(row["task"], row["peer"]): row for row in rows("peers")}
+    lines = []
+    for task, peer in ((task, peer) for task in SHOWN_PEERS for peer in RECIPES if (task, peer) in found):
+        row = found[task, peer]
+        ours = f"{row['ptqc_difference']:+.2f}, {100 * row['ptqc_top1_agreement']:.1f} % same"
+        theirs = f"{row['difference']:+.2f}, {100 * row['top1_agreement']:.1f} % same"
+        lines.append([task, RECIPES[peer], percent(1)(row["share"]), theirs, percent(1)(row["ptqc_share"]), ours])
+    return _table(["network", "tool", "bytes", "score", "ptqc: bytes", "ptqc: score"], lines)
+
+
+def loading_short() -> str:
+    """Load time and memory at 13 %, packed, expanded and as int8."""
+    measured: dict[str, dict[str, Row]] = {}
+    for row in rows("loading"):
+        if row["budget"] in ("", SMALL):
+            measured.setdefault(row["task"], {})[row["file"]] = row
+    kinds = ("ONNX Runtime int8", "packed", "expanded")
+    lines = [[task, *(_loaded(several.get(kind)) for kind in kinds)] for task, several in measured.items()]
+    return _table(["network", *kinds], lines)
+
+
+def _loaded(row: Row | None) -> str:
+    return "–" if row is None else f"{row['load_ms']:.1f} ms, {row['memory_mb']:.1f} MB"
+
+
+def other_runtimes() -> str:
+    """How much more than the packed file the QDQ and TFLite models lose, by runtime."""
+    measured = _by_network()
+    others = [name for name in _runtimes(measured) if name not in (PACKED, "ONNX Runtime") and "reference" not in name]
+    lines = [[task, *_ratios(several, others)] for task, several in measured.items()]
+    return _table(["network", *others], lines)
+
+
 BUDGET_NAMES = {"8bit": "8 bits", "8bit-plain": "8 bits, not packed"}
 VECTOR_BOARD = "cortex-m55"
 
 
 def microcontrollers() -> str:
+    """The table of `c_networks` at two budgets."""
+    heads = (
+        "network",
+        "budget",
+        "flash, bytes",
+        "of CMSIS-NN",
+        "arena and stack",
+        "M4: of CMSIS-NN",
+        "M55: of CMSIS-NN",
+    )
+    lines = [(*line[:5], line[6], line[8]) for line in _c_networks() if line[1] in (LARGE, SMALL)]
+    return _table(heads, lines)
+
+
+def c_networks() -> str:
     """Networks in C on a Cortex-M4 and a Cortex-M55, beside the 8-bit kernels of CMSIS-NN."""
+    heads = ("network", "budget", "flash, bytes", "of theirs", "arena and stack")
+    cores = ("M4: instructions", "M4: of theirs", "M55: instructions", "M55: of theirs")
+    return _table((*heads, *cores), _c_networks())
+
+
+def _c_networks() -> list[tuple[str, ...]]:
     lines = []
     for one in rows("c_networks"):
         if one["board"] != "cortex-m4":
@@ -375,10 +455,8 @@ def microcontrollers() -> str:
                 f"{other['instructions'] / vectors['instructions']:.2f}" if vectors else "",
             )
         )
-    heads = ("network", "budget", "flash, bytes", "of theirs", "arena and stack")
-    cores = ("M4: instructions", "M4: of theirs", "M55: instructions", "M55: of theirs")
     networks = list(dict.fromkeys(line[0] for line in lines))
-    return _table((*heads, *cores), sorted(lines, key=lambda line: networks.index(line[0])))
+    return sorted(lines, key=lambda line: networks.index(line[0]))
 
 
 def _is_twin(row: Row, one: Row) -> bool:
@@ -419,7 +497,12 @@ def choosing() -> str:
 
 TEXTS: dict[str, Callable[[], str]] = {
     "accuracy": accuracy,
+    "c-networks": c_networks,
+    "loading-short": loading_short,
     "microcontrollers": microcontrollers,
+    "other-runtimes": other_runtimes,
+    "peers": peers,
+    "smaller": smaller,
     "latency": latency,
     "loading": loading,
     "networks": networks,
@@ -444,14 +527,50 @@ def written(text: str) -> str:
     return MARKED.sub(lambda found: found[1] + TEXTS[found[2]]() + found[4], text)
 
 
+# Data files whose rows docs/data has as CSV.
+TABLES = (
+    "accuracy",
+    "c_networks",
+    "compat",
+    "compile_time",
+    "formats",
+    "latency",
+    "loading",
+    "peers",
+    "runtimes",
+    "widths",
+)
+
+
+def table(name: str) -> str:
+    """The rows of a data file as CSV: everything that is one value."""
+    every = rows(name)
+    keys = [key for key in dict.fromkeys(key for row in every for key in row) if not _is_nested(key, every)]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([keys, *([row.get(key) for key in keys] for row in every)])
+    return text.getvalue()
+
+
+def _is_nested(key: str, every: Sequence[Row]) -> bool:
+    return any(isinstance(row.get(key), dict | list) for row in every)
+
+
+def files() -> dict[Path, str]:
+    """All files that are written as a whole."""
+    tables = {DATA / f"{name}.csv": table(name) for name in TABLES}
+    return tables | {PICTURES / name: text for name, text in charts.drawn()}
+
+
 def outdated() -> list[str]:
-    """What differs from the data: documents and names of texts."""
+    """What differs from the data: documents and names of texts, and files."""
     found = []
     for document in DOCUMENTS:
         for _, name, text, _ in MARKED.findall(document.read_text(encoding="utf-8")):
             if text != TEXTS[name]():
                 found.append(f"{document.relative_to(ROOT)}: {name}")
-    return found
+    stale = (path for path, text in files().items() if not path.exists() or path.read_text(encoding="utf-8") != text)
+    return [*found, *(str(path.relative_to(ROOT)) for path in stale)]
 
 
 def main() -> None:
@@ -462,6 +581,8 @@ def main() -> None:
         sys.exit("\n".join(f"{what} differs from the data: run python benchmarks/figures.py" for what in found) or 0)
     for document in DOCUMENTS:
         document.write_text(written(document.read_text(encoding="utf-8")), encoding="utf-8")
+    for path, text in files().items():
+        path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

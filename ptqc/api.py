@@ -170,7 +170,9 @@ def resolve(
 ) -> Artifact:
     """Another artifact from what an earlier compile measured: for another budget, or with a plan given as JSON.
 
-    A latency is met with the times that the earlier compile recorded, where it did. calibration: samples that a budget
+    Weights are reconstructed once, with the draw of the data that was best in the earlier compile. Give `pipeline` to
+    try all draws, which takes twice as long or more and may lose less. A latency is met with the times that the earlier
+    compile recorded, where it did. calibration: samples that a budget
     of loss is judged on, but for those that were measured on; None: those that the earlier compile kept aside.
     given: the options of `ptqc.options.FitKeywords`, of which those that are left out, or None, are as in the earlier
     compile, but for the time limit; and of the target. strict, target and allow_missing_target: see `compile`.
@@ -204,6 +206,9 @@ def resolve(
     check_samples(built, prepared.samples, prepared.model)
     kept = {name: before[name] for name in fitting if name in before and name != "time_limit"}
     kept |= {name: value for name, value in stated.items() if value is not None}
+    best = earlier["allocation"].get("draw")
+    if best is not None and stated.get("pipeline") is None:
+        analysis = replace(analysis, draws=(best,))
     job = CompileState(
         prepared,
         analysis,

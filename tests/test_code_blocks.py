@@ -11,7 +11,7 @@ import ptqc
 
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-PAGES = (ROOT / "docs" / "python.md",)
+PAGES = (ROOT / "docs" / "guides" / "python.md",)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.name))

@@ -1,4 +1,4 @@
-"""docs/microcontrollers.md lists the operators of the target c, and its C compiles."""
+"""docs/deploy/microcontrollers.md lists the operators of the target c, and its C compiles."""
 
 import re
 import shutil
@@ -9,7 +9,7 @@ import pytest
 
 from ptqc.codegen.c.lowering import BETWEEN_CODES, ON_CODES, OPERATORS
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "microcontrollers.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "deploy" / "microcontrollers.md"
 # What the header of the page's networks and its program have.
 KWS = """
 #include <math.h>

@@ -48,7 +48,7 @@ def commands(page: Path) -> list[list[str]]:
     ],
 )
 def test_it_runs(name: str, kinds: set[str], room: Path) -> None:
-    found = commands(ROOT / "docs" / f"{name}.md")
+    found = commands(ROOT / "docs" / "deploy" / f"{name}.md")
     named = {runtime for runtime in MODULES if any(runtime in arguments for arguments in found)}
     for runtime in named:
         pytest.importorskip(runtime_named(runtime).module, reason=f"needs pip install 'ptqc[{runtime}]'")

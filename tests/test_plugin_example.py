@@ -69,7 +69,7 @@ def ptqc(site: Path, *commands: Sequence[object]) -> list[str]:
 
 
 def test_the_guide_shows_its_entry_points() -> None:
-    guide = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs" / "contributing" / "extending.md").read_text(encoding="utf-8")
     shown = tomllib.loads(guide.partition("```toml\n")[2].partition("```")[0])
     assert shown["project"] == {
         "entry-points": tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]["entry-points"]

@@ -32,7 +32,7 @@ from ptqc.passes.allocate.state import AllocatedPlan, CompileState, PackedModel,
 from ptqc.passes.effects import applied, check_tuned
 from ptqc.passes.quantize.phases import Analysis, AnalyzedPlan, TunablePlan
 from ptqc.passes.reconstruct.features import TuneFeatures
-from ptqc.passes.reconstruct.reconstruct import Reconstruct, reconstruct_all
+from ptqc.passes.reconstruct.reconstruct import Earlier, Reconstruct, reconstruct_all
 from ptqc.solver.integer_program import PROVEN
 from ptqc.utils.store import Store
 
@@ -98,8 +98,8 @@ class StoredParameters:
     measured: str
     limit: int | None = None
 
-    def find(self, plan: Plan, draws: int) -> list[QuantizedParameters] | None:
-        """The numbers of a plan from so many draws, mapped from the store's file, if they are there."""
+    def find(self, plan: Plan, draws: Sequence[int]) -> list[QuantizedParameters] | None:
+        """The numbers of a plan from these draws, mapped from the store's file, if they are there."""
         entry = self.store.get(self._key(plan, draws))
         return None if entry is None else [_unpack(each, entry.arrays) for each in entry.document]
 
@@ -107,10 +107,10 @@ class StoredParameters:
         """Store the numbers of a plan from every draw. Raises Interrupted when they cannot be written."""
         arrays: dict[str, np.ndarray] = {}
         document = [_pack(numbers, arrays) for numbers in found]
-        self.store.put(self._key(plan, len(found)), document, arrays)
+        self.store.put(self._key(plan, [numbers.draw for numbers in found]), document, arrays)
 
-    def _key(self, plan: Plan, draws: int) -> Mapping[str, Any]:
-        key = {"step": Reconstruct.name, "measured": self.measured, "plan": plan.to_json(), "draws": draws}
+    def _key(self, plan: Plan, draws: Sequence[int]) -> Mapping[str, Any]:
+        key = {"step": Reconstruct.name, "measured": self.measured, "plan": plan.to_json(), "draws": list(draws)}
         return {**key, "limit": self.limit}
 
 
@@ -127,7 +127,7 @@ def _pack(numbers: QuantizedParameters, arrays: dict[str, np.ndarray]) -> dict[s
         for name, solution in numbers.weights.items()
     ]
     biases = [[name, None if bias is None else place(bias)] for name, bias in numbers.biases.items()]
-    return {"weights": weights, "biases": biases, "losses": numbers.losses}
+    return {"weights": weights, "biases": biases, "losses": numbers.losses, "draw": numbers.draw}
 
 
 def _unpack(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> QuantizedParameters:
@@ -139,6 +139,7 @@ def _unpack(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Qu
         },
         {name: None if place is None else arrays[place] for name, place in document["biases"]},
         losses=(before, after),
+        draw=document["draw"],
     )
 
 
@@ -152,6 +153,9 @@ FITTING_SHARE = 0.5
 # Held-back samples that a file is verified on.
 VERIFIED_SAMPLES = 4
 ATTEMPTS = 8
+# Bytes that a first plan leaves: two units of biases or scales that only reconstruction brings, 14 bytes each. Without
+# them, files of kilobytes are over the limit by a few bytes and are reconstructed again.
+RESERVED = 28
 # Of the predicted loss: what is less than this share is worth another reconstruction.
 CLEARLY_LESS = 0.95
 # How many times a plan is reconstructed; the result with the least held-back loss is taken.
@@ -252,7 +256,8 @@ class PlanSearch:
                 self._is_last = True
                 return self._smallest(self._limit or self._problem.size(best_choice(self._problem)))
             result = AllocatedPlan(self._undecided.with_formats(allocation.choice), allocation, self._problem)
-            if self._keeps(result, weighed(self._decided, self._options, result.plan) - self._saved):
+            reserved = 0 if self._saved else RESERVED
+            if self._keeps(result, weighed(self._decided, self._options, result.plan) + reserved - self._saved):
                 return result
         raise InternalError(
             f"no plan was found whose written file keeps {self._limit:,} bytes after {ATTEMPTS} attempts"
@@ -318,21 +323,23 @@ def reconstruct(
     plan: Plan,
     stored: StoredParameters | None = None,
     limit: int | None = None,
+    earlier: Earlier | None = None,
 ) -> tuple[list[QuantizedParameters], list[Note]]:
     """Numbers of a plan from several draws of the data: below 4 bits their losses differ by half and more.
 
     limit: bytes that the file of each may have. stored: where they may be already; kept there is what no time limit
-    made less of.
+    made less of. earlier: see `reconstruct_all`.
     """
-    draws, tuned, began = range(TRIES[options.pipeline]), list[QuantizedParameters](), time.monotonic()
-    if stored is not None and (known := stored.find(plan, len(draws))) is not None:
+    tuned, began = list[QuantizedParameters](), time.monotonic()
+    draws = range(TRIES[options.pipeline]) if analysis.draws is None else analysis.draws
+    if stored is not None and (known := stored.find(plan, draws)) is not None:
         return known, []
     account = FileAccount.open(analysis, options, plan, limit)
-    for done, first in enumerate(draws[::DRAWS_AT_ONCE]):
-        if done and not analysis.deadline.leaves((time.monotonic() - began) / done):
+    for start in range(0, len(draws), DRAWS_AT_ONCE):
+        if start and not analysis.deadline.leaves((time.monotonic() - began) * DRAWS_AT_ONCE / start):
             break
-        together = DRAWS_AT_ONCE if analysis.deadline.leaves(0) else 1
-        tuned += reconstruct_all(AnalyzedPlan(analysis, plan), draws[first : first + together], account)
+        together = draws[start : start + (DRAWS_AT_ONCE if analysis.deadline.leaves(0) else 1)]
+        tuned += reconstruct_all(AnalyzedPlan(analysis, plan), together, account, earlier=earlier)
     for numbers in tuned:
         check_tuned(Reconstruct.name, numbers)
     notes = [] if len(tuned) == len(draws) else [out_of_time(f"{len(tuned)} of {len(draws)} reconstructions")]
@@ -406,6 +413,7 @@ def fit_search(
     """The plan that a search takes, with its file: allocate, reconstruct, lower, pack, until it fits."""
     limit, began, loss = search.limit, time.monotonic(), loss or HeldBackLoss.of(analysis)
     earlier: QuantizedModel | None = None
+    last: Earlier | None = None
     while True:
         try:
             allocated = search.allocate()
@@ -415,7 +423,8 @@ def fit_search(
             return earlier
         if earlier is not None and allocated.plan.formats == earlier.plan.formats:
             return earlier
-        draws, notes = reconstruct(analysis, options, allocated.plan, stored, limit)
+        draws, notes = reconstruct(analysis, options, allocated.plan, stored, limit, last)
+        last = Earlier(allocated.plan, {numbers.draw: numbers for numbers in draws})
         files = [_file(analysis, options, allocated.plan, numbers) for numbers in draws]
         best = best_of(loss, files, limit)
         if options.pipeline == "advanced" and (limit is None or best.size <= limit):

@@ -24,7 +24,7 @@ from functools import cached_property
 import numpy as np
 
 from ptqc.formats import Format, Grid, Scaled, scales
-from ptqc.formats.base import largest
+from ptqc.formats.base import ColumnRounding, costs_of, largest
 from ptqc.ir.layers import Layer
 from ptqc.passes.quantize import moments
 
@@ -253,7 +253,13 @@ def round_best(
 def _round_together(targets: Sequence[RoundingTarget], second: np.ndarray | Factored) -> list[Rounded]:
     result: dict[int, Rounded] = {}
     kinds = [
-        (target.grid.group, target.together, target.rounds if isinstance(second, Factored) else 0) for target in targets
+        (
+            target.grid.group,
+            target.together,
+            -1 if target.grid.sequences is None else number,  # these go alone
+            target.rounds if isinstance(second, Factored) else 0,
+        )
+        for number, target in enumerate(targets)
     ]
     for kind in sorted(set(kinds)):
         which = [i for i, other in enumerate(kinds) if other == kind]
@@ -328,31 +334,20 @@ class _Rows:
         """
         codes = np.empty_like(ratio)
         for grid, part in self.parts:
-            codes[:, :, part] = self.nearest_in(grid, part, ratio[:, :, part].swapaxes(1, 2), metric).swapaxes(1, 2)
+            codes[:, :, part] = grid.nearest(ratio[:, :, part].swapaxes(1, 2), metric).swapaxes(1, 2)
         if array is not None:
             codes *= array
         return codes
 
-    def nearest_in(self, grid: Grid, part: slice, ratio: np.ndarray, metric: np.ndarray) -> np.ndarray:
-        """The same (groups, R, group) of one target; of a column in sequences, all groups are one sequence."""
-        if grid.sequences is None:
-            return grid.nearest(ratio, metric)
-        costs = np.broadcast_to(metric[:, 0], ratio.shape[:2])
-        scale = self.scale[:, part, 0].reshape(-1)
-        return grid.sequences(ratio.reshape(1, -1), costs.reshape(1, -1), scale).reshape(ratio.shape)
+    @property
+    def sequences(self) -> ColumnRounding | None:
+        """What rounds all outputs of a column together, of a single target."""
+        return self.parts[0][0].sequences
 
-    def nearer(self, codes: np.ndarray, before: np.ndarray, wanted: np.ndarray, metric: np.ndarray) -> np.ndarray:
-        """codes (groups, group, k·R); of a target in sequences those before, where these are as near to what is wanted.
-
-        The best path is not sure to be found.
-        """
-        for grid, part in self.parts:
-            if grid.sequences is not None:
-                costs = metric * np.square(self.scale[:, part].swapaxes(1, 2))
-                old, new = (costs * np.square(each[:, :, part] - wanted[:, :, part]) for each in (before, codes))
-                if old.sum() <= new.sum():
-                    codes[:, :, part] = before[:, :, part]
-        return codes
+    def costs(self, metric: np.ndarray) -> np.ndarray:
+        """What a squared error of codes costs (d, groups · R), from what one of each column (groups, d) costs."""
+        importance = np.repeat(metric.T, self.scale.shape[1], axis=1)
+        return costs_of(importance, self.scale.reshape(-1))
 
     def refit(self) -> None:
         """The scales that fit the codes best in the layer's output, where they lower the error."""
@@ -383,13 +378,16 @@ def importance_of(second: np.ndarray) -> np.ndarray:
 
 def _round_each(rows: _Rows, importance: np.ndarray) -> np.ndarray:
     """Nearest rounding, code by code."""
+    if rows.sequences is not None:
+        ratio = _flat(_columns(rows.matrix / rows.scale))
+        return _grouped(rows.sequences.nearest(ratio, rows.costs(importance[:, 0])), len(rows.matrix)).swapaxes(1, 2)
     codes = np.empty_like(rows.matrix)
     for start in range(0, codes.shape[-1], rows.group):
         here = slice(start, start + rows.group)
         metric = importance[:, 0, here, None] * np.eye(rows.group, dtype=np.float32)
         ratio = rows.matrix[:, :, here] / rows.scale
         for grid, part in rows.parts:
-            codes[:, part, here] = rows.nearest_in(grid, part, ratio[:, part], metric)
+            codes[:, part, here] = grid.nearest(ratio[:, part], metric)
     if rows.patterns is not None:
         rows.kept = largest(np.square(rows.matrix) * importance, rows.patterns).astype(np.float32)
     return codes if rows.kept is None else codes * rows.kept
@@ -415,6 +413,12 @@ def _round_block(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Codes and errors e of some columns, whose errors are passed on among them."""
     work, scale, kept = _columns(matrix), rows.scale.swapaxes(1, 2), _columns_if(allowed)
+    if rows.sequences is not None:
+        own = np.diagonal(factor, axis1=1, axis2=2)
+        coupling = factor / own[..., None]
+        settled = rows.sequences.settled(_flat(work / scale), None, rows.costs(1 / np.square(own)), coupling)
+        codes, moves = (_grouped(each, len(work)) for each in settled)
+        return codes.swapaxes(1, 2), (-moves * scale / own[..., None]).swapaxes(1, 2)
     codes, errors = np.empty_like(work), np.empty_like(work)
     for stretch, rest in _stretches(work.shape[1], STRETCH):
         for j in range(stretch.start, stretch.stop, rows.group):
@@ -455,6 +459,16 @@ def _stretches(width: int, size: int) -> Iterator[tuple[slice, slice]]:
 def _columns(matrix: np.ndarray) -> np.ndarray:
     """A copy (groups, d, R) with every column in one piece: what is done column by column is many times as fast."""
     return np.array(matrix.swapaxes(1, 2), order="C")  # of one output, np.ascontiguousarray would give a view
+
+
+def _flat(columns: np.ndarray) -> np.ndarray:
+    """Columns (groups, d, R) as (d, groups · R)."""
+    return np.ascontiguousarray(columns.swapaxes(0, 1)).reshape(columns.shape[1], -1)
+
+
+def _grouped(flat: np.ndarray, groups: int) -> np.ndarray:
+    """The inverse of `_flat`."""
+    return flat.reshape(len(flat), groups, -1).swapaxes(0, 1)
 
 
 def _columns_if(matrix: np.ndarray | None) -> np.ndarray | None:
@@ -498,6 +512,11 @@ def _descend_block(rows: _Rows, part: slice) -> np.ndarray:
     """The best codes of some columns, one after the other."""
     second, codes, scale = rows.second[:, part, part], _columns(rows.codes[:, :, part]), rows.scale.swapaxes(1, 2)
     gradient = _columns(rows.product[:, :, part] * rows.scale - rows.wanted[:, :, part])
+    if rows.sequences is not None:
+        own = np.diagonal(second, axis1=1, axis2=2)
+        away, coupling = -gradient / (own[..., None] * scale), -second / own[:, None, :]
+        settled, _ = rows.sequences.settled(_flat(away), _flat(codes), rows.costs(own), coupling)
+        return _grouped(settled, len(codes)).swapaxes(1, 2)
     kept = _columns_if(None if rows.kept is None else rows.kept[:, :, part])
     moves = np.empty_like(codes)
     for stretch, rest in _stretches(codes.shape[1], STRETCH):
@@ -505,7 +524,7 @@ def _descend_block(rows: _Rows, part: slice) -> np.ndarray:
             here, later = slice(j, j + rows.group), slice(j + rows.group, stretch.stop)
             own, free = second[:, here, here], None if kept is None else kept[:, here]
             wanted = codes[:, here] - np.linalg.inv(own) @ gradient[:, here] / scale
-            best = rows.nearer(rows.nearest(wanted, own, free), codes[:, here], wanted, own)
+            best = rows.nearest(wanted, own, free)
             moves[:, here] = (best - codes[:, here]) * scale
             _add(gradient[:, later], second[:, here, later], moves[:, here])
             codes[:, here] = best

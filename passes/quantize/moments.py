@@ -6,6 +6,7 @@ correction only the centred part counts, H − E[x]E[x]ᵀ. One Moments object s
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from threading import Lock
 from typing import Any, Self, overload
 
@@ -219,8 +220,7 @@ class ColumnSample:
         wanted = -(-self.positions * total // self.usual) if self.usual else self.positions
         if total <= wanted:
             return None
-        generator = np.random.default_rng((self.seed, index))
-        return np.sort(generator.choice(total, wanted, replace=False))
+        return _positions(self.seed, index, total, wanted)
 
     def total(self, input_shape: tuple[int, ...]) -> int:
         """Output positions of one sample."""
@@ -259,7 +259,7 @@ class ColumnSample:
         """The same of an array whose borders are padded with `zero`."""
         if not self.layer.is_convolution:
             return self._rows(x, index).T[None]
-        return np.concatenate([self._windows(x[i : i + 1], index + i, zero) for i in images(len(x))], axis=-1)
+        return self._windows(x, index, zero)
 
     def _outputs(self, y: np.ndarray, input_shape: tuple[int, ...], index: int) -> np.ndarray:
         layer = self.layer
@@ -283,18 +283,30 @@ class ColumnSample:
         return np.concatenate(parts)
 
     def _windows(self, x: np.ndarray, index: int, zero: int) -> np.ndarray:
-        """im2col of one sample at the chosen positions."""
+        """im2col of a batch at the chosen positions."""
         layer, rank = self.layer, len(self.layer.kernel)
-        out = self.out_shape(x.shape)
-        chosen = self.choose(x.shape, index)
-        flat = np.arange(int(np.prod(out))) if chosen is None else chosen
-        where = np.unravel_index(flat, out)
-        taps = np.unravel_index(np.arange(int(np.prod(layer.kernel))), layer.kernel)
-        pads = [(0, 0), *((layer.pads[i], layer.pads[i + rank]) for i in range(rank))]
-        padded = np.pad(x[0], pads, constant_values=zero)
-        place = tuple(taps[i][:, None] * layer.dilations[i] + where[i][None, :] * layer.strides[i] for i in range(rank))
-        flattened = padded.reshape(len(padded), -1)[:, np.ravel_multi_index(place, padded.shape[1:])]
-        return np.asarray(flattened.reshape(layer.groups, -1, len(flat)))
+        out, looked_at = self.out_shape(x.shape), images(len(x))
+        sides = [(layer.pads[i], x.shape[2 + i] + layer.pads[i] + layer.pads[i + rank]) for i in range(rank)]
+        inner = tuple(slice(before, before + size) for (before, _), size in zip(sides, x.shape[2:], strict=True))
+        # One image inside the border that all share. np.pad takes as long as the windows themselves.
+        padded = np.full((x.shape[1], *(side for _, side in sides)), zero, x.dtype)
+        places = np.arange(padded[0].size).reshape(padded.shape[1:])
+        first = places[tuple(slice(0, n * step, step) for n, step in zip(out, layer.strides, strict=True))].reshape(-1)
+        taps = places[tuple(slice(0, n * step, step) for n, step in zip(layer.kernel, layer.dilations, strict=True))]
+        parts = []
+        for i in looked_at:
+            padded[(slice(None), *inner)] = x[i]
+            chosen = self.choose(x.shape, index + i)
+            place = taps.reshape(-1, 1) + (first if chosen is None else first[chosen])
+            flat = np.take(padded.reshape(len(padded), -1), place, axis=1, mode="clip")
+            parts.append(flat.reshape(layer.groups, -1, place.shape[1]))
+        return np.concatenate(parts, axis=-1)
+
+
+@lru_cache(maxsize=4096)
+def _positions(seed: int, index: int, total: int, wanted: int) -> np.ndarray:
+    """Drawn once for what a layer reads and what it gives."""
+    return np.sort(np.random.default_rng((seed, index)).choice(total, wanted, replace=False))
 
 
 def with_even(second: np.ndarray) -> np.ndarray:

@@ -201,6 +201,7 @@ class Analysis(Sensitivities):
     activations: by site name; the others stay float32. activation_loss: measured with all of them rounded and float
     weights. proof: of activations that were chosen together with formats for the weights. weight_memory: the most that
     `Candidate.memory` of all weights may add up to; None: anything. flash: where that of a microcontroller is limited.
+    draws: the reconstructions that are tried; None: all that the pipeline has.
     """
 
     activations: Mapping[str, ActivationParams] = field(default_factory=dict)
@@ -208,6 +209,7 @@ class Analysis(Sensitivities):
     proof: Proof | None = None
     weight_memory: int | None = None
     flash: FlashCosts | None = None
+    draws: tuple[int, ...] | None = None
 
     @property
     def undecided(self) -> Plan:

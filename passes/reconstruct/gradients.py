@@ -380,7 +380,7 @@ class _State:
             rounded = codes.rounded().numpy().astype(np.int8)
             weights[name] = QuantizedWeight(old.form, rounded, _stored(old, self._scale(name).reshape(-1)), old.axis)
         biases = {name: bias.detach().numpy().copy() for name, bias in self.tensors()[1].items()}
-        return QuantizedParameters(weights, {**self.start.biases, **biases})
+        return QuantizedParameters(weights, {**self.start.biases, **biases}, draw=self.start.draw)
 
 
 def _stored(before: QuantizedWeight, scale: Tensor) -> np.ndarray:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -129,18 +129,36 @@ class ByteAccount(Protocol):
         """Count the bytes of a layer's final numbers."""
 
 
+@dataclass(frozen=True)
+class Earlier:
+    """Numbers of a plan by draw, from which another plan takes what would come out the same."""
+
+    plan: Plan
+    numbers: Mapping[int, QuantizedParameters]
+
+    def numbers_for(self, plan: Plan, draw: int) -> Mapping[str, tuple[QuantizedWeight, np.ndarray | None]]:
+        """Weight and bias of the layers, in run order, before the first one whose format differs."""
+        numbers = self.numbers.get(draw)
+        if numbers is None or numbers.kept or _strengths(plan) != _strengths(self.plan):
+            return {}
+        same = takewhile(lambda one: plan.formats[one.weight] == self.plan.formats[one.weight], plan.layers)
+        return {layer.name: (numbers.weights[layer.weight], numbers.biases[layer.name]) for layer in same}
+
+
 def reconstruct_all(
     planned: AnalyzedPlan,
     draws: Sequence[int],
     account: ByteAccount | None = None,
     limits: ColumnLimits = FULL,
+    earlier: Earlier | None = None,
 ) -> list[QuantizedParameters]:
     """The tuned numbers of a plan from each draw.
 
-    account: of the file of each draw, where its bytes are limited; it stays as it is. Raises NotFinite where a value is
-    NaN or infinite that is not in the float model.
+    account: of the file of each draw, where its bytes are limited; it stays as it is. earlier: numbers of a plan of the
+    same analysis; layers before the first one whose format differs keep them. Raises NotFinite where a value is NaN or
+    infinite that is not in the float model.
     """
-    return reconstruct_each(planned.analysis, [(planned.plan, draw) for draw in draws], limits, account)
+    return reconstruct_each(planned.analysis, [(planned.plan, draw) for draw in draws], limits, account, earlier)
 
 
 def reconstruct_each(
@@ -148,15 +166,17 @@ def reconstruct_each(
     runs: Sequence[tuple[Plan, int]],
     limits: ColumnLimits = FULL,
     account: ByteAccount | None = None,
+    earlier: Earlier | None = None,
 ) -> list[QuantizedParameters]:
     """The tuned numbers of each plan from its draw, all of one model with the same activations.
 
-    account: see `reconstruct_all`. Raises NotFinite where a value is NaN or infinite that is not in the float model.
+    account, earlier: see `reconstruct_all`. Raises NotFinite where a value is NaN or infinite that is not in the float
+    model.
     """
     try:
-        return _reconstructed(analysis, runs, limits, compact, account)
+        return _reconstructed(analysis, runs, limits, compact, account, earlier)
     except NotFinite:  # it may be the 16 bits that values are held in on the way
-        return _reconstructed(analysis, runs, limits, uncompressed, account)
+        return _reconstructed(analysis, runs, limits, uncompressed, account, earlier)
 
 
 def _reconstructed(
@@ -165,6 +185,7 @@ def _reconstructed(
     limits: ColumnLimits,
     holding: Holding,
     account: ByteAccount | None,
+    earlier: Earlier | None,
 ) -> list[QuantizedParameters]:
     """One float walk serves all."""
     plan, _ = runs[0]
@@ -186,7 +207,10 @@ def _reconstructed(
         constants = {name: solution.weight for name, solution in tables.items()}
         seen = Walk(slicer, batches, constants, keeps[1], share, check, bounded)
         left = None if account is None else account.copy()
-        states.append(_State(analysis, each, seen, split, draw, limits.columns, tables, bounded, left, room=room))
+        state = _State(analysis, each, seen, split, draw, limits.columns, tables, bounded, left, room=room)
+        if earlier is not None:
+            state.settled = earlier.numbers_for(each, draw)
+        states.append(state)
     steps = dict(zip(layers, in_shares([_cost(analysis, layer) for layer in layers.values()] or [1.0]), strict=False))
     with analysis.progress.stage("reconstruct", IN_SHARES) as stage:
         _solve_all(states, layers, _float_outputs(real, layers, analysis.deadline, choices), stage, steps, choices)
@@ -225,6 +249,10 @@ def _solve_all(
     except BaseException as error:
         shared.stop(error)
         raise shared.cause or error from None
+
+
+def _strengths(plan: Plan) -> tuple[float, ...]:
+    return GENEROUS_STRENGTHS if plan.code_bits >= GENEROUS_BITS else STRENGTHS
 
 
 def choices_of(model: ir.Model) -> Choices:
@@ -320,8 +348,9 @@ class _State:
     """The quantized walk of one draw, and the answers so far.
 
     split: batches that are fitted to; the others judge. bounded: where columns are held. account: of the file's bytes,
-    where they are limited. room: for the layers that all draws solve at the same time. shared: what layers see that
-    others are still to see; still: how many of them. shared_weights: those that several layers multiply with.
+    where they are limited. settled: numbers of layers that are taken over. room: for the layers that all draws solve at
+    the same time. shared: what layers see that others are still to see; still: how many of them. shared_weights: those
+    that several layers multiply with.
     """
 
     given: Analysis
@@ -334,6 +363,7 @@ class _State:
     bounded: Bounded
     account: ByteAccount | None = None
     biases: dict[str, np.ndarray | None] = field(default_factory=dict)
+    settled: Mapping[str, tuple[QuantizedWeight, np.ndarray | None]] = field(default_factory=dict)
     room: Room = field(default_factory=Room)
     shared: dict[Reading, LayerInputs] = field(default_factory=dict)
     still: Counter[Reading] = field(init=False)
@@ -349,12 +379,12 @@ class _State:
     @property
     def tuned(self) -> QuantizedParameters:
         """The answers, and by how much they are closer on held-back columns than the table's."""
-        return QuantizedParameters(self.weights, self.biases, self.kept, (self.before, self.after))
+        return QuantizedParameters(self.weights, self.biases, self.kept, (self.before, self.after), self.draw)
 
     @property
     def strength(self) -> float:
         """How far from W to W* the layers go."""
-        strengths = GENEROUS_STRENGTHS if self.plan.code_bits >= GENEROUS_BITS else STRENGTHS
+        strengths = _strengths(self.plan)
         return strengths[self.draw % len(strengths)]
 
     def solve_all(
@@ -413,10 +443,21 @@ class _State:
         return moments.factor_bytes(layer.groups, layer.width) + NUMBER_BYTES * layer.channels * layer.width
 
     def _settled(self, layer: Layer, wanted: list[Held]) -> list[Held]:
+        if layer.name in self.settled:
+            return self._taken(layer, *self.settled[layer.name])
         if are_paired(layer, self.seen.values[layer.input], wanted):
             return self.solve(layer, self._problem(layer, wanted))
         solution = self.given.solutions[layer.weight, self.plan.formats[layer.weight]]
         return self._outputs(layer, self.weights.setdefault(layer.weight, solution), self._take_bias(layer))
+
+    def _taken(self, layer: Layer, solution: QuantizedWeight, bias: np.ndarray | None) -> list[Held]:
+        """Take over a layer's numbers; returns its outputs in the quantized walk."""
+        self.still[layer.reading] -= 1
+        self.weights[layer.weight], self.biases[layer.name] = solution, bias
+        values = np.zeros(layer.channels, np.float32) if bias is None else bias
+        if self.account is not None:
+            self.account.take(layer, solution, values)
+        return self._outputs(layer, solution, values)
 
     def solve(self, layer: Layer, problem: LayerProblem) -> list[Held]:
         """Settle the layer's weight and bias; returns its outputs in the quantized walk."""

@@ -237,6 +237,7 @@ def _allocation(job: CompileState, fitted: QuantizedModel) -> dict[str, Any]:
         "limit": job.limit or fitted.exported.size,
         "price_of_one_percent": 0.0 if is_given else price(problem, allocation, percent),
         "smallest_bytes": problem.size(smallest_choice(problem)),
+        "draw": fitted.packed.tuned.draw,
         "with_activations": None if job.analysis.proof is None else job.analysis.proof.to_json(),
     }
 

@@ -250,6 +250,33 @@ class Format(ABC):
         return [f"p{width}" for width in planes_of(self.bits)] or ["p"]
 
 
+class ColumnRounding(Protocol):
+    """Rounds all outputs of a column together. All arrays are float32; costs (d, R) are of a squared error of codes."""
+
+    def nearest(self, ratio: np.ndarray, costs: np.ndarray) -> np.ndarray:
+        """The codes of columns of weight / scale (d, R), each column for itself."""
+
+    def settled(
+        self, values: np.ndarray, codes: np.ndarray | None, costs: np.ndarray, coupling: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Codes of columns one after the other, each passing on to those behind it by how much it was moved.
+
+        values (d, groups · R): weight / scale (GPTQ); with codes, how far each is from its best one (coordinate
+        descent). coupling (groups, d, d): what a unit of a column's move adds to the values of later ones. Returns the
+        codes, and what every one is more than its value, or than it was.
+        """
+
+
+def costs_of(importance: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """What a squared error of codes costs where one of weights costs `importance` (d, R): relative to a column's most.
+
+    scale (R,): of each output.
+    """
+    costs = importance * np.square(scale / scale.max())
+    largest = costs.max(-1, keepdims=True)
+    return np.asarray(costs / np.where(largest > 0, largest, 1), np.float32)
+
+
 @dataclass(frozen=True, eq=False)
 class Grid:
     """Where the weights of one format may lie: `group` neighbours at a time.
@@ -259,8 +286,7 @@ class Grid:
     has a code other than 0; None where all may have. patterns (P, M): in place of kept, ways in which it may be chosen
     for each M neighbours, one to a row; the others have codes that are not 0. powers: whether scales are powers of two.
     by_rate: whether scales are chosen for the bits that codes take. sequences: in place of nearest, where outputs of a
-    column are rounded together: of columns of weight / scale (n, R), what a squared error of each weight costs (n, R)
-    and the scales (R,), to codes, float32.
+    column are rounded together.
     """
 
     scale: np.ndarray
@@ -271,7 +297,7 @@ class Grid:
     patterns: np.ndarray | None = None
     powers: bool = False
     by_rate: bool = False
-    sequences: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray] | None = None
+    sequences: ColumnRounding | None = None
 
     def with_powers(self, rows: np.ndarray, importance: np.ndarray) -> "Grid":
         """The same with powers of two as scales: of the two beside each scale, the one of less error.
@@ -310,8 +336,8 @@ class Grid:
         importance (R, d), or broadcastable: what a unit of squared error costs.
         """
         if self.sequences is not None:
-            columns, costs = (rows / self.scale[:, None]).T, np.broadcast_to(importance, rows.shape).T
-            return self.sequences(columns, costs, self.scale).T.astype(self.code_type)
+            columns, importance = (rows / self.scale[:, None]).T, np.broadcast_to(importance, rows.shape).T
+            return self.sequences.nearest(columns, costs_of(importance, self.scale)).T.astype(self.code_type)
         codes: np.ndarray = np.empty(rows.shape, self.code_type)
         for part in parts(len(rows), -(-rows.size // ROUNDED_NUMBERS)):
             ratio = (rows[part] / self.scale[part, None]).reshape(len(rows[part]), -1, self.group)

@@ -18,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.errors import InternalError, UsageError
-from ptqc.formats.base import Format, Grid, HalfBits, Nodes, Scaled, Stated, V, spread, stand_in
+from ptqc.formats.base import Format, Grid, HalfBits, Nodes, Scaled, Stated, V, costs_of, spread, stand_in
 from ptqc.formats.codebook import Codebook
 from ptqc.formats.levels import REACH
 from ptqc.formats.scales import storable
@@ -150,19 +150,22 @@ class Trellis(HalfBits):
         some = np.unique(np.linspace(0, width - 1, SEARCHED_COLUMNS).astype(int))
         x, weight = flat[some], weights[some]
         for _ in range(SCALE_ITERATIONS):
-            codes = self.sequences(x / scale, weight, scale)
+            codes = self.nearest(x / scale, costs_of(weight, scale))
             inner, norm = (weight * x * codes).sum(0), (weight * codes * codes).sum(0)
             fitted = np.divide(inner, norm, out=np.zeros_like(inner), where=norm > 0)
             scale = np.where(fitted > 0, fitted, scale)
         stored = storable(np.ldexp(scale.astype(np.float32), exponent).reshape(shape), np.abs(rows).max(-1))
-        return Grid(stored, 1, _alone, sequences=self.sequences)
+        return Grid(stored, 1, _alone, sequences=self)
 
-    def sequences(self, ratio: np.ndarray, costs: np.ndarray, scale: np.ndarray) -> np.ndarray:
-        """The codes (n, R) of the paths of least error, float32; see `Grid`."""
-        weights = costs * np.square(scale / scale.max())
-        largest = weights.max(-1, keepdims=True)
-        weights = weights / np.where(largest > 0, largest, 1)
-        return path_search().codes(ratio, weights, TABLE, self.steps)
+    def nearest(self, ratio: np.ndarray, costs: np.ndarray) -> np.ndarray:
+        """The codes (d, R) of the paths of least error, float32; see `ColumnRounding`."""
+        return path_search().codes(ratio, costs, TABLE, self.steps)
+
+    def settled(
+        self, values: np.ndarray, codes: np.ndarray | None, costs: np.ndarray, coupling: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Codes (d, groups · R) of paths, column by column, and their moves; see `ColumnRounding`."""
+        return path_search().settled(values, codes, costs, coupling, TABLE, self.steps)
 
     def levels(self, codes: np.ndarray) -> np.ndarray:  # noqa: ARG002
         """The codes that states stand for."""
@@ -257,9 +260,9 @@ class RowTrellis(Trellis):
         deviation = np.sqrt(_products(channels, channels) / channels.shape[1])
         scale = storable(deviation / DEVIATION[self.bits], largest)
         if powers:
-            scale = Grid(scale, 1, _alone, sequences=self.sequences).with_powers(channels, channels).scale
+            scale = Grid(scale, 1, _alone, sequences=self).with_powers(channels, channels).scale
         ratio = (weight / spread(scale, weight.ndim, axis)).reshape(-1, weight.shape[-1])
-        codes = path_search().codes(ratio, np.ones_like(ratio), TABLE, self.steps).reshape(weight.shape).astype(np.int8)
+        codes = self.nearest(ratio, np.ones_like(ratio)).reshape(weight.shape).astype(np.int8)
         if not powers:
             coded = _by_channel(codes, axis)
             inner, norm = _products(channels, coded), _products(coded, coded)
@@ -293,6 +296,17 @@ class PathSearch(Protocol):
 
     def codes(self, ratio: np.ndarray, weights: np.ndarray, table: np.ndarray, bits: tuple[int, int]) -> np.ndarray:
         """The codes of the best paths."""
+
+    def settled(
+        self,
+        values: np.ndarray,
+        codes: np.ndarray | None,
+        costs: np.ndarray,
+        coupling: np.ndarray,
+        table: np.ndarray,
+        bits: tuple[int, int],
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The codes of the best paths of columns that depend on each other, and by how much these were moved."""
 
 
 class StepSearch(Protocol):

@@ -23,6 +23,11 @@ def compiled(signature: str) -> Callable[[F], F]:
     return compile_it
 
 
+def inlined(function: F) -> F:
+    """Make a function a part of the compiled ones that call it, with no code of its own."""
+    return cast(F, numba.njit(nogil=True, inline="always")(function))
+
+
 @compiled("b1(i1[:, ::1], i8[::1], i8[::1], i8[::1], u8[:, ::1], u1[:, ::1])")
 def _steps(
     columns: np.ndarray,

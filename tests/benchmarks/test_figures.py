@@ -29,8 +29,8 @@ def test_every_text_stands_in_a_document() -> None:
 
 
 def test_readme_and_choosing_have_the_figures_of_the_results() -> None:
-    results = {(row[0], row[1]): row for row in cells("docs/results.md", "accuracy")}
-    networks = cells("docs/choosing.md", "networks")
+    results = {(row[0], row[1]): row for row in cells("notes/results.md", "accuracy")}
+    networks = cells("docs/start/choosing.md", "networks")
     assert len(networks) > 10
     assert {tuple(row[1:]) for row in cells("README.md", "readme")} < {tuple(row[1:]) for row in networks}
     for name, _, _, *scored, _ in networks:
@@ -38,21 +38,21 @@ def test_readme_and_choosing_have_the_figures_of_the_results() -> None:
             score, difference = map(float, re.match(r"([\d.]+) \(([+-][\d.]+)\)", cell).groups())  # type: ignore[union-attr]
             row = results[name, budget]
             assert (score, difference) == pytest.approx((float(row[6]), float(row[7])), abs=0.0051)
-    for name, _, compiled, memory, other in cells("docs/choosing.md", "choosing"):
+    for name, _, compiled, memory, other in cells("docs/start/choosing.md", "choosing"):
         large, small = results[name, "25%"], results[name, "13%"]
         assert sorted((compiled, other)) == sorted(f"{row[11].split()[0]} s" for row in (large, small))
         assert memory in {f"{row[12]} MB" for row in (large, small)}
 
 
 def test_slower_networks_are_counted_rightly() -> None:
-    times = [float(row[-1]) for row in cells("docs/choosing.md", "networks")]
-    text = " ".join((harness.ROOT / "docs" / "choosing.md").read_text(encoding="utf-8").split())
+    times = [float(row[-1]) for row in cells("docs/start/choosing.md", "networks")]
+    text = " ".join((harness.ROOT / "docs" / "start" / "choosing.md").read_text(encoding="utf-8").split())
     words = {1: "one", 2: "two", 3: "three", 4: "four", 5: "five"}
     assert f"{words[sum(time >= 1 for time in times)]} of the {len(times)} networks" in text
 
 
 def test_no_runtime_scores_otherwise_than_the_packed_file() -> None:
-    """By more than two standard errors, as docs/qdq.md says."""
+    """By more than two standard errors, as docs/deploy/qdq.md says."""
     scored = [row for row in figures.rows("runtimes") if "score" in row]
     assert len({row["task"] for row in scored}) == len({row["task"] for row in figures.rows("runtimes")})
     assert all(abs(row["score_difference"]) <= 2 * row["score_difference_se"] for row in scored)

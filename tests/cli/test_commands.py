@@ -66,8 +66,8 @@ def test_help_names_the_kinds_of_activations_and_caches_that_are_accepted() -> N
 
 
 def test_the_documentation_names_every_kind_of_output() -> None:
-    using = (Path(__file__).parents[2] / "docs" / "using.md").read_text()
-    section = using.partition("## What the outputs are")[2].partition("\n## ")[0]
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "judging-a-result.md").read_text()
+    section = page.partition("## How outputs are compared")[2].partition("\n## ")[0]
     assert [name for name in NAMES if f"`{name}`" not in section] == []
 
 

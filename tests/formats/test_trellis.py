@@ -51,11 +51,38 @@ def test_paths_are_nearly_the_best_closed_ones(form: Trellis, size: int) -> None
     rng = np.random.default_rng(size)
     x = DEVIATION[form.bits] * rng.standard_normal((24, size))
     weights = rng.uniform(0.1, 1, (24, size))
-    codes = form.sequences(x, weights, np.ones(size))
+    codes = form.nearest(x, weights / weights.max(1, keepdims=True))
     found = (weights * (x - codes) ** 2).sum(1)
     best = np.array([least_cost(*one, form) for one in zip(x, weights, strict=True)])
     assert (found >= best * (1 - 1e-4)).all()
     assert found.sum() <= (1.1 if size < 20 else 1.02) * best.sum()
+
+
+@pytest.mark.parametrize("descends", [False, True])
+def test_columns_pass_on_what_they_were_moved_by(descends: bool) -> None:
+    rng, form, groups, rows = np.random.default_rng(5), Trellis(6), 3, 16
+    values, before = (12 * rng.standard_normal((7, groups * rows)).astype(np.float32) for _ in range(2))
+    costs = rng.uniform(0.1, 1, values.shape).astype(np.float32)
+    coupling = 0.1 * rng.standard_normal((groups, 7, 7)).astype(np.float32)
+    codes, moves = form.settled(values, before if descends else None, costs, coupling)
+    kept, work = 0, values.copy()
+    for j in range(7):
+        ratio = work[j] + before[j] if descends else work[j]
+        best = form.nearest(ratio[None], costs[j : j + 1])[0]
+        if descends and costs[j] @ (best - ratio) ** 2 >= costs[j] @ (before[j] - ratio) ** 2:
+            best, kept = before[j], kept + 1
+        move = best - (before[j] if descends else ratio)
+        np.testing.assert_array_equal(codes[j], best)
+        np.testing.assert_allclose(moves[j], move, rtol=1e-4, atol=1e-4)
+        for g in range(groups):
+            part = slice(g * rows, (g + 1) * rows)
+            work[j + 1 :, part] += coupling[g, j, j + 1 :, None] * move[part]
+    # The best path is far better than codes at random, but not than itself.
+    assert kept == 0
+    if descends:
+        again, still = form.settled(np.zeros_like(codes), codes, costs, coupling)
+        np.testing.assert_array_equal(again, codes)
+        assert not still.any()
 
 
 def from_bits(stream: np.ndarray, form: Trellis, columns: int, size: int) -> np.ndarray:

@@ -62,7 +62,7 @@ def _lost(facts: ReportFacts) -> str:
         return f"On your labelled data it scores {scores.after}{what}, where the float model scores {scores.before}."
     if agreement is not None:
         return f"On {samples} it gives the float model's top class {percent(agreement)} of the time."
-    return f"On {samples} its outputs are {results['sqnr_db']:.0f} dB above the error that quantization makes."
+    return f"On {samples}, quantization error is {results['sqnr_db']:.0f} dB below the signal."
 
 
 def _doubts(facts: ReportFacts) -> str:

@@ -30,6 +30,7 @@ from ptqc.passes.reconstruct.layer_problem import LayerInputs, LayerProblem
 from ptqc.passes.reconstruct.reconstruct import (
     GENEROUS_STRENGTHS,
     STRENGTHS,
+    Earlier,
     Reconstruct,
     _float_outputs,
     _State,
@@ -167,6 +168,25 @@ def test_draws_together_are_those_alone(context: Analysis) -> None:
             np.testing.assert_array_equal(solution.weight, found.weights[name].weight)
     different = [not np.array_equal(together[0].weights[n].weight, s.weight) for n, s in together[1].weights.items()]
     assert any(different)
+
+
+def test_layers_before_the_first_that_differs_keep_earlier_numbers(
+    context: Analysis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_of(context, Integer(3))
+    last = context.layers[-2].weight
+    other = plan.with_formats({**plan.formats, last: Integer(4)})
+    earlier = Earlier(plan, dict(enumerate(reconstruct_all(AnalyzedPlan(context, plan), [0, 1]))))
+    whole = reconstruct_all(AnalyzedPlan(context, other), [0, 1])
+    solved = []
+    solve = _State.solve
+    monkeypatch.setattr(_State, "solve", lambda self, layer, y: solved.append(layer.name) or solve(self, layer, y))
+    again = reconstruct_all(AnalyzedPlan(context, other), [0, 1], earlier=earlier)
+    assert sorted(solved) == sorted(2 * [layer.name for layer in context.layers[-2:]])
+    for one, two in zip(whole, again, strict=True):
+        assert one.biases.keys() == two.biases.keys()
+        for name, solution in one.weights.items():
+            np.testing.assert_array_equal(solution.weight, two.weights[name].weight)
 
 
 def test_weights_beyond_memory_are_settled_a_few_outputs_at_a_time(

@@ -1,4 +1,4 @@
-"""A kind of budget takes one class and a line in `ptqc.budget`, as docs/contributing.md says."""
+"""A kind of budget takes one class and a line in `ptqc.budget`, as docs/contributing/extending.md says."""
 
 from dataclasses import dataclass
 from pathlib import Path
