@@ -63,7 +63,7 @@ def collect(folder: Path) -> dict[str, list[dict[str, Any]]]:
             "compile": [compiled, budgets, native],
             "resolve": [printed("resolve", "out", "--budget", "50%", "-o", "smaller")],
             "explain": [printed("explain", name) for name in ("out", "budgets")],
-            "sweep": [printed("sweep", "out", "--points", "2")],
+            "sweep": [printed("sweep", "out", "--budgets", "60%,40%")],
             "compare": [printed("compare", "net.onnx", "out")],
             "eval": [printed("eval", "net.onnx", "out", "--metric", "top-1", "--data", "labelled.npz")],
             "run": [printed("run", "out", "data.npz", "-o", "outputs.npz")],
