@@ -24,11 +24,21 @@ function plain(selector, name) {
   }
 }
 
+/* Markdown has no table without a row of headings, and no heading that is a plain cell. */
+function headings() {
+  for (const row of document.querySelectorAll("thead tr")) {
+    const empty = [...row.cells].filter((cell) => !cell.textContent.trim());
+    if (empty.length === row.cells.length) row.remove();
+    else for (const cell of empty) cell.replaceWith(document.createElement("td"));
+  }
+}
+
 document.addEventListener("DOMContentLoaded", () => {
   label(".sidebar-tree .caption[role=heading]", { "aria-level": "2" });
   label(".sidebar-drawer", { "aria-label": "Pages" });
   label(".toc-drawer", { "aria-label": "On this page" });
   label(".content-icon-container", { role: "navigation", "aria-label": "This page" });
+  headings();
   plain(".sig dl", "signature-lines");
   plain(".sig dd", "signature-line");
   reachable();
