@@ -125,7 +125,7 @@ class Parser(argparse.ArgumentParser):
     def help_text(self, *, is_short: bool = False) -> str:
         """All options in their groups, or the common ones in one list."""
         formatter = self._get_formatter()
-        formatter.add_usage(self.usage or self._line(), [], [])
+        formatter.add_usage(self.usage_line, [], [])
         formatter.add_text(self.description)
         shown = list(self.shown(is_short=is_short))
         if is_short:
@@ -149,10 +149,11 @@ class Parser(argparse.ArgumentParser):
             formatter.add_text(f"`{self.prog} --help` shows all options; `ptqc help` lists topics such as budgets.")
         return formatter.format_help()
 
-    def _line(self) -> str:
-        """The usage: what has to be given, and that there is more."""
+    @property
+    def usage_line(self) -> str:
+        """What has to be given, and that there is more."""
         needed = [one for one in self._actions if not one.option_strings or one.required]
-        return " ".join(["%(prog)s", *(_stated(one) for one in needed), "[options]"])
+        return self.usage or " ".join([self.prog, *(_stated(one) for one in needed), "[options]"])
 
     def error(self, message: str) -> NoReturn:
         """Raises UsageError."""
