@@ -21,6 +21,7 @@ from sphinx.application import Sphinx
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from ptqc.cli.help import ABOUT, Parser, described
 from ptqc.cli.parser import parsers
 from ptqc.utils.version import __version__
 
@@ -66,23 +67,17 @@ class CommandLine(Directive):
         return [_section(name, parser) for name, parser in commands.items()]
 
 
-# Of groups, which argparse names.
-TITLES = {"positional arguments": "Arguments"}
-
-
-def _section(name: str, parser: argparse.ArgumentParser) -> nodes.section:
+def _section(name: str, parser: Parser) -> nodes.section:
     section = nodes.section(ids=[f"ptqc-{name}"], names=[f"ptqc {name}"])
     section += nodes.title(text=f"ptqc {name}")
     section += nodes.paragraph("", "", *_inline(parser.description or ""))
-    usage = _usage(name, parser)
-    section += nodes.literal_block(usage, usage, language="text")
-    for group in parser._action_groups:
-        actions = [action for action in group._group_actions if not isinstance(action, argparse._HelpAction)]
-        if actions:
-            section += nodes.rubric(text=TITLES.get(title := group.title or "options", title.capitalize()))
-            if group.description:
-                section += nodes.paragraph("", "", *_inline(group.description))
-            section += nodes.definition_list("", *map(_item, actions))
+    commands = "\n".join([_usage(name, parser), *parser.examples])
+    section += nodes.literal_block(commands, commands, language="text")
+    for group, actions in parser.shown():
+        section += nodes.rubric("", "", nodes.Text(group.value.capitalize()))
+        if group in ABOUT:
+            section += nodes.paragraph("", "", *_inline(ABOUT[group]))
+        section += nodes.definition_list("", *map(_item, actions))
     if parser.epilog:
         section += nodes.paragraph("", "", *_inline(parser.epilog))
     return section
@@ -109,8 +104,8 @@ def _value(action: argparse.Action) -> str:
 
 
 def _item(action: argparse.Action) -> nodes.definition_list_item:
-    told = nodes.definition("", nodes.paragraph("", "", *_inline((action.help or "").replace("%%", "%"))))
-    return nodes.definition_list_item("", nodes.term("", "", *_names(action)), told)
+    text = nodes.definition("", nodes.paragraph("", "", *_inline(described(action).replace("%%", "%"))))
+    return nodes.definition_list_item("", nodes.term("", "", *_names(action)), text)
 
 
 # An option of the command line, which stays on one line.

@@ -16,13 +16,13 @@ from ptqc.artifact.build_target import check_samples, check_target
 from ptqc.artifact.folder import Artifact, check_output, reserved
 from ptqc.artifact.recorded_times import times_of
 from ptqc.budget import Given, parse_budgets
-from ptqc.calibration.images import Preprocessing
+from ptqc.calibration.images import AnyPreprocessing, Preprocessing
 from ptqc.calibration.module_example import exported, is_module
 from ptqc.calibration.texts import Texts
 from ptqc.codegen.targets import TargetKeywords, choose
 from ptqc.compiler import CompileRequest, compile_model, resolve_job
 from ptqc.errors import UsageError
-from ptqc.evaluation.detection.detector import Detector
+from ptqc.evaluation.detection.detector import AnyDetector, Detector
 from ptqc.evaluation.scoring import Evaluate, OwnScore
 from ptqc.frontend.in_memory import Model
 from ptqc.ir.plan import Plan
@@ -33,7 +33,7 @@ from ptqc.passes.allocate.state import CompileState
 from ptqc.passes.dump import NO_DUMP, Dump
 from ptqc.passes.quantize.measure import recall
 from ptqc.passes.registry import added_rewrites, check_extensions
-from ptqc.utils.arguments import check_kind, path_of, shown
+from ptqc.utils.arguments import path_of, shown
 from ptqc.utils.executors.registry import DEFAULT, executor_of
 from ptqc.utils.logs import quiet_libraries
 from ptqc.utils.progress import SILENT, Progress, check_progress
@@ -58,8 +58,8 @@ def compile(  # noqa: A001
     calibration: object,
     output: str | Path,
     budget: Given = None,
-    preprocessing: Preprocessing | None = None,
-    detector: Detector | None = None,
+    preprocessing: AnyPreprocessing | None = None,
+    detector: AnyDetector | None = None,
     labels: str | Path | None = None,
     evaluate: Evaluate | None = None,
     perfect_score: float | None = None,
@@ -85,19 +85,19 @@ def compile(  # noqa: A001
     "50us@cuda" (predicted, in that of target "cuda"), "60MBram", "64KBflash" (of target "c"), "25%cache", a loss
     ("0.02nat", "99%same", "1%drop"), or one of each; None: the best accuracy with as many layers on integer kernels as
     the activation options allow. A loss alone takes the smallest file. strict: raise Missed, and write nothing, where
-    the file takes longer or more memory than its budgets, or is not shown to keep the loss. times: an artifact whose
-    recorded times of operators a latency budget is met with; None measures them. detector: how a detector writes what
-    it finds, for the report, labels and later evaluations. labels: an .npz with inputs and `labels`, or a CSV of
-    image,class, for top-1 accuracy; a folder of images with labels as YOLO writes them, or a COCO file with the images
-    below its folder, for a detector's mean average precision. evaluate: called with run(feeds) -> outputs by name,
-    gives a score, the higher the better; perfect_score: what it gives a perfect model, such as 1, where that is not
-    percent. labels and evaluate
-    are for the report, and for a budget such as "1%drop", whose points are percent. target: a folder of `ptqc.codegen`
-    with what is built beside the ONNX file: "cpu" adds a native library. allow_missing_target: deliver the rest where
-    it cannot be built. executor: where weights are solved: "threads" or "processes" of this machine, "ray" for a Ray
-    cluster of this machine, or "ray://host:port"; the bytes are the same. workers: how many at a time; 0: one for each
-    processor. given: fields of `ptqc.options.CompileOptions`, and of the target's options
-    (`ptqc.codegen.cpu.options.CpuOptions`). Raises the errors of `ptqc.errors`.
+    the file takes longer or more memory than its budgets, or is not shown to keep the loss. times: reuse the operator
+    times that this artifact recorded for a latency budget; None measures them. preprocessing: how images are prepared,
+    or the name of a preset, such as "imagenet". detector: how a detector writes what it finds, or the name of a preset,
+    such as "yolov8"; for the report, labels and later evaluations. labels: an .npz with inputs and `labels`, or a CSV
+    of image,class, for top-1 accuracy; a folder of images with labels as YOLO writes them, or a COCO file with the
+    images below its folder, for a detector's mean average precision. evaluate: called with run(feeds) -> outputs by
+    name, gives a score, the higher the better; perfect_score: what it gives a perfect model, such as 1, where that is
+    not percent. labels and evaluate are for the report, and for a budget such as "1%drop", whose points are percent.
+    target: a folder of `ptqc.codegen` with what is built beside the ONNX file: "cpu" adds a native library.
+    allow_missing_target: deliver the rest where it cannot be built. executor: where weights are solved: "threads" or
+    "processes" of this machine, "ray" for a Ray cluster of this machine, or "ray://host:port"; the bytes are the same.
+    workers: how many at a time; 0: one for each processor. given: fields of `ptqc.options.CompileOptions`, and of the
+    target's options (`ptqc.codegen.cpu.options.CpuOptions`). Raises the errors of `ptqc.errors`.
     """
     started = time.monotonic()
     check_extensions()
@@ -115,8 +115,7 @@ def compile(  # noqa: A001
     store = store_at(cache)
     budgets.check_request(built, store, is_scored=labels is not None or evaluate is not None)
     solving = executor_of(executor, workers, store)
-    check_kind("preprocessing", preprocessing, Preprocessing)
-    check_kind("detector", detector, Detector)
+    preprocessing, detector = Preprocessing.of(preprocessing), Detector.of(detector)
     given_times = times_of(times) if times is not None else None
     if calibration is None:
         raise UsageError(
@@ -155,8 +154,8 @@ def resolve(
     output: str | Path,
     budget: Given = None,
     plan: Mapping[str, Any] | None = None,
-    calibration: object = None,
-    preprocessing: Preprocessing | None = None,
+    data: object = None,
+    preprocessing: AnyPreprocessing | None = None,
     labels: str | Path | None = None,
     evaluate: Evaluate | None = None,
     perfect_score: float | None = None,
@@ -172,8 +171,8 @@ def resolve(
 
     Weights are reconstructed once, with the draw of the data that was best in the earlier compile. Give `pipeline` to
     try all draws, which takes twice as long or more and may lose less. A latency is met with the times that the earlier
-    compile recorded, where it did. calibration: samples that a budget
-    of loss is judged on, but for those that were measured on; None: those that the earlier compile kept aside.
+    compile recorded, where it did. data: samples on which a loss budget is judged, but for those that were measured on;
+    None: those that the earlier compile kept aside.
     given: the options of `ptqc.options.FitKeywords`, of which those that are left out, or None, are as in the earlier
     compile, but for the time limit; and of the target. strict, target and allow_missing_target: see `compile`.
     Raises UsageError when the measurements are not in the store any more.
@@ -199,7 +198,7 @@ def resolve(
     budgets.check_request(built, store, is_scored=labels is not None or evaluate is not None)
     opened = artifact.load(folder)
     earlier = opened.manifest
-    preprocessing = preprocessing or opened.preprocessing
+    preprocessing = Preprocessing.of(preprocessing) or opened.preprocessing
     entry, before = earlier["measurements"], earlier["options"]
     prepared, analysis, measured, notes = recall(store, entry, progress)
     prepared = replace(prepared, samples=replace(prepared.samples, preprocessing=preprocessing))
@@ -232,11 +231,11 @@ def resolve(
         progress=progress,
         started=started,
         times=fitting_times(earlier, budgets.get(LatencyBudget), job.options),
-        tokenizer=_tokenizer(calibration),
+        tokenizer=_tokenizer(data),
         plan=None if plan is None else Plan.from_json(plan, analysis.roles),
     )
     with reserved(place):
-        return resolve_job(job, request, calibration)
+        return resolve_job(job, request, data)
 
 
 def _apart(values: Mapping[str, Any], known: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -260,7 +260,7 @@ class PlanSearch:
             if self._keeps(result, weighed(self._decided, self._options, result.plan) + reserved - self._saved):
                 return result
         raise InternalError(
-            f"no plan was found whose written file keeps {self._limit:,} bytes after {ATTEMPTS} attempts"
+            f"no plan was found whose written file stays within {self._limit:,} bytes after {ATTEMPTS} attempts"
         )
 
     def takes(self, allocated_plan: AllocatedPlan, written: int) -> bool:

@@ -86,7 +86,8 @@ class FileBench:
         return (
             f"{table(('operator', 'kernel', 'µs', '% of time'), rows)}\n\n"
             f"a whole run{more} takes {self.nanoseconds / MILLISECOND:.3f} ms of the processor's time on one thread, "
-            f"one sample, ONNX Runtime {ort.__version__}; what it adds to an operator or merges into it counts there"
+            f"one sample, ONNX Runtime {ort.__version__}; nodes that it adds or fuses count "
+            "for the operator that they belong to"
         )
 
     def _cells(self, operator: OperatorTime) -> tuple[str, ...]:
@@ -99,23 +100,24 @@ class FileBench:
 
 
 @quiet_libraries()
-def bench(model: Model, *, threads: int = 1, isa: str = "") -> Bench | FileBench:
+def bench(model: Model, *, threads: int = 1, cpu: str = "") -> Bench | FileBench:
     """Time the parts of a model on this machine.
 
     model: a folder that `compile` wrote, of which the kernels of the native library are timed where it has one; or an
     ONNX file, a model in memory, or a folder without a library, of which the operators are timed in ONNX Runtime, on
     one thread.
-    threads, isa: of the library. Raises TargetError where the artifact has libraries, but none that runs here, and
-    UsageError for threads or an isa of what has no library.
+    threads: of a run of the library. cpu: the instruction set whose library is timed; default: the best one.
+    Raises TargetError where the artifact has libraries, but none that runs here, and UsageError for threads or cpu
+    where there is no library.
     """
     path = path_of("model", model) if isinstance(model, str | PathLike) else None
     artifact = load(path) if path is not None and path.is_dir() else None
     if artifact is not None and artifact.runnable:
-        return bench_library(artifact.folder, threads=threads, isa=isa)
-    if threads != 1 or isa:
+        return bench_library(artifact.folder, threads=threads, isa=cpu)
+    if threads != 1 or cpu:
         raise UsageError(
             f"{path or 'a model in memory'} has no native library, and operators of an ONNX file are timed on one "
-            "thread: leave out --threads and --isa (`ptqc compare` times whole files on several threads)"
+            "thread: leave out --threads and --cpu (`ptqc compare` times whole files on several threads)"
         )
     if path is None:
         result, names = memory_contender(model, 1), OwnNames()

@@ -100,14 +100,16 @@ def _token(piece: str, is_marked: bool) -> str:
 
 
 def _changes(output: Document) -> str:
-    message = f"another token or class at {output['differing']} of {output['of']} places"
+    message = f"another token or class at {output['differing']} of {output['of']} positions"
     if not output["changed"]:
-        return f"<div>{name(output['output'])}: the same at all {output['of']} places</div>"
+        return f"<div>{name(output['output'])}: the same at all {output['of']} positions</div>"
     rows = "".join(
         f'<tr><th scope="row">{place}</th><td>{safe(before)}</td><td>{safe(after)}</td></tr>'
         for place, before, after in output["changed"]
     )
-    head = '<thead><tr><th scope="col">place</th><th scope="col">float</th><th scope="col">compiled</th></tr></thead>'
+    head = (
+        '<thead><tr><th scope="col">position</th><th scope="col">float</th><th scope="col">compiled</th></tr></thead>'
+    )
     return f"<div>{name(output['output'])}: {message}</div><table>{head}<tbody>{rows}</tbody></table>"
 
 

@@ -71,7 +71,7 @@ SECTIONS = (
     Section(
         "changed",
         "Samples that changed most",
-        "The held-back samples on which the compiled model is farthest from the float model. Pictures are shown as the "
+        "The held-back samples on which the compiled model is farthest from the float model. Images are shown as the "
         "model sees them, from black at the least value to white at the largest. In texts, the tokens are marked at "
         "which the answer changed.",
         changed_samples,

@@ -25,7 +25,6 @@ Document = Mapping[str, Any]
 
 WIDTH, LABEL = 100, 12
 LISTED = 4  # formats or operators that a line names
-WARNINGS = 3
 NAME_LENGTH = 60
 # Figures that a line about the whole model has already.
 SAID = (["same top class", "SQNR"], ["SQNR"], ["SQNR", "variance"])
@@ -239,11 +238,9 @@ def _faster(speed: Document) -> str:
 
 def _warnings(manifest: Document) -> Iterator[tuple[str, str]]:
     warnings = [note for note in labelled_notes(manifest) if note["level"] == "warning"]
-    for note in warnings[:WARNINGS]:
+    for note in warnings:
         about = f"{shorten(visible(note['subject']), NAME_LENGTH)}: " if note["subject"] else ""
         yield "WARNING", f"{about}{visible(note['message'])}"
-    if len(warnings) > WARNINGS:
-        yield "WARNING", f"and {len(warnings) - WARNINGS} more, see the report"
 
 
 # The figures at the top.

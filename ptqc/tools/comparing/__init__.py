@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ptqc.artifact.folder import GOLDEN, Artifact
 from ptqc.artifact.golden import Golden
-from ptqc.calibration.images import Preprocessing
+from ptqc.calibration.images import AnyPreprocessing, Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.open_batches import OpenBatches
 from ptqc.calibration.recording import recorder
@@ -33,7 +33,7 @@ from ptqc.utils.stopwatch import processor_ns, wall_ns
 from ptqc.utils.text import number, percent, shorten, table
 
 SAMPLES = 16
-DRAWN = "drawn samples, on which outputs say little: give real ones with --calibration DATA"
+DRAWN = "synthetic samples, on which outputs say little: give real ones with --data DATA"
 NAME = 48
 
 
@@ -87,7 +87,7 @@ class ModelComparison:
 
     def __str__(self) -> str:
         speeds, answers = ("ms", "times as fast", "range"), ("same top class", "loss", "SQNR dB")
-        heading: tuple[str, ...] = ("model", "runs in", "bytes", "of first", *speeds, *answers)
+        heading: tuple[str, ...] = ("model", "runs in", "bytes", "vs. first", *speeds, *answers)
         rows = [self._cells(row) for row in self.rows]
         if any(row.placement for row in self.rows):
             heading = (*heading, "on integers")
@@ -126,17 +126,17 @@ class ModelComparison:
 @quiet_libraries()
 def compare(
     *models: Model,
-    calibration: object = None,
+    data: object = None,
     samples: int = SAMPLES,
     threads: int = 1,
-    preprocessing: Preprocessing | None = None,
+    preprocessing: AnyPreprocessing | None = None,
     runtimes: Sequence[str] = (),
     progress: Progress = SILENT,
 ) -> ModelComparison:
     """Bytes, times and outputs of models, beside those of the first.
 
     models: ONNX files or models in memory, as for `compile`, and folders that it wrote: of these the file and, where
-    one runs here, the native library. calibration: samples as for `compile`, at most `samples` of which are run;
+    one runs here, the native library. data: samples as for `compile`, at most `samples` of which are run;
     default: the golden samples of the first artifact, or drawn ones where there is none. threads: of a run; on one,
     what other programs take of the processor is left out. runtimes: litert, openvino, qnn: artifacts run there as
     well, what was built for it where there is such. Raises UsageError where the models differ in inputs or outputs,
@@ -153,7 +153,7 @@ def compare(
         )
     result = of_one_interface(result)
     with scratch() as folder:
-        feeds, described = _samples(result, calibration, samples, as_compiled(preprocessing, result), Path(folder))
+        feeds, described = _samples(result, data, samples, as_compiled(preprocessing, result), Path(folder))
         pairs, placements = _outputs(result, feeds, progress)
         timed = [one for one in result if one.run_all is None]
         with progress.stage("compare speeds"):
@@ -169,12 +169,12 @@ def compare(
 
 
 def _samples(
-    found: Sequence[Contender], calibration: object, most: int, preprocessing: Preprocessing | None, folder: Path
+    found: Sequence[Contender], data: object, most: int, preprocessing: Preprocessing | None, folder: Path
 ) -> tuple[Sequence[Feeds], str]:
     """Samples, and what they are."""
-    if calibration is not None:
+    if data is not None:
         model = found[0].model
-        feeds = collect(calibration, input_specs(model), folder, most, preprocessing, rows=OpenBatches(model))
+        feeds = collect(data, input_specs(model), folder, most, preprocessing, rows=OpenBatches(model))
         return _recorded(model, feeds), f"{len(feeds)} samples"
     for one, artifact in ((one, one.artifact) for one in found if one.artifact is not None):
         golden = [unpacked_feeds(feeds, one.unpacked) for feeds in _golden(artifact)]

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ptqc.calibration.images import Preprocessing
+from ptqc.calibration.images import AnyPreprocessing, Preprocessing
 from ptqc.calibration.inputs import input_specs, roles
 from ptqc.calibration.texts import Texts, read_tokenizer
 from ptqc.errors import ModelError, UsageError
-from ptqc.evaluation.detection.detector import Detector
+from ptqc.evaluation.detection.detector import AnyDetector, Detector
 from ptqc.frontend.in_memory import Model
 from ptqc.tools.comparing.contenders import Contender, Run, as_compiled, contenders, of_one_interface, running
 from ptqc.tools.evaluating.data import Judges, LabelledCase, read_judges, read_pictures
@@ -86,7 +86,7 @@ class Evaluation:
 
     def __str__(self) -> str:
         names = list(self.rows[0].details)
-        heading = ("model", "runs in", "bytes", "score", "± error", *names, "to first", "± error")
+        heading = ("model", "runs in", "bytes", "score", "± error", *names, "vs. first", "± error")
         rows = [
             (
                 shorten(row.name, NAME),
@@ -115,12 +115,12 @@ def evaluate(
     metric: str | Metric | Callable[[Any, Any], float],
     data: object,
     labels: object = None,
-    output: str | None = None,
+    score_output: str | None = None,
     samples: int | None = None,
     threads: int = 0,
     tokenizer: str | PathLike[str] | None = None,
-    preprocessing: Preprocessing | None = None,
-    detector: Detector | None = None,
+    preprocessing: AnyPreprocessing | None = None,
+    detector: AnyDetector | None = None,
     progress: Progress = SILENT,
 ) -> Evaluation:
     """The score of each model on labelled data, and how far it is from that of the first.
@@ -129,10 +129,11 @@ def evaluate(
     where one runs here, the native library. metric: "top-1", "top-5", "map" or "map-50" (of detectors, with images and
     their boxes), "cross-entropy", "perplexity", "similarity", "cosine", "word-errors", "psnr", "module:function", a
     function of outputs and label, or a `ptqc.tools.evaluating.metric.Metric`. data: as `calibration` of `ptqc.compile`,
-    with labels beside the samples (as `ptqc eval --help` says) or in `labels`. output: the one that is judged; default:
-    the first. samples: labels at most. threads: of a run, 0 for all processors. tokenizer: what turns tokens into
-    words, where that of the data is not meant. detector: how the models write what they find, for "map"; default: as an
-    artifact's compile was told. Raises CalibrationError where data, labels and metric do not go together.
+    with labels beside the samples (as `ptqc eval --help` says) or in `labels`. score_output: the output that is scored;
+    default: the first. samples: labels at most. threads: of a run, 0 for all processors. tokenizer: decodes
+    predictions; default: that of the data. preprocessing, detector: objects, or names of presets; how images are
+    prepared, and how the models write boxes, for "map"; default: as for the compile of the first artifact. Raises
+    CalibrationError where data, labels and metric do not go together.
     """
     requested = metric_of(metric)
     if samples is not None and samples < 1:
@@ -142,10 +143,10 @@ def evaluate(
         raise UsageError("there is nothing to evaluate: give ONNX files, or folders of `ptqc compile`")
     result = of_one_interface(result)
     inputs = input_specs(result[0].model)
-    judged = _judged_output(result[0], output)
+    judged = _judged_output(result[0], score_output)
     decode = _decoder(data, tokenizer)
     prepared, found_roles = as_compiled(preprocessing, result), roles(inputs)
-    chosen = _of_detector(requested, detector, result)
+    chosen = _of_detector(requested, Detector.of(detector), result)
     if isinstance(chosen, MeanAP):
         judges = read_pictures(data, labels, chosen.detector.classes, inputs, samples, prepared or Preprocessing())
     else:
@@ -166,7 +167,7 @@ def _of_detector(metric: Metric, stated: Detector | None, found: Sequence[Conten
     """A metric of detectors with how these write what they find: as stated, else as the first artifact keeps it."""
     if not isinstance(metric, MeanAP):
         if stated is not None:
-            raise UsageError(f"the metric {metric.called} is none of detectors: leave out how these write boxes")
+            raise UsageError(f"the metric {metric.called} is not one for detectors: leave out their options")
         return metric
     kept = (one.artifact.detector for one in found if one.artifact is not None)
     detector = stated or next(filter(None, kept), None)

@@ -163,7 +163,7 @@ def test_memory() -> None:
     ):
         assert told in text
     given.manifest["memory"]["run_bytes"] = None
-    assert "this release does not tell" in given.page().text
+    assert "not reported by this release" in given.page().text
     del given.manifest["memory"]  # as an older version wrote it
     assert "memory" not in {value for name, value in given.page().attributes if name == "id"}
 
@@ -272,10 +272,10 @@ def test_tokens_at_which_the_answer_changed_are_marked() -> None:
     sample["text"] = {"input": "ids", "tokens": [" the", " <b>", " sees"], "outputs": outputs}
     html = given.html()
     assert "the<mark> &lt;b&gt;</mark> sees" in html
-    assert "another token or class at 1 of 3 places" in given.page().text
+    assert "another token or class at 1 of 3 positions" in given.page().text
     assert "&lt;dog&gt;&nbsp;(50.0" in html
     outputs[0] |= {"differing": 0, "changed": []}
-    assert "the same at all 3 places" in given.page().text
+    assert "the same at all 3 positions" in given.page().text
 
 
 def test_a_long_name_is_shortened_and_told_in_full() -> None:

@@ -155,7 +155,7 @@ def test_many_and_long_warnings() -> None:
     note = {"step": "judge", "subject": "n" * 500, "message": "word " * 60, "level": "warning"}
     text = summarize(manifest(notes=[note] * 9), TIMES)
     assert max(map(len, text.splitlines())) <= WIDTH
-    assert text.endswith("WARNING     and 6 more, see the report")
+    assert text.count("WARNING ") == 9
 
 
 def test_a_budget_of_memory() -> None:
