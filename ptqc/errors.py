@@ -83,16 +83,21 @@ class GpuMemoryError(TargetError):
 class Infeasible(PtqcError):
     """No plan meets the budget.
 
-    smallest: bytes of the smallest reachable file; about those, where nothing was measured yet.
-    blockers: (what, bytes) pairs that make up the smallest file, largest first.
+    unit: of the two others: "bytes" (of the file, of memory, flash or RAM), or "ns" where a latency cannot be met.
+    smallest: the least that can be reached; about that, where nothing was measured yet. Of two budgets that contradict
+    each other: the bytes that the other one needs.
+    blockers: (what, how much) pairs that make up most of it, largest first; may be empty.
     """
 
     exit_code = 2
 
-    def __init__(self, message: str, smallest: int, blockers: tuple[tuple[str, int], ...] = ()) -> None:
+    def __init__(
+        self, message: str, smallest: int, blockers: tuple[tuple[str, int], ...] = (), unit: str = "bytes"
+    ) -> None:
         super().__init__(message)
         self.smallest = smallest
         self.blockers = blockers
+        self.unit = unit
 
 
 class Missed(PtqcError):

@@ -132,7 +132,7 @@ class Lines:
             ended.set()
         elapsed = time.monotonic() - started
         if elapsed > 2:
-            steps = f", {total} steps" if total and not isinstance(total, Shares) else ""
+            steps = f", {total} step{'s' if total != 1 else ''}" if total and not isinstance(total, Shares) else ""
             self.line(f"{name}: {elapsed:.1f} s{steps}")
 
     def line(self, text: str) -> None:

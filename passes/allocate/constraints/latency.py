@@ -439,4 +439,5 @@ class MeetLatency:
             f"{shortest / 1e6:.3g} ms in {self.times.runtime}. Slowest: {named}",
             round(shortest),
             slowest,
+            unit="ns",
         )
