@@ -99,14 +99,30 @@ def _at(value: float) -> str:
 
 # The look of the report, for light and dark, and the few lines that make tables sortable.
 
-STYLE = """
-:root{color-scheme:light dark;--bg:#fbfbfa;--card:#fff;--fg:#1b1e23;--soft:#646b76;--line:#e2e4e8;--tint:#eef1f5;
+LIGHT = """
+color-scheme:light dark;--bg:#fbfbfa;--card:#fff;--fg:#1b1e23;--soft:#646b76;--line:#e2e4e8;--tint:#eef1f5;
 --accent:#1f5fbf;--warn:#8a5a00;--warnbg:#fff6df;--warnline:#e8c36a;--good:#35a184;
 --b1:#a32c4e;--b2:#d1495b;--b3:#e8743b;--b4:#e0a526;--b5:#7fae4b;--b6:#35a184;--b7:#3a86c8;--b8:#5a63c7;
---float:#9aa1ab;--palette:#a868b7;--scales:#7d8fa8;--functions:#b49a7a;--graph:#c9ced6}
-@media(prefers-color-scheme:dark){:root{--bg:#14161a;--card:#1b1e24;--fg:#e6e8eb;--soft:#98a1ad;--line:#2e333b;
+--float:#9aa1ab;--palette:#a868b7;--scales:#7d8fa8;--functions:#b49a7a;--graph:#c9ced6
+"""
+DARK = """
+--bg:#14161a;--card:#1b1e24;--fg:#e6e8eb;--soft:#98a1ad;--line:#2e333b;
 --tint:#262b33;--accent:#7db0ff;--warn:#f0cb7a;--warnbg:#2b2415;--warnline:#6b5520;--float:#79818d;--graph:#4b525d;
---scales:#66788f;--functions:#8d7759}}
+--scales:#66788f;--functions:#8d7759
+"""
+VERDICT = """
+.verdict{border:1px solid var(--line);border-left:4px solid var(--good);border-radius:8px;background:var(--card);
+padding:14px 18px 16px;margin:20px 0}
+.verdict.look{border-left-color:var(--warnline)}
+.verdict p{font-size:17px;line-height:1.5;margin:0 0 6px;max-width:80ch}
+.bars .title{margin:12px 0 4px;font-size:13px;font-weight:550;color:var(--soft)}
+.bars ul{list-style:none;margin:0;padding:0}
+.bars li{display:grid;grid-template-columns:74px 1fr 84px;gap:10px;align-items:center;font-size:14px;line-height:1.7}
+.bars .track{background:var(--tint);border-radius:3px}
+.bars .fill{display:block;height:14px;border-radius:3px;min-width:2px;background:var(--float)}
+.bars .fill.compiled{background:var(--accent)}.bars .value{text-align:right}
+"""
+STYLE = """
 *{box-sizing:border-box}
 body{margin:0;background:var(--bg);color:var(--fg);font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;
 font-variant-numeric:tabular-nums}
@@ -130,16 +146,6 @@ border:1px solid var(--line);border-radius:10px;overflow:hidden}
 .card dd{margin:0}
 .card .big{font-size:25px;font-weight:650;letter-spacing:-.015em;line-height:1.35}
 .card .more{color:var(--soft);font-size:13px;line-height:1.45}
-.verdict{border:1px solid var(--line);border-left:4px solid var(--good);border-radius:8px;background:var(--card);
-padding:14px 18px 16px;margin:20px 0}
-.verdict.look{border-left-color:var(--warnline)}
-.verdict p{font-size:17px;line-height:1.5;margin:0 0 6px;max-width:80ch}
-.bars h2{margin:12px 0 4px;font-size:13px;font-weight:550;color:var(--soft)}
-.bars ul{list-style:none;margin:0;padding:0}
-.bars li{display:grid;grid-template-columns:74px 1fr 84px;gap:10px;align-items:center;font-size:14px;line-height:1.7}
-.bars .track{background:var(--tint);border-radius:3px}
-.bars .fill{display:block;height:14px;border-radius:3px;min-width:2px;background:var(--float)}
-.bars .fill.compiled{background:var(--accent)}.bars .value{text-align:right}
 .warning{background:var(--warnbg);border:1px solid var(--warnline);border-left-width:4px;border-radius:8px;
 padding:10px 14px;margin:16px 0;overflow-wrap:anywhere}
 .warning b{color:var(--warn)}.warning ul{margin:4px 0 0;padding-left:20px}
@@ -197,7 +203,13 @@ footer{margin-top:48px;color:var(--soft);font-size:13px}
 h2{break-after:avoid}.scroll{overflow:visible}table,code{font-size:11px}svg{min-width:0}}
 """
 
+
+# Of the verdict alone, for notebooks, whose pages have styles of their own.
+CARD = f".ptqc{{{LIGHT};color:var(--fg);max-width:820px;{VERDICT}}}"
+CARD += f"@media(prefers-color-scheme:dark){{.ptqc{{{DARK}}}}}"
+
 KINDS = ("b1", "b2", "b3", "b4", "b5", "b6", "b7", "b8", "float", "palette", "scales", "functions", "graph")
+STYLE = f":root{{{LIGHT}}}@media(prefers-color-scheme:dark){{:root{{{DARK}}}}}{VERDICT}{STYLE}"
 STYLE = STYLE.replace("KINDS", "".join(f".{k}{{fill:var(--{k})}}.swatch.{k}{{background:var(--{k})}}" for k in KINDS))
 
 SCRIPT = """

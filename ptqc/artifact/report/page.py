@@ -20,7 +20,7 @@ from ptqc.artifact.report.budgets import (
     sweep_plots,
 )
 from ptqc.artifact.report.changed import changed_samples, has_changed
-from ptqc.artifact.report.markup import SCRIPT, STYLE, name, safe
+from ptqc.artifact.report.markup import CARD, SCRIPT, STYLE, name, safe
 from ptqc.artifact.report.plots import bits_plot, frontier_plot, size_plot
 from ptqc.artifact.report.rows import ReportFacts
 from ptqc.artifact.report.summary import cards
@@ -33,7 +33,7 @@ from ptqc.artifact.report.targets import (
     other_tables,
     runtime_table,
 )
-from ptqc.artifact.report.verdict import verdict
+from ptqc.artifact.report.verdict import in_short, verdict
 from ptqc.utils.text import entries
 
 FEW_WARNINGS = 2
@@ -198,6 +198,12 @@ def page(facts: ReportFacts) -> str:
 <footer>Written by ptqc {safe(facts.manifest["ptqc"])}.</footer>
 </main><script>{SCRIPT}</script></body></html>
 """
+
+
+def card(facts: ReportFacts) -> str:
+    """The verdict alone, for notebooks."""
+    title = f"{name(facts.manifest['source']['name'])} · {safe(in_short(facts.manifest))}"
+    return f'<div class="ptqc"><style>{CARD}</style><b>{title}</b>{verdict(facts)}</div>'
 
 
 def _section(section: Section, facts: ReportFacts) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from ptqc.artifact.report.markup import safe
 from ptqc.artifact.report.rows import Document, ReportFacts
 from ptqc.artifact.report.scores import scores_of
+from ptqc.notes import Level
 from ptqc.utils.text import magnitude, number, percent
 
 EQUAL = 0.05  # within this of each other two files are called equally fast
@@ -105,4 +106,23 @@ def _pair(title: str, bars: Sequence[tuple[str, float]], told: Callable[[float],
         f'style="width:{100 * value / longest:.1f}%"></span></span><span class="value">{safe(told(value))}</span></li>'
         for label, value in bars
     )
-    return f'<div class="bars"><h2>{safe(title)}</h2><ul>{rows}</ul></div>'
+    return f'<div class="bars"><div class="title">{safe(title)}</div><ul>{rows}</ul></div>'
+
+
+# The same in a few words, for Python.
+
+
+def in_short(manifest: Document) -> str:
+    """Bytes, share of the float model, and whether it can be shipped."""
+    before, after = manifest["source"]["bytes"], manifest["file"]["bytes"]
+    return f"{after:,} bytes ({percent(after / before)} of the float model), {readiness(manifest)}"
+
+
+def readiness(manifest: Document) -> str:
+    """Whether a file can be shipped."""
+    if manifest.get("unfit"):
+        return "not fit for use"
+    count = sum(note["level"] == Level.WARNING for note in manifest["notes"])
+    if count:
+        return f"{count} {'warning' if count == 1 else 'warnings'}"
+    return "cut short by the time limit" if manifest.get("cut_short") else "ready to ship"

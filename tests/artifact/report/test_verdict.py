@@ -48,7 +48,7 @@ def test_without_labels_the_agreement_is_told() -> None:
     assert "On 32 held-back samples it gives the float model's top class 98.4 % of the time." in told(given)
     assert "a score on labelled data of your own would be the last word" in told(given)
     given.manifest["results"]["top1_agreement"] = None
-    assert "On 32 held-back samples its outputs are 22 dB above" in told(given)
+    assert "On 32 held-back samples, quantization error is 22 dB below" in told(given)
 
 
 def test_doubts_are_named() -> None:
