@@ -317,10 +317,8 @@ class CompileOptions:
         return {name: value for name, value in self.to_json().items() if name in read}
 
 
-# A list of definitions, for `help` and the reference.
-CompileOptions.__doc__ = "\n".join(
-    [f"{CompileOptions.__doc__}\n", *(f"{one.name}\n    {one.metadata['help']}.\n" for one in fields(CompileOptions))]
-)
+_ENTRIES = "\n".join(f"    {one.name}: {one.metadata['help']}." for one in fields(CompileOptions))
+CompileOptions.__doc__ = f"{CompileOptions.__doc__}\n\nArgs:\n{_ENTRIES}\n"
 
 
 class FitKeywords(TypedDict, total=False):
