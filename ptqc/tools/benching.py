@@ -102,11 +102,23 @@ class FileBench:
 def bench(model: Model, *, threads: int = 1, isa: str = "") -> Bench | FileBench:
     """Time the parts of a model on this machine.
 
-    model: a folder that `compile` wrote, of which the kernels of the native library are timed where it has one; or an
-    ONNX file, a model in memory, or a folder without a library, of which the operators are timed in ONNX Runtime, on
-    one thread.
-    threads, isa: of the library. Raises TargetError where the artifact has libraries, but none that runs here, and
-    UsageError for threads or an isa of what has no library.
+    Args:
+        model: An artifact, of which the kernels of the native library are
+            timed; or an ONNX file, a model in memory, or an artifact without
+            a library, of which the operators are timed in ONNX Runtime on one
+            thread.
+        threads: Threads of the library.
+        isa: Instruction set of the library; default: the best one here.
+
+    Returns:
+        Microseconds of each kernel or operator, and of the whole; `print` it.
+
+    Raises:
+        TargetError: The artifact has libraries, but none that runs here.
+        UsageError: `threads` or `isa` was given without a library.
+
+    Example:
+        >>> print(ptqc.bench("out"))
     """
     path = path_of("model", model) if isinstance(model, str | PathLike) else None
     artifact = load(path) if path is not None and path.is_dir() else None
