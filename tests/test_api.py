@@ -3,6 +3,7 @@
 import inspect
 import logging
 import pydoc
+import re
 import subprocess
 import sys
 import typing
@@ -54,6 +55,9 @@ def test_signatures_list_every_option_by_name_with_its_default() -> None:
     assert all(one.kind is not one.VAR_KEYWORD for one in parameters.values())
 
 
+SECTIONS = ["Args", "Returns", "Raises", "Example"]
+
+
 def test_help_fits_a_terminal() -> None:
     functions = [getattr(ptqc, name) for name in ptqc.__all__ if inspect.isfunction(getattr(ptqc, name))]
     text = pydoc.plain(pydoc.render_doc(ptqc.compile))
@@ -62,9 +66,8 @@ def test_help_fits_a_terminal() -> None:
     for option in fields(CompileOptions):
         assert f"\n        {option.name}: {option.metadata['help'][:20]}" in text
     for function in functions:
-        assert [line for line in inspect.getdoc(function).splitlines() if len(line) > 76] == []
-        sections = [title for title in ("Args:", "Returns:", "Raises:", "Example:") if title in function.__doc__]
-        assert len(sections) == 4, function
+        assert [line for line in (inspect.getdoc(function) or "").splitlines() if len(line) > 76] == []
+        assert re.findall(r"^ {4}([A-Z]\w+):$", function.__doc__ or "", re.MULTILINE) == SECTIONS, function
 
 
 def test_helpers_are_there_after_a_plain_import_which_stays_light() -> None:
