@@ -29,7 +29,7 @@ def compare(folder: str, name: str, samples: int) -> dict[str, Any]:
     """Every kernel and the whole library on the calibration samples; runs in a child."""
     from ptqc import bisect
 
-    found = bisect(folder, calibration=chosen(name)[0].calibration(samples), samples=samples)
+    found = bisect(folder, data=chosen(name)[0].calibration(samples), samples=samples)
     wrong = sum(found.wrong.values())
     row = {"integers": found.integers, "reals": found.reals, "wrong": wrong, "chained": found.chained}
     return {**row, "samples": samples, **({"note": str(found)} if wrong else {})}

@@ -43,14 +43,17 @@ Options = TypeVar("Options", contravariant=True)
 # Options, arguments and keywords that the commands and functions with targets have of their own; a test says so.
 _TAKEN = (
     "activation_limit activations allow_8bit allow_missing_target anchors bits box_unit boxes budget cache "
-    "calibration cast_double channel_order classes columns crop detector dump_passes evaluate executor fill fit "
-    "float_layers folder for force formats help inline json kv_cache labels layout length loss mean model "
-    "no_allow_8bit no_cast_double no_inline no_special_tokens observer operators output outputs overlap overlong "
-    "padding padding_side padding_token perfect_score pipeline plan preprocessing progress quiet resample resize "
-    "rewrite rewrites runtime samples scale scales scores seed sensitivity sparsity special_tokens std strict "
+    "calibration cast_double channel_order classes columns crop data detector detector_outputs dump_passes evaluate "
+    "executor fill fit float_layers folder for force formats help inline json kv_cache labels layout length loss mean "
+    "model no_allow_8bit no_cast_double no_inline no_special_tokens observer operators output outputs overlap "
+    "overlong padding padding_side padding_token perfect_score pipeline plan preprocessing progress quiet resample "
+    "resize rewrite rewrites runtime samples scale scales scores seed sensitivity sparsity special_tokens std strict "
     "target time_limit times tokenizer unit variances workers"
 )
 TAKEN = frozenset(_TAKEN.split())
+# Metadata of an option that help reads, its default as text and a function of its possible values; argparse takes the
+# rest.
+DESCRIBED = ("default_text", "values")
 
 
 class TargetKeywords(TypedDict, total=False):
@@ -263,7 +266,7 @@ def added_room(plugin: Plugin) -> str:
         raise plugin.fault("has the name of one of ptqc's own; give another one")
     package = plugin.load()
     if not (isinstance(package, ModuleType) and hasattr(package, "__path__")):
-        raise plugin.fault("is no package: name a folder with target.py, as ptqc.codegen.targets says")
+        raise plugin.fault("is not a package: name a folder with target.py, as ptqc.codegen.targets says")
     if find_spec(f"{package.__name__}.target") is None:
         raise plugin.fault("has no target.py")
     try:
@@ -271,7 +274,7 @@ def added_room(plugin: Plugin) -> str:
     except Exception as error:  # whatever its module raises
         raise plugin.fault(f"cannot be loaded: {type(error).__name__}: {error}") from error
     if not is_dataclass(options):
-        raise plugin.fault("has OPTIONS that are no dataclass")
+        raise plugin.fault("has OPTIONS that are not a dataclass")
     for option in fields(options):
         _check_option(plugin, option)
     return package.__name__
@@ -284,7 +287,8 @@ def _check_option(plugin: Plugin, option: Field[Any]) -> None:
     from argparse import ArgumentParser
 
     try:
-        ArgumentParser().add_argument(f"--{option.name.replace('_', '-')}", **option.metadata)
+        words = {name: value for name, value in option.metadata.items() if name not in DESCRIBED}
+        ArgumentParser().add_argument(f"--{option.name.replace('_', '-')}", **words)
     except Exception as error:  # whatever argparse says of what it is given
         raise plugin.fault(
             f"has the option {option.name!r} with metadata that argparse does not take: {type(error).__name__}: {error}"

@@ -36,7 +36,7 @@ def added_rewrite(plugin: Plugin) -> Rewrite:
     except Exception as error:  # whatever the package raises
         raise plugin.fault(f"cannot be made: {type(error).__name__}: {error}") from error
     if getattr(rewrite, "effect", None) != Effect.REWRITE or not callable(getattr(rewrite, "apply", None)):
-        raise plugin.fault("is no rewrite: give a class with name, effect and apply, as ptqc.passes.base.Pass says")
+        raise plugin.fault("is not a rewrite: give a class with name, effect and apply, as ptqc.passes.base.Pass says")
     return rewrite
 
 

@@ -33,7 +33,7 @@ ALLOWANCE = 1e-6  # absolute, for outputs that are zero but for rounding
 # From this opset on exporters write a whole attention as one operator, not every form of which ONNX Runtime runs.
 NEWEST = 23
 REWRITTEN = "export it with opset 22 or lower, where its newest operators are written as older ones"
-RUN_IT = "run it in ONNX Runtime on a sample, and mend the model or the samples"
+RUN_IT = "run it in ONNX Runtime on a sample, and fix the model or the samples"
 # A difference of so many times what rounding the weights makes is allowed: folding rounds them several times.
 ROUNDINGS = 16
 

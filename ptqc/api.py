@@ -16,13 +16,13 @@ from ptqc.artifact.build_target import check_samples, check_target
 from ptqc.artifact.folder import Artifact, check_output, reserved
 from ptqc.artifact.recorded_times import times_of
 from ptqc.budget import Given, parse_budgets
-from ptqc.calibration.images import Preprocessing
+from ptqc.calibration.images import AnyPreprocessing, Preprocessing
 from ptqc.calibration.module_example import exported, is_module
 from ptqc.calibration.texts import Texts
 from ptqc.codegen.targets import TargetKeywords, built_in_options, choose
 from ptqc.compiler import CompileRequest, compile_model, resolve_job
 from ptqc.errors import UsageError
-from ptqc.evaluation.detection.detector import Detector
+from ptqc.evaluation.detection.detector import AnyDetector, Detector
 from ptqc.evaluation.scoring import Evaluate, OwnScore
 from ptqc.frontend.in_memory import Model
 from ptqc.ir.plan import Plan
@@ -33,7 +33,7 @@ from ptqc.passes.allocate.state import CompileState
 from ptqc.passes.dump import NO_DUMP, Dump
 from ptqc.passes.quantize.measure import recall
 from ptqc.passes.registry import added_rewrites, check_extensions
-from ptqc.utils.arguments import check_kind, path_of, shown
+from ptqc.utils.arguments import path_of, shown
 from ptqc.utils.executors.registry import DEFAULT, executor_of
 from ptqc.utils.logs import quiet_libraries
 from ptqc.utils.progress import SILENT, Progress, check_progress
@@ -83,8 +83,8 @@ def compile(  # noqa: A001
     calibration: object,
     output: str | Path,
     budget: Given = None,
-    preprocessing: Preprocessing | None = None,
-    detector: Detector | None = None,
+    preprocessing: AnyPreprocessing | None = None,
+    detector: AnyDetector | None = None,
     labels: str | Path | None = None,
     evaluate: Evaluate | None = None,
     perfect_score: float | None = None,
@@ -124,9 +124,10 @@ def compile(  # noqa: A001
             or accuracy ("0.02nat", "99%same" top classes, "1%drop" of the
             score). Accuracy alone gives the smallest file. None: the best
             accuracy with integer kernels.
-        preprocessing: How image files become inputs.
-        detector: How a detector writes its boxes, for the report, `labels`
-            and later evaluations.
+        preprocessing: How image files become inputs, or the name of a preset
+            such as "imagenet".
+        detector: How a detector writes its boxes, or the name of a preset
+            such as "yolov8"; for the report, `labels` and later evaluations.
         labels: Labelled samples for the score in the report and for
             "1%drop": an .npz with inputs and `labels`, or a CSV of
             image,class, for top-1 accuracy in percent; YOLO label files or
@@ -173,7 +174,7 @@ def compile(  # noqa: A001
         ...     "model.onnx",
         ...     budget="13%",
         ...     calibration="images/",
-        ...     preprocessing=ptqc.Preprocessing(mean=0.5, std=0.5),
+        ...     preprocessing="imagenet",
         ...     output="out",
         ... )
         >>> artifact.size, artifact.outputs[0].agreement
@@ -194,8 +195,7 @@ def compile(  # noqa: A001
     store = store_at(cache)
     budgets.check_request(built, store, is_scored=labels is not None or evaluate is not None)
     solving = executor_of(executor, workers, store)
-    check_kind("preprocessing", preprocessing, Preprocessing)
-    check_kind("detector", detector, Detector)
+    preprocessing, detector = Preprocessing.of(preprocessing), Detector.of(detector)
     given_times = times_of(times) if times is not None else None
     if calibration is None:
         raise UsageError(
@@ -235,8 +235,8 @@ def resolve(
     output: str | Path,
     budget: Given = None,
     plan: Mapping[str, Any] | None = None,
-    calibration: object = None,
-    preprocessing: Preprocessing | None = None,
+    data: object = None,
+    preprocessing: AnyPreprocessing | None = None,
     labels: str | Path | None = None,
     evaluate: Evaluate | None = None,
     perfect_score: float | None = None,
@@ -262,9 +262,10 @@ def resolve(
         budget: As for `compile`, except budgets of caches.
         plan: A plan in the form of the artifact's plan.json, instead of one
             that is computed for the budget.
-        calibration: Samples that an accuracy budget is judged on; None:
-            those that the earlier compile held back.
-        preprocessing: How image files become inputs; None: as before.
+        data: Samples that an accuracy budget is judged on; None: those that
+            the earlier compile held back.
+        preprocessing: How image files become inputs, or the name of a
+            preset; None: as before.
         labels: Labelled samples, as for `compile`.
         evaluate: Your own score, as for `compile`.
         perfect_score: What `evaluate` returns for a perfect model.
@@ -312,7 +313,7 @@ def resolve(
     budgets.check_request(built, store, is_scored=labels is not None or evaluate is not None)
     opened = artifact.load(folder)
     earlier = opened.manifest
-    preprocessing = preprocessing or opened.preprocessing
+    preprocessing = Preprocessing.of(preprocessing) or opened.preprocessing
     entry, before = earlier["measurements"], earlier["options"]
     prepared, analysis, measured, notes = recall(store, entry, progress)
     prepared = replace(prepared, samples=replace(prepared.samples, preprocessing=preprocessing))
@@ -345,11 +346,11 @@ def resolve(
         progress=progress,
         started=started,
         times=fitting_times(earlier, budgets.get(LatencyBudget), job.options),
-        tokenizer=_tokenizer(calibration),
+        tokenizer=_tokenizer(data),
         plan=None if plan is None else Plan.from_json(plan, analysis.roles),
     )
     with reserved(place):
-        return resolve_job(job, request, calibration)
+        return resolve_job(job, request, data)
 
 
 def _apart(values: Mapping[str, Any], known: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:

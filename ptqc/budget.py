@@ -12,7 +12,7 @@ from ptqc.passes.allocate.constraints.memory import MemoryBudget
 from ptqc.passes.allocate.constraints.microcontroller import FlashBudget, RamBudget
 from ptqc.passes.allocate.constraints.size import SizeBudget
 from ptqc.passes.allocate.state import Budgets, Constraint, Quantity
-from ptqc.utils.arguments import shown
+from ptqc.utils.arguments import meant, shown
 
 One = str | float  # a float is a fraction of the model's size, an int (which is a float to type checkers) bytes
 Given = One | Sequence[One] | None
@@ -27,8 +27,8 @@ CONSTRAINTS: tuple[type[Constraint], ...] = (
     CacheBudget,
     LossBudget,
 )
-_FORMS = [form for kind in CONSTRAINTS for form in kind.forms]
-KNOWN = f"{', '.join(_FORMS[:-1])}, or {_FORMS[-1]}"
+ADVICE = "give 13%, 4.5MB, 2ms, 60MBram, 99%same or another form that `ptqc help budgets` lists"
+UNITS = sorted({example.lstrip("0123456789.").partition("@")[0] for kind in CONSTRAINTS for example in kind.examples})
 
 
 def parse_budgets(value: object, *, strict: bool = False) -> Budgets:
@@ -64,7 +64,7 @@ def parse(value: object) -> Constraint:
             return SizeBudget(float(f"{100 * number:.12g}"), "%")
     raise UsageError(
         f"budget {shown(value)} is neither a fraction of the model's size (0.13) nor a number of bytes (200_000); "
-        f"as text, give {KNOWN}"
+        f"as text, {ADVICE}"
     )
 
 
@@ -72,21 +72,30 @@ def _of_text(text: str) -> Constraint:
     pattern = r"\s*([+-]?\d+(?:\.\d*)?|[+-]?\.\d+)\s*(%\s*[a-z]*|[A-Za-zµ/]+)\s*(?:@\s*([\w-]+)\s*)?"
     match = re.fullmatch(pattern, text)
     if match is None:
-        percent = f"; did you mean {text.strip()}%?" if text.strip().isdecimal() and 0 < int(text) <= 100 else ""
-        raise UsageError(f"budget {text!r} is not understood{percent}; give {KNOWN}")
+        raise UsageError(f"budget {text!r} is not understood{_percent(text)}; {ADVICE}")
     quantity = Quantity(text, float(match[1]), "".join(match[2].split()), match[3] or "")
     if quantity.number <= 0:
-        raise UsageError(f"budget {text!r} must be positive; give {KNOWN}")
+        raise UsageError(f"budget {text!r} must be positive; {ADVICE}")
     for kind in CONSTRAINTS:
         try:
             constraint = kind.parse(quantity)
         except UsageError as error:
-            raise UsageError(f"{error}; give {KNOWN}") from None
+            raise UsageError(f"{error}; {ADVICE}") from None
         if constraint is None:
             continue
         if quantity.target and not constraint.names_target:
             raise UsageError(
-                f"budget {text!r} names a target with @, which only a latency, flash and memory can; give {KNOWN}"
+                f"budget {text!r} names a target with @, which only latency, flash and memory can; {ADVICE}"
             )
         return constraint
-    raise UsageError(f"budget {text!r} has the unknown unit {quantity.unit!r}; give {KNOWN}")
+    raise UsageError(f"budget {text!r} has the unknown unit {quantity.unit!r}{meant([quantity.unit], UNITS)}; {ADVICE}")
+
+
+def _percent(text: str) -> str:
+    """Ask whether a number without a unit was meant as percent: 13 as it is, and 0.13 as a fraction."""
+    try:
+        number = float(text)
+    except ValueError:
+        return ""
+    percent = 100 * number if number < 1 else number
+    return f" (did you mean {percent:g}%?)" if 0 < percent <= 100 else ""

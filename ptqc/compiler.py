@@ -164,7 +164,7 @@ def compile_model(model: Model, calibration: object, request: CompileRequest) ->
 def _too_short(error: TimeTooShort, limit: float, taken: float) -> TimeTooShort:
     """What a compile needs that was cut short too much. limit: seconds that it had. taken: until now."""
     needed = max(error.seconds / (MEASURING_SHARE * SENSITIVITY_SHARE), taken + 2 * error.seconds, 2 * limit)
-    advice = f"give --time-limit {math.ceil(needed)}s or so, or run it where less else runs; what was solved is kept"
+    advice = f"give --time-limit {math.ceil(needed)}s or so, or run it on a less busy machine; what was solved is kept"
     return TimeTooShort(f"the time limit of {limit:g} s is too short: {error}; {advice}", needed)
 
 

@@ -56,7 +56,7 @@ class NotFinite(ModelError):
     """
 
     def __init__(self, finding: str, advice: str) -> None:
-        super().__init__(f"{finding}; the float model has numbers there: {advice}")
+        super().__init__(f"{finding}; the float model is finite there: {advice}")
         self.finding = finding
 
 

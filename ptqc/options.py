@@ -47,17 +47,21 @@ def option(
     text: str,
     *,
     phase: Phase = Phase.SOLVE,
+    group: str = "quantization",
     metavar: str = "",
     per: str = "",
     flag: str = "",
     parse: Callable[[str], object] | None = None,
+    values: Callable[[], tuple[str, ...]] | None = None,
 ) -> T:
-    """Declare an option. text: its help.
+    """Declare an option. text: its help. group: the title under which help lists it.
 
     per: what its values are named by, where there may be several: "output" or "input". flag: its name on the command
-    line, where that differs; it may then be given several times. parse: reads its value from text.
+    line, where that differs; it may then be given several times. parse: reads its value from text. values: the possible
+    ones, where its type does not list them.
     """
-    about = {"help": text, "phase": phase, "metavar": metavar, "per": per, "flag": flag, "parse": parse}
+    about = {"help": text, "phase": phase, "group": group, "metavar": metavar, "per": per, "flag": flag}
+    about |= {"parse": parse, "values": values}
     declared: T = field(default=default, metadata=about)
     return declared
 
@@ -74,6 +78,27 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(text.split(","))
 
 
+def families() -> tuple[str, ...]:
+    """Families of formats that weights can be rounded to without any other option."""
+    from ptqc.formats import Coded, Format
+
+    bits = range(NARROWEST, WIDEST + 1)
+    possible = [family for family in Format.families if family.by_default or issubclass(family, Coded)]
+    return tuple(family.family for family in possible if family.offered(bits))
+
+
+def _observers() -> tuple[str, ...]:
+    from ptqc.calibration.ranges import known_methods  # loads NumPy, which the command line does not wait for
+
+    return ("auto", *known_methods())
+
+
+def _losses() -> tuple[str, ...]:
+    from ptqc.losses import NAMES
+
+    return NAMES
+
+
 def one_of_each(option: str, value: str | Mapping[str, str], per: str, known: tuple[str, ...]) -> None:
     """Raises UsageError for a value, for all or for one that is named, that is none of the known ones."""
     for name, kind in {"": value}.items() if isinstance(value, str) else value.items():
@@ -84,18 +109,19 @@ def one_of_each(option: str, value: str | Mapping[str, str], per: str, known: tu
 class CompileOptions:
     """Options of `ptqc.compile`."""
 
-    samples: int = option(256, "the most calibration samples to use", metavar="N")
+    samples: int = option(256, "use at most this many calibration samples", group="data", metavar="N")
     observer: RangeMethodName = option(
         "auto",
-        "how to choose activation ranges, such as minmax or mse; an unknown name lists all",
+        "how to choose the ranges of activations; auto takes, for each, the method that loses least",
         phase=Phase.MEASURE,
         metavar="METHOD",
+        values=_observers,
     )
     activations: Activations = option(
         "auto",
-        "8-bit activations: auto (as far as the activation limit allows), integer (wherever there is a kernel) or "
-        "float (nowhere); or float8: weights in FP8 (E4M3), and what layers read as far as the limit allows, for GPUs "
-        "that multiply FP8 (with --target cuda or other compilers)",
+        "8-bit activations: auto (as many as --activation-limit allows), integer (wherever there is a kernel), float "
+        "(none), or float8 (FP8 E4M3 weights and, within the limit, activations, for GPUs that multiply FP8: with "
+        "--target cuda or other compilers)",
         phase=Phase.MEASURE,
         metavar="KIND",
     )
@@ -107,64 +133,65 @@ class CompileOptions:
     )
     loss: Loss = option(
         "auto",
-        "how to compare outputs: auto, logits, embedding, detection, …; for all outputs, or once per output",
+        "how to compare outputs with those of the float model: for all outputs, or OUTPUT=KIND once per output; kl "
+        "means logits or probabilities, whichever the output has, and mse means regression",
         phase=Phase.MEASURE,
         metavar="[OUTPUT=]KIND",
         per="output",
+        values=_losses,
     )
     sensitivity: Sensitivity = option(
         "outputs",
         "how to find what each choice loses: outputs (run the network with it) or curvature (estimate all from a few "
-        "gradients; less time for large networks; needs ptqc[torch])",
+        "gradients; faster for large networks; needs ptqc[torch])",
         phase=Phase.MEASURE,
         metavar="HOW",
     )
-    bits: tuple[int, ...] = option(
-        (2, 3, 4, 5, 6, 7, 8), "the widths to try for weights", metavar="2,3,…", parse=widths
-    )
+    bits: tuple[int, ...] = option((2, 3, 4, 5, 6, 7, 8), "bit widths to try for weights", metavar="N,…", parse=widths)
     formats: tuple[str, ...] = option(
         (),
-        "the families of formats to try for weights (none: all that suit the model): int, codebook, pairs, sparse, "
-        "sparsebook, twooffour, tcq, entropy, safe; in models of 131,072 weights or more tcq (trellis codes) takes the "
-        "place of codebook and pairs, but for weights with heavy tails; entropy (of 32,768 to 67 million weights) "
-        "takes that of int5 to int7, codebook4, pairs8 and tcq5 in layers of 16,384 weights or more; safe (8 bits, of "
-        "which no pair saturates) is tried with allow_8bit; "
-        "with only int and codebook, weights of up to 4 bits stay packed in the memory of a native library",
-        metavar="int,…",
+        "families of weight formats to try (default: all that suit the model). In models of 131,072 weights or more, "
+        "tcq (trellis codes) takes the place of codebook and pairs, except for weights with heavy tails; entropy (for "
+        "32,768 to 67 million weights) takes that of int5 to int7, codebook4, pairs8 and tcq5 in layers of 16,384 "
+        "weights or more; safe (8 bits, no pair of which saturates) is tried with --allow-8bit. With int and codebook "
+        "alone, weights of up to 4 bits stay packed in the memory of a native library",
+        metavar="NAME,…",
         parse=names,
+        values=families,
     )
     sparsity: Sparsity = option(
         "given",
-        "given (keep the zeros that the model has, and add none) or 2:4 (make the weights of two of each four "
-        "neighbouring input channels of a layer zero)",
+        "given (keep the zeros that the model has, and add none) or 2:4 (set two weights of every four neighbouring "
+        "input channels to zero)",
         metavar="KIND",
     )
     scales: Scales = option(
         "free",
-        "free, or pow2: only powers of two, for weights and activations, for hardware that rounds sums with a shift "
+        "free, or pow2: powers of two only, for weights and activations, for hardware that rescales with a shift "
         "instead of a multiplier; costs accuracy",
         metavar="KIND",
     )
     runtime: Runtime = option(
         "onnxruntime",
-        "what the plan is solved for: onnxruntime, or arm (the same file on Arm processors, where 8-bit weights are "
-        "exact: implies --allow-8bit); with --target qdq or litert: openvino, litert "
-        "(everything on integers), qnn (16 bits where 8 lose too much), tensorrt (symmetric, at layers and sums), "
-        "xdna (symmetric everywhere, and powers of two as scales); with --target c: c (everything on integers, weights "
+        "the runtime that the plan is made for: onnxruntime, or arm (the same file on Arm processors, where 8-bit "
+        "weights are exact: implies --allow-8bit); with --target qdq or litert: openvino, litert (everything on "
+        "integers), qnn (16 bits where 8 lose too much), tensorrt (symmetric, at layers and additions), xdna "
+        "(symmetric everywhere, scales that are powers of two); with --target c: c (everything on integers, weights "
         "of up to 8 bits)",
-        metavar="NAME",
+        group="targets",
+        metavar="RUNTIME",
         flag="for",
     )
     allow_8bit: bool = option(
         False,
-        "allow 8-bit weights on integer kernels; where layers have an even number of inputs, they are chosen so that "
+        "allow 8-bit weights on integer kernels; in layers with an even number of inputs, they are chosen so that "
         "no CPU saturates",
     )
-    seed: int = option(0, "seed of all random numbers", metavar="N")
+    seed: int = option(0, "random seed", metavar="N", group="running")
     pipeline: Pipeline = option(
         "light",
-        "light, or advanced: more reconstructions and, with torch installed, gradient steps where these lower the loss "
-        "on held-back samples",
+        "light, or advanced: more reconstructions and, if torch is installed, gradient steps, where these lower the "
+        "loss on held-back samples",
         phase=Phase.FIT,
         metavar="KIND",
     )
@@ -172,45 +199,51 @@ class CompileOptions:
         0.0,
         "90s, 5m or 1h (in Python: seconds; 0: no limit): after this time, begin nothing that only improves the result",
         phase=Phase.FIT,
-        metavar="T",
+        group="limits",
+        metavar="TIME",
         parse=parse_seconds,
     )
     cast_double: bool = option(
-        False, "accept a float64 model: it will compute in float32, and its inputs and outputs stay float64"
+        False,
+        "accept a float64 model: it will compute in float32, and its inputs and outputs stay float64",
+        group="running",
     )
     float_layers: FloatLayers = option(
         "auto",
         "how convolutions that stay in float read their inputs: as float32, as bfloat16 (where that loses little), or "
         "auto: bfloat16 if the cpu target is built for processors that multiply it faster",
         phase=Phase.FIT,
-        metavar="F",
+        metavar="TYPE",
     )
     inline: bool = option(
         False,
         "write no model-local functions, for runtimes that do not inline them; the file is a little larger",
         phase=Phase.FIT,
+        group="targets",
     )
     operators: Operators = option(
         "standard",
-        "standard, or onnxruntime: matrix products in float and embeddings may use ONNX Runtime's MatMulNBits and "
+        "standard, or onnxruntime: float matmuls and embeddings may use ONNX Runtime's MatMulNBits and "
         "GatherBlockQuantized, whose weights of 4 or 8 bits stay packed in memory; such a file runs only in ONNX "
         "Runtime",
         phase=Phase.FIT,
-        metavar="O",
+        group="targets",
+        metavar="SET",
     )
     rewrites: tuple[str, ...] = option(
         (),
-        "rewrites that installed packages add, which run on the normal form (see `ptqc passes`); by name",
+        "apply a graph rewrite that an installed package adds (see `ptqc passes`); may be repeated",
         metavar="NAME",
         flag="rewrite",
     )
     kv_cache: KvCache = option(
         "float",
-        "how a decoder keeps keys and values of earlier tokens: float (unchanged), float16, int8, int4, bfp4 (block "
-        "floating point) or bfp4-sorted (its channels sorted by energy), which change its inputs and outputs; for all "
-        "caches, or once per input; a budget such as 25%cache chooses for caches of which nothing is said",
+        "how a decoder stores keys and values of earlier tokens: float (unchanged), float16, int8, int4, bfp4 (block "
+        "floating point) or bfp4-sorted (channels sorted by energy), all of which change its inputs and outputs; for "
+        "all caches, or INPUT=KIND once per input; a budget such as 25%cache chooses for all other caches",
         metavar="[INPUT=]KIND",
         per="input",
+        values=lambda: get_args(CacheKind),
     )
 
     def __post_init__(self) -> None:
@@ -249,20 +282,19 @@ class CompileOptions:
         if self.in_float8 and requested:
             message = ", ".join(f"{name} is {getattr(self, name)!r}" for name in requested)
             raise UsageError(
-                f"activations is 'float8' and {message}, which concerns other numbers: give one of the two"
+                f"activations is 'float8' and {message}, which concerns other formats: give one of the two"
             )
 
     def _check_names(self) -> None:
         """Names that others register; their modules load ONNX Runtime, which the command line does not wait for."""
         from ptqc.calibration.ranges import check_method
-        from ptqc.losses import NAMES
 
         if self.observer != "auto":
             check_method(self.observer)
-        if not set(self.formats) <= set(known := _families()):
-            raise unknown("format", set(self.formats) - set(known), known)
-        one_of_each("loss", self.loss, "output", NAMES)
-        one_of_each("kv_cache", self.kv_cache, "input", get_args(CacheKind))
+        if wrong := set(self.formats) - set(known := families()):
+            raise unknown("format", wrong, known)
+        one_of_each("loss", self.loss, "output", possible_values("loss"))
+        one_of_each("kv_cache", self.kv_cache, "input", possible_values("kv_cache"))
 
     @property
     def rules(self) -> RuntimeRules:
@@ -317,6 +349,15 @@ class CompileOptions:
         return {name: value for name, value in self.to_json().items() if name in read}
 
 
+def possible_values(name: str) -> tuple[str, ...]:
+    """The values that an option takes, where these have names; help lists them."""
+    kind = get_type_hints(CompileOptions)[name]
+    if get_origin(kind) is Literal:
+        return get_args(kind)
+    values: Callable[[], tuple[str, ...]] | None = CompileOptions.__dataclass_fields__[name].metadata["values"]
+    return values() if values else ()
+
+
 _ENTRIES = "\n".join(f"    {one.name}: {one.metadata['help']}." for one in fields(CompileOptions))
 CompileOptions.__doc__ = f"{CompileOptions.__doc__}\n\nArgs:\n{_ENTRIES}\n"
 
@@ -350,15 +391,6 @@ class Keywords(FitKeywords, total=False):
     cast_double: bool
     rewrites: tuple[str, ...]
     kv_cache: KvCache
-
-
-def _families() -> list[str]:
-    """Of formats that weights can be rounded to without anything else that is asked for."""
-    from ptqc.formats import Coded, Format
-
-    bits = range(NARROWEST, WIDEST + 1)
-    possible = [family for family in Format.families if family.by_default or issubclass(family, Coded)]
-    return [family.family for family in possible if family.offered(bits)]
 
 
 def _declared(name: str, kind: object, value: Any) -> Any:

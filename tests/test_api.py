@@ -68,6 +68,8 @@ def test_help_fits_a_terminal() -> None:
     for function in functions:
         assert [line for line in (inspect.getdoc(function) or "").splitlines() if len(line) > 76] == []
         assert re.findall(r"^ {4}([A-Z]\w+):$", function.__doc__ or "", re.MULTILINE) == SECTIONS, function
+        documented = re.findall(r"^ {8}(?:\*{0,2})(\w+): ", function.__doc__ or "", re.MULTILINE)
+        assert set(inspect.signature(function).parameters) <= set(documented), function
 
 
 def test_helpers_are_there_after_a_plain_import_which_stays_light() -> None:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from ptqc.budget import parse, parse_budgets
+from ptqc.budget import CONSTRAINTS, parse, parse_budgets
 from ptqc.errors import UsageError
 from ptqc.losses import UNITS
 from ptqc.passes.allocate.constraints.caches import CacheBudget
@@ -10,6 +10,7 @@ from ptqc.passes.allocate.constraints.latency import LatencyBudget
 from ptqc.passes.allocate.constraints.loss import LossBudget
 from ptqc.passes.allocate.constraints.memory import MemoryBudget
 from ptqc.passes.allocate.constraints.size import SizeBudget
+from ptqc.passes.allocate.state import Constraint
 
 
 def size_of(text: str) -> SizeBudget:
@@ -49,8 +50,7 @@ def test_what_cannot_be_read_is_named_with_the_known_forms(text: str) -> None:
     with pytest.raises(UsageError) as error:
         parse(text)
     assert repr(text) in str(error.value)
-    assert "a percentage of the model's size (13%)" in str(error.value)
-    assert "a latency (2ms, 800us)" in str(error.value)
+    assert "give 13%, 4.5MB, 2ms, 60MBram, 99%same or another form that `ptqc help budgets` lists" in str(error.value)
 
 
 @pytest.mark.parametrize("text", ["0%", "-13%", "-1MB", "0.0bit"])
@@ -212,7 +212,7 @@ def test_a_latency_may_be_of_the_library_of_a_target() -> None:
 
 @pytest.mark.parametrize("text", ["13%@cpu", "4.5MB@cpu", "99%same@cpu"])
 def test_other_kinds_are_of_no_target(text: str) -> None:
-    with pytest.raises(UsageError, match="names a target with @, which only a latency, flash and memory can"):
+    with pytest.raises(UsageError, match="names a target with @, which only latency, flash and memory can"):
         parse(text)
 
 
@@ -220,6 +220,18 @@ def test_other_kinds_are_of_no_target(text: str) -> None:
 def test_a_number_without_a_unit_may_be_a_percentage(given: object) -> None:
     with pytest.raises(UsageError, match=r"did you mean '?13%'?\?"):
         parse(given)
+
+
+@pytest.mark.parametrize(("text", "likely"), [("0.13", "13%"), (".5", "50%"), ("4.5M", "MB"), ("2msec", "ms")])
+def test_what_may_have_been_meant(text: str, likely: str) -> None:
+    with pytest.raises(UsageError, match=rf"\(did you mean {likely}\?\)"):
+        parse(text)
+
+
+@pytest.mark.parametrize("kind", CONSTRAINTS)
+def test_examples_that_help_shows_are_of_their_kind(kind: type[Constraint]) -> None:
+    assert kind.examples
+    assert all(type(parse(example)) is kind for example in kind.examples)
 
 
 @pytest.mark.parametrize(
@@ -240,5 +252,5 @@ def test_caches_are_limited_by_a_share_or_by_bytes(text: str, limit: int, told: 
 
 @pytest.mark.parametrize("text", ["101%cache", "2mscache", "0%cache", "25cache"])
 def test_other_texts_are_no_limit_of_caches(text: str) -> None:
-    with pytest.raises(UsageError, match=r"25%cache of their bytes in float32"):
+    with pytest.raises(UsageError, match="`ptqc help budgets`"):
         parse(text)

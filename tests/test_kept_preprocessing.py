@@ -61,10 +61,8 @@ def test_scores_and_comparisons_prepare_images_alike(artifact: Artifact, images:
         for given in ({}, {"preprocessing": STATED})
     )
     assert [row.score.value for row in kept.rows] == [row.score.value for row in stated.rows]
-    compared = ptqc.compare(model, artifact, calibration=images)
-    assert (
-        compared.to_json() != ptqc.compare(model, artifact, calibration=images, preprocessing=Preprocessing()).to_json()
-    )
+    compared = ptqc.compare(model, artifact, data=images)
+    assert compared.to_json() != ptqc.compare(model, artifact, data=images, preprocessing=Preprocessing()).to_json()
 
 
 def test_another_budget_keeps_it(artifact: Artifact, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ ROOMS = {"ptqc": ROOT / "ptqc", "ptqc.passes": ROOT / "passes", "ptqc.codegen": 
 
 # From below to above: a room, or a module that lies in none, imports from its own line and those before it.
 LAYERS = (
-    ("errors", "notes", "plugins", "utils"),
+    ("errors", "notes", "plugins", "presets", "utils"),
     ("formats", "solver"),
     ("ir",),
     ("kv_cache", "execution"),

@@ -70,7 +70,7 @@ def test_the_file_is_the_float_model_for_the_same_numbers(denoiser: Artifact) ->
     pairs = [with_the_same_draws(denoiser, feeds, ["d"]) for feeds in noisy_samples(8, seed=8)]
     assert relative([wanted for wanted, _ in pairs], [found for _, found in pairs]) < 0.05
     assert denoiser.manifest["results"]["sqnr_db"] > 25
-    assert any("draws other numbers in every run" in note["message"] for note in denoiser.manifest["notes"])
+    assert any("draws new random numbers in every run" in note["message"] for note in denoiser.manifest["notes"])
 
 
 def test_its_size_is_that_of_the_file(denoiser: Artifact) -> None:
@@ -85,7 +85,7 @@ def test_it_is_verified_anew(denoiser: Artifact) -> None:
 
 
 def test_models_are_compared_on_the_same_numbers(denoiser: Artifact) -> None:
-    found = ptqc.compare(denoiser.folder.parent / "model.onnx", denoiser.folder, calibration=noisy_samples(4, seed=8))
+    found = ptqc.compare(denoiser.folder.parent / "model.onnx", denoiser.folder, data=noisy_samples(4, seed=8))
     judged = found.rows[1].judged
     assert judged is not None
     assert 25 < judged.sqnr < 100

@@ -110,7 +110,7 @@ def test_an_observer_is_taken_by_its_name(installed: dict[str, dict[str, str]]) 
     [
         ("reversed", "reversed_range", r"gave \[6, -2\]; give two finite numbers"),
         ("none", "no_range", "failed: ZeroDivisionError: no bins"),
-        ("text", "EXAMPLES", "is no function"),
+        ("text", "EXAMPLES", "is not a function"),
         ("mse", "half", "has the name of one of ptqc's own"),
         ("lost", "lost", "cannot be loaded: AttributeError"),
     ],
@@ -131,7 +131,7 @@ def test_an_observer_that_fails_names_its_package(
     [
         ("unfinished", f"{__name__}:Unfinished", "lacks decode, members, pack, unpack"),
         ("other", "ptqc_example.e5m2:E5M2", "has to have its family as name"),
-        ("text", f"{__name__}:EXAMPLES", "is no format"),
+        ("text", f"{__name__}:EXAMPLES", "is not a format"),
         ("gone", "no_such_package:Format", "cannot be loaded: ModuleNotFoundError"),
     ],
 )
@@ -144,12 +144,12 @@ def test_a_format_that_cannot_be_used_stops_a_compile(
     with pytest.raises(UsageError, match=message):
         check_extensions()
     lacking = [finding for finding in examine().findings if finding.state == Judgement.LACK]
-    assert [finding.remedy for finding in lacking] == ["mend or uninstall some-package 2.1"]
+    assert [finding.remedy for finding in lacking] == ["fix or uninstall some-package 2.1"]
 
 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
-    [("Elu", "RELU", "says something of Relu"), ("Relu", "EXAMPLES", "is no operator")],
+    [("Elu", "RELU", "says something of Relu"), ("Relu", "EXAMPLES", "is not an operator")],
 )
 def test_an_operator_that_cannot_be_used_is_refused(
     name: str, value: str, message: str, installed: dict[str, dict[str, str]]

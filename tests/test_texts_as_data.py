@@ -52,9 +52,9 @@ def test_a_text_longer_than_the_model_is_named_with_its_length(place: Path, tmp_
 def test_options_of_texts_need_a_tokenizer_and_texts(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["compile", "encoder.onnx", "-o", "out"]
     assert main([*words, "--calibration", "corpus.txt", "--length", "10"]) == 2
-    assert "--length applies to texts only: give their --tokenizer, too" in capsys.readouterr().err
+    assert "--length applies to text only: give its --tokenizer, too" in capsys.readouterr().err
     assert main([*words, "--tokenizer", "tokenizer.json"]) == 2
-    assert "give them with --calibration FILE" in capsys.readouterr().err
+    assert "give it with --calibration FILE" in capsys.readouterr().err
 
 
 def test_a_fault_on_texts_tells_how_to_shrink_the_model(
@@ -69,7 +69,7 @@ def test_a_fault_on_texts_tells_how_to_shrink_the_model(
     words = ["compile", str(place / "encoder.onnx"), "--calibration", str(place / "corpus.txt"), *texts, "-o", "out"]
     assert main([*words, "--cache", "cache", "-q"]) == 70
     told = (tmp_path / "ptqc-fault.txt").read_text()
-    data = f"--calibration {place / 'corpus.txt'} {' '.join(texts)}"
+    data = f"--data {place / 'corpus.txt'} {' '.join(texts)}"
     trial = "compile '{model}' --calibration '{data}' -o out --cache cache -q"
     assert f"ptqc reduce {place / 'encoder.onnx'} -o small.onnx {data} -- {trial}" in told
 

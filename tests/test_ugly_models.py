@@ -167,7 +167,7 @@ REFUSED: dict[str, tuple[Build, str]] = {
     "no rank": (without("shape"), "'shape'"),
     "unknown type": (interface_type(77), "'x' has the unknown type 77"),
     "bfloat16 input": (interface_type(TensorProto.BFLOAT16), "'x' is bfloat16"),
-    "string input": (interface_type(TensorProto.STRING), "nothing can be drawn for this type"),
+    "string input": (interface_type(TensorProto.STRING), "no samples can be generated for this type"),
     "inner value of another type": (inner_type(TensorProto.INT64, 1, 4), "does not match expected type"),
     "weights too large to be squared": (lambda: layer(w=np.full((8, 8), 3e7, np.float32)), "weight 'w' reaches 3e+07"),
     "inputs too large to be squared": (

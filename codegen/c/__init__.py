@@ -1,1 +1,1 @@
-"""C source for microcontrollers: the network as C99, with its weights packed in flash."""
+"""Source in C99 for microcontrollers, with the weights packed in flash."""

@@ -112,7 +112,7 @@ def _run(command: list[str]) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=verify.TIME_LIMIT)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise TargetError(f"the size of the C of a network cannot be told: {error}") from error
+        raise TargetError(f"the size of a network in C cannot be measured: {error}") from error
     if done.returncode:
         raise TargetError(f"{command[0]} failed on the C of a network: {done.stderr[:2000]}")
     return done.stdout

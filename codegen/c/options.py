@@ -19,7 +19,8 @@ class COptions:
         default=DEFAULT_NAME,
         metadata={
             "metavar": "NAME",
-            "help": "what the files and the functions of C source, or of a static library, begin with (default: model)",
+            "help": "what the files and the functions of C source, or of a static library, begin with",
+            "default_text": DEFAULT_NAME,
         },
     )
 

@@ -33,7 +33,7 @@ def compiler() -> str:
     candidates = [named] if named else COMPILERS
     path = next(filter(None, map(shutil.which, candidates)), None)
     if path is None:
-        what = f"CC is {named!r}, which is no program" if named else "there is none of cc, gcc and clang"
+        what = f"CC is {named!r}, which is not a program" if named else "none of cc, gcc and clang is installed"
         raise TargetError(
             f"the c target compiles and runs its C on this machine to verify it, and {what}: install a C compiler "
             "(Debian: apt install gcc), or name one with CC"

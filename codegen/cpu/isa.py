@@ -145,5 +145,6 @@ def _of_machine(features: Set[str] | None) -> Isa:
     own = [isa for isa in KNOWN.values() if isa.machine == machine() and isa.cpu and not isa.tile_registers]
     result = own[-1:] if features is None else [isa for isa in own if features >= set(isa.features)]
     if not result:
-        raise UsageError(f"this processor has none of the instruction sets {', '.join(isa.name for isa in own)}")
+        known = ", ".join(isa.name for isa in own)
+        raise UsageError(f"this processor has none of the instruction sets {known}: run model.onnx instead")
     return result[0]

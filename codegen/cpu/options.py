@@ -51,33 +51,38 @@ class CpuOptions:
     cpu: str = field(
         default=DEFAULT_CPU,
         metadata={
-            "metavar": "ISA",
-            "help": "instruction set: host (default: the best of this machine), portable, avx2, avx-vnni, avx512-vnni, "
-            "avx512-vbmi, avx512-bf16, amx-int8, arm-neon, arm-dotprod, arm-i8mm or arm-bf16; several, separated by "
-            "commas, give one library each, of which the best is loaded",
+            "metavar": "ISA,…",
+            "help": "instruction sets: host is the best of this machine, portable what every machine of its kind of "
+            "the last ten years has; several give one library each, of which the best is loaded",
+            "default_text": DEFAULT_CPU,
+            "values": lambda: get_args(InstructionSet),
         },
     )
     tune: str | Path = field(
         default=NOT_TUNED,
         metadata={
             "metavar": "HOW",
-            "help": "quick or full: time some or all tilings of each kernel's loops on this machine, take the best; "
-            "DIR: reuse the tilings that an earlier compile recorded there; with --target cuda, on this machine's GPU: "
-            "auto (default: where --gpu names its architecture alone), quick, off, DIR or FILE",
+            "help": "off; quick or full: time some or all tilings of each kernel's loops on this machine, and take the "
+            "best; DIR: reuse the tilings that an earlier compile recorded there; with --target cuda, on this "
+            "machine's GPU: auto (where --gpu names its architecture alone), quick, off, DIR or FILE",
+            "default_text": "off; with --target cuda, auto",
         },
     )
     cpu_library: str = field(
         default=SHARED,
         metadata={
             "metavar": "KIND",
-            "help": "shared (default), or static: also a static library with a C header, which needs no runtime",
+            "help": "shared, or static: also a static library with a C header, which needs no runtime",
+            "default_text": SHARED,
+            "values": lambda: get_args(LibraryKind),
         },
     )
     c_name: str = field(
         default=DEFAULT_NAME,
         metadata={
             "metavar": "NAME",
-            "help": "what the files and the functions of C source, or of a static library, begin with (default: model)",
+            "help": "what the files and the functions of C source, or of a static library, begin with",
+            "default_text": DEFAULT_NAME,
         },
     )
 

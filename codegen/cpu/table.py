@@ -26,7 +26,7 @@ class TunedKernel:
         """Inverse of `to_json`. Raises ValueError, KeyError or TypeError for anything else."""
         cut, of_first = Cut(**document["cut"]), float(document["of_first"])
         if not all(type(number) is int and number > 0 for number in cut) or not 0 < of_first <= 1:
-            raise ValueError(f"{document} is no cut of a kernel with its share of the time")
+            raise ValueError(f"{document} is not a tiling of a kernel with its share of the time")
         return cls(cut, of_first)
 
     def to_json(self) -> dict[str, Any]:
@@ -82,4 +82,4 @@ def _read(folder: Path) -> dict[str, Table]:
     try:
         return tables_from_json(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UsageError(f"{path} is no tuning of kernels: {type(error).__name__}: {error}") from error
+        raise UsageError(f"{path} is not a tuning of kernels: {type(error).__name__}: {error}") from error

@@ -52,8 +52,10 @@ def _recut(step: ProgramStep, table: Table) -> ProgramStep:
     if alternatives is None or result is None or result.cut == alternatives.cuts[0]:
         return step
     if result.cut not in alternatives.cuts:
-        known = ", ".join(str(tuple(cut)) for cut in alternatives.cuts)
-        raise UsageError(f"the tuning of {step.kernel.name} cuts it by {tuple(result.cut)}; known: {known}")
+        raise UsageError(
+            f"tuning.json has the tiling {tuple(result.cut)} for the kernel {step.kernel.name}, which this version "
+            "does not know; tune again with --tune quick"
+        )
     return replace(step, kernel=alternatives.write(result.cut))
 
 

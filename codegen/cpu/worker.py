@@ -144,7 +144,7 @@ def _given(program: Program, chosen: Isa, tables: Mapping[str, Table]) -> Table:
     table, own = tables.get(chosen.name, {}), tuning.tunable(program)
     if own and not own.keys() & table.keys():
         raise UsageError(
-            f"the tuning that is given records none of this network's {len(own)} kernels for {chosen.name}: it is of "
+            f"the tuning has none of this network's {len(own)} kernels for {chosen.name}: it is of "
             f"{', '.join(tables)}, of another network, or of another version; measure with --tune quick"
         )
     return {name: result for name, result in table.items() if name in own}

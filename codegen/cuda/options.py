@@ -31,9 +31,11 @@ class CudaOptions:
     gpu: str = field(
         default=ALL,
         metadata={
-            "metavar": "ARCH",
+            "metavar": "ARCH,…",
             "help": "chips that get machine code: sm_80 (A100), sm_86 (RTX 30), sm_89 (L4, RTX 40), sm_90a (H100); "
-            "several, separated by commas; default: all. On other chips from 8.0 on, the driver translates the PTX",
+            "on others from compute capability 8.0 on, the driver translates the PTX",
+            "default_text": "all",
+            "values": lambda: get_args(Gpu),
         },
     )
 
@@ -41,9 +43,10 @@ class CudaOptions:
         default=AUTO,
         metadata={
             "metavar": "HOW",
-            "help": "auto (default): time some tiles of each layer on this machine's GPU where --gpu names its "
+            "help": "auto: time some tiles of each layer on this machine's GPU where --gpu names its "
             "architecture alone; quick: in any case; off: never; DIR or FILE: reuse the times that an earlier compile "
             "recorded there",  # shown where no target before this one has the option
+            "default_text": AUTO,
         },
     )
 

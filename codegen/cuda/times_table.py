@@ -31,7 +31,7 @@ class MeasuredKernel:
         """Inverse of `to_json`. Raises ValueError, KeyError or TypeError for anything else."""
         result = cls(document["first"], TrialTimes.from_json(document["times"]), tuple(document["predicted"]))
         if not all(each > 0 for each in result.times.of_first.values()) or result.first not in result.times.of_first:
-            raise ValueError(f"{document} is no kernel with the times of its variants")
+            raise ValueError(f"{document} is not a kernel with the times of its variants")
         return result
 
     def to_json(self) -> dict[str, Any]:

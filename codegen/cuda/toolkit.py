@@ -68,7 +68,7 @@ class Toolkit:
         message = self._run("nvcc", "--version")
         result = re.search(r"V(\d[\d.]*)", message)
         if result is None:
-            raise TargetError(f"{self.folder / 'nvcc'} does not tell its version but {message[:200]!r}: {INSTALL}")
+            raise TargetError(f"{self.folder / 'nvcc'} does not report its version, but {message[:200]!r}: {INSTALL}")
         return result[1]
 
     def compile(self, source: str, gpus: Sequence[str], folder: Path, name: str) -> Image:

@@ -83,7 +83,7 @@ class GpuTrials:
                 made = self._library.pull(output)
             except Exception as error:
                 if not result:
-                    raise TargetError(f"the GPU does not run {one.kernel}: {error}") from error
+                    raise TargetError(f"the GPU does not run {one.kernel}: {error}; compile with --tune off") from error
                 dropped[one.label] = f"does not run: {error}"[:MOST_LETTERS]
                 continue
             wanted = made if wanted is None else wanted

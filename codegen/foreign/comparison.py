@@ -41,7 +41,7 @@ class ForeignTarget:
         if len(row_shapes) > 1:
             raise TargetError(
                 f"the {self.name} target fixes the shapes of the model, and the samples have {len(row_shapes)} sizes; "
-                "give samples of one size (texts of one length: --padding and --length)"
+                "give samples of one size (text of one length: --padding and --length)"
             )
 
     def check_kernels(self, model: ir.Model) -> None:

@@ -149,4 +149,4 @@ def _check_interface(model: ir.Model, target: str) -> None:
     """Refuse what no library can take or give. Raises TargetError."""
     for value in (*model.graph.inputs, *model.graph.outputs):
         if not isinstance(value.type, ir.TensorType) or value.dtype == ir.DataType.STRING:
-            raise TargetError(f"the {target} target takes and gives tensors of numbers; {value.name} is {value.type}")
+            raise TargetError(f"the {target} target takes and gives numeric tensors; {value.name} is {value.type}")

@@ -1,1 +1,1 @@
-"""Builds a TFLite model of int8, for LiteRT, microcontrollers and Arm's Ethos-U NPUs."""
+"""A TFLite model of int8, for LiteRT, microcontrollers and Arm's Ethos-U NPUs."""

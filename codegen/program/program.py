@@ -159,7 +159,7 @@ class Axes:
         """
         shape = self.shapes.get(name)
         if shape is None:
-            raise UnsupportedOp(f"{name} is no tensor")
+            raise UnsupportedOp(f"{name} is not a tensor")
         if 0 in shape:
             raise UnsupportedOp(f"{name} has no elements")
         if self.batch is None:

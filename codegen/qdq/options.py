@@ -25,16 +25,18 @@ class QdqOptions:
     verify_in: str = field(
         default=INSTALLED,
         metadata={
-            "metavar": "NAMES",
-            "help": "openvino, qnn, or both separated by commas: run the QDQ model there before it is delivered "
-            "(default: those that are installed)",
+            "metavar": "RUNTIME,…",
+            "help": "run the QDQ model in these runtimes before it is delivered; installed: in those that are here",
+            "default_text": INSTALLED,
+            "values": lambda: (INSTALLED, *RUNTIMES),
         },
     )
     chips: str = field(
         default="",
         metadata={
-            "metavar": "CHIPS",
-            "help": f"write context binaries for these Hexagon NPUs, separated by commas: {', '.join(CHIPS)}",
+            "metavar": "CHIP,…",
+            "help": "write context binaries for these Hexagon NPUs",
+            "values": lambda: tuple(CHIPS),
         },
     )
 
@@ -44,7 +46,7 @@ class QdqOptions:
             "action": "store_true",
             "default": None,  # as what nobody gave belongs to no target
             "help": "store weights of up to 4 bits as INT4, half a byte each; ONNX Runtime then computes these layers "
-            "in float, and so does OpenVINO, but for matrix products",
+            "in float, and so does OpenVINO, except for matmuls",
         },
     )
 

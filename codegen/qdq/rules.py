@@ -150,7 +150,7 @@ def _vector_parameters(graph: QdqGraph) -> Iterator[tuple[str, str]]:
         for name in node.input[1:3]:
             tensor = graph.constants.get(name)
             if tensor is None:
-                yield _name(node), f"has a parameter that is no constant: {name!r}"
+                yield _name(node), f"has a parameter that is not constant: {name!r}"
             elif tensor.dims:
                 yield _name(node), f"has a parameter of the shape {list(tensor.dims)}, not a scalar"
 
@@ -273,7 +273,7 @@ def _rounded_before_relu(graph: QdqGraph) -> Iterator[tuple[str, str]]:
         if maker is not None and graph.is_real(maker):
             source = graph.makers.get(graph.makers[maker.input[0]].input[0]) if maker.input[0] in graph.makers else None
             if source is not None and source.op_type in LAYERS:
-                yield _name(node), f"reads what is rounded behind {_name(source)}"
+                yield _name(node), f"reads what is rounded after {_name(source)}"
 
 
 def _needless_conversions(graph: QdqGraph) -> Iterator[tuple[str, str]]:
@@ -289,7 +289,7 @@ def _scales_of_powers(graph: QdqGraph) -> Iterator[tuple[str, str]]:
     for node in graph.nodes:
         scale = graph.array(node.input[1]) if node.op_type in (TO_CODES, TO_REAL) else None
         if scale is not None and (np.frexp(scale)[0] != 0.5).any():
-            yield _name(node), "has a scale that is no power of two"
+            yield _name(node), "has a scale that is not a power of two"
 
 
 def _foreign_operators(graph: QdqGraph) -> Iterator[tuple[str, str]]:
@@ -321,7 +321,7 @@ RULES: tuple[Rule, ...] = (
     Rule("one scale for each constant", QNN, _shared_codes),
     Rule("outputs of layers rounded", QNN | XDNA, _open_layers),
     Rule("no float8", EVERY - ORT, _float8),
-    Rule("INT4 in products alone", OPENVINO, _packed_convolutions),
+    Rule("INT4 in matmuls alone", OPENVINO, _packed_convolutions),
     Rule("positive scales", EVERY, _bad_scales),
     Rule("standard operators", EVERY - ORT, _foreign_operators),
     Rule(CONTROL_FLOW, QNN | TENSORRT, _control_flow),

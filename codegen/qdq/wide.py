@@ -298,7 +298,11 @@ def widths_of(model: onnx.ModelProto) -> str:
         products[node.output[0]] = sizes.get(node.output[0], 0) * prod(shape) // max(_channels(node, shape), 1)
         wide += [node.output[0]] if graph.code_type(x) in WIDE else []
     share = sum(products[name] for name in wide) / max(sum(products.values()), 1)
-    return f"{len(wide)} of {len(products)} layers on codes of 16 bits, {share:.0%} of the products" if wide else ""
+    return (
+        f"{len(wide)} of {len(products)} layers with 16-bit activations, {share:.0%} of the multiplications"
+        if wide
+        else ""
+    )
 
 
 def _channels(node: onnx.NodeProto, shape: Sequence[int]) -> int:

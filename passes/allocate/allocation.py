@@ -17,12 +17,14 @@ from ptqc.errors import Infeasible, InternalError
 from ptqc.formats import Format
 from ptqc.passes.quantize.phases import FlashCosts
 from ptqc.solver.integer_program import RELATIVE_GAP, Condition, Event, Goal, JointChoice, NoSelection, Option, solve
+from ptqc.utils.text import shorten
 
 # Where two plans differ by less than this share of the largest loss that decides, the smaller file wins.
 BYTES_WEIGHT = 1e-6
 BYTES, LOSS, MEMORY, FLASH = "bytes", "loss", "memory", "flash"
 # What a plan may lose beyond a limit on the loss, as a share of it: the solver's own tolerance.
 TOLERANCE = 1e-4
+NAME = 48  # letters of a weight that a message names
 
 
 @dataclass(frozen=True)
@@ -231,10 +233,10 @@ def _infeasible(problem: Problem, limit: int) -> Infeasible:
     once = sum(problem.once[part] for part in {part for c in chosen for part in c.needs})
     parts += [("graph text and interface", problem.fixed), ("unpacking functions", once)]
     largest = tuple(sorted(parts, key=lambda part: -part[1])[:8])
-    named = ", ".join(f"{what} {size:,} B" for what, size in largest[:5])
+    (what, size), *_ = largest
     return Infeasible(
-        f"the budget of {limit:,} bytes cannot be met: the smallest reachable file has {smallest:,} bytes. "
-        f"Largest parts: {named}",
+        f"the budget of {limit:,} bytes cannot be met: the smallest file has {smallest:,} bytes; give --budget "
+        f"{smallest}B or more. Its largest part: {shorten(what, NAME)}, {size:,} bytes",
         smallest,
         largest,
     )

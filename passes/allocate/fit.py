@@ -260,7 +260,7 @@ class PlanSearch:
             if self._keeps(result, weighed(self._decided, self._options, result.plan) + reserved - self._saved):
                 return result
         raise InternalError(
-            f"no plan was found whose written file keeps {self._limit:,} bytes after {ATTEMPTS} attempts"
+            f"no plan was found whose written file stays within {self._limit:,} bytes after {ATTEMPTS} attempts"
         )
 
     def takes(self, allocated_plan: AllocatedPlan, written: int) -> bool:
@@ -331,8 +331,9 @@ def reconstruct(
     made less of. earlier: see `reconstruct_all`.
     """
     tuned, began = list[QuantizedParameters](), time.monotonic()
-    draws = range(TRIES[options.pipeline]) if analysis.draws is None else analysis.draws
-    if stored is not None and (known := stored.find(plan, draws)) is not None:
+    every = range(TRIES[options.pipeline])
+    draws = every if analysis.draws is None else analysis.draws
+    if stored is not None and (known := stored.find(plan, every) or stored.find(plan, draws)) is not None:
         return known, []
     account = FileAccount.open(analysis, options, plan, limit)
     for start in range(0, len(draws), DRAWS_AT_ONCE):

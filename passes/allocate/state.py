@@ -81,14 +81,15 @@ class Context:
 class Constraint:
     """One kind of budget. A kind overrides the steps that it takes part in; by default a step changes nothing.
 
-    kind: its name. section: of the manifest that it reports in, if it does. forms: how it is written, for messages.
+    kind: its name. section: of the manifest that it reports in, if it does. examples: how it is
+    written, with what that means, for `ptqc help budgets`.
     is_measured: whether measurements depend on it, so that `resolve` cannot change it. names_target: whether @ and a
     target may stand behind it. revisions: how often it may decide again.
     """
 
     kind: ClassVar[str]
     section: ClassVar[str] = ""
-    forms: ClassVar[tuple[str, ...]]
+    examples: ClassVar[Mapping[str, str]]
     is_measured: ClassVar[bool] = False
     names_target: ClassVar[bool] = False
     revisions: ClassVar[int] = 1

@@ -84,10 +84,10 @@ def _split(model: ir.Model, weight: Weight) -> str:
         tables = list(_constants(model, weight.table, parts, 0))
         for node in value.consumers():
             _split_pick(model, node, parts, tables)
-    both = "" if weight.table is None else ", and so is the table of the same numbers"
+    both = "" if weight.table is None else ", and so is the embedding with the same values"
     return (
         f"is split by output channels into {len(parts)} matrices{both}: "
-        f"ONNX Runtime would unpack one of {weight.size:,} numbers in every run"
+        f"ONNX Runtime would unpack one of {weight.size:,} elements in every run"
     )
 
 

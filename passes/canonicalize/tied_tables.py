@@ -34,7 +34,7 @@ class TiedTables:
         notes = []
         for name, table in list(probed.model.graph.initializers.items()):
             if _separate(probed.model, table):
-                notes.append(Note(self.name, name, "is a table and the matrix of a product: stored once, used as both"))
+                notes.append(Note(self.name, name, "is both an embedding and the weight of a matmul: stored once"))
         return probed.rewritten(notes)
 
 

@@ -339,12 +339,12 @@ class Offers:
         except PassError as error:  # numbers that float32 does not bear
             return Note(name, "", f"undone: {error}", Level.SKIPPED)
         if _tied(model) < _tied(self.prepared.model):
-            return Note(name, "", "undone: a table and the product with it would be two", Level.SKIPPED)
+            return Note(name, "", "undone: it would break the tied embedding", Level.SKIPPED)
         before = self._known or self._losses.of(self.prepared.model)
         compared = Comparison(before, self._losses.of(model), self._losses.unit)
         if not (compared.is_better or (anywhere and compared.is_better_for_weights)):
             self._known = before
-            return Note(name, "", f"undone, {len(notes)} places: {compared}", Level.SKIPPED)
+            return Note(name, "", f"undone, {len(notes)} changes: {compared}", Level.SKIPPED)
         self._known = compared.after
         self.prepared = replace(self.prepared, model=model, equalized=constants_digest(model))
         self._note(*notes, Note(name, "", str(compared)))

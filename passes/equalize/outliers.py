@@ -56,7 +56,7 @@ class SplitOutliers:
         for split in self.splits:
             layers = readers[split.tensor]
             _split(model, split, layers)
-            message = f"{len(split.channels)} of its {channels_of(layers[0])} channels go by a product of their own"
+            message = f"{len(split.channels)} of its {channels_of(layers[0])} channels are multiplied separately"
             notes.append(Note(self.name, split.tensor, f"{message} in {len(layers)} layers"))
         return probed.rewritten(notes)
 
@@ -236,7 +236,7 @@ class Remedy:
         return scaled_rows(self._narrow) if self.by_row else self._narrow
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """What messages call what was done."""
         return "split" if self.channels else "scaled by rows"
 

@@ -33,7 +33,7 @@ class ReorderChannels:
                 set_constant(probed.model, name, after)
                 changed += 1
         count = int((self.places != np.arange(len(self.places))).sum())
-        notes = [Note(self.name, "", f"{count} sets of channels change places, in {changed} constants")]
+        notes = [Note(self.name, "", f"{count} sets of channels are reordered, in {changed} constants")]
         return probed.rewritten(notes if changed else [])
 
     def undone(self) -> "ReorderChannels":

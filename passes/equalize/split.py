@@ -75,7 +75,7 @@ def _without(prepared: CanonicalModel, gone: Sequence[Remedy], reason: str) -> C
     tensors = {remedy.tensor for remedy in gone}
     is_own = [note.step == ChooseSplits.name and note.subject in tensors for note in prepared.notes]
     kept = [note for note, own in zip(prepared.notes, is_own, strict=True) if not own]
-    skipped = [Note(ChooseSplits.name, x.tensor, f"is not {x.told}{reason}", Level.SKIPPED) for x in gone]
+    skipped = [Note(ChooseSplits.name, x.tensor, f"is not {x.description}{reason}", Level.SKIPPED) for x in gone]
     whole = replace(prepared, model=prepared.unsplit, remedies=(), whole=None, notes=tuple(kept))
     return _with(whole, tuple(remedy for remedy in prepared.remedies if remedy not in gone), tuple(skipped))
 
@@ -87,7 +87,7 @@ def used_remedies(remedies: Sequence[Remedy], plan: Plan) -> tuple[list[Remedy],
     """
     used = [remedy for remedy in remedies if remedy.rest in plan.params]
     reason = "without use: the activations that were chosen for the budget leave it in float"
-    unused = [(remedy.tensor, f"stays {remedy.told} {reason}") for remedy in remedies if remedy not in used]
+    unused = [(remedy.tensor, f"stays {remedy.description} {reason}") for remedy in remedies if remedy not in used]
     return used, [Note(ChooseSplits.name, tensor, message, Level.WARNING) for tensor, message in unused]
 
 

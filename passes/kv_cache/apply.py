@@ -86,7 +86,7 @@ class CachesDescription:
         message = f"{len(packed)} caches are packed ({kinds}): they take {after:,} bytes for {self.places} tokens"
         yield Note(STEP, "", f"{message}, not {before:,}")
         if self.loss is None:
-            message = "in no sample anything is cached, so nothing shows what packed caches lose"
+            message = "no sample has anything cached, so the loss of packed caches is unknown"
             yield Note(STEP, "", f"{message}: record feeds of a later step", Level.WARNING)
         else:
             message = f"that loses {number(self.loss)} {self.unit} in one step, on samples with something cached"

@@ -145,7 +145,7 @@ def asked_names(model: ir.Model, requested: KvCache, budget: CacheBudget | None)
         )
     if not isinstance(requested, str):
         if unknown := requested.keys() - set(names):
-            raise UsageError(f"kv_cache: {sorted(unknown)[0]!r} is no cache of the model; it has {', '.join(names)}")
+            raise UsageError(f"kv_cache: {sorted(unknown)[0]!r} is not a cache of the model; it has {', '.join(names)}")
         return dict(requested) if budget is not None else {**dict.fromkeys(names, FLOAT), **requested}
     if budget is None:
         return dict.fromkeys(names, requested)
@@ -164,7 +164,7 @@ def chosen(seen: CacheStatistics, names: Mapping[str, str], budget: CacheBudget 
         return ChosenForms({name: forms[0] for name, forms in offered.items()}, {})
     if not seen.judged:
         raise UsageError(
-            f"the budget {budget} is spent by what caches lose, and in no calibration sample anything is cached: "
+            f"the budget {budget} is divided by the loss of each cache, and no calibration sample has anything cached: "
             "record feeds of later steps (see examples/generate.py), or give kv_cache"
         )
     options = [
@@ -213,7 +213,7 @@ def _selection(program: JointChoice, seen: CacheStatistics, budget: CacheBudget,
     except NoSelection:
         smallest = sum(min(int(option.costs[BYTES]) for option in group) for group in program.choices.values())
         raise Infeasible(
-            f"the budget {budget} cannot be met: it allows the caches {limit:,} bytes at {seen.places} places, and the "
-            f"narrowest forms take {smallest:,}",
+            f"the budget {budget} cannot be met: it allows the caches {limit:,} bytes at {seen.places} tokens, and the "
+            f"narrowest formats take {smallest:,}",
             smallest,
         ) from None

@@ -150,7 +150,7 @@ class Calibrate:
                 first, *rest = dict.fromkeys(choose_ranges)
                 chosen[site.name], others[site.name] = first, tuple(rest)
                 stage.advance(site.name)
-        short = [out_of_time("few ranges of activations other than from least to largest")] if pace.is_short else []
+        short = [out_of_time("min/max ranges only, for most activations")] if pace.is_short else []
         return chosen, others, short
 
 
@@ -361,9 +361,8 @@ class CalibrateInner:
 
     def _unseen(self, layer: Layer) -> Note:
         message = (
-            f"no calibration sample enters the branch or loop in which this {layer.op_type} stands: its weight "
-            f"{layer.weight} is not fitted to what it multiplies there, and no figure says what that costs; give "
-            "samples that enter it"
+            f"no calibration sample enters the branch or loop of this {layer.op_type}: its weight {layer.weight} is "
+            "rounded without data, and its loss is unknown; give samples that enter it"
         )
         return Note(self.name, layer.name.partition(" in graph ")[0], message, Level.WARNING)
 

@@ -61,7 +61,7 @@ class ChooseSplits:
         readers = splittable(setting.model, setting.layers)
         reaches = _reaches(setting, readers) if readers else {}
         if reaches is None:
-            return Result((), False, (out_of_time("no look at wide channels"),))
+            return Result((), False, (out_of_time("no search for outlier channels"),))
         uneven = {name: reach for name, reach in reaches.items() if reach.is_uneven}
         if not uneven:
             return Result((), False)
@@ -76,7 +76,7 @@ class ChooseSplits:
         remedies, notes = list[Remedy](), list[Note]()
         for name, losses in self._losses(setting, replace(work, readers=gaining), uneven):
             if losses is None:
-                notes.append(out_of_time("measuring some of the tensors with wide channels or rows"))
+                notes.append(out_of_time("measuring some of the tensors with outlier channels or rows"))
                 break
             best = min(losses, key=lambda remedy: WORTH * losses[remedy] - work.gain(name, remedy))
             if best != WHOLE and WORTH * losses[best] < work.gain(name, best):

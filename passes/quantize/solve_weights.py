@@ -277,7 +277,7 @@ class SolveWeights:
         solution = WeightCandidates.with_candidates(stats, candidates)
         lacks = () if self.only else [family.lacks() for family in _suited(stats.weights)]
         notes = [
-            Note(self.name, "", f"weights lose more than they could: {lack}", Level.WARNING) for lack in lacks if lack
+            Note(self.name, "", f"weights lose more than necessary: {lack}", Level.WARNING) for lack in lacks if lack
         ]
         if hurried:
             notes.append(out_of_time(f"{len(missing) - len(hurried)} of {len(missing)} weights in all formats"))

@@ -105,8 +105,8 @@ PROBES = 8
 BALANCE = 1.3
 UNBALANCED = 4.0  # further off than this factor, biases say nothing
 WARNING = (
-    "calibrated without data, on samples drawn by ptqc: accuracy suffers, and what is said of agreement and loss holds "
-    "for drawn samples; score the result on real data, better give a few hundred unlabelled samples"
+    "calibrated without data, on synthetic samples: accuracy suffers, and agreement and loss hold for synthetic "
+    "samples only; score the result on real data, or better, give a few hundred unlabelled samples"
 )
 
 
@@ -157,12 +157,12 @@ def _pixel_ranges(model: ir.Model, seed: int, side: int) -> tuple[dict[str, Pixe
     values = {str(value.name): value for value in model.graph.inputs}
     stated = {name: RAW if dtype == np.uint8 else stated_range(values[name]) for name, dtype in images.items()}
     pixels = {name: pixel for name, pixel in stated.items() if pixel is not None}
-    remarks = {name: f"drawn as {pixel.description}" for name, pixel in pixels.items()}
+    remarks = {name: f"generated as {pixel.description}" for name, pixel in pixels.items()}
     unknown = [name for name in images if name not in pixels]
     if unknown:
         guess, reason = _guess(model, unknown, pixels, seed, side)
         pixels |= dict.fromkeys(unknown, guess)
-        remarks |= dict.fromkeys(unknown, f"drawn as {guess.description}, {reason}")
+        remarks |= dict.fromkeys(unknown, f"generated as {guess.description}, {reason}")
     return pixels, remarks
 
 
@@ -175,7 +175,7 @@ def _guess(
     distances = np.abs(np.log(np.maximum(balances, np.finfo(float).tiny) / BALANCE))
     if distances.min() > np.log(UNBALANCED):
         return COMMON[0], "a guess: nothing in the model says what it takes"
-    return COMMON[int(distances.argmin())], "of the common ranges the one that suits the first convolution's biases"
+    return COMMON[int(distances.argmin())], "the common range that suits the biases of the first convolution best"
 
 
 def _balances(model: ir.Model, trials: Sequence[Sequence[Feeds]]) -> list[float]:

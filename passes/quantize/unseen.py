@@ -41,8 +41,8 @@ def leave_unseen_in_float(model: ir.Model, samples: Samples) -> list[Note]:
             if value not in seen[name] and _layers(node, branch, inner):
                 _mark(node)
                 message = (
-                    f"no calibration sample enters the {branch} of this If: what is behind it stays in float, as "
-                    "ranges of the other branch would cut off what this one gives; give samples that enter it"
+                    f"no calibration sample enters the {branch} of this If: what follows it stays in float, since "
+                    "ranges of the other branch would clip its values; give samples that enter it"
                 )
                 notes.append(Note(STEP, node.outputs[0].name or "", message, Level.WARNING))
     return notes

@@ -390,7 +390,7 @@ def _stored(before: QuantizedWeight, scale: Tensor) -> np.ndarray:
 
 
 def _unchanged() -> Note:
-    return Note(STEP, "", "left as it was: the held-back loss did not surely fall", Level.SKIPPED)
+    return Note(STEP, "", "not kept: no significant gain on held-back samples", Level.SKIPPED)
 
 
 def _draws(samples: Samples, size: int, seed: int) -> Iterator[Samples]:

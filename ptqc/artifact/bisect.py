@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from ptqc.artifact.folder import Artifact, load
 from ptqc.artifact.names import OwnNames
-from ptqc.calibration.images import Preprocessing
+from ptqc.calibration.images import AnyPreprocessing, Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.recording import recorder
 from ptqc.calibration.samples import collect
@@ -152,23 +152,23 @@ class Bisection:
 def bisect(
     folder: str | PathLike[str],
     *,
-    calibration: object = None,
+    data: object = None,
     samples: int = SAMPLES,
-    preprocessing: Preprocessing | None = None,
+    preprocessing: AnyPreprocessing | None = None,
 ) -> Bisection:
     """Compare every kernel of the native libraries with ONNX Runtime.
 
     Each kernel runs on ONNX Runtime's values of `model.onnx`, so that the
     first one that computes anything else is found. Inputs are all at the
     lowest value seen at compile time, all at the highest, zero, and random;
-    and the samples of `calibration`, if given. A CUDA library runs on the
+    and the samples of `data`, if given. A CUDA library runs on the
     first GPU, or in the emulator if there is none.
 
     Args:
         folder: An artifact with a native library.
-        calibration: Samples as for `ptqc.compile`.
-        samples: The most calibration samples to run.
-        preprocessing: How image files become inputs.
+        data: Samples as for `ptqc.compile`.
+        samples: The most samples of `data` to run.
+        preprocessing: How image files become inputs, or the name of a preset.
 
     Returns:
         The kernels that differ; `print` it.
@@ -177,10 +177,10 @@ def bisect(
         TargetError: The artifact has no library, or none that runs here.
 
     Example:
-        >>> print(ptqc.bisect("out", calibration="images/"))
+        >>> print(ptqc.bisect("out", data="images/"))
     """
     artifact = load(folder)
-    result = list(_given(artifact, calibration, samples, preprocessing or artifact.preprocessing))
+    result = list(_given(artifact, data, samples, Preprocessing.of(preprocessing) or artifact.preprocessing))
     return reduce(Bisection.joined, [_of_target(artifact, target, result) for target in compared_targets(artifact)])
 
 
@@ -298,17 +298,17 @@ def as_compared(artifact: Artifact) -> Path | onnx.ModelProto:
 
 
 def _given(
-    artifact: Artifact, calibration: object, samples: int, preprocessing: Preprocessing | None
+    artifact: Artifact, data: object, samples: int, preprocessing: Preprocessing | None
 ) -> Iterator[tuple[str, Feeds]]:
-    if calibration is None:
+    if data is None:
         return
     model, more = zipmaps.load(artifact.path), None
     if stand_ins := artifact.manifest.get("recorded", {}):
         model = ir.from_proto(with_inputs(onnx.load(artifact.path), stand_ins))
-        first = calibration[0] if isinstance(calibration, list) and calibration else {}
+        first = data[0] if isinstance(data, list) and data else {}
         if not stand_ins.keys() <= first.keys():  # samples of a user, who does not know what was drawn
             remember(model, stand_ins)
             more = recorder(model)
     with scratch() as folder:
-        for index, feeds in enumerate(collect(calibration, input_specs(model), Path(folder), samples, preprocessing)):
+        for index, feeds in enumerate(collect(data, input_specs(model), Path(folder), samples, preprocessing)):
             yield f"sample {index}", feeds if more is None else {**feeds, **more(feeds)}

@@ -15,6 +15,6 @@ def times_of(folder: str | PathLike[str]) -> OpLatencies:
         raise UsageError(f"{folder} was compiled with no latency budget, so it records no times of operators")
     if not times.is_measured:
         raise UsageError(
-            f"the times that {folder} records were predicted, as they are anew without them: leave them out"
+            f"the times that {folder} recorded were predicted, and would be predicted again: leave out --times"
         )
     return times

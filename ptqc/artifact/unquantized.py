@@ -67,7 +67,7 @@ def _wide(node: ir.Node, split: Collection[str]) -> str | None:
     if maker is None or maker.op_type != "Gather":
         return None
     tensor = str(maker.inputs[0].name)  # type: ignore[union-attr]
-    return f"it multiplies the wide channels of {tensor}, which 8 bits do not hold" if tensor in split else None
+    return f"it multiplies the outlier channels of {tensor}, which 8 bits cannot hold" if tensor in split else None
 
 
 def _reason(node: ir.Node, plan: Plan, capable: set[str]) -> str:

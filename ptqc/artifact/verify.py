@@ -231,7 +231,7 @@ def _source(artifact: Artifact, kept: Golden, path: Path) -> str:
 def _library(artifact: Artifact, kept: Golden) -> str:
     if NAME in artifact.targets:
         check_emulated(NAME, artifact.folder / NAME, artifact.manifest["targets"][NAME])
-    compared = bisect(artifact.folder, calibration=list(kept.inputs))
+    compared = bisect(artifact.folder, data=list(kept.inputs))
     if compared.first is not None:
         raise VerificationError(str(compared))
     return "; ".join([str(compared), *(_whole(artifact, name, compared, kept) for name in compared_targets(artifact))])

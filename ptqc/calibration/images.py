@@ -1,11 +1,7 @@
 """Image files to model inputs: decode, resize, crop, scale and normalize, with Pillow and NumPy only.
 
-A pixel p in 0..255 becomes (p / scale - mean) / std for float inputs; uint8 inputs get p itself.
-
-    torchvision         scale = 255, mean = 0.485,0.456,0.406, std = 0.229,0.224,0.225
-    Keras/TensorFlow    scale = 127.5, mean = 1                          (values in -1..1)
-    Caffe               scale = 1, mean = 103.94,116.78,123.68, channel_order = BGR
-    raw pixels          scale = 1                                        (values in 0..255)
+A pixel p in 0..255 becomes (p / scale - mean) / std for float inputs; uint8 inputs get p itself. `ptqc.presets` has the
+settings that many models share.
 """
 
 import math
@@ -13,14 +9,17 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Union, get_args
 
 import numpy as np
 from PIL import Image, ImageOps
 
 from ptqc.calibration.inputs import NARROWED, InputSpec, shape_text
 from ptqc.errors import CalibrationError, UsageError
+from ptqc.presets import PREPROCESSING, PreprocessingName, preset
+from ptqc.utils.arguments import of_kind
 
+AnyPreprocessing = Union["Preprocessing", PreprocessingName]
 Pair = tuple[int, int]  # (height, width)
 Fit = Literal["crop", "stretch", "letterbox", "letterbox-corner"]
 Layout = Literal["NCHW", "NHWC"]
@@ -107,6 +106,14 @@ class Preprocessing:
         _check_fill(self.fill)
         if self.fit in LETTERBOXES and self.crop is not None:
             raise UsageError(f"preprocessing fit = {self.fit!r} shows the whole image: give resize and no crop")
+
+    @classmethod
+    def of(cls, value: object) -> "Preprocessing | None":
+        """Take the name of a preset, preprocessing as it is, or None. Raises UsageError for anything else."""
+        if isinstance(value, str):
+            otherwise = "; Preprocessing.from_file(path) reads a TOML file"
+            return cls(**preset("preprocessing", value, PREPROCESSING, otherwise).fields)
+        return of_kind("preprocessing", value, cls)
 
     @classmethod
     def from_file(cls, path: Path) -> "Preprocessing":
@@ -277,7 +284,7 @@ def _of_16_bits(image: Image.Image) -> Image.Image:
     """Gray of 16 bits, which Pillow would clip at 255, in 8. Raises ValueError for numbers beyond, or that are real."""
     pixels = np.asarray(image)
     if pixels.dtype.kind == "f" or pixels.min() < 0 or pixels.max() > LARGEST_GRAY:
-        raise ValueError("its pixels are real numbers or of 32 bits, of which nothing says how large white is")
+        raise ValueError("its pixels are floats or have 32 bits, and their value for white is unknown")
     return Image.fromarray((pixels >> 8).astype(np.uint8))
 
 

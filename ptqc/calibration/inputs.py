@@ -286,7 +286,7 @@ def _check_rows(array: np.ndarray, spec: InputSpec, where: str) -> None:
     bad = array[(array < -spec.rows) | (array >= spec.rows)]
     if bad.size:
         raise CalibrationError(
-            f"{where}: holds {bad[0]}, and {bad.size} of {array.size} values are no row of the table that they index: "
+            f"{where}: holds {bad[0]}, and {bad.size} of {array.size} values lie outside of the table that they index: "
             f"it has {spec.rows} rows, so give 0 to {spec.rows - 1} (-{spec.rows} to -1 count from its end)"
         )
 

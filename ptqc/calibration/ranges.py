@@ -197,6 +197,11 @@ def choose_range(observer: RangeObserver, method: str, bits: int = 8) -> Range:
     return chosen(observer, bits) if observer.count else (0.0, 0.0)
 
 
+def known_methods() -> tuple[str, ...]:
+    """Names of all methods: those of ptqc, and those that installed packages add."""
+    return (*METHODS, *by_name(PluginKind.OBSERVER))
+
+
 def check_method(method: str) -> None:
     """Raises UsageError where a range cannot be chosen by a method of this name."""
     if method not in METHODS:
@@ -206,7 +211,7 @@ def check_method(method: str) -> None:
 def _plugin(method: str) -> Plugin:
     known = by_name(PluginKind.OBSERVER)
     if method not in known:
-        raise unknown("observer", [str(method)], ["auto", *METHODS, *known])
+        raise unknown("observer", [str(method)], ["auto", *known_methods()])
     return known[method]
 
 
@@ -216,7 +221,7 @@ def added_method(plugin: Plugin) -> RangeMethod:
         raise plugin.fault("has the name of one of ptqc's own; give another one")
     function = plugin.load()
     if not callable(function):
-        raise plugin.fault("is no function of a RangeObserver and a number of bits")
+        raise plugin.fault("is not a function of a RangeObserver and a number of bits")
 
     def method(observer: RangeObserver, bits: int) -> Range:
         try:

@@ -94,7 +94,7 @@ def _open_path(
         return _open_file(path, inputs, limit)
     if isinstance(source, str) and is_named(source):
         return open_source(_called(source), inputs, limit, preprocessing)
-    raise CalibrationError(f"calibration data {str(source)!r}: no such file or folder; give {ACCEPTED}")
+    raise CalibrationError(f"calibration data {str(source)!r}: no such file or folder")
 
 
 def _open_folder(
@@ -127,6 +127,14 @@ def files_below(folder: Path, suffixes: frozenset[str]) -> list[Path]:
     result = [path.relative_to(folder) for path in folder.rglob("*") if path.suffix.lower() in suffixes]
     seen = [path for path in result if not is_hidden(path) and (folder / path).is_file()]
     return [folder / path for path in sorted(seen, key=Path.as_posix)]
+
+
+def may_hold_images(data: str) -> bool:
+    """Whether data that are named so may be images: not where they are arrays or text."""
+    path = path_of("data", data)
+    if path.is_dir():
+        return bool(files_below(path, IMAGE_SUFFIXES)) or not files_below(path, ARRAY_SUFFIXES | {".txt"})
+    return path.suffix.lower() not in ARRAY_SUFFIXES | {".txt", ".tsv"}
 
 
 def is_hidden(path: Path) -> bool:
@@ -336,7 +344,7 @@ def _feeds(item: Any, inputs: Sequence[InputSpec], index: int) -> Feeds:
         names = ", ".join(repr(spec.name) for spec in inputs)
         raise CalibrationError(
             f"{sample_name(index)}: {type(item).__name__} of {len(values)} values for {len(inputs)} inputs ({names}): "
-            "yield a dict, or one array for each input (and class numbers behind them, which are left out)"
+            "yield a dict, or one array for each input (class numbers after them are left out)"
         )
     return {spec.name: value for spec, value in zip(inputs, values, strict=True)}
 

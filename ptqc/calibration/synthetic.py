@@ -180,9 +180,9 @@ def _by_affine(factor: Array, shift: Array) -> PixelRange | None:
         return None
     mean, std = -shift / factor, 1 / factor
     if mean.min() < 0:
-        return PixelRange(mean, mean + std, "pixels that the normalization behind the input takes to 0 to 1")
+        return PixelRange(mean, mean + std, "pixels that the normalization after the input takes to 0 to 1")
     top = 1.0 if (mean + std).max() <= 2 else BYTES
-    return PixelRange(np.zeros(1), np.full(1, top), f"pixels from 0 to {top:g}, by the normalization behind the input")
+    return PixelRange(np.zeros(1), np.full(1, top), f"pixels from 0 to {top:g}, by the normalization after the input")
 
 
 def _affine(node: ir.Node, value: ir.Value) -> tuple[Array, Array] | None:
@@ -323,7 +323,7 @@ def _drawer(spec: InputSpec, role: InputRole, pixels: PixelRange, side: int, len
     if spec.dtype.kind in "iub" or role is InputRole.MASK:
         return _of_tokens(spec, role, lengths)
     if spec.dtype.kind in "cU":
-        raise CalibrationError(f"input {spec}: nothing can be drawn for this type: {ADVICE}")
+        raise CalibrationError(f"input {spec}: no samples can be generated for this type: {ADVICE}")
     return _normal(_sizes(spec, {}, lengths.symbols), spec.dtype)
 
 
@@ -369,10 +369,10 @@ def _of_tokens(spec: InputSpec, role: InputRole, lengths: _Lengths) -> Draw:
         return _always(np.zeros(shape, spec.dtype))
     rows = spec.rows
     if spec.dtype.kind == "b":
-        raise CalibrationError(f"input {spec}: nothing can be drawn for this type: {ADVICE}")
+        raise CalibrationError(f"input {spec}: no samples can be generated for this type: {ADVICE}")
     if not rows:
         raise CalibrationError(
-            f"input {spec}: no embedding says which integers it takes, so none can be drawn: {ADVICE}"
+            f"input {spec}: no embedding says which integers it takes, so none can be generated: {ADVICE}"
         )
     return lambda rng: rng.integers(0, rows, shape).astype(spec.dtype)
 

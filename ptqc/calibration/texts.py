@@ -19,6 +19,12 @@ Unit = Literal["lines", "paragraphs", "files"]
 Overlong = Literal["cut", "split"]
 Padding = Literal["none", "full"]
 Side = Literal["right", "left"]
+CHOICES = {
+    "unit": get_args(Unit),
+    "overlong": get_args(Overlong),
+    "padding": get_args(Padding),
+    "padding_side": get_args(Side),
+}
 LENGTH = 128  # tokens, where neither options nor model nor tokenizer say how many
 TEXT_AXES = 2  # samples and tokens
 SUFFIX = ".txt"
@@ -76,10 +82,9 @@ class Texts(SampleReader):
 
     def __post_init__(self) -> None:
         path_of("tokenizer", self.tokenizer)
-        one_of("overlong", self.overlong, get_args(Overlong))
-        for name, known in (("unit", Unit), ("padding", Padding), ("padding_side", Side)):
-            if getattr(self, name) is not None:
-                one_of(name, getattr(self, name), get_args(known))
+        for name, choices in CHOICES.items():
+            if name == "overlong" or getattr(self, name) is not None:
+                one_of(name, getattr(self, name), choices)
         whole = isinstance(self.length, int) and not isinstance(self.length, bool)
         if self.length is not None and not (whole and self.length > 0):
             raise UsageError(f"length is {shown(self.length)}; give a positive number of tokens")
@@ -275,13 +280,13 @@ def _tokens_input(inputs: Sequence[InputSpec], found: dict[str, InputRole]) -> I
     tokens = [spec for spec in inputs if found[spec.name] is InputRole.TOKENS]
     if not tokens:
         takes = ", ".join(map(str, inputs))
-        raise CalibrationError(f"texts feed a model with one input of token numbers; this one takes {takes}: {ADVICE}")
+        raise CalibrationError(f"text feeds a model with one input of token ids; this one takes {takes}: {ADVICE}")
     for spec in inputs:
         role = found[spec.name]
         filled = (InputRole.PAST, InputRole.FLAG)
         if role is InputRole.OTHER or (role not in filled and len(spec.shape) != TEXT_AXES):
             shape = shape_text(spec.shape)
-            raise CalibrationError(f"input {spec.name!r} of shape {shape}: nothing says what texts give it: {ADVICE}")
+            raise CalibrationError(f"input {spec.name!r} of shape {shape}: text has no values for it: {ADVICE}")
     return tokens[0]
 
 
@@ -290,7 +295,7 @@ def read_tokenizer(path: Path) -> Any:
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
-        raise UsageError("texts need the library tokenizers: pip install 'ptqc[text]'") from error
+        raise UsageError("text needs the library tokenizers: pip install 'ptqc[text]'") from error
     if not path.is_file():
         raise CalibrationError(f"tokenizer {path}: no such file; give the tokenizer.json of the model")
     try:
@@ -311,7 +316,7 @@ def _check_vocabulary(tokenizer: Any, tokens: InputSpec, filler: int, where: str
     last = max((number for token, number in tokenizer.get_vocab().items() if token not in FILLERS), default=-1)
     if last >= tokens.rows:
         raise CalibrationError(
-            f"{where} has token numbers up to {last}, but the table that input {tokens.name!r} indexes has "
+            f"{where} has token ids up to {last}, but the table that input {tokens.name!r} indexes has "
             f"{tokens.rows} rows: give the tokenizer of this model"
         )
 

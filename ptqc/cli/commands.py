@@ -3,10 +3,12 @@
 import argparse
 import dataclasses
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ptqc import presets
 from ptqc.errors import Interrupted, PtqcError, UsageError, VerificationError
 from ptqc.options import CompileOptions, Phase
 
@@ -91,7 +93,7 @@ def run_resolve(options: argparse.Namespace) -> None:
         output=options.output,
         budget=options.budget,
         plan=_plan(options.plan),
-        calibration=data_of(options),
+        data=data_of(options),
         preprocessing=_preprocessing(options, options.folder),
         labels=options.labels,
         force=options.force,
@@ -144,25 +146,46 @@ def _done(artifact: "Artifact", options: argparse.Namespace) -> None:
 
 
 def _preprocessing(options: argparse.Namespace, *models: str) -> Any:
-    """As stated; what is not stated is as an artifact among the models keeps it, else the default.
+    """Read the options of images; those that are not stated are as a preset, a file or an artifact has them.
 
     None where nothing is stated and a model is an artifact, which is asked later.
     """
     from ptqc.calibration.images import Preprocessing
 
-    stated = _given(options, *PREPROCESSING)
-    if not (stated or options.preprocessing) and any(Path(model).is_dir() for model in models):
+    stated, named = _given(options, *PREPROCESSING), options.preprocessing
+    _check_for_images(options)
+    if not (stated or named) and any(Path(model).is_dir() for model in models):
         return None
-    if options.preprocessing:
-        return Preprocessing.parse(stated, Preprocessing.from_file(Path(options.preprocessing)))
+    if named:
+        is_file = named not in presets.PREPROCESSING and (Path(named).suffix or Path(named).exists())
+        if not is_file:
+            preset = presets.preset("preprocessing", named, presets.PREPROCESSING, ", or a TOML file")
+            return Preprocessing.parse(stated, Preprocessing(**preset.fields))
+        return Preprocessing.parse(stated, Preprocessing.from_file(Path(named)))
     return Preprocessing.parse(stated, _kept(models, "preprocessing"))
 
 
+def _check_for_images(options: argparse.Namespace) -> None:
+    """Raises UsageError for options of images on the command line where nothing holds images."""
+    from ptqc.calibration.sources import may_hold_images
+
+    stated = _given(options, *PREPROCESSING, "preprocessing").keys() - options.configured
+    data = [one for one in (_source(options), getattr(options, "labels", None)) if one is not None]
+    if stated and data and not any(map(may_hold_images, data)):
+        words = ", ".join(sorted(flag(name) for name in stated))
+        raise UsageError(f"{words} applies to images only, and {' and '.join(data)} holds none: leave it out")
+
+
 def _detector(options: argparse.Namespace, *models: str) -> Any:
-    """As stated, and what is not stated as an artifact among the models keeps it; None if nothing is stated."""
+    """Read the options of detectors; those that are not stated are as a preset or an artifact has them.
+
+    None if nothing is stated.
+    """
     from ptqc.evaluation.detection.detector import Detector
 
     stated = _given(options, *DETECTOR)
+    if options.detector:
+        return Detector.parse({**presets.preset("detector", options.detector, presets.DETECTORS).fields, **stated})
     return Detector.parse(stated, _kept(models, "detector")) if stated else None
 
 
@@ -175,34 +198,39 @@ def _kept(models: Sequence[str], what: str) -> Any:
 
 
 def data_of(options: argparse.Namespace) -> Any:
-    """The stated samples: of texts, where a tokenizer is given.
+    """Read the options of samples; with a tokenizer, they are of text.
 
-    A file may have a tokenizer and options of texts for other commands than this one, which has no texts.
+    A configuration file may have a tokenizer and options of text for other commands than this one.
     """
     from ptqc.calibration.texts import Texts, holds_texts
 
-    stated = _given(options, *TEXTS)
+    stated, source = _given(options, *TEXTS), _source(options)
     words = ", ".join(flag(name) for name in stated if name not in options.configured)
     if options.tokenizer is None:
         if words:
-            raise UsageError(f"{words} applies to texts only: give their --tokenizer, too")
-        return options.calibration
-    if "tokenizer" in options.configured and (options.calibration is None or not holds_texts(options.calibration)):
+            raise UsageError(f"{words} applies to text only: give its --tokenizer, too")
+        return source
+    if "tokenizer" in options.configured and (source is None or not holds_texts(source)):
         if words:
-            raise UsageError(
-                f"{words} applies to texts only, and the calibration data are none: give a text file or folder"
-            )
-        return options.calibration
-    if options.calibration is None:
-        raise UsageError("a --tokenizer was given but no texts: give them with --calibration FILE")
-    return Texts(options.calibration, options.tokenizer, **stated)
+            raise UsageError(f"{words} applies to text only, and the data are none: give a text file or folder")
+        return source
+    if source is None:
+        name = "--calibration" if "calibration" in options else "--data"
+        raise UsageError(f"--tokenizer is given, but no text: give it with {name} FILE")
+    return Texts(source, options.tokenizer, **stated)
+
+
+def _source(options: argparse.Namespace) -> str | None:
+    """The samples as the command line names them, whether they calibrate or not."""
+    named: str | None = options.calibration if "calibration" in options else options.data
+    return named
 
 
 def _judged(options: argparse.Namespace) -> Any:
     """The data of `ptqc eval`: with arrays, a tokenizer is there for what the model answers."""
     from ptqc.calibration.texts import holds_texts
 
-    return data_of(options) if holds_texts(options.calibration) else options.calibration
+    return data_of(options) if holds_texts(options.data) else options.data
 
 
 def run_expand(options: argparse.Namespace) -> None:
@@ -238,7 +266,7 @@ def run_doctor(options: argparse.Namespace) -> None:
     if result.is_well or not options.json:
         _tell(result, options)
     if not result.is_well:
-        lacking = "something that a compile needs is lacking: mend it, and run the same command again"
+        lacking = "something that a compile needs is missing: fix it, and run the same command again"
         raise _holding(result, Interrupted(lacking))
 
 
@@ -256,7 +284,7 @@ def run_bisect(options: argparse.Namespace) -> None:
 
     given = _given(options, "samples")
     result = bisect(
-        options.folder, calibration=data_of(options), preprocessing=_preprocessing(options, options.folder), **given
+        options.folder, data=data_of(options), preprocessing=_preprocessing(options, options.folder), **given
     )
     if result.first is not None:
         raise _holding(result, VerificationError(str(result)))
@@ -273,7 +301,7 @@ def run_reduce(options: argparse.Namespace) -> None:
     result = reduce(
         options.model,
         output=options.output,
-        calibration=data_of(options),
+        data=data_of(options),
         preprocessing=_preprocessing(options),
         progress=_progress(options),
         **given,
@@ -299,20 +327,37 @@ def run_bench(options: argparse.Namespace) -> None:
     """`ptqc bench`."""
     from ptqc.tools.benching import bench
 
-    _tell(bench(options.model, **_given(options, "threads", "isa")), options)
+    _tell(bench(options.model, **_given(options, "threads", "cpu")), options)
 
 
 def run_completion(options: argparse.Namespace) -> None:
     """`ptqc completion`."""
     import shtab
 
-    kinds = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY, "DATA": shtab.FILE}
+    from ptqc.cli.help import possible_values_of
+
+    kinds = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY, "DATA": shtab.FILE, "FOLDER": shtab.DIRECTORY}
     parser, known = options.parsers()
     for action in (action for command in known.values() for action in command._actions):
-        wanted = kinds.get(str(action.metavar), shtab.FILE if action.dest in ("model", "models", "folder") else None)
-        if wanted is not None:
+        if wanted := kinds.get(str(action.metavar), shtab.FILE if action.metavar == "MODEL" else None):
             action.complete = wanted
+        elif values := possible_values_of(action):
+            action.choices = values
+        vars(action).pop("described", None)
+        action.help = re.split(r"[;:(]| …", action.help or "")[0].strip()
     print(shtab.complete(parser, options.shell))
+
+
+def run_help(options: argparse.Namespace) -> None:
+    """`ptqc help`."""
+    from ptqc.cli.topics import TOPICS, listing
+
+    if options.topic in TOPICS:
+        print(TOPICS[options.topic].text())
+    elif options.topic:
+        print(options.parsers()[1][options.topic].format_help(), end="")
+    else:
+        print(listing())
 
 
 def run_run(options: argparse.Namespace) -> None:
@@ -338,7 +383,7 @@ def run_compare(options: argparse.Namespace) -> None:
 
     result = compare(
         *options.models,
-        calibration=data_of(options),
+        data=data_of(options),
         preprocessing=_preprocessing(options, *options.models),
         runtimes=options.runtime,
         progress=for_terminal(options.json),
@@ -359,7 +404,7 @@ def run_eval(options: argparse.Namespace) -> None:
         preprocessing=_preprocessing(options, *options.models),
         detector=_detector(options, *options.models),
         progress=for_terminal(options.json),
-        **_given(options, "labels", "output", "samples", "threads", "tokenizer"),
+        **_given(options, "labels", "score_output", "samples", "threads", "tokenizer"),
     )
     _tell(result, options)
 

@@ -15,8 +15,8 @@ from ptqc.errors import UsageError
 from ptqc.utils.arguments import shown, unknown
 
 FILE, PROJECT = "ptqc.toml", "pyproject.toml"
-# What help calls an option's value where that is a path; of DATA, only what exists as one.
-PATHS, DATA = ("DIR", "FILE"), "DATA"
+# What help calls an option's value where that is a path, and where it is one only if that exists.
+PATHS, DATA = ("DIR", "FILE"), ("DATA", "NAME|FILE")
 NOT_KEPT = ("help", "json", "version")
 
 Commands = Mapping[str, argparse.ArgumentParser]
@@ -95,11 +95,11 @@ class Configuration:
 
     def _one(self, action: argparse.Action, key: str, value: object) -> Any:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise self._wrong(key, value, f"a text or a number: {action.help or ''}".rstrip(": "))
+            raise self._wrong(key, value, f"a text or a number: {action.help or ''}".replace("%%", "%").rstrip(": "))
         try:
             parsed = action.type(str(value)) if callable(action.type) else str(value)
         except (ValueError, argparse.ArgumentTypeError) as error:
-            raise self._wrong(key, value, str(error) or str(action.metavar)) from error
+            raise UsageError(f"{self.path}: {key}: {error or value}") from error
         if action.choices is not None and parsed not in action.choices:
             raise self._wrong(key, value, f"one of {', '.join(map(str, action.choices))}")
         return self._located(parsed, action.metavar)
@@ -109,7 +109,7 @@ class Configuration:
         if "://" in str(value):
             return value
         place = self.path.parent / str(value)
-        return str(place) if kind in PATHS or (kind == DATA and place.exists()) else value
+        return str(place) if kind in PATHS or (kind in DATA and place.exists()) else value
 
     def _wrong(self, key: str, value: object, expected: str) -> UsageError:
         return UsageError(f"{self.path}: {key} is {shown(value)}; expected {expected}")

@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if lacks_memory(error):
             return failed(Interrupted.__name__, OUT_OF_MEMORY, Interrupted.exit_code)
         if isinstance(error, OSError) and error.errno in ENVIRONMENT:
-            message = f"{_one_line(error)}: mend that, and run the same command again"
+            message = f"{_one_line(error)}: fix that, and run the same command again"
             return failed(Interrupted.__name__, message, Interrupted.exit_code)
         return failed(type(error).__name__, _internal_fault(error, words), InternalError.exit_code)
     return 0
@@ -125,7 +125,7 @@ def _reproduction(words: Sequence[str]) -> str:
     options = parse(words)
     stand_ins = {options.model: "{model}", options.calibration: "{data}"}
     is_given = options.calibration not in (None, "synthetic")
-    samples = ["--calibration", options.calibration, *texts] if is_given else []
+    samples = ["--data", options.calibration, *texts] if is_given else []
     configured = ["--calibration", "{data}"] if is_given and options.calibration not in words else []
     trial = [*(stand_ins.get(word, word) for word in words), *configured]
     reduction = shlex.join(["ptqc", "reduce", options.model, "-o", "small.onnx", *samples, "--", *trial])

@@ -181,8 +181,8 @@ class BoxReading:
 READINGS = (
     BoxReading("corners in pixels", FORMS["xyxy"]),
     BoxReading("centre and size in pixels", FORMS["cxcywh"]),
-    BoxReading("corners in shares of the picture", FORMS["xyxy"], shares=True),
-    BoxReading("centre and size in shares of the picture", FORMS["cxcywh"], shares=True),
+    BoxReading("corners as fractions of the image", FORMS["xyxy"], shares=True),
+    BoxReading("centre and size as fractions of the image", FORMS["cxcywh"], shares=True),
     BoxReading("offset and logarithm of the size in cells", FORMS["cells"]),
     BoxReading("distances from the middle of a cell", FORMS["distances"]),
 )

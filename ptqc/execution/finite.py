@@ -50,8 +50,8 @@ class Finite:
         if wrong := int(np.count_nonzero(is_flawed(found) & ~is_flawed(wanted))):
             what = "NaN" if flaw is Flaw.NAN else "infinite"
             raise NotFinite(
-                f"{self.slicer.nodes[place].op_type} {name!r} is {what} in {wrong:,} of {found.size:,} places once the "
-                "model is quantized",
+                f"{self.slicer.nodes[place].op_type} {name!r} is {what} in {wrong:,} of {found.size:,} elements once "
+                "the model is quantized",
                 "try --activations float, or more bytes",
             )
 

@@ -35,7 +35,7 @@ def added_family(plugin: Plugin) -> type[Format]:
     """The class of a format that a package adds. Raises UsageError where it cannot be loaded or is none."""
     family = plugin.load()
     if not (isinstance(family, type) and issubclass(family, Format)):
-        raise plugin.fault("is no format: give a class that derives from Coded, Scaled or Format of ptqc.formats")
+        raise plugin.fault("is not a format: give a class that derives from Coded, Scaled or Format of ptqc.formats")
     if isabstract(family):
         raise plugin.fault(f"lacks {', '.join(sorted(family.__abstractmethods__))}, which every format has")
     if getattr(family, "family", None) != plugin.name or plugin.name in {own.family for own in FAMILIES}:

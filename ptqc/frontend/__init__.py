@@ -177,8 +177,8 @@ def _recorded(chosen: recorded.Recorded) -> list[Note]:
         value = source.rpartition(".")[0]
         if operator in recorded.DRAWING:
             message = (
-                f"this {operator} draws other numbers in every run: while compiling, each sample has those of one run, "
-                "for the float model and for all that is compared with it; the delivered file draws anew"
+                f"this {operator} draws new random numbers in every run: while compiling, each sample has those of one "
+                "run, for the float model and for all that is compared with it; the delivered file draws anew"
             )
         else:
             message = (

@@ -24,7 +24,7 @@ def check_classical(model: onnx.ModelProto) -> None:
             )
         if node.op_type in SUPPORT_VECTORS and (kernel := _kernel(node)) != "LINEAR":
             raise ModelError(
-                f"has support vectors behind a kernel of the kind {kernel} ({label(node)}), which compares each sample "
+                f"has support vectors with a kernel of the kind {kernel} ({label(node)}), which compares each sample "
                 "with all of them and has no weights to quantize; train with kernel='linear', or a network "
                 "(MLPClassifier, MLPRegressor) in its place"
             )

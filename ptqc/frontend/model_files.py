@@ -166,8 +166,8 @@ def check_inference(model: ir.Model) -> None:
         name = node.outputs[0].name if node.outputs else ""
         if node.op_type in DRAWING and node.graph is not model.graph:
             raise ModelError(
-                f"the {node.op_type} node that gives {name!r} draws other numbers in every run, inside a branch, a "
-                "loop or a function, where they cannot be recorded: for a function, give the model that "
+                f"the {node.op_type} node that gives {name!r} draws new random numbers in every run, inside a branch, "
+                "a loop or a function, where they cannot be recorded: for a function, give the model that "
                 "onnx.inliner.inline_local_functions makes; else have the numbers drawn before the branch or loop"
             )
         training = constant(input_of(node, 2)) if node.op_type == "Dropout" else None

@@ -119,7 +119,7 @@ def _resolve(location: str, folder: Path, where: str) -> Path:
         if flavour.is_absolute() or flavour.drive or ".." in flavour.parts:
             raise ModelError(f"{where} at {location!r}; expected a path inside the model's folder")
     if "\0" in location:
-        raise ModelError(f"{where} at {location!r}, which is no path: {REDO}")
+        raise ModelError(f"{where} at {location!r}, which is not a path: {REDO}")
     file = folder / location
     if not file.exists():
         raise ModelError(f"{where} at {location!r}, which is missing; put the file beside the model")

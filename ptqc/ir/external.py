@@ -170,7 +170,7 @@ def _fields(data: memoryview, first: int, end: int) -> Iterator[_Field]:
             case wire:
                 raise ValueError(f"byte {start} begins a field of the unknown wire type {wire}")
         if stop > end:
-            raise ValueError(f"the field at byte {start} ends at {stop}, behind its message's end at {end}")
+            raise ValueError(f"the field at byte {start} ends at {stop}, past its message's end at {end}")
         yield _Field(tag >> 3, tag & 7, start, place, stop)
         place = stop
 

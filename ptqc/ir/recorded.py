@@ -57,8 +57,8 @@ def record(model: onnx.ModelProto) -> dict[str, str]:
     for node in draws:
         if not types[node.output[0]].tensor_type.HasField("shape"):
             raise ModelError(
-                f"nothing tells how many axes {node.output[0]!r} has, which a {node.op_type} node draws: add shapes of "
-                "inner values with onnxruntime.tools.symbolic_shape_infer"
+                f"the number of axes of {node.output[0]!r}, which a {node.op_type} node draws, is not known: add "
+                "shapes of inner values with onnxruntime.tools.symbolic_shape_infer"
             )
     chosen = [*draws, *(node for node in sizes if types[node.output[0]].tensor_type.HasField("shape"))]
     return {_let_read(graph, node.output[0], types): node.op_type for node in chosen}

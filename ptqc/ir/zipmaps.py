@@ -40,7 +40,7 @@ def _labels(node: onnx.NodeProto) -> Labels:
     try:
         result: Labels = list(values.get(INTEGERS, ())) or [label.decode() for label in values.get(STRINGS, ())]
     except UnicodeDecodeError as error:
-        raise ModelError(f"the ZipMap that gives {node.output[0]!r} has labels that are no text: {error}") from error
+        raise ModelError(f"the ZipMap that gives {node.output[0]!r} has labels that are not text: {error}") from error
     if not result:
         raise ModelError(f"the ZipMap that gives {node.output[0]!r} has no class labels; export the model again")
     return result

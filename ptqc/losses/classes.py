@@ -116,7 +116,7 @@ class Classes(Head):
         return Answers(place, _likeliest(log_p[worst]), _likeliest(log_q[worst]))
 
     def describe(self) -> str:
-        beside = "" if self.background is None else f", of many places, class {self.background} the background"
+        beside = "" if self.background is None else f", at many positions, class {self.background} the background"
         return f"{self.called} over axis {self.axis}{beside}"
 
 

@@ -19,4 +19,4 @@ class Features(Relative):
         return cls.asked(facts) if facts.rank == 3 and facts.axis is not None else None
 
     def describe(self) -> str:
-        return "features of places" + ("" if self.axis is None else f", channels on axis {self.axis}")
+        return "features of positions" + ("" if self.axis is None else f", channels on axis {self.axis}")

@@ -40,7 +40,7 @@ def with_boxes(
             boxes |= {scores: heads[scores], name: Boxes(known.axis, scores, heads[scores])}
         elif is_said:
             raise UsageError(
-                f"loss: output {name!r} cannot be {Boxes.name}: no other output has scores for the same places that "
+                f"loss: output {name!r} cannot be {Boxes.name}: no other output has scores for the same positions that "
                 f"find nothing at most of them; other kinds are {', '.join(one.name for one in PLAIN)}"
             )
     return boxes

@@ -67,4 +67,4 @@ class Scores(Head):
 
     def describe(self) -> str:
         along = "" if self.axis is None else f" along axis {self.axis}"
-        return f"independent scores{along}{', of many places' if self.places else ''}"
+        return f"independent scores{along}{', at many positions' if self.places else ''}"

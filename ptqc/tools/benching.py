@@ -86,7 +86,8 @@ class FileBench:
         return (
             f"{table(('operator', 'kernel', 'µs', '% of time'), rows)}\n\n"
             f"a whole run{more} takes {self.nanoseconds / MILLISECOND:.3f} ms of the processor's time on one thread, "
-            f"one sample, ONNX Runtime {ort.__version__}; what it adds to an operator or merges into it counts there"
+            f"one sample, ONNX Runtime {ort.__version__}; nodes that it adds or fuses count "
+            "for the operator that they belong to"
         )
 
     def _cells(self, operator: OperatorTime) -> tuple[str, ...]:
@@ -99,7 +100,7 @@ class FileBench:
 
 
 @quiet_libraries()
-def bench(model: Model, *, threads: int = 1, isa: str = "") -> Bench | FileBench:
+def bench(model: Model, *, threads: int = 1, cpu: str = "") -> Bench | FileBench:
     """Time the parts of a model on this machine.
 
     Args:
@@ -108,14 +109,14 @@ def bench(model: Model, *, threads: int = 1, isa: str = "") -> Bench | FileBench
             a library, of which the operators are timed in ONNX Runtime on one
             thread.
         threads: Threads of the library.
-        isa: Instruction set of the library; default: the best one here.
+        cpu: Instruction set of the library; default: the best one here.
 
     Returns:
         Microseconds of each kernel or operator, and of the whole; `print` it.
 
     Raises:
         TargetError: The artifact has libraries, but none that runs here.
-        UsageError: `threads` or `isa` was given without a library.
+        UsageError: `threads` or `cpu` was given without a library.
 
     Example:
         >>> print(ptqc.bench("out"))
@@ -123,11 +124,11 @@ def bench(model: Model, *, threads: int = 1, isa: str = "") -> Bench | FileBench
     path = path_of("model", model) if isinstance(model, str | PathLike) else None
     artifact = load(path) if path is not None and path.is_dir() else None
     if artifact is not None and artifact.runnable:
-        return bench_library(artifact.folder, threads=threads, isa=isa)
-    if threads != 1 or isa:
+        return bench_library(artifact.folder, threads=threads, isa=cpu)
+    if threads != 1 or cpu:
         raise UsageError(
             f"{path or 'a model in memory'} has no native library, and operators of an ONNX file are timed on one "
-            "thread: leave out --threads and --isa (`ptqc compare` times whole files on several threads)"
+            "thread: leave out --threads and --cpu (`ptqc compare` times whole files on several threads)"
         )
     if path is None:
         result, names = memory_contender(model, 1), OwnNames()

@@ -32,7 +32,7 @@ TOLD_FEATURES = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "a
 # What needs the packages of an extra; those of targets are told with these.
 EXTRAS = {
     "torch": "models of PyTorch, --sensitivity curvature and the gradient steps of --pipeline advanced need it",
-    "text": "texts as data need it",
+    "text": "text as data needs it",
     "openvino": "running QDQ models in OpenVINO needs it",
     "qnn": "running QDQ models on Qualcomm's NPUs, in an emulator, and --chips need it",
 }
@@ -79,7 +79,7 @@ class Examination:
 
     def __str__(self) -> str:
         lacking = sum(finding.state == Judgement.LACK for finding in self.findings)
-        verdict = "ptqc can work here." if self.is_well else f"ptqc cannot work here: {lacking} of these are lacking."
+        verdict = "ptqc can work here." if self.is_well else f"ptqc cannot work here: {lacking} of these are missing."
         return "\n".join([*map(str, self.findings), "", verdict])
 
 
@@ -180,7 +180,7 @@ def _formats() -> Iterator[Finding]:
     """Those that cannot be fitted here, so that a compile leaves them out."""
     for family in Format.families:
         if lack := family.lacks():
-            remedy = "mend or install it; without it files lose more in as many bytes"
+            remedy = "fix or install it; without it, files of the same size lose more"
             yield Finding(f"formats {family.family}", lack, Judgement.REMARK, remedy)
 
 
@@ -190,7 +190,7 @@ def _targets() -> Iterator[Finding]:
         try:
             targets.target_named(name).check_present()
         except TargetError as error:
-            yield Finding(f"--target {name}", f"not to be had ({title})", Judgement.REMARK, str(error))
+            yield Finding(f"--target {name}", f"not available ({title})", Judgement.REMARK, str(error))
         else:
             yield Finding(f"--target {name}", title)
 
@@ -203,7 +203,7 @@ def _extensions() -> Iterator[Finding]:
             yield Finding(what, f"added by {plugin.package}")
         else:
             state = Judgement.LACK if plugin.kind in ALWAYS else Judgement.REMARK
-            yield Finding(what, str(error), state, f"mend or uninstall {plugin.package}")
+            yield Finding(what, str(error), state, f"fix or uninstall {plugin.package}")
 
 
 def _store(cache: str | Path | None) -> Iterator[Finding]:

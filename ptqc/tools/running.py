@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ptqc.calibration.images import Preprocessing
+from ptqc.calibration.images import AnyPreprocessing
 from ptqc.calibration.inputs import input_specs, sample_name
 from ptqc.calibration.samples import EVERY_SAMPLE, CheckedSample, checked
 from ptqc.calibration.sources import SampleSource, open_source
@@ -66,7 +66,7 @@ def run(
     data: object,
     *,
     output: str | PathLike[str],
-    preprocessing: Preprocessing | None = None,
+    preprocessing: AnyPreprocessing | None = None,
     threads: int = 0,
     onnx_only: bool = False,
     progress: Progress = SILENT,
@@ -82,7 +82,7 @@ def run(
         output: An `.npz` file, which gets one array for each output with the
             samples along axis 0; or a folder, which gets an `.npz` for each
             sample, named like its file.
-        preprocessing: How image files become inputs.
+        preprocessing: How image files become inputs, or the name of a preset.
         threads: Threads of a run; 0: one for each core.
         onnx_only: Leave the native library out.
         progress: Shows progress, such as `ptqc.Lines()`.

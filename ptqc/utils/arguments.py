@@ -7,10 +7,12 @@ import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
+from typing import TypeVar
 
 from ptqc.errors import UsageError
 from ptqc.utils.text import shorten, visible
 
+T = TypeVar("T")
 SHOWN = 60
 
 
@@ -35,17 +37,18 @@ def path_of(name: str, value: object) -> Path:
     try:
         path.lstat()
     except ValueError as error:  # a null character
-        raise UsageError(f"{name} is {shown(value)}, which is no path: {error}") from error
+        raise UsageError(f"{name} is {shown(value)}, which is not a path: {error}") from error
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
-            raise UsageError(f"{name} is no path: {error.strerror}, {shorten(visible(str(path)), SHOWN)}") from error
+            raise UsageError(f"{name} is not a path: {error.strerror}, {shorten(visible(str(path)), SHOWN)}") from error
     return path
 
 
-def check_kind(name: str, value: object, kind: type) -> None:
-    """Raises UsageError for a value that is of another kind; None is of every."""
-    if value is not None and not isinstance(value, kind):
-        raise UsageError(f"{name} is {shown(value)}; give a {kind.__name__} (of {kind.__module__})")
+def of_kind(name: str, value: object, kind: type[T]) -> T | None:
+    """A value of this kind, or None. Raises UsageError for any other."""
+    if value is None or isinstance(value, kind):
+        return value
+    raise UsageError(f"{name} is {shown(value)}; give a {kind.__name__} (of {kind.__module__})")
 
 
 def one_of(name: str, value: object, known: tuple[str, ...]) -> None:

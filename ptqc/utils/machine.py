@@ -26,7 +26,7 @@ def processor_features() -> frozenset[str]:
     try:
         sets = [frozenset(value.split()) for value in _told("flags", "Features")]
     except OSError as error:
-        raise TargetError(f"cannot tell what this processor can do: {error}") from error
+        raise TargetError(f"cannot find out what this processor can do: {error}") from error
     return frozenset.intersection(*sets) if sets else frozenset()
 
 

@@ -187,7 +187,7 @@ def test_a_given_layout_settles_what_the_shape_does_not_show(photo):
 def test_pixels_without_a_known_white_are_refused(tmp_path, pixels):
     """Converted they would be black, or white."""
     Image.fromarray(np.full((4, 4), pixels)).save(tmp_path / "a.tif")
-    with pytest.raises(CalibrationError, match=r"a\.tif \(its pixels are real numbers or of 32 bits"):
+    with pytest.raises(CalibrationError, match=r"a\.tif \(its pixels are floats or have 32 bits"):
         Preprocessing().load(tmp_path / "a.tif", RAW)
 
 

@@ -86,7 +86,7 @@ def tokens(ids: str) -> tuple[InputSpec, ...]:
 def test_a_token_that_the_embedding_lacks_is_told_with_the_range(bad):
     sample = {"ids": np.array([[1, bad, 49]]), "kinds": np.array([[0, 1, 1]])}
     message = refusal(sample, *tokens("a = Gather(words, ids)"))
-    assert message.startswith(f"samples[37], input 'ids': holds {bad}, and 1 of 3 values are no row of the table")
+    assert message.startswith(f"samples[37], input 'ids': holds {bad}, and 1 of 3 values lie outside of the table")
     assert "it has 50 rows, so give 0 to 49 (-50 to -1 count from its end)" in message
 
 

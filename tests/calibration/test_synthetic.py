@@ -139,7 +139,7 @@ def test_a_seed_gives_the_same_samples_however_many() -> None:
     [
         ("int64[N,4]", "'x' int64.*no embedding says which integers"),
         ("int64", "'x' int64.*no embedding"),
-        ("bool[N,4]", "'x' bool.*nothing can be drawn"),
+        ("bool[N,4]", "'x' bool.*no samples can be generated"),
         ("float[N,C]", "axis 1 of .*N, C.* has no size.*fix it"),
         ("float[N,16,L]", "axis 2 of"),
         ("float[N,C,8,8]", "axis 1 of"),

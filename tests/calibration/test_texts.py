@@ -213,7 +213,7 @@ def test_a_text_without_tokens_is_named(tmp_path: Path) -> None:
 
 def test_a_tokenizer_of_another_model_is_refused(vocabulary: Path) -> None:
     small = InputSpec("tokens", np.dtype(np.int64), ("N", "T"), 10)
-    with pytest.raises(CalibrationError, match="numbers up to 17, but the table that input 'tokens' indexes has 10"):
+    with pytest.raises(CalibrationError, match="ids up to 17, but the table that input 'tokens' indexes has 10"):
         read(Texts(["cat"], vocabulary), (small,))
 
 
@@ -228,7 +228,7 @@ def test_a_token_that_pads_may_lie_behind_the_table_where_nothing_pads(tmp_path:
         read(Texts(["cat"], tmp_path / "own.json", padding="full"), (table,))
     padded = Texts(["cat"], tmp_path / "own.json", padding="full", length=3, padding_token="<|endoftext|>")
     assert tokens(read(padded, (table,))) == [[2, 1, 1]]
-    with pytest.raises(CalibrationError, match="holds 4, and 1 of 2 values are no row of the table"):
+    with pytest.raises(CalibrationError, match="holds 4, and 1 of 2 values lie outside of the table"):
         read(Texts(["cat [PAD]"], tmp_path / "own.json"), (table,))
 
 
@@ -242,8 +242,11 @@ def test_lengths_that_a_model_does_not_take_are_refused(vocabulary: Path) -> Non
 @pytest.mark.parametrize(
     ("inputs", "told"),
     [
-        ((InputSpec("x", np.dtype(np.float32), ("N", 4)),), "one input of token numbers; this one takes 'x'"),
-        ((TOKENS, InputSpec("x", np.dtype(np.float32), ("N", 4))), "input 'x' of shape .N, 4.: nothing says"),
+        ((InputSpec("x", np.dtype(np.float32), ("N", 4)),), "one input of token ids; this one takes 'x'"),
+        (
+            (TOKENS, InputSpec("x", np.dtype(np.float32), ("N", 4))),
+            "input 'x' of shape .N, 4.: text has no values for it",
+        ),
         ((TOKENS, InputSpec("mask", np.dtype(np.int64), ("N", 1, "T"))), "input 'mask' of shape .N, 1, T."),
         ((InputSpec("ids", np.dtype(np.int64), ("T",), ROWS),), "input 'ids' of shape .T,."),
     ],

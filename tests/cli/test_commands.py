@@ -3,16 +3,16 @@
 import argparse
 from pathlib import Path
 from types import SimpleNamespace
-from typing import get_args
 
 import pytest
 
 from ptqc.calibration.images import Preprocessing
 from ptqc.cli import commands
-from ptqc.cli.parser import parse, parsers
+from ptqc.cli.parser import parse
+from ptqc.errors import UsageError
 from ptqc.evaluation.detection.detector import Detector
 from ptqc.losses import NAMES
-from ptqc.options import Activations, CacheKind, CompileOptions, Phase, Sparsity, _families
+from ptqc.options import CompileOptions, Phase
 
 KEPT = SimpleNamespace(
     preprocessing=Preprocessing(resize=256, mean=0.5, std=0.25), detector=Detector(boxes="xyxy", box_unit="shares")
@@ -37,8 +37,29 @@ def test_what_is_stated_of_images(folder: Path) -> None:
     assert commands._preprocessing(given("--resize", "300"), "m.onnx") == Preprocessing(resize=300)
     assert commands._preprocessing(given(), *models) is None
     (folder / "p.toml").write_text("std = 2.0")
-    told = given("--preprocessing", "p.toml", "--mean", "1")
-    assert commands._preprocessing(told, *models) == Preprocessing(mean=1.0, std=2.0)
+    stated = given("--preprocessing", "p.toml", "--mean", "1")
+    assert commands._preprocessing(stated, *models) == Preprocessing(mean=1.0, std=2.0)
+
+
+def test_a_preset_of_images_and_what_replaces_a_part_of_it(folder: Path) -> None:
+    stated = given("--preprocessing", "yolox", "--resize", "416")
+    wanted = Preprocessing(resize=416, fit="letterbox-corner", scale=1.0, channel_order="BGR")
+    assert commands._preprocessing(stated, str(folder)) == wanted
+    with pytest.raises(UsageError, match=r"imagnet \(did you mean imagenet\?\); known: imagenet, .*, or a TOML file"):
+        commands._preprocessing(given("--preprocessing", "imagnet"))
+    with pytest.raises(UsageError, match=r"cannot read preprocessing from missing\.toml"):
+        commands._preprocessing(given("--preprocessing", "missing.toml"))
+
+
+def test_a_preset_of_detectors_and_what_replaces_a_part_of_it(folder: Path) -> None:
+    stated = given("--detector", "torchvision", "--classes", "ids", "--detector-outputs", "boxes=b")
+    wanted = Detector(boxes="xyxy", box_unit="pixels", classes="ids", outputs={"boxes": "b"})
+    assert commands._detector(stated, str(folder)) == wanted
+    assert commands._detector(given("--detector", "ssd", "--anchors", "a.npy")).anchors == "a.npy"
+    with pytest.raises(UsageError, match="needs anchors"):
+        commands._detector(given("--detector", "ssd"))
+    with pytest.raises(UsageError, match=r"yolo \(did you mean yolox\?\); known: yolov5, yolov8"):
+        commands._detector(given("--detector", "yolo"))
 
 
 def test_what_is_stated_of_detectors(folder: Path) -> None:
@@ -46,23 +67,6 @@ def test_what_is_stated_of_detectors(folder: Path) -> None:
     assert commands._detector(told, str(folder)) == Detector(boxes="yxyx", box_unit="shares", classes="ids")
     assert commands._detector(told) == Detector(boxes="yxyx", classes="ids")
     assert commands._detector(given(), str(folder)) is None
-
-
-def told(option: str) -> str:
-    """What --help of compile says of an option."""
-    _, known = parsers()
-    return next(str(action.help) for action in known["compile"]._actions if option in action.option_strings)
-
-
-def test_help_names_the_formats_that_are_accepted() -> None:
-    listed = told("--formats").partition("(none: all that suit the model): ")[2].partition(";")[0]
-    assert set(listed.split(", ")) == set(_families())
-    assert CompileOptions(formats=tuple(listed.split(", "))).formats
-
-
-def test_help_names_the_kinds_of_activations_and_caches_that_are_accepted() -> None:
-    for option, kinds in (("--activations", Activations), ("--kv-cache", CacheKind), ("--sparsity", Sparsity)):
-        assert [kind for kind in get_args(kinds) if kind not in told(option)] == []
 
 
 def test_the_documentation_names_every_kind_of_output() -> None:

@@ -82,7 +82,7 @@ def test_options_of_texts_for_commands_that_have_texts(place: Path, capsys: pyte
     assert main(["compare", "gone.onnx", "gone.onnx"]) == 2
     assert "gone.onnx" in capsys.readouterr().err.splitlines()[-1]
     assert main(["compare", "gone.onnx", "gone.onnx", "--padding", "full"]) == 2
-    assert "--padding applies to texts only: give their --tokenizer, too" in capsys.readouterr().err
+    assert "--padding applies to text only: give its --tokenizer, too" in capsys.readouterr().err
 
 
 def test_a_tokenizer_makes_texts_of_texts_alone(place: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_tokenizer_makes_texts_of_texts_alone(place: Path) -> None:
         assert taken(given) == given
     for name in ("texts", "corpus.md", "corpus.txt", "missing.txt"):
         assert taken(str(place / name)) == Texts(str(place / name), str(place / "tokenizer.json"), length=9)
-    with pytest.raises(UsageError, match="--padding applies to texts only, and the calibration data are none"):
+    with pytest.raises(UsageError, match="--padding applies to text only, and the data are none"):
         taken(str(place / "x.npz"), "--padding", "full")
 
 
@@ -137,11 +137,14 @@ def test_quiet_says_nothing(place: Path) -> None:
         ("[compile]\nsampels = 8", ["unknown option of compile in", "sampels (did you mean samples?)"]),
         ("thread = 8", ["unknown option in", "thread (did you mean threads?)"]),
         ("compile.model = 'x'", ["unknown option of compile in", "model"]),
-        ("compile.samples = 'many'", ["ptqc.toml: samples is 'many'", "expected"]),
-        ("compile.samples = [[1]]", ["samples", "expected"]),
-        ("compile.samples = true", ["samples is True", "expected a text or a number: the most calibration samples"]),
+        ("compile.samples = 'many'", ["ptqc.toml: samples: 'many' is not a whole number"]),
+        ("compile.samples = [[1]]", ["samples: '[1]' is not a whole number"]),
+        (
+            "compile.samples = true",
+            ["samples is True", "expected a text or a number: use at most this many calibration samples"],
+        ),
         ("compile.strict = 1", ["strict is 1", "true or false"]),
-        ("compile.bits = 'x'", ["bits is 'x'", "is not a list of widths such as 2,3,4"]),
+        ("compile.bits = 'x'", ["bits: 'x' is not a list of widths such as 2,3,4"]),
         ("compile.budget = [true]", ["budget is True", "expected a text or a number"]),
     ],
 )

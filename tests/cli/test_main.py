@@ -106,7 +106,7 @@ BAD = {
     "nan weights": (_compile("nan.onnx"), ["weight 'w2'", "1 of 4608", "NaN"]),
     "budget too small": (
         _good("--budget", "1%"),
-        ["591 bytes", "smallest file has between 2,900 and about", "w3 "],
+        ["591 bytes", "Try --budget 9%: the smallest file has between 2,900 and about"],
     ),
     "negative budget": (_good("--budget", "-5%"), ["'-5%'", "must be positive"]),
     "negative budget, joined": (_good("--budget=-5%"), ["'-5%'", "must be positive"]),
@@ -121,6 +121,10 @@ BAD = {
     "empty folder": (_compile(data="nothing"), ["nothing", "holds no calibration data"]),
     "missing data": (_compile(data="nowhere"), ["'nowhere'", "no such file or folder"]),
     "corrupt image": (_compile(data="corrupt"), ["corrupt/2.png", "cannot decode"]),
+    "images as arrays": (
+        _good("--resize", "8", "--mean", "0"),
+        ["--mean, --resize applies to images", "c.npz holds none"],
+    ),
     "bad mean": (_compile("good.onnx", "images", "--mean", "-1,b"), ["'-1,b'", "list of numbers"]),
     "no preprocessing file": (_compile("good.onnx", "images", "--preprocessing", "no.toml"), ["no.toml"]),
     "no calibration": (["compile", "good.onnx", "-o", "out"], ["--calibration DATA", "--calibration synthetic"]),
@@ -132,23 +136,38 @@ BAD = {
     "bits are no numbers": (_good("--bits", "2,x"), ["--bits", "'2,x'", "2,3,4"]),
     "bits are empty": (_good("--bits", ""), ["--bits", "''", "2,3,4"]),
     "bits too wide": (_good("--bits", "4,9"), ["9", "from 2 to 8"]),
-    "samples are no number": (_good("--samples", "many"), ["--samples", "'many'"]),
+    "samples are no number": (_good("--samples", "many"), ["--samples: 'many' is not a whole number"]),
     "one sample asked for": (_good("--samples", "1"), ["samples is 1", "at least 2"]),
     "activation limit nan": (_good("--activation-limit", "nan"), ["activation_limit", "nan"]),
     "negative seed": (_good("--seed", "-1"), ["seed", "-1"]),
     "unknown option": (_good("--turbo"), ["--turbo", "--help"]),
     "misspelled option": (["compile", "good.onnx", "--callibration", "x"], ["did you mean --calibration?"]),
+    "old name of bench": (["bench", "out", "--isa", "avx2"], ["unknown option --isa (did you mean --cpu?)"]),
+    "old name of eval": (
+        ["eval", "m", "--metric", "map", "--data", "x", "--output", "y"],
+        ["unknown option --output (did you mean --score-output?)"],
+    ),
+    "old name of detectors": (_good("--outputs", "boxes=b"), ["(did you mean --detector-outputs?)"]),
+    "old name of samples": (["bisect", "out", "--calibration", "x"], ["(did you mean --data?)"]),
+    "no value": (_good("--budget"), ["--budget needs a value; `ptqc compile --help`"]),
+    "flag with a value": (_good("--strict=yes"), ["--strict takes no value, and 'yes' was given"]),
+    "unknown shell": (["completion", "powershell"], ["unknown shell powershell; known: bash, zsh, fish, tcsh"]),
+    "misspelled topic": (["help", "budget"], ["unknown topic budget (did you mean budgets?)"]),
     "abbreviated option": (["compile", "good.onnx", "--calib", "x"], ["unknown option --calib (did you mean"]),
     "inspect of nothing": (["inspect", "gone.onnx"], ["gone.onnx: no such file"]),
-    "unexpected word": (_good("more"), ["more", "--help"]),
+    "unexpected word": (_good("more"), ["unexpected more; `ptqc compile --help` lists the options"]),
+    "numbers apart": (_good("--mean", ".5", ".5"), ["unexpected .5", "stand together, with commas"]),
     "unknown command": (["compress", "good.onnx"], ["compress", "compile"]),
     "option of compile": (
         ["resolve", "out", "-o", "x", "--for", "qnn"],
         ["give --for to `ptqc compile`: `ptqc resolve`"],
     ),
     "misspelled command": (["compil", "good.onnx"], ["compil (did you mean compile?)", "known: inspect, compile"]),
-    "no command": ([], ["COMMAND"]),
-    "no output": (["compile", "good.onnx", "--calibration", "c.npz"], ["--output"]),
+    "no command": ([], ["missing: COMMAND; `ptqc --help` lists the commands"]),
+    "no output": (
+        ["compile", "good.onnx", "--calibration", "c.npz"],
+        ["missing: -o/--output; `ptqc compile --help` lists the options"],
+    ),
     "dump into a file": (_good("--dump-passes", "c.npz"), ["c.npz"]),
     "cache is a file": ([*_good(), "--cache", "c.npz"], ["c.npz is a file", "--cache"]),
     "no labels file": (_good("--labels", "no.npz"), ["no.npz", "do not exist"]),
@@ -179,7 +198,7 @@ BAD = {
     ),
     "resolve to too little": (
         ["resolve", "art", "-o", "out", "--cache", "cache", "--budget", "100B"],
-        ["100 bytes", "smallest reachable file"],
+        ["100 bytes", "the smallest file has", "give --budget"],
     ),
     "resolve to too little time": (
         ["resolve", "art", "-o", "out", "--cache", "cache", "--budget", "1ns"],
@@ -308,7 +327,7 @@ def test_an_internal_fault_ends_with_70_and_keeps_its_trace(
     trace = (tmp_path / "ptqc-fault.txt").read_text()
     assert f"{error.__name__}: planted" in trace
     assert "in fail" in trace
-    assert f"ptqc reduce {model} -o small.onnx --calibration {data} -- compile '{{model}}'" in trace
+    assert f"ptqc reduce {model} -o small.onnx --data {data} -- compile '{{model}}'" in trace
     assert [path.name for path in tmp_path.iterdir()] == ["ptqc-fault.txt"]
 
 
@@ -459,6 +478,33 @@ def test_bash_completes_commands_options_and_files(tmp_path: Path, capsys: pytes
     assert completed("ptqc", "com") == {"compile", "compare", "completion"}
     assert "--calibration" in completed("ptqc", "compile", "--cal")
     assert "net.onnx" in completed("ptqc", "compile", "net")
+    assert "letterbox-corner" in completed("ptqc", "compile", "--fit", "letter")
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="there is no zsh")
+def test_the_script_for_zsh_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["completion", "zsh"]) == 0
+    script = tmp_path / "_ptqc"
+    script.write_text(capsys.readouterr().out)
+    subprocess.run(["zsh", "-n", str(script)], check=True)
+    assert "--calibration" in script.read_text()
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="there is no fish")
+def test_fish_completes_commands_options_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["completion", "fish"]) == 0
+    (tmp_path / "ptqc.fish").write_text(capsys.readouterr().out)
+    (tmp_path / "net.onnx").touch()
+
+    def completed(line: str) -> set[str]:
+        command = ["fish", "-c", f'source ptqc.fish; complete -C "{line}"']
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        return {one.partition("\t")[0] for one in done.stdout.splitlines()}
+
+    assert completed("ptqc com") == {"compile", "compare", "completion"}
+    assert "--calibration" in completed("ptqc compile --cal")
+    assert "net.onnx" in completed("ptqc compile net")
+    assert "letterbox-corner" in completed("ptqc compile --fit letter")
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

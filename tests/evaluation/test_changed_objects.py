@@ -61,8 +61,8 @@ WHOLE = np.array([*SIZE, *SIZE])
 WAYS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "corners in pixels": lambda corners: corners,
     "centre and size in pixels": centred,
-    "corners in shares of the picture": lambda corners: corners / WHOLE,
-    "centre and size in shares of the picture": lambda corners: centred(corners) / WHOLE,
+    "corners as fractions of the image": lambda corners: corners / WHOLE,
+    "centre and size as fractions of the image": lambda corners: centred(corners) / WHOLE,
     "offset and logarithm of the size in cells": in_cells,
     "distances from the middle of a cell": distances,
 }

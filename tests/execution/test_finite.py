@@ -50,7 +50,7 @@ def test_what_the_float_model_has_too_passes(model: ir.Model) -> None:
 
 @pytest.mark.parametrize("x", [noise(2, 4), np.array([[0, 1, 2, 0]], np.float32)])
 def test_the_first_place_is_named(model: ir.Model, x: np.ndarray) -> None:
-    with pytest.raises(NotFinite, match=r"Log 'l' is infinite in \d of \d places"):
+    with pytest.raises(NotFinite, match=r"Log 'l' is infinite in \d of \d elements"):
         run(model, x, k=np.array([[1, 0, 1, 1]], np.float32))
-    with pytest.raises(NotFinite, match=r"Mul 's' is NaN in \d of \d places"):
+    with pytest.raises(NotFinite, match=r"Mul 's' is NaN in \d of \d elements"):
         run(model, x, k=np.array([[1, np.nan, 1, 1]], np.float32))

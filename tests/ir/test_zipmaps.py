@@ -168,7 +168,7 @@ def test_maps_elsewhere_are_refused(tmp_path: Path, model: onnx.ModelProto) -> N
         read_model(tmp_path / "m.onnx")
 
 
-@pytest.mark.parametrize(("labels", "message"), [((), "has no class labels"), ((b"\xff",), "labels that are no text")])
+@pytest.mark.parametrize(("labels", "message"), [((), "has no class labels"), ((b"\xff",), "labels that are not text")])
 def test_labels_that_are_none_are_refused(tmp_path: Path, labels: Sequence[bytes], message: str) -> None:
     model = classifier(WORDS)
     del model.graph.node[-1].attribute[0].strings[:]

@@ -152,7 +152,9 @@ def test_what_the_user_says_of_boxes() -> None:
     body = RARE + " y = Conv(x, wide)"
     assert found(body, outputs, {"y": "boxes"})["y"]["kind"] == "boxes"
     assert found(RARE, "float[N, 4, 8, 8] b, float[N, 6, 8, 8] c", {"b": "map"})["b"]["kind"] == "map"
-    with pytest.raises(UsageError, match="output 'y' cannot be boxes: no other output has scores for the same places"):
+    with pytest.raises(
+        UsageError, match="output 'y' cannot be boxes: no other output has scores for the same positions"
+    ):
         found("y = Conv(x, wide)", "float[N, 12, 8, 8] y", {"y": "boxes"})
 
 

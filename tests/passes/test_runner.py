@@ -126,7 +126,7 @@ def test_real_models_keep_their_function(shared_data: Path) -> None:
     assert set(operators(model)) == {"Conv", "Relu", "GlobalAveragePool", "Flatten", "Gemm"}
 
 
-@pytest.mark.parametrize(("opset", "advice"), [(18, "mend the model or the samples"), (23, "opset 22 or lower")])
+@pytest.mark.parametrize(("opset", "advice"), [(18, "fix the model or the samples"), (23, "opset 22 or lower")])
 def test_a_model_that_does_not_run_is_told_with_what_helps(opset: int, advice: str) -> None:
     model = parse(LINEAR, w=noise(4, 3))
     model.graph.opset_imports[""] = opset

@@ -60,5 +60,5 @@ def test_options_of_libraries_are_refused(made: Artifact) -> None:
 
 def test_where_nothing_can_be_drawn_an_artifact_helps(tmp_path: Path) -> None:
     onnx.save(proto("g (int64[N,T] a) => (int64[N,T] y) { y = Neg(a) }"), tmp_path / "m.onnx")
-    with pytest.raises(CalibrationError, match="none can be drawn: give an artifact, which has samples"):
+    with pytest.raises(CalibrationError, match="none can be generated: give an artifact, which has samples"):
         ptqc.bench(tmp_path / "m.onnx")

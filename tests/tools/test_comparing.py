@@ -47,7 +47,7 @@ def outputs(path: Path, x: np.ndarray) -> np.ndarray:
 
 def test_a_file_and_its_artifact(made: Artifact, float_file: Path) -> None:
     x = samples(3, 8, 8, count=12, seed=3)
-    first, second = found(float_file, made.folder, calibration=x, samples=12).rows
+    first, second = found(float_file, made.folder, data=x, samples=12).rows
     assert (first.bytes, second.bytes) == (float_file.stat().st_size, made.path.stat().st_size)
     assert first.judged is None
     assert second.judged is not None

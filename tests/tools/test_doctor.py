@@ -147,7 +147,7 @@ def test_the_command_tells_scripts(
     out, err = capsys.readouterr()
     assert "get it" in out
     assert "cannot work here: 1 of these" in out
-    assert "is lacking" in err
+    assert "is missing" in err
     assert main(["doctor", "--json"]) == 3
     document = json.loads(capsys.readouterr().out)
     assert not document["is_well"]

@@ -29,7 +29,7 @@ def test_a_model_in_memory_is_scored_compared_run_and_timed(form: str, tmp_path:
     labels = (X @ onnx.numpy_helper.to_array(product().graph.initializer[0])).argmax(1)
     scored = ptqc.evaluate(model, path, metric="top-1", data=X, labels=labels)
     assert [(row.name, row.score.value) for row in scored.rows] == [(f"the {form}", 100), (str(path), 100)]
-    first, second = ptqc.compare(path, model, calibration=X, samples=4).rows
+    first, second = ptqc.compare(path, model, data=X, samples=4).rows
     assert second.judged is not None
     assert second.judged.loss == 0
     assert (first.name, second.name) == (str(path), f"the {form}")

@@ -17,8 +17,8 @@ LONG = "a" * 300
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (LONG, "model is no path: File name too long, aaa"),
-        ("a\0b", r"model is 'a\\x00b', which is no path"),
+        (LONG, "model is not a path: File name too long, aaa"),
+        ("a\0b", r"model is 'a\\x00b', which is not a path"),
         ("", "model is ''; give a path"),
         (b"a", "model is b'a'; give a path"),
     ],
@@ -33,7 +33,7 @@ def test_a_path_need_not_exist(tmp_path: Path) -> None:
 
 
 def test_data_are_looked_at_too() -> None:
-    with pytest.raises(UsageError, match="calibration data is no path: File name too long"):
+    with pytest.raises(UsageError, match="calibration data is not a path: File name too long"):
         open_source(LONG, [InputSpec("x", np.dtype(np.float32), (1,))], 1)
-    with pytest.raises(UsageError, match="calibration data is no path: File name too long"):
+    with pytest.raises(UsageError, match="calibration data is not a path: File name too long"):
         holds_texts(LONG)

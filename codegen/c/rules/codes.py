@@ -199,7 +199,7 @@ def largest(builder: NetworkBuilder, node: ir.Node) -> None:
     """A max pool of codes."""
     source = builder.image(builder.read(node.inputs[0]))
     if source.dtype != CODES or len(node.outputs) > 1:
-        raise UnsupportedOp("only max pools of codes, without indices, have a kernel")
+        raise UnsupportedOp("max pools have a kernel only on integers and without indices")
     shape = builder.shapes[str(node.outputs[0].name)]
     window = builder.window(source, shape, node, integers(node, "kernel_shape", []))
     target = builder.new(str(node.outputs[0].name), shape, CODES, channels_last(len(shape)))
@@ -213,7 +213,7 @@ def quantize(builder: NetworkBuilder, node: ir.Node) -> None:
         return
     source, params = builder.read(node.inputs[0]), params_of(node)
     if source.dtype != REAL or node.outputs[0].dtype != ir.DataType.UINT8:
-        raise UnsupportedOp("only real numbers become codes of 8 bits")
+        raise UnsupportedOp("only floats are quantized to 8 bits")
     target = builder.new(output, source.shape, CODES, source.order)
     further = [str(source.size), real(params.scale), str(params.zero_point)]
     arguments: list[Argument] = [Place(source.buffer), Place(target.buffer), *further]

@@ -123,7 +123,7 @@ def _fill(builder: NetworkBuilder, node: ir.Node, source: CTensor, before: Seque
     target = builder.output(node.outputs[0], source.dtype, source.order)
     filler = builder.number(node.inputs[2]).reshape(-1) if input_of(node, 2) is not None else np.zeros(1)
     if source.dtype == REAL and float(filler[0]) != 0:
-        raise UnsupportedOp("only borders of zeros have a kernel for real numbers")
+        raise UnsupportedOp("padding of floats has a kernel only with zeros")
     arguments: list[Argument] = [Place(target.buffer), str(int(filler[0])), str(target.buffer.bytes)]
     builder.add(Step("memset", arguments, [], [target.buffer]), node.op_type)
     offset = sum(count * step for count, step in zip(before, target.steps, strict=True))
@@ -153,7 +153,7 @@ def _take(builder: NetworkBuilder, source: CTensor, places: np.ndarray, axis: in
 def gather(builder: NetworkBuilder, node: ir.Node) -> None:
     """Elements at places that never change."""
     if builder.is_constant(node.inputs[0]) and not builder.is_constant(node.inputs[1]):
-        raise UnsupportedOp("rows of a table, at places that an input says, have no kernel")
+        raise UnsupportedOp("rows of a table at positions that an input gives have no kernel")
     source = builder.plain(builder.read(node.inputs[0]))
     axis = integer(node, "axis", 0) % len(source.shape)
     places = builder.number(node.inputs[1])

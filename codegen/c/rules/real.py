@@ -174,14 +174,14 @@ def conv(builder: NetworkBuilder, node: ir.Node) -> None:
 def product(builder: NetworkBuilder, node: ir.Node) -> None:
     """A product of real numbers with a matrix."""
     if not builder.is_constant(node.inputs[1]) or builder.number(node.inputs[1]).ndim != 2:
-        raise UnsupportedOp("only products with one constant matrix have a kernel")
+        raise UnsupportedOp("only matmuls with one constant matrix have a kernel")
     if integer(node, "transA", 0):
-        raise UnsupportedOp("only products of rows have a kernel")
+        raise UnsupportedOp("only matmuls of rows have a kernel")
     source = builder.plain(builder.read(node.inputs[0]))
     check_real(source)
     is_turned, alpha = integer(node, "transB", 0), number(node, "alpha", 1.0)
     if alpha != 1.0:
-        raise UnsupportedOp("only products without a factor have a kernel")
+        raise UnsupportedOp("only matmuls without a factor have a kernel")
     weights = RealWeights(builder, node.inputs[1], lambda array: array if is_turned else array.T)
     outputs = builder.shapes[builder.name(node.inputs[1])][0 if is_turned else 1]
     bias = None

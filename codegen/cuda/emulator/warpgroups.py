@@ -35,7 +35,7 @@ def _vector(text: str) -> tuple[str, ...]:
 def _multiply(match: re.Match[str], o: Text, names: Operands) -> str:
     columns = int(match["columns"])
     if columns not in COLUMNS:
-        raise NotEmulated(f"no product of a warpgroup has {columns} columns; expected one of {COLUMNS}")
+        raise NotEmulated(f"no matmul of a warpgroup has {columns} columns; expected one of {COLUMNS}")
     numbers = {name: number for number, name in enumerate(names.grouped)}
     sums, left = (", ".join(str(numbers[name]) for name in _vector(text)) for text in o[:2])
     types = ", ".join(TYPES[match[side]] for side in ("a", "b"))

@@ -230,7 +230,7 @@ def bfloat(
 
     Sums are in units of the weights' scales.
     """
-    assert loops.runs[2] % loops.unit == 0, "what lies behind a run may be no number"
+    assert loops.runs[2] % loops.unit == 0, "what lies after a run may be NaN"
     beside = others_of(stages)
     loops = replace(loops, is_framed=any(value.parent_buffer is not None for value in (x, y, *beside)))
     scale = weights.scale.astype(np.float32)

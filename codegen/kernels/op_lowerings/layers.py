@@ -129,7 +129,7 @@ def product(builder: ProgramBuilder, node: ir.Node) -> None:
     if not builder.layouts[source].is_io:
         source = builder.row_major(source)
     if integer(node, "transA", 0):
-        raise UnsupportedOp("only products of rows with one constant matrix have a kernel")
+        raise UnsupportedOp("only matmuls of rows with one constant matrix have a kernel")
     weights = weights if integer(node, "transB", 0) else weights.T
     bias = bias_of_rows(builder, node, len(weights))
     layout_in, layout = builder.layouts[source], rows(builder, node, "float32")

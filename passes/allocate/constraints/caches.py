@@ -3,6 +3,7 @@
 `ptqc.passes.kv_cache` chooses them; everything that is measured depends on them.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -22,7 +23,10 @@ class CacheBudget(Constraint):
     value: float
     unit: str
     kind: ClassVar[str] = "cache"
-    forms: ClassVar[tuple[str, ...]] = ("a decoder's caches (25%cache of their bytes in float32, 4MBcache)",)
+    examples: ClassVar[Mapping[str, str]] = {
+        "25%cache": "KV caches of a decoder, of their bytes in float32 (compile only)",
+        "4MBcache": "KV caches of a decoder at the longest text of samples or model",
+    }
     is_measured: ClassVar[bool] = True
 
     @classmethod

@@ -42,10 +42,11 @@ class LatencyBudget(Constraint):
     kind: ClassVar[str] = "latency"
     section: ClassVar[str] = "latency"
     names_target: ClassVar[bool] = True
-    forms: ClassVar[tuple[str, ...]] = (
-        "a latency (2ms, 800us)",
-        "one of the library that a target builds (2ms@cpu, 50us@cuda)",
-    )
+    examples: ClassVar[Mapping[str, str]] = {
+        "2ms": "one sample on one thread in ONNX Runtime on this machine; also 800us",
+        "2ms@cpu": "the same in the native library of --target cpu",
+        "50us@cuda": "in the library of --target cuda, predicted for the chips of --gpu",
+    }
 
     @classmethod
     def parse(cls, quantity: Quantity) -> Self | None:
@@ -257,14 +258,14 @@ def _check_where(times: OpLatencies, budget: LatencyBudget, options: CompileOpti
     if times.target != budget.target:
         where = f"--budget {budget.nanoseconds / 1e6:g}ms{f'@{times.target}' if times.target else ''}"
         raise UsageError(
-            f"the times given are of {times.runtime}, and the budget {budget} is of another: ask for {where}, or "
+            f"the recorded times are of {times.runtime}, and the budget {budget} is of another: ask for {where}, or "
             "measure without --times"
         )
     if times.in_blocks != _times_blocks(budget, options):
         asked, timed = ("onnxruntime", "standard") if options.in_blocks else ("standard", "onnxruntime")
         raise UsageError(
-            f"the times given are of products in float by the {timed} operators, and operators is {asked!r}: ask for "
-            "the same, or measure without --times"
+            f"the recorded times are of float matmuls by the {timed} operators, and operators is {asked!r}: give the "
+            "same, or measure without --times"
         )
 
 

@@ -8,7 +8,7 @@ that pass together err as rarely as one alone (fixed sequence of tests: Maurer, 
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -102,7 +102,11 @@ class LossBudget(Constraint):
     unit: str
     kind: ClassVar[str] = "loss"
     section: ClassVar[str] = "loss_budget"
-    forms: ClassVar[tuple[str, ...]] = ("what the outputs may lose (0.02nat, 99%same, 1%drop)",)
+    examples: ClassVar[Mapping[str, str]] = {
+        "99%same": "predictions that keep the top class of the float model",
+        "1%drop": "percentage points of the score on --labels",
+        "0.02nat": "mean loss of the outputs, in nat, relative, cosine or nat/detection",
+    }
 
     @classmethod
     def parse(cls, quantity: Quantity) -> Self | None:
@@ -217,7 +221,7 @@ def criterion_of(job: CompileState, budget: LossBudget, scoring: Scoring | None)
     if judging is None:
         raise UsageError(
             f"the budget {budget} needs samples that were used for no choice, and the earlier compile set none aside: "
-            "give more samples with --calibration DATA (those that were measured on are left out), or compile again "
+            "give more samples with --data DATA (those that were measured on are left out), or compile again "
             "with a loss budget"
         )
     splits = Splits(job.model, analysis.kinds, analysis.held_back, judging)
@@ -456,7 +460,7 @@ def gather_apart(
     text = f"{len(judging)} of the samples choose nothing: they judge the budget {budget}"
     notes = [*samples.notes, Note("calibrate", "", text)]
     if isinstance(calibration, str) and calibration == SYNTHETIC:
-        message = f"the budget {budget} is judged on drawn samples, and says nothing of real ones"
+        message = f"the budget {budget} is judged on synthetic samples, and says nothing about real ones"
         notes.append(Note("calibrate", "", message, Level.WARNING))
     return replace(measured, notes=tuple(notes)), judging
 

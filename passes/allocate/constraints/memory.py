@@ -58,7 +58,9 @@ class MemoryBudget(Constraint):
     bytes: int
     kind: ClassVar[str] = "memory"
     section: ClassVar[str] = "memory"
-    forms: ClassVar[tuple[str, ...]] = ("memory when loaded and run (60MBram)",)
+    examples: ClassVar[Mapping[str, str]] = {
+        "60MBram": "memory of the file when ONNX Runtime has loaded it and runs one sample",
+    }
 
     @classmethod
     def parse(cls, quantity: Quantity) -> Self | None:
@@ -299,7 +301,9 @@ class MeetMemory:
             return self._infeasible(alone or self.budget.bytes, how)
         beside = self._least(sensitivities, program, most, self._others)
         kinds = " and ".join(NAMES[resource] for resource in self._others)
-        within = "cannot be kept whatever the memory" if beside is None else f"leave about {beside:,} bytes at least"
+        within = (
+            "cannot be met with any amount of memory" if beside is None else f"need at least about {beside:,} bytes"
+        )
         return Infeasible(
             f"the budget of {self.budget} contradicts the others: those of {kinds} {within}; alone, about {alone:,} "
             f"bytes of memory can be reached{how}",
@@ -373,7 +377,7 @@ def _chosen(job: CompileState, budget: MemoryBudget, model: MemoryModel) -> Comp
             return chosen
         least, step = min(least, needed), replace(step, more=more)
     raise Infeasible(
-        f"the budget of {budget} cannot be met: of the files that were predicted to keep it, the least needs "
+        f"the budget of {budget} cannot be met: of the files that were predicted to meet it, the smallest needs "
         f"{least:,} bytes",
         least,
     )

@@ -50,7 +50,9 @@ class FlashBudget(Constraint):
     chosen: Chosen | None = field(default=None, compare=False, repr=False)
     kind: ClassVar[str] = "flash"
     section: ClassVar[str] = "flash"
-    forms: ClassVar[tuple[str, ...]] = ("flash of a microcontroller (64KBflash)",)
+    examples: ClassVar[Mapping[str, str]] = {
+        "64KBflash": "constants and code on a microcontroller (--target c)",
+    }
     names_target: ClassVar[bool] = True
     # Each makes the network smaller, down to the smallest.
     revisions: ClassVar[int] = sys.maxsize
@@ -137,7 +139,9 @@ class RamBudget(Constraint):
     chosen: Chosen | None = field(default=None, compare=False, repr=False)
     kind: ClassVar[str] = "ram"
     section: ClassVar[str] = "ram"
-    forms: ClassVar[tuple[str, ...]] = ("memory of a microcontroller (20KBram@c)",)
+    examples: ClassVar[Mapping[str, str]] = {
+        "20KBram@c": "working memory on a microcontroller (--target c), without the stack",
+    }
     names_target: ClassVar[bool] = True
 
     @classmethod

@@ -1,6 +1,8 @@
 """A budget of bytes of the file: it needs no step of its own, as plans are searched within it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import ceil
 from typing import ClassVar, Self
 
 from ptqc.errors import Infeasible
@@ -8,8 +10,6 @@ from ptqc.options import CompileOptions
 from ptqc.passes.allocate.smallest import estimated_size, lower_bound
 from ptqc.passes.allocate.state import Constraint, Quantity
 from ptqc.passes.quantize.prepare import CanonicalModel, Origin
-
-LARGEST_PARTS = 5
 
 
 @dataclass(frozen=True)
@@ -19,11 +19,11 @@ class SizeBudget(Constraint):
     value: float
     unit: str
     kind: ClassVar[str] = "size"
-    forms: ClassVar[tuple[str, ...]] = (
-        "a percentage of the model's size (13%)",
-        "a size (4.5MB, 900KiB, 120000B)",
-        "mean bits per weight (4.2bit)",
-    )
+    examples: ClassVar[Mapping[str, str]] = {
+        "13%": "of the size of the model's file",
+        "4.5MB": "bytes: B, KB, MB, GB, or KiB, MiB, GiB",
+        "4.2bit": "bits per weight, on average",
+    }
 
     @classmethod
     def parse(cls, quantity: Quantity) -> Self | None:
@@ -55,11 +55,12 @@ class SizeBudget(Constraint):
         if limit >= bound.bytes:
             return
         smallest = max(estimated_size(prepared.model, options.bits, options.formats), bound.bytes)
-        named = ", ".join(f"{what} {size:,} B" for what, size in bound.parts[:LARGEST_PARTS])
+        percent = ceil(100 * smallest / prepared.origin.size)
+        works = f"{percent}%" if percent < 100 else f"{smallest}B"
         raise Infeasible(
-            f"the budget of {limit:,} bytes cannot be met: the narrowest codes of all weights alone take "
-            f"{bound.bytes:,} bytes. The smallest file has between {bound.bytes:,} and about {smallest:,}; measuring, "
-            f"which a budget from {bound.bytes:,} on begins with, tells the exact number. Largest parts: {named}",
+            f"the budget of {limit:,} bytes cannot be met: at the lowest bit widths, the weights alone take "
+            f"{bound.bytes:,} bytes. Try --budget {works}: the smallest file has between {bound.bytes:,} and about "
+            f"{smallest:,} bytes; the exact size is known once a compile has measured",
             smallest,
             bound.parts,
         )

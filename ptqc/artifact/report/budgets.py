@@ -131,7 +131,7 @@ def _memory_rows(manifest: Document) -> Iterator[tuple[str, str]]:
     yield "together", f"{memory['needed_bytes']:,} bytes"
     yield "weights as they are loaded", f"{memory['weights_bytes']:,} bytes"
     yield "a run of one sample, predicted from what lives at each step", f"{memory['predicted_run_bytes']:,} bytes"
-    told = "this release does not tell" if measured is None else f"{measured:,} bytes"
+    told = "not reported by this release" if measured is None else f"{measured:,} bytes"
     yield "the same by the allocator of ONNX Runtime", told
     yield "in", f"{memory['runtime']}, one thread"
     for isa, weights, run in _libraries(manifest):

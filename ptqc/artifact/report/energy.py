@@ -97,7 +97,7 @@ class Energy:
     def in_words(self) -> str:
         """The totals in one sentence."""
         if not self.macs:
-            return "bit flips: none to tell, as no layer with known multiply-accumulates computes on integers"
+            return "bit flips: not known, as no layer with known multiply-accumulates computes on integers"
         shares = [percent(self.of_int8(signed=signed)) for signed in (True, False)]
         flips = [magnitude(self.flips(signed=signed)).strip() for signed in (True, False)]
         message = (

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Union, get_args
 
 import numpy as np
 
@@ -21,12 +21,21 @@ from ptqc.evaluation.detection.boxes import (
     without_overlaps,
 )
 from ptqc.evaluation.detection.rows import BOX, CLASSES, LEAST_SCORE, ONCE, ROWS, DetectorRows
-from ptqc.utils.arguments import one_of, unknown
+from ptqc.presets import DETECTORS, DetectorName, preset
+from ptqc.utils.arguments import of_kind, one_of, unknown
 
+AnyDetector = Union["Detector", DetectorName]
 BoxUnit = Literal["pixels", "shares"]
 Activation = Literal["none", "sigmoid", "softmax"]
 ClassNumbers = Literal["from-0", "from-1", "ids"]
 Role = Literal["all", "boxes", "scores", "classes", "count", "selected"]
+CHOICES = {
+    "boxes": get_args(BoxFormName),
+    "box_unit": get_args(BoxUnit),
+    "scores": get_args(Activation),
+    "classes": get_args(ClassNumbers),
+    "outputs": get_args(Role),
+}
 # The only boxes whose form is known by their name: those of TensorFlow's Object Detection API.
 TENSORFLOW, TENSORFLOW_FORM = "detection_boxes", FORMS["yxyx"]
 # Of a detector that leaves the choice to others: how many pairs of place and class are looked at and kept, as
@@ -94,14 +103,11 @@ class Detector:
     outputs: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.boxes is not None:
-            one_of("boxes", self.boxes, get_args(BoxFormName))
-        if self.box_unit is not None:
-            one_of("box_unit", self.box_unit, get_args(BoxUnit))
-        one_of("scores", self.scores, get_args(Activation))
-        one_of("classes", self.classes, get_args(ClassNumbers))
-        if wrong := set(self.outputs) - set(get_args(Role)):
-            raise unknown("role of an output", wrong, get_args(Role))
+        for name in ("boxes", "box_unit", "scores", "classes"):
+            if name in ("scores", "classes") or getattr(self, name) is not None:
+                one_of(name, getattr(self, name), CHOICES[name])
+        if wrong := set(self.outputs) - set(CHOICES["outputs"]):
+            raise unknown("role of an output", wrong, CHOICES["outputs"])
         self._check_columns()
         if len(self.variances) != SIDES or not all(value > 0 for value in self.variances):
             raise UsageError(f"variances = {self.variances}, expected four positive numbers, such as 0.1,0.1,0.2,0.2")
@@ -111,7 +117,7 @@ class Detector:
             need = "needs anchors: give an .npy" if self.anchors is None else "has no anchors: leave them out"
             raise UsageError(f"boxes of the form {self.boxes!r} {need}")
         if self.form is not None and self.form.beside == "cells" and self.box_unit == "shares":
-            raise UsageError(f"boxes of the form {self.boxes!r} are told in cells: leave out the unit of boxes")
+            raise UsageError(f"boxes of the form {self.boxes!r} are in cells of a grid: leave out the unit of boxes")
 
     def _check_columns(self) -> None:
         known = (BOX, CLASSES, *ONCE)
@@ -148,11 +154,21 @@ class Detector:
         return cls(**result)
 
     @classmethod
+    def of(cls, value: object) -> "Detector | None":
+        """Take the name of a preset, a detector as it is, or None. Raises UsageError for anything else."""
+        if isinstance(value, str):
+            return cls(**preset("detector", value, DETECTORS).fields)
+        return of_kind("detector", value, cls)
+
+    @classmethod
     def parse(cls, options: Mapping[str, Any], base: "Detector | None" = None) -> "Detector":
-        """`base` (default: all defaults) with command-line texts: "box,classes", "0.1,0.1,0.2,0.2", ["boxes=NAME"]."""
+        """Replace fields of `base` (default: all defaults) by texts of the command line.
+
+        Such as "box,classes", "0.1,0.1,0.2,0.2", ["boxes=NAME"]; fields of a preset are taken as they are.
+        """
         result = dict(options)
-        if "columns" in result:
-            result["columns"] = tuple(part.strip() for part in result["columns"].split(","))
+        if isinstance(columns := result.get("columns"), str):
+            result["columns"] = tuple(part.strip() for part in columns.split(","))
         try:
             if "variances" in result:
                 result["variances"] = tuple(map(float, result["variances"].split(",")))
@@ -162,7 +178,7 @@ class Detector:
             raise UsageError(f"variances and overlap are numbers: {error}") from error
         pairs = [text.partition("=") for text in result.get("outputs", ())]
         if plain := [role for role, equals, _ in pairs if not equals]:
-            raise UsageError(f"--outputs {plain[0]} names no output: write ROLE=NAME, such as boxes=output_1")
+            raise UsageError(f"--detector-outputs {plain[0]} names no output: write ROLE=NAME, such as boxes=output_1")
         if pairs:
             result["outputs"] = {role: name for role, _, name in pairs}
         return replace(base or cls(), **result)
@@ -175,7 +191,7 @@ class Detector:
         except OSError as error:
             raise UsageError(f"cannot read the anchors {self.anchors}: {error}") from error
         except Exception as error:  # NumPy raises many types for a file of another kind
-            raise UsageError(f"the anchors {self.anchors} are no .npy file of numbers") from error
+            raise UsageError(f"the anchors {self.anchors} are not an .npy file of numbers") from error
         if not isinstance(result, np.ndarray) or result.ndim != 2 or result.shape[1] != SIDES:
             shape = getattr(result, "shape", None)
             raise UsageError(f"the anchors {self.anchors} have shape {shape}, expected (n, 4): centre, width, height")
@@ -192,7 +208,10 @@ class Detector:
         """
         if not self.knows(outputs):
             forms = "; ".join(f"{form.name}: {form.told}" for form in FORMS.values())
-            raise UsageError(f"nothing says how the model writes boxes: give --boxes ({forms})")
+            raise UsageError(
+                f"nothing says how the model writes boxes: give --detector ({', '.join(DETECTORS)}), or --boxes "
+                f"({forms})"
+            )
         arrays = {name: np.asarray(array) for name, array in outputs.items() if not isinstance(array, list | dict)}
         rows = DetectorRows.of(self.columns, self.outputs, arrays)
         corners = self._corners(rows.boxes, size)
@@ -218,7 +237,7 @@ class Detector:
             return np.asarray(raised / raised.sum(-1, keepdims=True))
         if scores.size and (scores.min() < -ROUNDING or scores.max() > 1 + ROUNDING):
             raise UsageError(
-                f"scores are from {scores.min():.4g} to {scores.max():.4g}, so they are no probabilities yet: give "
+                f"scores are from {scores.min():.4g} to {scores.max():.4g}, so they are not probabilities yet: give "
                 "--scores sigmoid or --scores softmax"
             )
         return scores
@@ -241,6 +260,6 @@ class Detector:
         if unit is None and self.boxes is None:
             unit = "shares"
         if unit is None:
-            raise UsageError("nothing says in which unit boxes are: give --box-unit pixels, or shares of the picture")
+            raise UsageError("nothing says in which unit boxes are: give --box-unit pixels, or shares (of the image)")
         corners = form.corners(boxes, beside)
         return corners * sides(size) if unit == "shares" else corners

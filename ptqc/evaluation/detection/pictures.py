@@ -71,7 +71,7 @@ def labelled_pictures(
     folder = Path(data)
     files = files_below(folder, IMAGE_SUFFIXES)
     if not files:
-        raise CalibrationError(f"folder {folder} holds no images")
+        raise CalibrationError(f"folder {folder} holds no images: {', '.join(sorted(IMAGE_SUFFIXES))}")
     read, files = _reader(folder, files, labels, numbers)
     chosen = [files[place] for place in spread(len(files), len(files) if most is None else most)]
     return len(chosen), (_picture(path, read, inputs[0], preprocessing) for path in chosen)
@@ -151,7 +151,7 @@ def _of_text(path: Path) -> Objects:
             ) from None
         if len(words) > FIELDS or not (0 <= x <= 1 and 0 <= y <= 1 and 0 < width <= 1 and 0 < height <= 1):
             raise CalibrationError(
-                f"{path}, line {number}: {line[:60]!r} is not a class and a box in shares of the picture, from 0 to 1"
+                f"{path}, line {number}: {line[:60]!r} is not a class and a box in fractions of the image, from 0 to 1"
             )
         labels.append(label)
         boxes.append([x - width / 2, y - height / 2, x + width / 2, y + height / 2])

@@ -60,7 +60,7 @@ class DetectorRows:
     def _of_columns(cls, columns: tuple[str, ...], array: np.ndarray) -> "DetectorRows":
         if not columns:
             raise UsageError(
-                f"boxes and scores are one output of shape {array.shape}: say what stands for each box with --columns, "
+                f"boxes and scores are one output of shape {array.shape}: say what each box has with --columns, "
                 f"such as {' or '.join(ROWS)}"
             )
         table, others = _table(array), SIDES + sum(name in ONCE for name in columns)
@@ -133,7 +133,7 @@ def _table(array: np.ndarray) -> np.ndarray:
     while array.ndim > 2:
         axis = next((axis for axis in range(array.ndim) if array.shape[axis] == 1), None)
         if axis is None:
-            raise UsageError(f"an output of shape {array.shape} does not show the boxes of one picture")
+            raise UsageError(f"an output of shape {array.shape} does not show the boxes of one image")
         array = array.squeeze(axis)
     return array
 
@@ -143,7 +143,7 @@ def _boxes(array: np.ndarray) -> np.ndarray:
     table = _table(array)
     table = table if table.shape[-1] == SIDES else table.T
     if table.ndim != 2 or table.shape[-1] != SIDES:
-        raise UsageError(f"an output of shape {array.shape} has no axis of 4 numbers, so these are no boxes")
+        raise UsageError(f"an output of shape {array.shape} has no axis of 4 numbers, so these are not boxes")
     return table
 
 
@@ -177,7 +177,8 @@ def _roles(named: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> Iterat
     if boxes is None or scores is None:
         raise UsageError(
             f"the outputs ({_told(arrays)}) do not show which has {'boxes' if boxes is None else 'scores'}: say so "
-            "with --outputs boxes=NAME and --outputs scores=NAME, and likewise classes, count or selected"
+            "with --detector-outputs boxes=NAME and --detector-outputs scores=NAME, and likewise classes, count or "
+            "selected"
         )
     for role, name in (("boxes", boxes), ("scores", scores)):
         yield role, name

@@ -28,7 +28,7 @@ def added_operator(plugin: Plugin) -> Operator:
     """What a package says of an operator. Raises UsageError where it cannot be loaded or is something else."""
     operator = plugin.load()
     if not isinstance(operator, Operator):
-        raise plugin.fault("is no operator: give an object of ptqc.ir.operators.base.Operator")
+        raise plugin.fault("is not an operator: give an object of ptqc.ir.operators.base.Operator")
     if operator.name != plugin.name:
         raise plugin.fault(f"says something of {operator.name}; give it that name")
     if bool(operator.kernels) != (operator.reference is not None):

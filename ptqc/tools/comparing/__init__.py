@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ptqc.artifact.folder import GOLDEN, Artifact
 from ptqc.artifact.golden import Golden
-from ptqc.calibration.images import Preprocessing
+from ptqc.calibration.images import AnyPreprocessing, Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.open_batches import OpenBatches
 from ptqc.calibration.recording import recorder
@@ -33,7 +33,7 @@ from ptqc.utils.stopwatch import processor_ns, wall_ns
 from ptqc.utils.text import number, percent, shorten, table
 
 SAMPLES = 16
-DRAWN = "drawn samples, on which outputs say little: give real ones with --calibration DATA"
+DRAWN = "synthetic samples, on which outputs say little: give real ones with --data DATA"
 NAME = 48
 
 
@@ -87,7 +87,7 @@ class ModelComparison:
 
     def __str__(self) -> str:
         speeds, answers = ("ms", "times as fast", "range"), ("same top class", "loss", "SQNR dB")
-        heading: tuple[str, ...] = ("model", "runs in", "bytes", "of first", *speeds, *answers)
+        heading: tuple[str, ...] = ("model", "runs in", "bytes", "vs. first", *speeds, *answers)
         rows = [self._cells(row) for row in self.rows]
         if any(row.placement for row in self.rows):
             heading = (*heading, "on integers")
@@ -126,10 +126,10 @@ class ModelComparison:
 @quiet_libraries()
 def compare(
     *models: Model,
-    calibration: object = None,
+    data: object = None,
     samples: int = SAMPLES,
     threads: int = 1,
-    preprocessing: Preprocessing | None = None,
+    preprocessing: AnyPreprocessing | None = None,
     runtimes: Sequence[str] = (),
     progress: Progress = SILENT,
 ) -> ModelComparison:
@@ -138,12 +138,12 @@ def compare(
     Args:
         *models: ONNX files, models in memory, and artifacts: of these the
             file and, if one runs here, the native library.
-        calibration: Samples as for `ptqc.compile`; default: the golden
+        data: Samples as for `ptqc.compile`; default: the golden
             samples of the first artifact, otherwise synthetic ones.
         samples: The most samples to run.
         threads: Threads of a run. On one thread, time that other programs
             take is left out.
-        preprocessing: How image files become inputs.
+        preprocessing: How image files become inputs, or the name of a preset.
         runtimes: Run artifacts in these as well: "litert", "openvino", "qnn".
         progress: Shows progress, such as `ptqc.Lines()`.
 
@@ -156,7 +156,7 @@ def compare(
         TargetError: A runtime is not installed or refuses the file.
 
     Example:
-        >>> print(ptqc.compare("model.onnx", "out", calibration="images/"))
+        >>> print(ptqc.compare("model.onnx", "out", data="images/"))
     """
     if threads < 1:
         raise UsageError(f"threads = {threads}; expected a positive number")
@@ -169,7 +169,7 @@ def compare(
         )
     result = of_one_interface(result)
     with scratch() as folder:
-        feeds, described = _samples(result, calibration, samples, as_compiled(preprocessing, result), Path(folder))
+        feeds, described = _samples(result, data, samples, as_compiled(preprocessing, result), Path(folder))
         pairs, placements = _outputs(result, feeds, progress)
         timed = [one for one in result if one.run_all is None]
         with progress.stage("compare speeds"):
@@ -185,12 +185,12 @@ def compare(
 
 
 def _samples(
-    found: Sequence[Contender], calibration: object, most: int, preprocessing: Preprocessing | None, folder: Path
+    found: Sequence[Contender], data: object, most: int, preprocessing: Preprocessing | None, folder: Path
 ) -> tuple[Sequence[Feeds], str]:
     """Samples, and what they are."""
-    if calibration is not None:
+    if data is not None:
         model = found[0].model
-        feeds = collect(calibration, input_specs(model), folder, most, preprocessing, rows=OpenBatches(model))
+        feeds = collect(data, input_specs(model), folder, most, preprocessing, rows=OpenBatches(model))
         return _recorded(model, feeds), f"{len(feeds)} samples"
     for one, artifact in ((one, one.artifact) for one in found if one.artifact is not None):
         golden = [unpacked_feeds(feeds, one.unpacked) for feeds in _golden(artifact)]

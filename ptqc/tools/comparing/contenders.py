@@ -12,7 +12,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from ptqc.artifact.folder import Artifact, load
-from ptqc.calibration.images import Preprocessing
+from ptqc.calibration.images import AnyPreprocessing, Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.recording import recorder
 from ptqc.errors import ModelError, PtqcError, TargetError, UsageError
@@ -71,10 +71,10 @@ class Contender:
         return opened
 
 
-def as_compiled(stated: Preprocessing | None, found: Sequence[Contender]) -> Preprocessing | None:
+def as_compiled(stated: AnyPreprocessing | None, found: Sequence[Contender]) -> Preprocessing | None:
     """How images are prepared: as stated, else as for the compile of the first artifact that says so."""
     kept = (one.artifact.preprocessing for one in found if one.artifact is not None)
-    return stated or next(filter(None, kept), None)
+    return Preprocessing.of(stated) or next(filter(None, kept), None)
 
 
 def contenders(

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ptqc.calibration.images import Preprocessing
+from ptqc.calibration.images import AnyPreprocessing, Preprocessing
 from ptqc.calibration.inputs import input_specs, roles
 from ptqc.calibration.texts import Texts, read_tokenizer
 from ptqc.errors import ModelError, UsageError
-from ptqc.evaluation.detection.detector import Detector
+from ptqc.evaluation.detection.detector import AnyDetector, Detector
 from ptqc.frontend.in_memory import Model
 from ptqc.tools.comparing.contenders import Contender, Run, as_compiled, contenders, of_one_interface, running
 from ptqc.tools.evaluating.data import Judges, LabelledCase, read_judges, read_pictures
@@ -86,7 +86,7 @@ class Evaluation:
 
     def __str__(self) -> str:
         names = list(self.rows[0].details)
-        heading = ("model", "runs in", "bytes", "score", "± error", *names, "to first", "± error")
+        heading = ("model", "runs in", "bytes", "score", "± error", *names, "vs. first", "± error")
         rows = [
             (
                 shorten(row.name, NAME),
@@ -115,12 +115,12 @@ def evaluate(
     metric: str | Metric | Callable[[Any, Any], float],
     data: object,
     labels: object = None,
-    output: str | None = None,
+    score_output: str | None = None,
     samples: int | None = None,
     threads: int = 0,
     tokenizer: str | PathLike[str] | None = None,
-    preprocessing: Preprocessing | None = None,
-    detector: Detector | None = None,
+    preprocessing: AnyPreprocessing | None = None,
+    detector: AnyDetector | None = None,
     progress: Progress = SILENT,
 ) -> Evaluation:
     """Score models on labelled data, and compare with the first.
@@ -138,15 +138,15 @@ def evaluate(
         data: Samples as `calibration` of `ptqc.compile`, with labels beside
             them (see `ptqc eval --help`) or in `labels`.
         labels: Labels in the order of the samples, if not in `data`.
-        output: The output to score; default: the first.
+        score_output: The output to score; default: the first.
         samples: The most labels to use.
         threads: Threads of a run; 0: one for each core.
         tokenizer: Used to decode predictions, if different from the one of
             the data.
-        preprocessing: How image files become inputs; default: as an artifact
-            was compiled.
-        detector: How the models write boxes, for "map"; default: as an
-            artifact was compiled.
+        preprocessing: How image files become inputs, or the name of a preset;
+            default: as for the first artifact.
+        detector: How the models write boxes, or the name of a preset, for
+            "map"; default: as for the first artifact.
         progress: Shows progress, such as `ptqc.Lines()`.
 
     Returns:
@@ -168,10 +168,10 @@ def evaluate(
         raise UsageError("there is nothing to evaluate: give ONNX files, or folders of `ptqc compile`")
     result = of_one_interface(result)
     inputs = input_specs(result[0].model)
-    judged = _judged_output(result[0], output)
+    judged = _judged_output(result[0], score_output)
     decode = _decoder(data, tokenizer)
     prepared, found_roles = as_compiled(preprocessing, result), roles(inputs)
-    chosen = _of_detector(requested, detector, result)
+    chosen = _of_detector(requested, Detector.of(detector), result)
     if isinstance(chosen, MeanAP):
         judges = read_pictures(data, labels, chosen.detector.classes, inputs, samples, prepared or Preprocessing())
     else:
@@ -192,7 +192,7 @@ def _of_detector(metric: Metric, stated: Detector | None, found: Sequence[Conten
     """A metric of detectors with how these write what they find: as stated, else as the first artifact keeps it."""
     if not isinstance(metric, MeanAP):
         if stated is not None:
-            raise UsageError(f"the metric {metric.called} is none of detectors: leave out how these write boxes")
+            raise UsageError(f"the metric {metric.called} is not one for detectors: leave out their options")
         return metric
     kept = (one.artifact.detector for one in found if one.artifact is not None)
     detector = stated or next(filter(None, kept), None)

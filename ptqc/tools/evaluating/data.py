@@ -166,7 +166,7 @@ def _opened(
         images, classes = from_csv(path, tuple(inputs), preprocessing, most or EVERY_SAMPLE)
         return images, list(classes)
     if _is_table(path):
-        raise UsageError(f"{path} holds texts: give their --tokenizer too")
+        raise UsageError(f"{path} holds text: give its --tokenizer too")
     return data, []
 
 

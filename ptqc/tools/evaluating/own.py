@@ -61,9 +61,13 @@ def metric_of(value: object) -> Metric:
         rest = value.removeprefix(kind.name)
         if rest != value and rest[:1] in ("", "-") and (metric := kind.of(rest[1:])) is not None:
             return metric
-    known = ", ".join(kind.shown or kind.name for kind in METRICS)
-    likely = meant([value.lower()], known.split(", "))
-    raise UsageError(f"metric is {value!r}{likely}; known: {known}, and module:function")
+    likely = meant([value.lower()], known_metrics())
+    raise UsageError(f"metric is {value!r}{likely}; known: {', '.join(known_metrics())}, and module:function")
+
+
+def known_metrics() -> list[str]:
+    """Names of all metrics of ptqc's own; those with a number take others, too."""
+    return [name for kind in METRICS for name in (kind.shown or kind.name).split(", ")]
 
 
 def _made(kind: type[Metric]) -> Metric:

@@ -128,7 +128,7 @@ def _of(compilable: Compilable, size: int) -> Iterator[tuple[str, str]]:
     smallest = f"{compilable.smallest:,} bytes ({100 * compilable.smallest / size:.1f} %)"
     yield (
         "smallest",
-        f"between {compilable.at_least:,} and about {smallest}; a compile measures and tells the exact number",
+        f"between {compilable.at_least:,} and about {smallest}; a compile measures and gives the exact number",
     )
     sensible = ", ".join(f"--budget {budget} ({count:,} bytes)" for budget, count in compilable.sensible.items())
     yield "sensible", sensible or "none: the graph's text is most of the file"
@@ -171,7 +171,7 @@ def content(model: ir.Model, name: str) -> str:
     if spec.dtype == np.bool_ or "mask" in name.lower():
         return "a mask"
     if spec.dtype.kind in "iu" and len(spec.shape) <= 2:
-        return "token numbers or other indices"
+        return "token ids or other indices"
     axis = next((axis for axis in (1, 3) if len(spec.shape) == 4 and spec.shape[axis] in IMAGE_CHANNELS), None)
     if axis is not None:
         return _image(next(value for value in model.graph.inputs if value.name == name), axis, spec.shape[axis])

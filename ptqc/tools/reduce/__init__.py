@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from ptqc.calibration.images import Preprocessing
+from ptqc.calibration.images import AnyPreprocessing, Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import collect
 from ptqc.calibration.synthetic import draw
@@ -74,8 +74,8 @@ def reduce(
     *,
     output: str | Path,
     command: Sequence[str] = COMPILE,
-    calibration: object = None,
-    preprocessing: Preprocessing | None = None,
+    data: object = None,
+    preprocessing: AnyPreprocessing | None = None,
     message: str | None = None,
     time_limit: float = 0.0,
     seed: int = 0,
@@ -88,8 +88,8 @@ def reduce(
         output: The ONNX file to write, with an .npz of samples beside it.
         command: A command of ptqc, or another program, as a list of words:
             `{model}` stands for the file, `{data}` for an .npz of samples.
-        calibration: Samples as for `ptqc.compile`; None: synthetic ones.
-        preprocessing: How image files become inputs.
+        data: Samples as for `ptqc.compile`; None: synthetic ones.
+        preprocessing: How image files become inputs, or the name of a preset.
         message: A regular expression that the message of the same failure
             matches. Without, the same failure is the same exit code or
             signal, and the same exception of ptqc.
@@ -106,7 +106,7 @@ def reduce(
 
     Example:
         >>> ptqc.reduce("model.onnx", output="small.onnx",
-        ...             calibration="images/")
+        ...             data="images/")
     """
     started = time.monotonic()
     requested, path, place = Command.parse(command, message), path_of("model", model), path_of("output", output)
@@ -116,23 +116,23 @@ def reduce(
     take_in(proto, path)
     with scratch() as temporary:
         folder = Path(temporary)
-        samples = _samples(proto, calibration, preprocessing, folder / "samples", seed)
+        samples = _samples(proto, data, Preprocessing.of(preprocessing), folder / "samples", seed)
         whole = Whole(proto, record(proto, samples, folder))
         trials = Trials(whole, folder, len(samples))
         failure, requested = _first(trials, requested)
-        deadline, data = Deadline.after(time_limit, started), place.with_suffix(".npz")
+        deadline, beside = Deadline.after(time_limit, started), place.with_suffix(".npz")
         with progress.stage("reduce") as stage:
 
             def fails(cut: Subgraph) -> bool:
                 if not deadline.leaves(0) or trials.run(cut, requested)[0] != failure:
                     return False
                 stage.advance(f"{len(cut.nodes)} nodes")
-                return trials.write(cut, place, data)  # at once, so that an interrupt loses nothing
+                return trials.write(cut, place, beside)  # at once, so that an interrupt loses nothing
 
-            trials.write(whole.all(), place, data)
+            trials.write(whole.all(), place, beside)
             cut = smallest(whole, fails)
     nodes = (len(cut.nodes), len(whole.nodes))
-    return Reduced(place, data, *nodes, trials.count, failure, requested.told(place, data))
+    return Reduced(place, beside, *nodes, trials.count, failure, requested.told(place, beside))
 
 
 def _check_free(place: Path) -> None:
@@ -144,12 +144,12 @@ def _check_free(place: Path) -> None:
 
 
 def _samples(
-    proto: onnx.ModelProto, calibration: object, preprocessing: Preprocessing | None, folder: Path, seed: int
+    proto: onnx.ModelProto, data: object, preprocessing: Preprocessing | None, folder: Path, seed: int
 ) -> list[Feeds]:
     model = ir.from_proto(proto)
-    if calibration is None:
+    if data is None:
         return list(draw(model, SAMPLES, seed, {}))
-    return list(collect(calibration, input_specs(model), folder, SAMPLES, preprocessing))
+    return list(collect(data, input_specs(model), folder, SAMPLES, preprocessing))
 
 
 def _first(trials: Trials, command: Command) -> tuple[Failure, Command]:

@@ -76,7 +76,7 @@ class Command:
         try:
             re.compile(message or "")
         except re.error as error:
-            raise UsageError(f"the message {message!r} is no regular expression: {error}") from error
+            raise UsageError(f"the message {message!r} is not a regular expression: {error}") from error
         return cls(tuple(str(Path(word).absolute()) if Path(word).is_file() else word for word in words), message)
 
     def run(self, model: Path, data: Path, folder: Path) -> tuple[Failure | None, float]:

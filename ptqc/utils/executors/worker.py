@@ -55,5 +55,5 @@ def unit_of(name: str) -> type[UnitOfWork[Any]]:
     module, _, attribute = name.partition(":")
     unit = getattr(import_module(module), attribute, None) if module.startswith(PACKAGE) else None
     if not (isinstance(unit, type) and issubclass(unit, UnitOfWork)):
-        raise InternalError(f"{name!r} is no unit of work of ptqc")
+        raise InternalError(f"{name!r} is not a unit of work of ptqc")
     return unit

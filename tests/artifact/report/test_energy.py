@@ -65,7 +65,7 @@ def test_totals() -> None:
 def test_nothing_on_integers() -> None:
     found = Energy.of(*documents(("int4", "float", 1000)))
     assert found.to_json() is None
-    assert found.in_words().startswith("bit flips: none to tell")
+    assert found.in_words().startswith("bit flips: not known")
 
 
 def test_int8_everywhere_is_what_it_is_compared_with() -> None:

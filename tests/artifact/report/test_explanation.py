@@ -89,7 +89,7 @@ def test_an_artifact_without_multiply_accumulates_is_explained(
         del entry["layers"]
     told = str(Explanation(manifest(), plan, sensitivity)).splitlines()
     assert told[1].endswith("–")
-    assert told[-2].startswith("bit flips: none to tell")
+    assert told[-2].startswith("bit flips: not known")
 
 
 def test_memory_is_told(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:

@@ -165,7 +165,7 @@ def test_memory() -> None:
     ):
         assert told in text
     given.manifest["memory"]["run_bytes"] = None
-    assert "this release does not tell" in given.page().text
+    assert "not reported by this release" in given.page().text
     del given.manifest["memory"]  # as an older version wrote it
     assert "memory" not in {value for name, value in given.page().attributes if name == "id"}
 

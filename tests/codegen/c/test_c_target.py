@@ -187,11 +187,11 @@ def test_samples_of_several_sizes(tmp_path: Path) -> None:
 
 def test_a_missing_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "no-such-compiler")
-    with pytest.raises(TargetError, match="CC is 'no-such-compiler', which is no program: install a C compiler"):
+    with pytest.raises(TargetError, match="CC is 'no-such-compiler', which is not a program: install a C compiler"):
         TARGET.check_present()
     monkeypatch.delenv("CC")
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(TargetError, match="there is none of cc, gcc and clang"):
+    with pytest.raises(TargetError, match="none of cc, gcc and clang is installed"):
         TARGET.check_present()
 
 

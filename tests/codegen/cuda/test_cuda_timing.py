@@ -113,7 +113,7 @@ def test_a_tighter_latency_is_met_and_one_beyond_all_choices_refused(loose: Arti
 
 
 def test_predicted_times_are_not_given_on(loose: Artifact, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="records were predicted, as they are anew without them: leave them out"):
+    with pytest.raises(UsageError, match="recorded were predicted, and would be predicted again: leave out --times"):
         ptqc.compile(
             loose.path,
             calibration="synthetic",

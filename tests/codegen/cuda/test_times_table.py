@@ -68,5 +68,5 @@ def test_what_is_no_table_is_refused(text: str, tmp_path: Path) -> None:
 
 
 def test_a_share_of_zero_is_no_time() -> None:
-    with pytest.raises(ValueError, match="no kernel with the times of its variants"):
+    with pytest.raises(ValueError, match="not a kernel with the times of its variants"):
         MeasuredKernel.from_json(measured({"second": 0.0}).to_json())

@@ -227,7 +227,7 @@ PLANTED: dict[str, list[tuple[Plant, str]]] = {
     "one scale for each constant": [(shared, "DequantizeLinear")],
     "outputs of layers rounded": [(open_layer, "Conv")],
     "no float8": [(float8, "f8")],
-    "INT4 in products alone": [(packed, "Conv")],
+    "INT4 in matmuls alone": [(packed, "Conv")],
     "positive scales": [(negative, "QuantizeLinear")],
     "standard operators": [(foreign, "Flatten")],
     "no control flow": [(control, "If")],

@@ -197,7 +197,7 @@ def test_control_flow_is_refused_for_tensorrt(tmp_path: Path) -> None:
 
 
 def test_scales_of_other_numbers_are_refused_for_xdna(tmp_path: Path) -> None:
-    with pytest.raises(TargetError, match=r"breaks a rule of xdna: .*no power of two"):
+    with pytest.raises(TargetError, match=r"breaks a rule of xdna: .*not a power of two"):
         compiled(residual(), samples(3, 8, 8), tmp_path, None, target="qdq", runtime="xdna", scales="free")
 
 

@@ -71,7 +71,7 @@ def test_a_region_is_on_16_bits_and_the_rest_on_8() -> None:
     # By hand: 4·64·27, 4·64·9, 4·64·4 products on 8 bits; 4·4·16 and 5·8 on 16.
     assert (
         widths_of(after)
-        == f"2 of 5 layers on codes of 16 bits, {(256 + 40) / (6912 + 2304 + 1024 + 296):.0%} of the products"
+        == f"2 of 5 layers with 16-bit activations, {296 / (6912 + 2304 + 1024 + 296):.0%} of the multiplications"
     )
     assert not widths_of(before)
 
@@ -210,7 +210,7 @@ def test_it_runs_on_the_npu(tmp_path: Path) -> None:
     options = {"target": "qdq", "runtime": "qnn", "activations": "float"}
     artifact = compiled(residual(), images(3, 8, 8), tmp_path / "made", "30%", **options)
     document = artifact.manifest["targets"]["qdq"]
-    assert document["activations"].startswith("4 of 4 layers on codes of 16 bits")
+    assert document["activations"].startswith("4 of 4 layers with 16-bit activations")
     assert document["runtimes"]["qnn"]["placement"] == "4 of 4 layers on integers"
     assert document["runtimes"]["openvino"]["note"].startswith("not verified: it takes no activations of 16 bits")
     with pytest.raises(TargetError, match="takes no activations of 16 bits"):

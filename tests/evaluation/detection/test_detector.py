@@ -105,7 +105,7 @@ def test_offsets_from_anchors(tmp_path: Path) -> None:
         found = Detector(boxes=form, **given).found(outputs, SIZE)  # type: ignore[arg-type]
         np.testing.assert_allclose(found.boxes, CORNERS[CHOSEN])
     (tmp_path / "text.npy").write_text("0.5 0.5 0.1 0.1")
-    for name, message in (("text", "no .npy file of numbers"), ("none", "cannot read the anchors")):
+    for name, message in (("text", "not an .npy file of numbers"), ("none", "cannot read the anchors")):
         with pytest.raises(UsageError, match=message):
             Detector(boxes="offsets", box_unit="shares", anchors=str(tmp_path / f"{name}.npy")).found(outputs, SIZE)
     with pytest.raises(UsageError, match="3 boxes, and 2 anchors"):
@@ -123,11 +123,15 @@ TWO = {"boxes": CORNERS[None], "scores": SCORES[None]}
 @pytest.mark.parametrize(
     ("detector", "outputs", "message"),
     [
-        (Detector(), TWO, "nothing says how the model writes boxes: give --boxes"),
+        (Detector(), TWO, "nothing says how the model writes boxes: give --detector"),
         (Detector(boxes="xyxy"), TWO, "give --box-unit pixels, or shares"),
-        (Detector(**PIXELS), TWO | {"scores": LOGITS[None]}, "no probabilities yet: give --scores sigmoid"),
-        (Detector(**PIXELS), {"out": np.c_[CORNERS, SCORES]}, "say what stands for each box with --columns"),
-        (Detector(**PIXELS), {"a": CORNERS, "b": CORNERS}, "do not show which has boxes: say so with --outputs"),
+        (Detector(**PIXELS), TWO | {"scores": LOGITS[None]}, "not probabilities yet: give --scores sigmoid"),
+        (Detector(**PIXELS), {"out": np.c_[CORNERS, SCORES]}, "say what each box has with --columns"),
+        (
+            Detector(**PIXELS),
+            {"a": CORNERS, "b": CORNERS},
+            "do not show which has boxes: say so with --detector-outputs",
+        ),
         (Detector(**PIXELS, outputs={"boxes": "c"}), TWO, "no output 'c'; its outputs: boxes float64"),
         (Detector(**PIXELS, columns=("box", "score", "class")), {"y": SCORES}, "does not have the columns"),
         (Detector(boxes="cells"), TWO, "9 boxes are those of no grid"),

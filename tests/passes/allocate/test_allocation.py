@@ -103,7 +103,7 @@ def test_the_smallest_plan_and_what_lies_below_it(seed: int) -> None:
     with pytest.raises(Infeasible) as error:
         allocate(problem, smallest - 1)
     assert error.value.smallest == smallest
-    assert f"the smallest reachable file has {smallest:,} bytes" in str(error.value)
+    assert f"the smallest file has {smallest:,} bytes; give --budget {smallest}B or more" in str(error.value)
     assert f"the budget of {smallest - 1:,} bytes" in str(error.value)
     blockers = error.value.blockers
     assert sum(size for _, size in blockers) == smallest

@@ -1,4 +1,4 @@
-"""Fitting: the best plan whose written file keeps the limit, the plan that is given, and what cannot be reached."""
+"""Fitting: the best plan whose written file stays within the limit, a given plan, and what cannot be reached."""
 
 from dataclasses import replace
 

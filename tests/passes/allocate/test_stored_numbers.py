@@ -1,7 +1,9 @@
 """Reconstructed numbers in the store: found again for the same plan alone, and the file has the same bytes."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,14 +12,16 @@ from compiling import digests, measure_residual, quick, store_of
 import ptqc
 from ptqc.artifact.folder import Artifact
 from ptqc.formats import Integer
+from ptqc.ir.quantized_weight import QuantizedParameters
 from ptqc.options import CompileOptions
 from ptqc.passes.allocate import fit as fitting
 from ptqc.passes.allocate.fit import StoredParameters, fit, reconstruct
+from ptqc.passes.quantize.phases import AnalyzedPlan
 from ptqc.utils.deadline import Deadline
 from ptqc.utils.store import Store
 
 
-def no_more(*_given: object) -> None:
+def no_more(*_given: object, **_more: object) -> None:
     raise AssertionError("reconstructed again")
 
 
@@ -25,7 +29,7 @@ def test_numbers_come_back_as_they_were(tmp_path: Path) -> None:
     measured = measure_residual(tmp_path, bits=(3, 4, 8))
     stored = StoredParameters(Store(tmp_path / "numbers"), "one")
     fitted = fit(measured.context, measured.options, 9_000, stored=stored)
-    found = stored.find(fitted.plan, 2)
+    found = stored.find(fitted.plan, range(2))
     assert found is not None
     draws, _ = reconstruct(measured.context, measured.options, fitted.plan, None)
     for again, made in zip(found, draws, strict=True):
@@ -45,11 +49,11 @@ def test_another_plan_run_or_number_of_draws_is_not_found(tmp_path: Path) -> Non
     measured = measure_residual(tmp_path, bits=(3, 4))
     stored = StoredParameters(Store(tmp_path / "numbers"), "one")
     plan = fit(measured.context, measured.options, None, stored=stored).plan
-    assert stored.find(plan, 2) is not None
-    assert stored.find(plan, 6) is None
-    assert replace(stored, measured="two").find(plan, 2) is None
+    assert stored.find(plan, range(2)) is not None
+    assert stored.find(plan, range(6)) is None
+    assert replace(stored, measured="two").find(plan, range(2)) is None
     name = next(iter(plan.formats))
-    assert stored.find(plan.with_formats({**plan.formats, name: Integer(2)}), 2) is None
+    assert stored.find(plan.with_formats({**plan.formats, name: Integer(2)}), range(2)) is None
 
 
 def test_the_same_budget_again_reconstructs_nothing(
@@ -63,12 +67,32 @@ def test_the_same_budget_again_reconstructs_nothing(
     assert digests(again.folder) == digests(small.folder)
 
 
+def test_a_resolve_reconstructs_with_the_best_draw_alone(
+    small: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best, asked = small.manifest["allocation"]["draw"], []
+    reconstruct_all = fitting.reconstruct_all
+
+    def noted(planned: AnalyzedPlan, draws: Sequence[int], *rest: Any, **more: Any) -> list[QuantizedParameters]:
+        asked.append(list(draws))
+        return reconstruct_all(planned, draws, *rest, **more)
+
+    monkeypatch.setattr(fitting, "reconstruct_all", noted)
+    with quick():
+        once = ptqc.resolve(small.folder, output=tmp_path / "once", budget="22%", cache=store_of(small))
+        assert {tuple(draws) for draws in asked} == {(best,)}
+        assert once.manifest["allocation"]["draw"] == best
+        asked.clear()
+        ptqc.resolve(small.folder, output=tmp_path / "all", budget="21%", cache=store_of(small), pipeline="light")
+        assert {tuple(draws) for draws in asked} == {(0, 1)}
+
+
 def test_what_a_time_limit_may_have_shortened_is_not_kept(tmp_path: Path) -> None:
     measured = measure_residual(tmp_path, bits=(3, 4))
     stored = StoredParameters(Store(tmp_path / "numbers"), "one")
     hurried = replace(measured.context, deadline=Deadline.after(1000, 0))
     plan = fit(hurried, CompileOptions.of({"bits": (3, 4)}), None, stored=stored).plan
-    assert stored.find(plan, 2) is None
+    assert stored.find(plan, range(2)) is None
 
 
 def test_a_damaged_entry_is_made_anew(tmp_path: Path) -> None:
@@ -82,4 +106,4 @@ def test_a_damaged_entry_is_made_anew(tmp_path: Path) -> None:
     entry.write_bytes(damaged)
     again = fit(measured.context, measured.options, None, stored=stored)
     assert again.exported.data == made.exported.data
-    assert stored.find(made.plan, 2) is not None
+    assert stored.find(made.plan, range(2)) is not None

@@ -54,7 +54,7 @@ def test_a_tied_table_is_split_along_with_its_matrix(kind: str) -> None:
     model = parse(text, t=noise(9, 4))
     rewrite(model, TiedTables(), i=WORDS.astype(kind))
     (note,) = rewrite(model, SplitProducts(), i=WORDS.astype(kind))
-    assert "so is the table" in note.message
+    assert "so is the embedding" in note.message
     weights = find_weights(model, find_layers(model))
     assert len({weight.table for weight in weights}) == len(weights) == 3
     for weight in weights:

@@ -202,7 +202,7 @@ def test_a_table_and_its_product_stay_tied(tmp_path: Path, store: Store) -> None
     given = prepared(model, texts, tmp_path)
     found = run(given, store)
     assert found.model is given.model
-    assert any("would be two" in note.message for note in found.notes)
+    assert any("tied embedding" in note.message for note in found.notes)
 
 
 UNITS = np.logspace(-3, 6, 8, dtype=np.float32)

@@ -52,7 +52,7 @@ def test_more_arithmetic_is_on_integers_and_no_more_is_lost(both: tuple[Artifact
 
 def test_why_the_wide_channels_stay_in_float_is_told(both: tuple[Artifact, Artifact]) -> None:
     messages = [note["message"] for note in both[0].manifest["notes"]]
-    assert "MatMul computes in float: it multiplies the wide channels of n1, which 8 bits do not hold" in messages
+    assert "MatMul computes in float: it multiplies the outlier channels of n1, which 8 bits cannot hold" in messages
 
 
 def test_the_file_computes_what_the_network_computes(both: tuple[Artifact, Artifact]) -> None:

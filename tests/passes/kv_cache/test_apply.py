@@ -103,7 +103,7 @@ def test_bytes_and_loss_are_told(llama: ModelSource, tmp_path: Path, kind: Cache
 
 def test_samples_without_a_past_show_nothing(llama: ModelSource, tmp_path: Path) -> None:
     found, _ = packed(llama, tmp_path, "int8", feeds(4, past=0))
-    assert "nothing shows what packed caches lose" in found.source.notes[-1].message
+    assert "the loss of packed caches is unknown" in found.source.notes[-1].message
 
 
 def test_nothing_asked_for_changes_nothing(llama: ModelSource, tmp_path: Path) -> None:
@@ -115,8 +115,8 @@ def test_nothing_asked_for_changes_nothing(llama: ModelSource, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ({"past_key_7": "int8"}, "'past_key_7' is no cache of the model; it has past_key_0, past_value_0"),
-        ({"tokens": "int8"}, "'tokens' is no cache"),
+        ({"past_key_7": "int8"}, "'past_key_7' is not a cache of the model; it has past_key_0, past_value_0"),
+        ({"tokens": "int8"}, "'tokens' is not a cache"),
     ],
 )
 def test_what_is_no_cache_is_refused(llama: ModelSource, tmp_path: Path, asked: KvCache, told: str) -> None:
@@ -187,11 +187,11 @@ def test_what_is_asked_of_a_cache_stays_within_a_budget(llama: ModelSource, tmp_
 
 
 def test_budgets_that_cannot_be_kept_are_refused(llama: ModelSource, tmp_path: Path) -> None:
-    told = "allows the caches 256 bytes at 10 places, and the narrowest forms take 360"
+    told = "allows the caches 256 bytes at 10 tokens, and the narrowest formats take 360"
     with pytest.raises(Infeasible, match=told) as caught:
         packed(llama, tmp_path / "a", "float", feeds(4), "10%cache")
     assert caught.value.smallest == 360
-    with pytest.raises(UsageError, match="in no calibration sample anything is cached"):
+    with pytest.raises(UsageError, match="no calibration sample has anything cached"):
         packed(llama, tmp_path / "b", "float", feeds(4, past=0), "30%cache")
 
 
@@ -216,7 +216,7 @@ def test_a_decoder_compiles_with_packed_caches(llama: ModelSource, tmp_path: Pat
         assert np.array_equal(found[name.replace("past", "present")][:, :, :9], given[name])
     assert sum(found[name.replace("past", "present")].nbytes for name in inputs) == manifest["caches"]["bytes"]
     assert "caches      2,560 -> " in artifact.summary()
-    compared = ptqc.compare(llama.path, artifact.folder, calibration=feeds(3)).rows[1].judged
+    compared = ptqc.compare(llama.path, artifact.folder, data=feeds(3)).rows[1].judged
     assert compared is not None
     assert [output.name for output in compared.outputs][1:] == [f"present_{kind}_0" for kind in ("key", "value")]
     assert ptqc.compare(llama.path, artifact.folder).samples.endswith(f"golden samples of {artifact.folder}")

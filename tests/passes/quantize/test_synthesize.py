@@ -67,7 +67,7 @@ def test_the_range_that_suits_the_biases_is_taken(index: int) -> None:
     width = float((COMMON[index].high - COMMON[index].low)[0])
     spread = 0.2 * width  # of an average over 3x3 pixels and channels
     found = synthesize(plain(bias=spread / BALANCE), 8, 0, SILENT)
-    assert f"drawn as {COMMON[index].description}, of the common ranges" in remarks(found)
+    assert f"generated as {COMMON[index].description}, the common range" in remarks(found)
     x = values(found)
     assert x.min() >= COMMON[index].low - 1e-5
     assert x.max() <= COMMON[index].high + 1e-5
@@ -76,7 +76,7 @@ def test_the_range_that_suits_the_biases_is_taken(index: int) -> None:
 @pytest.mark.parametrize("bias", [0.0, 1e-5])
 def test_without_balance_the_likeliest_range_is_a_guess(bias: float) -> None:
     found = synthesize(plain(bias=bias), 4, 0, SILENT)
-    assert f"drawn as {COMMON[0].description}, a guess" in remarks(found)
+    assert f"generated as {COMMON[0].description}, a guess" in remarks(found)
 
 
 def test_a_stated_range_needs_no_guess() -> None:

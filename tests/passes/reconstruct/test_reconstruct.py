@@ -361,7 +361,7 @@ def test_an_infinity_of_the_quantized_model_is_named(tmp_path: Path) -> None:
     context = measured(model, tmp_path, [{"x": noise(1, 4, seed=seed)} for seed in range(40)])
     plan = plan_of(context, Integer(8))
     assert "gate" in plan.params  # a code of 0 stands for all that is small
-    with pytest.raises(NotFinite, match=r"Reciprocal 'other' is infinite in \d+ of \d+ places"):
+    with pytest.raises(NotFinite, match=r"Reciprocal 'other' is infinite in \d+ of \d+ elements"):
         Reconstruct().apply(AnalyzedPlan(context, plan))
 
 

@@ -341,10 +341,12 @@ def test_another_output_is_judged_where_it_is_named(tmp_path: Path) -> None:
     model = proto("g (float[N,3] x) => (float[N,3] a, float[N,3] b) { a = Identity(x) b = Neg(x) }")
     onnx.save(model, tmp_path / "two.onnx")
     data = {"x": np.eye(3, dtype=np.float32), "labels": np.arange(3)}
-    scores = [ptqc.evaluate(tmp_path / "two.onnx", metric="top-1", data=data, output=o).rows[0].score for o in "ab"]
+    scores = [
+        ptqc.evaluate(tmp_path / "two.onnx", metric="top-1", data=data, score_output=o).rows[0].score for o in "ab"
+    ]
     assert [score.value for score in scores] == [100, 0]
     with pytest.raises(UsageError, match="has no output 'c'; it has a, b"):
-        ptqc.evaluate(tmp_path / "two.onnx", metric="top-1", data=data, output="c")
+        ptqc.evaluate(tmp_path / "two.onnx", metric="top-1", data=data, score_output="c")
 
 
 def test_all_models_have_the_output(tmp_path: Path) -> None:
@@ -423,7 +425,7 @@ def test_a_table_is_not_split_and_needs_a_tokenizer(language: Path) -> None:
     data = Texts(language / "pairs.tsv", language / "tokenizer.json", overlong="split")
     with pytest.raises(UsageError, match="so texts cannot be split"):
         ptqc.evaluate(language / "encoder.onnx", metric="similarity", data=data)
-    with pytest.raises(UsageError, match=r"pairs\.tsv holds texts: give their --tokenizer too"):
+    with pytest.raises(UsageError, match=r"pairs\.tsv holds text: give its --tokenizer too"):
         ptqc.evaluate(language / "encoder.onnx", metric="similarity", data=language / "pairs.tsv")
 
 
@@ -455,8 +457,8 @@ def test_a_detector_is_scored_on_pictures_with_their_boxes(tmp_path: Path, capsy
     assert row["details"]["AP50"] == pytest.approx(100 * 67 / 101)
     assert row["details"]["AP75"] == pytest.approx(100 * 34 / 101)
     assert main(words) == 2
-    assert "a.png: nothing says how the model writes boxes: give --boxes" in capsys.readouterr().err
-    with pytest.raises(UsageError, match="the metric top-1 is none of detectors"):
+    assert "a.png: nothing says how the model writes boxes: give --detector" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="the metric top-1 is not one for detectors"):
         ptqc.evaluate(tmp_path / "detector.onnx", metric="top-1", data=tmp_path, detector=Detector())
 
 

@@ -96,7 +96,7 @@ def test_pictures_that_a_coco_file_does_not_name_are_left_out(images: Path, tmp_
     [
         ("cat 0.1 0.1 0.1 0.1", "a.txt, line 1: 'cat 0.1 0.1 0.1 0.1' is not `class centre-x"),
         ("1 0.1 0.1 0.1", "line 1: .* is not `class centre-x"),
-        ("\n1 30 40 10 10", "line 2: .* is not a class and a box in shares of the picture"),
+        ("\n1 30 40 10 10", "line 2: .* is not a class and a box in fractions of the image"),
     ],
 )
 def test_a_line_that_is_no_label_is_named(images: Path, tmp_path: Path, text: str, message: str) -> None:

@@ -102,7 +102,7 @@ def test_tokens_count_the_same_in_short_and_long_texts() -> None:
 
 
 def test_outputs_that_are_no_logits() -> None:
-    with pytest.raises(CalibrationError, match=r"has shape \(1, 4\), expected \(1, 3, tokens\).*--output"):
+    with pytest.raises(CalibrationError, match=r"has shape \(1, 4\), expected \(1, 3, tokens\).*--score-output"):
         CrossEntropy().measure(case(np.zeros((1, 4)), ids=[[1, 2, 3]]))
     with pytest.raises(CalibrationError, match="token 9 is expected, but the model knows 4"):
         CrossEntropy().measure(case(np.zeros((1, 3, 4)), ids=[[1, 9, 3]]))

@@ -82,7 +82,7 @@ def test_products_of_what_is_computed_count() -> None:
 
 def test_free_sizes_leave_the_products_open() -> None:
     tagger = inspect(MODELS / "tiny_gru_tagger.onnx")
-    assert tagger.inputs[0].content == "token numbers or other indices"
+    assert tagger.inputs[0].content == "token ids or other indices"
     assert tagger.found is not None
     assert (tagger.found.macs, tagger.found.seconds) == (None, None)
     assert "unknown, since some sizes are free" in str(tagger)
@@ -110,7 +110,7 @@ def test_a_normalization_in_the_graph_is_told(tmp_path: Path) -> None:
     graph = "g (float[N,3,8,8] x) => (float[N,4,8,8] y) { a = Div(x, s) y = Conv<pads=[1,1,1,1]>(a, w) }"
     onnx.save(proto(graph, s=np.float32(255), w=weight(4, 3, 3, 3)), tmp_path / "m.onnx")
     (x,) = inspect(tmp_path / "m.onnx").inputs
-    assert "pixels from 0 to 255, by the normalization behind the input" in x.content
+    assert "pixels from 0 to 255, by the normalization after the input" in x.content
 
 
 def test_a_refused_model_is_described_with_the_refusal(tmp_path: Path) -> None:

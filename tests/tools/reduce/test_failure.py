@@ -36,7 +36,7 @@ def test_it_is_told(failure: Failure, told: str) -> None:
 
 
 def test_every_command_that_reads_a_model_can_be_the_one_that_fails() -> None:
-    assert [name for name in COMMANDS if name not in OWN] == ["reduce", "doctor", "passes", "completion"]
+    assert [name for name in COMMANDS if name not in OWN] == ["reduce", "doctor", "passes", "completion", "help"]
 
 
 def test_a_program_that_is_not_there_is_no_failure_of_the_model(tmp_path: Path) -> None:

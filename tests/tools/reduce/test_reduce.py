@@ -120,7 +120,7 @@ def test_an_output_of_maps_is_cut_as_a_tensor() -> None:
 
 @pytest.mark.usefixtures("_without_processes")
 def test_the_samples_fit_what_is_left() -> None:
-    found = ptqc.reduce("m.onnx", output="s.onnx", command=COMMAND, calibration=samples(3, 8, 8, count=5))
+    found = ptqc.reduce("m.onnx", output="s.onnx", command=COMMAND, data=samples(3, 8, 8, count=5))
     inputs = [value.name for value in onnx.load(found.model).graph.input]
     with np.load(found.data) as given:
         assert sorted(given) == sorted(inputs) != ["x"]
@@ -146,8 +146,8 @@ def test_a_time_limit_takes_the_smallest_so_far() -> None:
     ("words", "message"),
     [
         (["--", "false"], "the command 'false' does not say where the model goes: write {model}"),
-        (["--message", "(", "--", "false", "{model}"], "the message '(' is no regular expression"),
-        (["--calibration", "nowhere.npz"], "nowhere.npz"),
+        (["--message", "(", "--", "false", "{model}"], "the message '(' is not a regular expression"),
+        (["--data", "nowhere.npz"], "nowhere.npz"),
     ],
 )
 def test_what_cannot_be_reduced_is_refused(capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:

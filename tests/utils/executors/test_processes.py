@@ -157,7 +157,7 @@ def test_errors_of_ptqc_go_by_their_names(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["os:system", "ptqc.errors:UsageError", "ptqc.utils.executors.base:nothing"])
 def test_only_units_of_ptqc_are_imported(name: str) -> None:
-    with pytest.raises(InternalError, match="is no unit of work"):
+    with pytest.raises(InternalError, match="is not a unit of work"):
         unit_of(name)
 
 

@@ -32,7 +32,7 @@ class CrossEntropy(Share):
         if logits.ndim != 3 or logits.shape[:2] != (1, wanted.size):
             raise case.refused(
                 f"output {case.output!r} has shape {logits.shape}, expected (1, {wanted.size}, tokens); "
-                "another one may be meant: give its name with --output"
+                "another one may be meant: give its name with --score-output"
             )
         rows = logits[0].astype(np.float64)
         if wanted.max(initial=0) >= rows.shape[1]:

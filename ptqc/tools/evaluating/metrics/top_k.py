@@ -39,7 +39,9 @@ class TopK(Share):
         """Hits and predictions."""
         answer, label = case.answers[0], case.whole("classes")
         if answer.dtype.kind in "iub" and self.k > 1:
-            raise case.refused(f"output {case.output!r} has one class and no scores: give one that has, with --output")
+            raise case.refused(
+                f"output {case.output!r} has one class and no scores: give one that has, with --score-output"
+            )
         if answer.dtype.kind in "iub" and answer.size != label.size:
             raise case.refused(f"output {case.output!r} has {answer.size} classes, and the label {label.size}")
         if answer.dtype.kind in "iub":

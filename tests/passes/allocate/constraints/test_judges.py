@@ -83,7 +83,7 @@ def test_too_few_are_refused(tmp_path: Path) -> None:
 def test_drawn_samples_are_warned_of(tmp_path: Path) -> None:
     measured, judging = gathered(tmp_path, "synthetic", LOSS, 8)
     assert judging is not None
-    assert any("on drawn samples" in note.message and note.level == Level.WARNING for note in measured.notes)
+    assert any("on synthetic samples" in note.message and note.level == Level.WARNING for note in measured.notes)
 
 
 def test_others_are_taken_later_but_for_those_that_were_measured_on(tmp_path: Path) -> None:

@@ -224,11 +224,11 @@ def test_samples_that_judge_can_come_later(kept: Artifact, tmp_path: Path) -> No
     cache = kept.folder.parent / "cache"
     plain = compiled(FLOAT, DATA, tmp_path, "13%", bits=(2, 7), cache=cache)
     assert plain.manifest["loss_budget"] is None
-    with quick(), pytest.raises(UsageError, match="set none aside: give more samples with --calibration"):
+    with quick(), pytest.raises(UsageError, match="set none aside: give more samples with --data"):
         ptqc.resolve(plain.folder, output=tmp_path / "none", budget="0.05nat", cache=cache)
     given = np.concatenate([DATA, samples(3, 8, 8, count=20, seed=1)])
     with quick():
-        found = ptqc.resolve(plain.folder, output=tmp_path / "later", budget="0.05nat", cache=cache, calibration=given)
+        found = ptqc.resolve(plain.folder, output=tmp_path / "later", budget="0.05nat", cache=cache, data=given)
     assert found.manifest["loss_budget"]["judged"]["samples"] == 20
 
 

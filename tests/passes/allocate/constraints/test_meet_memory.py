@@ -90,7 +90,7 @@ def test_a_latency_that_only_float_keeps_contradicts_it(analysis: Analysis, memo
     nodes = [operator.node for operator in memory.network.operators]
     times = OpLatencies("a runtime", dict.fromkeys(nodes, 10.0), dict.fromkeys(nodes, 1000.0), {}, {})
     timed = Timed(10.0 * len(nodes), memory.network, times)
-    with pytest.raises(Infeasible, match="contradicts the others: those of time leave about") as refused:
+    with pytest.raises(Infeasible, match="contradicts the others: those of time need at least about") as refused:
         MeetMemory(memory, MemoryBudget(least), timed=timed).apply(analysis)
     assert least < refused.value.smallest <= peak(memory, analysis)
     slow = replace(timed, limit=1000.0 * len(nodes))
@@ -98,5 +98,5 @@ def test_a_latency_that_only_float_keeps_contradicts_it(analysis: Analysis, memo
     assert result.made.proof is not None
     assert result.made.proof.prices.keys() == {"time"}
     impossible = replace(timed, limit=1.0)
-    with pytest.raises(Infeasible, match="those of time cannot be kept whatever the memory"):
+    with pytest.raises(Infeasible, match="those of time cannot be met with any amount of memory"):
         MeetMemory(memory, MemoryBudget(least), timed=impossible).apply(analysis)
