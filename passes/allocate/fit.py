@@ -222,7 +222,7 @@ class PlanSearch:
     A file may also have fewer bytes than its plan with the numbers of the table, where a layer needs no bias. Where a
     better plan would fit if its file had as many fewer, that one comes next.
     limit: bytes; None: the best plan whatever its size. given: a plan that is taken as it is. problem: that of the
-    activations that were decided, where it is known.
+    activations that were decided, where it is known. reserved: bytes that the first plan leaves.
     """
 
     def __init__(
@@ -232,7 +232,9 @@ class PlanSearch:
         limit: int | None,
         plan: Plan | None = None,
         problem: Problem | None = None,
+        reserved: int = RESERVED,
     ) -> None:
+        self._reserved = reserved
         self._decided, self._options, self._limit, self._given = analysis, options, limit, plan
         self._undecided = analysis.undecided if plan is None else replace(plan, formats={})
         self._problem = problem or problem_of(analysis, self._undecided, options)
@@ -256,7 +258,7 @@ class PlanSearch:
                 self._is_last = True
                 return self._smallest(self._limit or self._problem.size(best_choice(self._problem)))
             result = AllocatedPlan(self._undecided.with_formats(allocation.choice), allocation, self._problem)
-            reserved = 0 if self._saved else RESERVED
+            reserved = 0 if self._saved else self._reserved
             if self._keeps(result, weighed(self._decided, self._options, result.plan) + reserved - self._saved):
                 return result
         raise InternalError(

@@ -165,7 +165,7 @@ def _targets(
         limits = [(int(np.ceil(size)), None) for size in np.geomspace(*ends, points)]
     targets = list[_Target]()
     for limit, budget in limits:
-        best = PlanSearch(analysis, options, limit, problem=problem).allocate()
+        best = PlanSearch(analysis, options, limit, problem=problem, reserved=0).allocate()
         if all(best.plan != other.plan for other in targets):
             targets.append(_Target(limit, budget, best.plan, best.allocation.loss))
     return targets

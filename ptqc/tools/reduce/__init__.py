@@ -58,7 +58,7 @@ class Reduced:
             "of": self.of,
             "trials": self.trials,
             "failure": str(self.failure),
-            "command": self.command,
+            "fails_with": self.command,
         }
 
     def __str__(self) -> str:
