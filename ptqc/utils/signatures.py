@@ -23,7 +23,7 @@ class LongSignature(Signature):
                 is_starred = True
             lines.append(_declared(parameter))
         returned = "" if self.return_annotation is Signature.empty else f" -> {_type(self.return_annotation)}"
-        return "(\n" + "\n".join(_wrapped(f"{line},", " " * 4) for line in lines) + f"\n){returned}"
+        return "(\n" + "\n".join(wrapped(f"{line},", " " * 4) for line in lines) + f"\n){returned}"
 
 
 def lists_keywords(keywords: Sequence[Parameter], texts: Mapping[str, str]) -> Callable[[F], F]:
@@ -39,7 +39,7 @@ def lists_keywords(keywords: Sequence[Parameter], texts: Mapping[str, str]) -> C
             [*parameters, *keywords], return_annotation=signature.return_annotation
         )
         before, returns, after = (function.__doc__ or "").partition("\n    Returns:")
-        entries = "\n".join(_wrapped(f"{one.name}: {texts[one.name]}", " " * 8) for one in keywords)
+        entries = "\n".join(wrapped(f"{one.name}: {texts[one.name]}", " " * 8) for one in keywords)
         head, *_ = before.rstrip().rsplit("\n        **keywords", 1)
         function.__doc__ = f"{head}\n\n    Keyword Args:\n{entries}\n{returns}{after}"
         return function
@@ -47,7 +47,8 @@ def lists_keywords(keywords: Sequence[Parameter], texts: Mapping[str, str]) -> C
     return listed
 
 
-def _wrapped(text: str, indent: str) -> str:
+def wrapped(text: str, indent: str) -> str:
+    """Break an entry of a docstring into lines, all but the first further indented."""
     return textwrap.fill(
         text,
         WIDTH,

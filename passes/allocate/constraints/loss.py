@@ -429,7 +429,7 @@ def _missed(budget: LossBudget, verdict: Verdict, judged: Lost, needed: int | No
         return Note(STEP, "", f"{text}, over the budget of {budget}: allow a larger loss", Level.WARNING)
     more = "give more samples"
     if needed is not None:
-        more = f"about {max(needed - judged.samples, 1):,} samples more would show that it is met"
+        more = f"about {max(needed - judged.samples, 1):,} samples more would show that it is kept"
     message = f"{text}, but it may lose up to {shown(judged.bound)}, over the budget of {budget}: {more}"
     return Note(STEP, "", message, Level.WARNING)
 

@@ -207,7 +207,7 @@ def test_what_is_not_shown_counts_where_asked_for(kept: Artifact, tmp_path: Path
     missed = resolve(kept, tmp_path / "missed", "99%same")
     assert missed.kept_budgets == KeptBudgets(size=None, latency=None, loss=False)
     assert not missed.kept_budgets
-    assert "samples more would show that it is met" in " ".join(missed.summary().split())
+    assert "samples more would show that it is kept" in " ".join(missed.summary().split())
     words = ["resolve", str(kept.folder), "-o", str(tmp_path / "strict"), "--budget", "99%same", "--strict", "-q"]
     assert main([*words, "--cache", str(kept.folder.parent / "cache")]) == 2
     assert not (tmp_path / "strict").exists()
