@@ -223,8 +223,10 @@ def loss_in_words(document: Document) -> str:
     return f"{kept}{first}, of the budget of {document['budget']}; {held}, {predicted}; {plans}"
 
 
-def shown(lost: float, unit: str) -> str:
-    """What is lost, as a budget of this unit says it: of top classes, what is left."""
+def shown(lost: float | None, unit: str) -> str:
+    """What is lost, as a budget of this unit says it: of top classes, what is left. A single sample bounds nothing."""
+    if lost is None:
+        return "unknown"
     if unit == SAME:
         return f"{100 * (1 - lost):.2f} % same"
     return f"{lost:+.2f} points lost" if unit == DROP else f"{number(lost)} {unit}"

@@ -61,8 +61,9 @@ def _budgets(facts: ReportFacts) -> Iterator[tuple[str, str, str]]:
             about = f"{budget[used]:,} of {budget['limit_bytes']:,} bytes"
             yield kind.replace("ram", "RAM"), _met(budget[used] <= budget["limit_bytes"]), about
     if (loss := manifest.get("loss_budget")) is not None:
-        about = f"{shown(loss['judged']['bound'], loss['unit'])} at worst, of the budget of {loss['budget']}"
-        yield "accuracy", _met(loss["kept"]), about
+        judged, unit = loss["judged"], loss["unit"]
+        worst = "" if judged["bound"] is None else f", {shown(judged['bound'], unit)} at worst"
+        yield "accuracy", _met(loss["kept"]), f"{shown(judged['lost'], unit)}{worst}, of the budget of {loss['budget']}"
 
 
 def _met(is_met: bool) -> str:

@@ -508,3 +508,10 @@ def test_a_weight_that_layers_share_and_a_table() -> None:
     assert "one +1" in text
     assert "integer + float" in text
     assert "table" in text
+
+
+def test_a_budget_that_nothing_bounds_is_in_the_checks() -> None:
+    given = documents()
+    given.manifest["loss_budget"] = loss_budget("%drop", 0.004, 0.0098, kept=False)
+    given.manifest["loss_budget"]["judged"] |= {"bound": None, "samples": 0}
+    assert "accuracy ✗ failed +0.00 points lost, of the budget of 99%drop" in given.page().text
