@@ -14,6 +14,11 @@ def safe(text: object) -> str:
     return escape(visible(text), quote=True)
 
 
+def unbroken(text: str) -> str:
+    """Escaped, with no line broken between a number and its percent sign."""
+    return safe(text).replace(" %", "&nbsp;%")
+
+
 def name(text: str, limit: int = NAME_LENGTH) -> str:
     """A name from the model, shortened in the middle, in full on hover."""
     full = visible(text)

@@ -13,7 +13,7 @@ from ptqc.artifact.report.budgets import (
     ram_in_words,
     with_activations,
 )
-from ptqc.artifact.report.markup import safe
+from ptqc.artifact.report.markup import safe, unbroken
 from ptqc.artifact.report.rows import ReportFacts, labelled_notes
 from ptqc.artifact.report.scores import graded, least_agreement, scores_of
 from ptqc.artifact.report.verdict import is_busy, is_faster, times_smaller, verdict_line
@@ -128,9 +128,10 @@ def _with_bits(form: str) -> str:
 def _counted(counts: Mapping[str, int]) -> str:
     """The largest counts: "219,136 int4, 14,896 int5"."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    rest = ordered[LISTED:]
+    named = len(ordered) if len(ordered) <= LISTED + 1 else LISTED  # a single one takes no more room than its count
+    rest = ordered[named:]
     more = f" and {sum(count for _, count in rest):,} of {len(rest)} other kinds" if rest else ""
-    return ", ".join(f"{count:,} {visible(what)}" for what, count in ordered[:LISTED]) + more
+    return ", ".join(f"{count:,} {visible(what)}" for what, count in ordered[:named]) + more
 
 
 def _plan(allocation: Document, activation_loss: float) -> str:
@@ -283,7 +284,7 @@ def cards(facts: ReportFacts) -> str:
     figures = list(_figures(facts))
     shown = "".join(
         f'<div class="card"><dt>{safe(figure.title)}</dt><dd><div class="big">{safe(figure.value)}</div>'
-        f'<div class="more">{safe(figure.more)}</div></dd></div>'
+        f'<div class="more">{unbroken(figure.more)}</div></dd></div>'
         for figure in figures
     )
     columns = "cards three" if len(figures) % 3 == 0 else "cards"

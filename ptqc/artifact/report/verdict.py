@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from ptqc.artifact.report.markup import safe
+from ptqc.artifact.report.markup import safe, unbroken
 from ptqc.artifact.report.rows import Document, ReportFacts
 from ptqc.artifact.report.scores import least_agreement, scores_of
 from ptqc.notes import Level
@@ -17,7 +17,7 @@ def verdict(facts: ReportFacts) -> str:
     kind, title = ("look", readiness(facts.manifest)) if doubts else ("fine", "ready to ship")
     said = f"{_smaller(facts.manifest, facts.times)} {_lost(facts.manifest)} {doubts or _ready(facts.manifest)}"
     title = f"<strong>{safe(title[:1].upper() + title[1:])}.</strong>"
-    return f'<div class="verdict {kind}"><p>{title} {safe(said)}</p>\n{"".join(_bars(facts))}</div>\n'
+    return f'<div class="verdict {kind}"><p>{title} {unbroken(said)}</p>\n{"".join(_bars(facts))}</div>\n'
 
 
 def verdict_line(manifest: Document, times: Document) -> str:

@@ -9,7 +9,7 @@ from report_documents import Documents, documents, note
 def told(given: Documents) -> str:
     found = re.search(r'<div class="verdict (\w+)"><p>(.*?)</p>', given.html())
     assert found is not None
-    return f"{found[1]}: {re.sub('</?strong>', '', found[2]).replace('&#x27;', chr(39))}"
+    return f"{found[1]}: {re.sub('</?strong>', '', found[2]).replace('&#x27;', chr(39)).replace('&nbsp;', ' ')}"
 
 
 def given_sizes(before: int, after: int) -> Documents:
