@@ -295,6 +295,15 @@ def _check_option(plugin: Plugin, option: Field[Any]) -> None:
         ) from error
 
 
+def built_in_options() -> dict[str, list[Field[Any]]]:
+    """The options of ptqc's own targets by name; several targets may have one of a name."""
+    result: dict[str, list[Field[Any]]] = {}
+    for name in sorted(_own()):
+        for option in fields(_options_in(f"ptqc.codegen.{name}")):
+            result.setdefault(option.name, []).append(option)
+    return result
+
+
 def room(name: str) -> str:
     """The package of a target. Raises UsageError for an unknown name, and for one that cannot be used."""
     rooms = _rooms()

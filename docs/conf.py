@@ -1,12 +1,10 @@
 """The documentation as a site: `python -m sphinx -W docs build/site`."""
 
 import argparse
-import inspect
 import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 project = "ptqc"
 copyright = "the authors of ptqc"  # noqa: A001
 version = release = __version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "outside"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "outside"]
 # Buttons that copy a block; without the package the site has all else.
 if find_spec("sphinx_copybutton"):
     extensions.append("sphinx_copybutton")
@@ -53,7 +51,8 @@ html_math_renderer = "mathml"
 highlight_language = "text"
 default_role = "code"
 smartquotes = False  # would make dashes of `--options`, and other quotes of those in code
-autodoc_preserve_defaults = True
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True  # fields of dataclasses that are listed as members have an entry already
 autodoc_member_order = "bysource"
 maximum_signature_line_length = 80
 
@@ -111,43 +110,6 @@ def _names(action: argparse.Action) -> Iterator[nodes.Node]:
         yield nodes.literal(text=f"{option} {value}".strip())
 
 
-def _list_parameters(
-    _app: object, _kind: str, _name: str, described: object, _options: object, lines: list[str]
-) -> None:
-    """Parameters and fields, which docstrings tell one after the other ("name: what it is."), as a list.
-
-    A budget such as 2ms@cpu is no address of e-mail.
-    """
-    lines[:] = [line if "``" in line else re.sub(r"(?<=\w)@(?=\w)", r"\\@", line) for line in lines]
-    known = _parameters(described)
-    if not known:
-        return
-    one = "|".join(map(re.escape, known))
-    begins = re.compile(rf"(?:(?<=[.;] )|^)((?:{one})(?:, (?:{one}))*): ")
-    paragraphs = [" ".join(paragraph.split("\n")) for paragraph in "\n".join(lines).split("\n\n")]
-    lines[:] = [line for paragraph in paragraphs for line in (*_items(paragraph, begins), "")]
-
-
-def _parameters(described: object) -> list[str]:
-    if is_dataclass(described):
-        return [field.name for field in fields(described)]
-    return list(inspect.signature(described).parameters) if inspect.isfunction(described) else []
-
-
-def _items(paragraph: str, begins: re.Pattern[str]) -> Iterator[str]:
-    """The paragraph where it tells of no parameter, else one item for each; "Raises …" stands behind them."""
-    _, *found = begins.split(paragraph) if begins.match(paragraph) else ("",)
-    if not found:
-        yield paragraph
-    raises = ""
-    for names, told in zip(found[::2], found[1::2], strict=True):
-        told, separator, raised = told.partition("Raises ")
-        yield f"- **{names}**: {told.strip()}"
-        raises += f"{separator}{raised}"
-    if raises:
-        yield from ("", raises)
-
-
 def _math(translator: nodes.NodeVisitor, node: nodes.math, as_block: bool) -> None:
     translator.body.append(tex2mathml(node.astext(), as_block=as_block))
     raise nodes.SkipNode
@@ -160,5 +122,4 @@ def _renderer(as_block: bool) -> tuple[Callable[..., None], None]:
 def setup(app: Sphinx) -> None:
     """Sphinx calls this."""
     app.add_directive("command-line", CommandLine)
-    app.connect("autodoc-process-docstring", _list_parameters)
     app.add_html_math_renderer("mathml", _renderer(False), _renderer(True))

@@ -3,12 +3,12 @@
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from inspect import signature
+from dataclasses import fields, replace
+from inspect import Parameter, signature
 from numbers import Real
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, get_type_hints
 
 from ptqc import options
 from ptqc.artifact import folder as artifact
@@ -19,7 +19,7 @@ from ptqc.budget import Given, parse_budgets
 from ptqc.calibration.images import AnyPreprocessing, Preprocessing
 from ptqc.calibration.module_example import exported, is_module
 from ptqc.calibration.texts import Texts
-from ptqc.codegen.targets import TargetKeywords, choose
+from ptqc.codegen.targets import TargetKeywords, built_in_options, choose
 from ptqc.compiler import CompileRequest, compile_model, resolve_job
 from ptqc.errors import UsageError
 from ptqc.evaluation.detection.detector import AnyDetector, Detector
@@ -37,6 +37,7 @@ from ptqc.utils.arguments import path_of, shown
 from ptqc.utils.executors.registry import DEFAULT, executor_of
 from ptqc.utils.logs import quiet_libraries
 from ptqc.utils.progress import SILENT, Progress, check_progress
+from ptqc.utils.signatures import lists_keywords
 from ptqc.utils.store import store_at
 
 if TYPE_CHECKING:
@@ -51,6 +52,30 @@ class ResolveKeywords(options.FitKeywords, TargetKeywords, total=False):
     """All options of `resolve` by name, for type checkers."""
 
 
+class _ByTarget:
+    def __repr__(self) -> str:
+        return "<by target>"
+
+
+def _keywords(first: Phase) -> tuple[list[Parameter], dict[str, str]]:
+    """The options of a phase and the later ones, then those of ptqc's own targets; and the help of each."""
+    hints, result, texts = get_type_hints(CompileOptions), list[Parameter](), dict[str, str]()
+    for option in fields(CompileOptions):
+        if option.metadata["phase"] >= first:
+            default = option.default if first is Phase.SOLVE else None  # None: as in the earlier compile
+            kind = hints[option.name]
+            result.append(Parameter(option.name, Parameter.KEYWORD_ONLY, default=default, annotation=kind))
+            texts[option.name] = f"{option.metadata['help']}."
+    hints = get_type_hints(TargetKeywords)
+    for name, declared in built_in_options().items():
+        defaults = {option.default for option in declared}
+        default = defaults.pop() if len(defaults) == 1 else _ByTarget()
+        result.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=hints[name]))
+        texts[name] = f"with a target: {declared[0].metadata['help']}."
+    return result, texts
+
+
+@lists_keywords(*_keywords(Phase.SOLVE))
 @quiet_libraries()
 def compile(  # noqa: A001
     model: "Model | torch.nn.Module",
@@ -73,37 +98,92 @@ def compile(  # noqa: A001
     strict: bool = False,
     executor: str = DEFAULT,
     workers: int = 0,
-    **given: Unpack[CompileKeywords],
+    **keywords: Unpack[CompileKeywords],
 ) -> Artifact:
-    """Compile an ONNX model to a packed, verified artifact in the folder `output`.
+    """Compile an ONNX model to a smaller, verified ONNX file.
 
-    model: the path or the bytes of a file, an `onnx.ModelProto`, an `onnx_ir.Model`, a PyTorch module whose arguments
-    arrays and feeds of the calibration data show, or what `ptqc.from_torch` makes of one. calibration: a folder of
-    images, an .npz/.npy file, "module:function", an ONNX Runtime CalibrationDataReader, an array, any iterable of feeds
-    or batches, whose shapes may differ, or "synthetic": samples that ptqc draws, at a loss of accuracy. budget: "13%",
-    0.13, "4.5MB", 4_500_000 (bytes), "4.2bit", "2ms" (in ONNX Runtime), "2ms@cpu" (in the library of target "cpu"),
-    "50us@cuda" (predicted, in that of target "cuda"), "60MBram", "64KBflash" (of target "c"), "25%cache", a loss
-    ("0.02nat", "99%same", "1%drop"), or one of each; None: the best accuracy with as many layers on integer kernels as
-    the activation options allow. A loss alone takes the smallest file. strict: raise Missed, and write nothing, where
-    the file takes longer or more memory than its budgets, or is not shown to keep the loss. times: reuse the operator
-    times that this artifact recorded for a latency budget; None measures them. preprocessing: how images are prepared,
-    or the name of a preset, such as "imagenet". detector: how a detector writes what it finds, or the name of a preset,
-    such as "yolov8"; for the report, labels and later evaluations. labels: an .npz with inputs and `labels`, or a CSV
-    of image,class, for top-1 accuracy; a folder of images with labels as YOLO writes them, or a COCO file with the
-    images below its folder, for a detector's mean average precision. evaluate: called with run(feeds) -> outputs by
-    name, gives a score, the higher the better; perfect_score: what it gives a perfect model, such as 1, where that is
-    not percent. labels and evaluate are for the report, and for a budget such as "1%drop", whose points are percent.
-    target: a folder of `ptqc.codegen` with what is built beside the ONNX file: "cpu" adds a native library.
-    allow_missing_target: deliver the rest where it cannot be built. executor: where weights are solved: "threads" or
-    "processes" of this machine, "ray" for a Ray cluster of this machine, or "ray://host:port"; the bytes are the same.
-    workers: how many at a time; 0: one for each processor. given: fields of `ptqc.options.CompileOptions`, and of the
-    target's options (`ptqc.codegen.cpu.options.CpuOptions`). Raises the errors of `ptqc.errors`.
+    Args:
+        model: The float model: a path, the bytes of an ONNX file, an
+            `onnx.ModelProto`, an `onnx_ir.Model`, a PyTorch module (exported
+            with the shapes of the calibration samples), or the result of
+            `ptqc.from_torch`.
+        calibration: A few hundred samples of what the model will read: a
+            folder of images, an .npz or .npy file, "module:function", an
+            ONNX Runtime `CalibrationDataReader`, `ptqc.Texts`, an array
+            (axis 0 is the batch), or an iterable of arrays or of dicts from
+            input names to arrays, one sample or one batch each. Arrays have
+            the dtype and rank of the model's input. "synthetic" generates
+            samples, at a loss of accuracy.
+        output: The folder to write; it must not exist without `force`.
+        budget: What the file may cost, or a list of several such limits:
+            size ("13%" of the float file, "4.5MB", "4.2bit" per weight, or
+            a number of bytes as an int), latency of one sample ("2ms" in
+            ONNX Runtime, `"2ms@cpu"` in the library of target "cpu",
+            `"50us@cuda"` predicted for target "cuda"), memory ("60MBram";
+            "64KBflash" with target "c"), caches of a decoder ("25%cache"),
+            or accuracy ("0.02nat", "99%same" top classes, "1%drop" of the
+            score). Accuracy alone gives the smallest file. None: the best
+            accuracy with integer kernels.
+        preprocessing: How image files become inputs, or the name of a preset
+            such as "imagenet".
+        detector: How a detector writes its boxes, or the name of a preset
+            such as "yolov8"; for the report, `labels` and later evaluations.
+        labels: Labelled samples for the score in the report and for
+            "1%drop": an .npz with inputs and `labels`, or a CSV of
+            image,class, for top-1 accuracy in percent; YOLO label files or
+            a COCO file, for the mean average precision of a detector.
+        evaluate: Your own score in place of `labels`: called with
+            `run(feeds) -> dict of outputs`, returns one number, the higher
+            the better.
+        perfect_score: What `evaluate` returns for a perfect model, such as
+            1, if its score is not in percent.
+        force: Replace an artifact in `output`. Other folders are never
+            replaced.
+        cache: Folder for measurements that later compiles reuse; default:
+            ~/.cache/ptqc.
+        dump_passes: Folder for the model after each pass, for debugging.
+        target: What to build beside the ONNX file: "cpu" or "cuda" (native
+            libraries), "c" (source for microcontrollers), "qdq", "litert".
+        allow_missing_target: Deliver the ONNX file even if the target
+            cannot be built.
+        times: An artifact whose operator times are reused for a latency
+            budget; None measures them.
+        progress: Shows progress, such as `ptqc.Lines()`.
+        strict: Raise `Missed` and write nothing if the file misses its
+            latency, memory or accuracy budget.
+        executor: Where weights are quantized: "threads" or "processes" of
+            this machine, "ray", or "ray://host:port". The file is the same.
+        workers: Layers quantized at a time; 0: one for each core.
+        **keywords: The options below.
+
+    Returns:
+        The artifact in `output`: the packed ONNX file, a report, and what
+        was measured.
+
+    Raises:
+        UsageError: An option, a budget or a folder is not acceptable.
+        ModelError: The model cannot be read or is not supported.
+        CalibrationError: The samples do not fit the model.
+        Infeasible: No file is as small as the budget.
+        Missed: With `strict`, a budget was missed.
+        TargetError: The target cannot be built for this model, or here.
+        PtqcError: The base of these and of the rarer ones: `ptqc.errors`.
+
+    Example:
+        >>> artifact = ptqc.compile(
+        ...     "model.onnx",
+        ...     budget="13%",
+        ...     calibration="images/",
+        ...     preprocessing="imagenet",
+        ...     output="out",
+        ... )
+        >>> artifact.size, artifact.outputs[0].agreement
     """
     started = time.monotonic()
     check_extensions()
     check_progress(progress)
     known, parameters = CompileOptions.names(), signature(compile).parameters
-    stated, of_target = _apart(given, known)
+    stated, of_target = _apart(keywords, known)
     implied = {"runtime": target} if target in RUNTIMES else {}  # a target for one runtime
     chosen = CompileOptions.of({**implied, **stated})
     built = choose(target, of_target, known, parameters, may_be_missing=allow_missing_target)
@@ -147,6 +227,7 @@ def compile(  # noqa: A001
         return compile_model(model, calibration, request)
 
 
+@lists_keywords(*_keywords(Phase.FIT))
 @quiet_libraries()
 def resolve(
     folder: str | PathLike[str],
@@ -165,17 +246,51 @@ def resolve(
     allow_missing_target: bool = False,
     progress: Progress = SILENT,
     strict: bool = False,
-    **given: Unpack[ResolveKeywords],
+    **keywords: Unpack[ResolveKeywords],
 ) -> Artifact:
-    """Another artifact from what an earlier compile measured: for another budget, or with a plan given as JSON.
+    """Compile again from the measurements of an earlier compile.
 
-    Weights are reconstructed once, with the draw of the data that was best in the earlier compile. Give `pipeline` to
-    try all draws, which takes twice as long or more and may lose less. A latency is met with the times that the earlier
-    compile recorded, where it did. data: samples on which a loss budget is judged, but for those that were measured on;
-    None: those that the earlier compile kept aside.
-    given: the options of `ptqc.options.FitKeywords`, of which those that are left out, or None, are as in the earlier
-    compile, but for the time limit; and of the target. strict, target and allow_missing_target: see `compile`.
-    Raises UsageError when the measurements are not in the store any more.
+    Nothing is measured again: this takes a third to two thirds of the time
+    of a compile. Weights are reconstructed once, with the half of the data
+    that was best before; give `pipeline` to try both halves, which takes
+    about twice as long and may lose less.
+
+    Args:
+        folder: The artifact of the earlier compile. Its measurements must
+            still be in the store (`cache`).
+        output: The folder to write; it must not exist without `force`.
+        budget: As for `compile`, except budgets of caches.
+        plan: A plan in the form of the artifact's plan.json, instead of one
+            that is computed for the budget.
+        data: Samples that an accuracy budget is judged on; None: those that
+            the earlier compile held back.
+        preprocessing: How image files become inputs, or the name of a
+            preset; None: as before.
+        labels: Labelled samples, as for `compile`.
+        evaluate: Your own score, as for `compile`.
+        perfect_score: What `evaluate` returns for a perfect model.
+        force: Replace an artifact in `output`.
+        cache: Folder of the measurements; default: ~/.cache/ptqc.
+        target: What to build beside the ONNX file, as for `compile`.
+        allow_missing_target: Deliver the ONNX file even if the target
+            cannot be built.
+        progress: Shows progress, such as `ptqc.Lines()`.
+        strict: Raise `Missed` and write nothing if the file misses its
+            latency, memory or accuracy budget.
+        **keywords: The options below; None: as in the earlier compile,
+            except for the time limit.
+
+    Returns:
+        The artifact in `output`.
+
+    Raises:
+        UsageError: The measurements are not in the store any more, or an
+            option, a budget or a folder is not acceptable.
+        Infeasible: No file is as small as the budget.
+        Missed: With `strict`, a budget was missed.
+
+    Example:
+        >>> smaller = ptqc.resolve("out", budget="10%", output="smaller")
     """
     started = time.monotonic()
     check_extensions()
@@ -186,9 +301,9 @@ def resolve(
             raise UsageError(f"the budget {constraint} changes what is measured: give it to `ptqc compile`")
     own_score = _own_score(evaluate, perfect_score)
     fitting = CompileOptions.names(Phase.FIT)
-    if fixed := sorted(given.keys() & (set(CompileOptions.names()) - set(fitting))):
+    if fixed := sorted(keywords.keys() & (set(CompileOptions.names()) - set(fitting))):
         raise UsageError(f"give {', '.join(fixed)} to `ptqc compile`: `ptqc resolve` keeps what was compiled")
-    stated, of_target = _apart(given, fitting)
+    stated, of_target = _apart(keywords, fitting)
     built = choose(target, of_target, fitting, signature(resolve).parameters, may_be_missing=allow_missing_target)
     place = path_of("output", output)
     check_output(place, force)

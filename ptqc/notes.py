@@ -15,11 +15,15 @@ class Level(StrEnum):
 
 @dataclass(frozen=True)
 class Note:
-    """One remark about one value (by output value name) or about the whole model (subject "")."""
+    """A remark of the compiler about a value of the model or about the whole model."""
 
+    #: The step of the compile that made it.
     step: str
+    #: Name of the value; "" for the whole model.
     subject: str
+    #: What was done, or not done and why.
     message: str
+    #: "info", "skipped" (something was possible and not done) or "warning".
     level: Level = Level.INFO
 
     def __str__(self) -> str:

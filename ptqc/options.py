@@ -16,6 +16,7 @@ from ptqc.errors import UsageError
 from ptqc.ir.runtimes import RULES, RuntimeRules
 from ptqc.utils.arguments import one_of, shown, unknown
 from ptqc.utils.deadline import parse_seconds
+from ptqc.utils.signatures import wrapped
 
 Activations = Literal["auto", "integer", "float", "float8"]
 Loss = str | Mapping[str, str]
@@ -358,10 +359,8 @@ def possible_values(name: str) -> tuple[str, ...]:
     return values() if values else ()
 
 
-# A list of definitions, for `help` and the reference.
-CompileOptions.__doc__ = "\n".join(
-    [f"{CompileOptions.__doc__}\n", *(f"{one.name}\n    {one.metadata['help']}.\n" for one in fields(CompileOptions))]
-)
+_ENTRIES = "\n".join(wrapped(f"{one.name}: {one.metadata['help']}.", "    ") for one in fields(CompileOptions))
+CompileOptions.__doc__ = f"{CompileOptions.__doc__}\n\nArgs:\n{_ENTRIES}\n"
 
 
 class FitKeywords(TypedDict, total=False):

@@ -1,9 +1,13 @@
 """The API as Python applications meet it: its names, its types, what it takes, and what it says of a mistake."""
 
+import inspect
 import logging
+import pydoc
+import re
 import subprocess
 import sys
 import typing
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +21,7 @@ import ptqc
 from ptqc.codegen import targets
 from ptqc.errors import ModelError, PtqcError, UsageError
 from ptqc.frontend.in_memory import read_given
-from ptqc.options import CompileOptions, Keywords
+from ptqc.options import CompileOptions, Keywords, Phase
 from ptqc.utils.logs import CHATTY, quiet_libraries
 from ptqc.utils.store import file_digest
 
@@ -39,6 +43,43 @@ def test_types_and_fields_of_the_options_are_the_same() -> None:
     of_targets = [typing.get_type_hints(targets.options_of(name)) for name in targets.names()]
     expected = {name: hint for hints in of_targets for name, hint in hints.items()}
     assert typing.get_type_hints(targets.TargetKeywords) == expected
+
+
+def test_signatures_list_every_option_by_name_with_its_default() -> None:
+    parameters = inspect.signature(ptqc.compile).parameters
+    options = {option.name: option.default for option in fields(CompileOptions)}
+    assert options.items() <= {name: one.default for name, one in parameters.items()}.items()
+    assert set(typing.get_type_hints(targets.TargetKeywords)) <= set(parameters)
+    fitting = set(CompileOptions.names(Phase.FIT))
+    assert fitting == set(options) & set(inspect.signature(ptqc.resolve).parameters)
+    assert all(one.kind is not one.VAR_KEYWORD for one in parameters.values())
+
+
+SECTIONS = ["Args", "Returns", "Raises", "Example"]
+
+
+def test_help_fits_a_terminal() -> None:
+    functions = [getattr(ptqc, name) for name in ptqc.__all__ if inspect.isfunction(getattr(ptqc, name))]
+    text = pydoc.plain(pydoc.render_doc(ptqc.compile))
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+    assert "progress: Progress = SILENT," in text
+    for option in fields(CompileOptions):
+        assert f"\n        {option.name}: {option.metadata['help'][:20]}" in text
+    for function in functions:
+        assert [line for line in (inspect.getdoc(function) or "").splitlines() if len(line) > 76] == []
+        assert re.findall(r"^ {4}([A-Z]\w+):$", function.__doc__ or "", re.MULTILINE) == SECTIONS, function
+        documented = re.findall(r"^ {8}(?:\*{0,2})(\w+): ", function.__doc__ or "", re.MULTILINE)
+        assert set(inspect.signature(function).parameters) <= set(documented), function
+
+
+def test_helpers_are_there_after_a_plain_import_which_stays_light() -> None:
+    code = (
+        "import sys, ptqc\n"
+        "assert not {'onnxruntime', 'onnx_ir', 'numpy'} & set(sys.modules)\n"
+        "print(ptqc.errors.Infeasible, ptqc.Texts, ptqc.Preprocessing, ptqc.Progress, ptqc.Metric)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow
@@ -66,7 +107,7 @@ def test_a_model_in_memory_gives_the_file_that_its_file_gives(tmp_path: Path) ->
     assert [source["given"] for source in sources] == ["file", "onnx.ModelProto", "onnx_ir.Model"]
     assert sources[0]["sha256"] == sources[1]["sha256"] == file_digest(tmp_path / "model.onnx")
     assert sources[1]["bytes"] == len(model.SerializeToString())
-    assert found[0].kept_budgets == ptqc.artifact.folder.KeptBudgets(size=True, latency=None)
+    assert found[0].kept_budgets == ptqc.KeptBudgets(size=True, latency=None)
 
 
 def test_external_data_of_a_model_in_memory_are_written_with_it(tmp_path: Path) -> None:

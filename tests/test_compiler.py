@@ -148,7 +148,7 @@ def test_outputs_are_judged_as_what_they_are_or_are_said_to_be(tmp_path: Path) -
     found = compiled(model, samples(16), tmp_path, "40%")
     assert [output["kind"] for output in found.manifest["results"]["outputs"]] == ["logits", "embedding"]
     assert found.manifest["results"]["loss_unit"] == "relative squared error"
-    assert "z judged as embedding along axis 1, normalized: mean cosine " in " ".join(found.summary().split())
+    assert "z compared as embedding along axis 1, normalized: mean cosine " in " ".join(found.summary().split())
     other = compiled(model, samples(16), tmp_path / "other", "40%", loss={"y": "regression"})
     assert [output["kind"] for output in other.manifest["results"]["outputs"]] == ["regression", "embedding"]
     assert other.manifest["results"]["top1_agreement"] is None

@@ -9,7 +9,11 @@ DEFAULT_NAME = "model"
 
 @dataclass(frozen=True)
 class COptions:
-    """Options of the target c. c_name: what its files and functions begin with."""
+    """Options of the target "c".
+
+    Args:
+        c_name: What its files and functions begin with.
+    """
 
     c_name: str = field(
         default=DEFAULT_NAME,

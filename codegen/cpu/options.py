@@ -34,13 +34,18 @@ FUNCTIONS = (
 
 @dataclass(frozen=True)
 class CpuOptions:
-    """Options of the target cpu.
+    """Options of the target "cpu".
 
-    cpu: the instruction set of the library, or several separated by commas, each of which gets a library; "host": the
-    best that this machine has, "portable": one that every machine of its kind of the last ten years has. tune: "quick"
-    or "full" times a few or all of the ways to cut each kernel's loops on this machine and takes the fastest; "off"
-    none; a folder: takes what an earlier compile recorded there. cpu_library: "static" adds an archive with a C header,
-    which needs no runtime, to the shared libraries. c_name: what the archive's file and functions begin with.
+    Args:
+        cpu: The instruction set of the library, or several separated by
+            commas, one library each; "host": the best of this machine,
+            "portable": any machine of the last ten years.
+        tune: "quick" or "full" times some or all tilings of each kernel's
+            loops on this machine and takes the fastest; "off": none; a
+            folder: the tilings that an earlier compile recorded.
+        cpu_library: "shared", or "static" for an archive with a C header,
+            which needs no runtime, besides the shared libraries.
+        c_name: What the archive's file and functions begin with.
     """
 
     cpu: str = field(

@@ -16,13 +16,16 @@ AUTO, OFF, QUICK = get_args(GpuTuning)
 
 @dataclass(frozen=True)
 class CudaOptions:
-    """Options of the target cuda.
+    """Options of the target "cuda".
 
-    gpu: the architectures of the machine code in the library, separated by commas. Later and other chips from compute
-    capability 8.0 on run it too: the driver translates the PTX that lies beside. tune: "quick" times some ways to cut
-    each layer on tensor cores on this machine's GPU and takes the fastest; "auto" does so where `gpu` is the
-    architecture of that GPU and no other; "off" takes those that are predicted to be fastest; a folder or file: takes
-    what an earlier compile recorded there.
+    Args:
+        gpu: Architectures that get machine code, separated by commas. On
+            other chips from compute capability 8.0 on, the driver translates
+            the PTX beside it.
+        tune: "quick" times some tiles of each layer on this machine's GPU and
+            takes the fastest; "auto" does so only if `gpu` is this GPU's
+            architecture; "off" takes those that are predicted to be fastest; a
+            folder or file: those that an earlier compile recorded.
     """
 
     gpu: str = field(

@@ -12,11 +12,14 @@ RUNTIMES = ("openvino", "qnn")
 
 @dataclass(frozen=True)
 class QdqOptions:
-    """Options of the target qdq.
+    """Options of the target "qdq".
 
-    verify_in: runtimes that the model is run in, beside ONNX Runtime, before it is delivered, separated by commas;
-    "installed": those that are installed; "": none. chips: Hexagon architectures to write context binaries for. int4:
-    store weights of up to 4 bits as INT4.
+    Args:
+        verify_in: Runtimes besides ONNX Runtime in which the model is run
+            before it is delivered, separated by commas; "installed": those
+            that are installed; "": none.
+        chips: Hexagon architectures that get context binaries.
+        int4: Store weights of up to 4 bits as INT4.
     """
 
     verify_in: str = field(

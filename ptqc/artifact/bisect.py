@@ -156,11 +156,28 @@ def bisect(
     samples: int = SAMPLES,
     preprocessing: AnyPreprocessing | None = None,
 ) -> Bisection:
-    """Run every kernel of an artifact's native libraries on ONNX Runtime's own values of `model.onnx`, and compare.
+    """Compare every kernel of the native libraries with ONNX Runtime.
 
-    Inputs are all at the lowest value seen at compile time, all at the highest, zero, and random; and the first
-    `samples` of `data`, where they are given. A CUDA library runs on the first GPU, or in the emulator where
-    there is none for it. Raises TargetError when the artifact has no library, or one that does not run here.
+    Each kernel runs on ONNX Runtime's values of `model.onnx`, so that the
+    first one that computes anything else is found. Inputs are all at the
+    lowest value seen at compile time, all at the highest, zero, and random;
+    and the samples of `data`, if given. A CUDA library runs on the
+    first GPU, or in the emulator if there is none.
+
+    Args:
+        folder: An artifact with a native library.
+        data: Samples as for `ptqc.compile`.
+        samples: The most samples of `data` to run.
+        preprocessing: How image files become inputs, or the name of a preset.
+
+    Returns:
+        The kernels that differ; `print` it.
+
+    Raises:
+        TargetError: The artifact has no library, or none that runs here.
+
+    Example:
+        >>> print(ptqc.bisect("out", data="images/"))
     """
     artifact = load(folder)
     result = list(_given(artifact, data, samples, Preprocessing.of(preprocessing) or artifact.preprocessing))

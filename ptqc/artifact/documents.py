@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ from ptqc.passes.allocate.state import BudgetReport, CompileState, QuantizedMode
 from ptqc.passes.equalize.split import used_remedies
 from ptqc.passes.quantize.phases import Analysis
 from ptqc.passes.registry import used
+from ptqc.utils.arguments import command_line
 from ptqc.utils.version import __version__
 
 # Names by which people know layers: exporters number what operators give, and keep the names of modules in weights.
@@ -311,11 +313,13 @@ def apart(job: CompileState, outcome: CompileOutcome, said: Documents) -> dict[s
 
 
 def times(job: CompileState, outcome: CompileOutcome) -> dict[str, Any]:
-    """What differs from run to run: times, memory, host."""
+    """What differs from run to run: times, date, command, memory, host."""
     return {
         **outcome.speed.to_json(),
         "load_seconds": outcome.verified.load_seconds,
         "seconds": time.monotonic() - job.started,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": command_line(),
         "peak_memory_mb": job.memory.mb,
         "host": {"machine": platform.machine(), "system": platform.system(), "python": platform.python_version()},
     }

@@ -33,17 +33,33 @@ TAKEN_OVER = ("source", "cpu", "golden", "preprocessing", "maps", "recorded")
 
 @quiet_libraries()
 def expand(folder: str | PathLike[str], *, output: str | PathLike[str], force: bool = False) -> ExpandedModel:
-    """Write the file of an artifact with its weights unpacked to the folder `output`, for the device it runs on.
+    """Unpack the weights of an artifact into a file that loads faster.
 
-    Values that depend on constants alone are computed once and stored: weights of integer layers as int8, others as
-    float32, with the same values that ONNX Runtime would compute at every load. Tables of which rows are picked and
-    weights that operators read packed (MatMulNBits) stay packed. `output` gets model.onnx (from 256 KiB on with a
-    model.data beside it, which has to stay there), the golden samples, and a manifest.json that tells bytes, load time
-    and memory of both forms. force: replace what an earlier expand wrote.
+    Everything that depends on constants alone is computed once and stored:
+    weights of integer layers as int8, others as float32, with the values that
+    ONNX Runtime would compute at every load. Embeddings and weights that
+    operators read packed (MatMulNBits) stay packed. Run it on the device, not
+    before shipping: the file is larger.
 
-    Raises UsageError where the folder holds no artifact, or `output` exists; VerificationError where the new file does
-    not give the golden samples, and ModelError where ONNX Runtime does not load it: then nothing is delivered;
-    Interrupted when the disk does not take it.
+    Args:
+        folder: The artifact.
+        output: The folder for model.onnx (with a model.data beside it from
+            256 KiB on), the golden samples and a manifest.json with bytes,
+            load time and memory of both files.
+        force: Replace what an earlier `expand` wrote.
+
+    Returns:
+        The expanded model: its `path`, and bytes, seconds and memory.
+
+    Raises:
+        UsageError: The folder holds no artifact, or `output` exists.
+        VerificationError: The new file does not give the golden outputs;
+            nothing is delivered.
+        ModelError: ONNX Runtime does not load the new file.
+        Interrupted: The disk is full.
+
+    Example:
+        >>> ptqc.expand("out", output="expanded").path
     """
     artifact, place = load(folder), path_of("output", output)
     _check_place(artifact.folder.resolve(), place, force)

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 import numpy as np
 
 from ptqc.artifact.expanded import EXPANDED, ExpandedModel
+from ptqc.artifact.results import Latency, OutputAgreement, Score
 from ptqc.errors import Interrupted, TargetError, UsageError
-from ptqc.notes import UNFIT, Level
+from ptqc.notes import UNFIT, Level, Note
 from ptqc.utils.arguments import path_of
 from ptqc.utils.locks import Claim, InUse
 from ptqc.utils.store import file_digest
@@ -57,15 +58,18 @@ class Session(Protocol):
 
 @dataclass(frozen=True)
 class KeptBudgets:
-    """Which budgets a delivered file keeps; None where there was none of the kind."""
+    """Which budgets a delivered file meets; true as a whole if it meets all."""
 
+    #: Whether the file has at most the requested bytes; None without such a budget.
     size: bool | None
+    #: Whether it takes at most the requested time, measured or, without the hardware, predicted; None without a budget.
     latency: bool | None
+    #: Whether the bound on its output divergence is within the budget; None without such a budget.
     loss: bool | None = None
+    #: Whether it needs at most the requested memory; None without such a budget.
     memory: bool | None = None
 
     def __bool__(self) -> bool:
-        """Whether it keeps all there were."""
         return False not in (self.size, self.latency, self.loss, self.memory)
 
 
@@ -78,52 +82,109 @@ AT_FDCWD, RENAME_EXCHANGE = -100, 2
 
 @dataclass(frozen=True)
 class Artifact:
-    """A compiled model in its folder, which it can be given in place of.
+    """A compiled model in its folder; pass it wherever a folder is expected.
 
-    Raises UsageError on opening when files are missing or changed.
+    `ptqc.compile`, `ptqc.resolve` and `ptqc.load` return one.
+
+    Args:
+        folder: The folder that a compile wrote.
     """
 
     folder: Path
 
     def __fspath__(self) -> str:
-        """The folder, for all that takes one: `resolve`, `compare`, `evaluate`, `sweep`, `verify`."""
         return str(self.folder)
+
+    def __repr__(self) -> str:
+        from ptqc.artifact.report.verdict import in_short
+
+        try:
+            return f"<ptqc.Artifact {self.folder}: {in_short(self.manifest)}>"
+        except (UsageError, LookupError):
+            return f"<ptqc.Artifact {self.folder}: not readable>"
+
+    def _repr_html_(self) -> str:
+        from ptqc.artifact.report.page import card
+        from ptqc.artifact.report.rows import ReportFacts
+
+        return card(ReportFacts(self.manifest, {}, {}, self.times))
+
+    @property
+    def path(self) -> Path:
+        """The packed ONNX file: ship this one. `expand` turns it into one that loads faster."""
+        return self.folder / MODEL
+
+    @property
+    def size(self) -> int:
+        """Bytes of the packed ONNX file."""
+        return int(self.manifest["file"]["bytes"])
+
+    @property
+    def budget(self) -> int | None:
+        """The most bytes that the file was allowed to have; None without a budget of size."""
+        return None if self.manifest["budget"] is None else int(self.manifest["allocation"]["limit"])
+
+    @property
+    def kept_budgets(self) -> KeptBudgets:
+        """Which budgets the file meets, of size, latency, divergence and memory."""
+        result, latency, loss = self.manifest, self.manifest["latency"], self.manifest.get("loss_budget")
+        size = None if self.budget is None else self.size <= self.budget
+        in_time = None if latency is None else _time_of(latency) <= latency["budget_ms"]
+        # Artifacts of earlier versions have no memory.
+        memory = result.get("memory", {})
+        limit = memory.get("limit_bytes")
+        in_memory = None if limit is None else memory["needed_bytes"] <= limit
+        return KeptBudgets(size, in_time, None if loss is None else loss["kept"], in_memory)
+
+    @property
+    def outputs(self) -> tuple[OutputAgreement, ...]:
+        """How each output agrees with the float model's on held-back samples; empty for very old artifacts."""
+        return tuple(OutputAgreement.of(output) for output in self.manifest["results"].get("outputs", ()))
+
+    @property
+    def score(self) -> Score | None:
+        """Scores of both models; None if neither `labels` nor `evaluate` was given."""
+        return Score.of(self.manifest["results"])
+
+    @property
+    def latency(self) -> Latency | None:
+        """Milliseconds of both models in ONNX Runtime; None if they were not measured."""
+        return Latency.of(self.times)
+
+    @property
+    def warnings(self) -> tuple[Note, ...]:
+        """What to look at before shipping; a reason why the file is not fit for use comes first."""
+        notes = [Note(**note) for note in self.manifest["notes"] if note["level"] == Level.WARNING]
+        return tuple(sorted(notes, key=lambda note: note.step != UNFIT))
 
     @cached_property
     def manifest(self) -> Mapping[str, Any]:
-        """Hashes, versions, options, results: everything reproducible."""
+        """Everything reproducible: hashes, versions, options, results, notes. Its keys are in the reference."""
         return dict(self._read(MANIFEST))
 
     @cached_property
     def plan(self) -> Mapping[str, Any]:
-        """The decisions (see `ptqc.ir.plan`)."""
+        """The format of each weight and activation (see `ptqc.ir.plan`)."""
         return dict(self._read(PLAN))
 
     @cached_property
     def sensitivity(self) -> Mapping[str, Any]:
-        """Every candidate's bytes and predicted loss."""
+        """Bytes and predicted divergence of every format that was tried for each weight."""
         return dict(self._read(SENSITIVITY))
 
     @cached_property
     def times(self) -> Mapping[str, Any]:
-        """Times and host of the compile; not reproducible."""
+        """Times, date and host of the compile, which differ from run to run."""
         return dict(self._read(RUN))
 
     @cached_property
     def most_changed(self) -> Mapping[str, Any] | None:
-        """The held-back samples that changed most; artifacts of earlier versions have none."""
+        """The held-back samples with the largest divergence; None for artifacts of earlier versions."""
         return dict(self._read(CHANGED)) if CHANGED in self.manifest["files"] else None
 
     @property
-    def warnings(self) -> list[str]:
-        """What the user should look at; first of all why the file is not fit for use, where it is not."""
-        notes = [note for note in self.manifest["notes"] if note["level"] == Level.WARNING]
-        ordered = sorted(notes, key=lambda note: note["step"] != UNFIT)
-        return [f"{note['subject']}: {note['message']}" if note["subject"] else note["message"] for note in ordered]
-
-    @property
     def preprocessing(self) -> "Preprocessing | None":
-        """How the compile prepared images; None where it was given arrays, and in artifacts of earlier versions."""
+        """How the compile prepared images; None if it was given arrays, and for artifacts of earlier versions."""
         from ptqc.calibration.images import Preprocessing
 
         result = self.manifest.get("preprocessing")
@@ -131,41 +192,22 @@ class Artifact:
 
     @property
     def detector(self) -> "Detector | None":
-        """How the model writes what it finds, as the compile was told; None where it was told nothing."""
+        """The `detector` of the compile; None if it had none."""
         from ptqc.evaluation.detection.detector import Detector
 
         result = self.manifest.get("detector")
         return None if result is None else Detector.from_json(result)
 
-    @property
-    def path(self) -> Path:
-        """The packed ONNX file: ship this one. Where it is installed, `expand` makes one of it that loads faster."""
-        return self.folder / MODEL
-
-    @property
-    def kept_budgets(self) -> KeptBudgets:
-        """Whether the file has at most the bytes that were asked for, and was measured to take at most the time.
-
-        A time that cannot be measured, as of a library for chips that are not here, is the predicted one.
-        Of a loss: whether the bound on what it loses is at most what was asked for; of memory: whether what the file
-        needs is.
-        """
-        result, latency, loss = self.manifest, self.manifest["latency"], self.manifest.get("loss_budget")
-        size = None if result["budget"] is None else result["file"]["bytes"] <= result["allocation"]["limit"]
-        in_time = None if latency is None else _time_of(latency) <= latency["budget_ms"]
-        return KeptBudgets(size, in_time, None if loss is None else loss["kept"], self._keeps_memory())
-
-    def _keeps_memory(self) -> bool | None:
-        # Artifacts of earlier versions tell nothing of memory.
-        memory = self.manifest.get("memory", {})
-        limit = memory.get("limit_bytes")
-        return None if limit is None else memory["needed_bytes"] <= limit
-
     def session(self, options: "ort.SessionOptions | None" = None) -> Session:
-        """An ONNX Runtime CPU session; thread-safe.
+        """Open the file in ONNX Runtime on the CPU.
 
-        Without options of your own, 8-bit weights are added up exactly on every processor; with them, add the entries
-        of `manifest["cpu"]["session_option_without_vnni"]` where the processor lacks VNNI.
+        Args:
+            options: Session options of your own. On processors without VNNI, add the entries of
+                `manifest["cpu"]["session_option_without_vnni"]`, so that 8-bit weights are accumulated exactly;
+                without options of your own, this is done for you.
+
+        Returns:
+            A session; threads may share it.
         """
         import onnxruntime as ort
 
@@ -186,12 +228,12 @@ class Artifact:
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """The targets that something was built for; what was built lies in a folder of the target's name."""
+        """Names of the targets that files were built for, each in a folder of its name: "cpu", "cuda", "c", "qdq"."""
         return tuple(name for name in self.manifest.get("targets", {}) if (self.folder / name).is_dir())
 
     @cached_property
     def runnable(self) -> str:
-        """The first target whose libraries ptqc runs; "" where there is none."""
+        """The first target whose libraries ptqc runs; "" if there is none."""
         from ptqc.codegen.targets import can_load
 
         return next(filter(can_load, self.targets), "")
@@ -203,11 +245,19 @@ class Artifact:
     def native(self, *, device: str, graph: bool = False) -> "CudaLibrary": ...
 
     def native(self, threads: int = 0, isa: str = "", device: str = "", graph: bool = False) -> "Library | CudaLibrary":
-        """The best native library for this machine; thread-safe. threads: per calling thread, 0 for all cores.
+        """Load the best native library for this machine.
 
-        isa: an instruction set of the artifact's, in place of the best one. device: a GPU ("cuda:0") that is to run the
-        artifact's CUDA library; graph: by CUDA graphs, see `ptqc.runtime.cuda_library.CudaLibrary`. Raises TargetError
-        when the artifact has no library, or none that can run on this machine.
+        Args:
+            threads: Threads for each thread that calls; 0: one for each core.
+            isa: An instruction set of the artifact's libraries, in place of the best one that runs here.
+            device: A GPU such as "cuda:0", to load the CUDA library instead.
+            graph: With a device: run by CUDA graphs, see `ptqc.runtime.cuda_library.CudaLibrary`.
+
+        Returns:
+            A library; threads may share it.
+
+        Raises:
+            TargetError: The artifact has no library, or none that runs on this machine.
         """
         from ptqc.codegen.targets import load as load_library
 
@@ -239,12 +289,20 @@ class Artifact:
         return self.native()
 
     def run(self, feeds: Mapping[str, Any], device: str = "") -> dict[str, Any]:
-        """Outputs by name: of the native library where the artifact has one, else of ONNX Runtime.
+        """Run the native library if the artifact has one, otherwise ONNX Runtime.
 
-        device: a GPU ("cuda:0") that runs the CUDA library instead, on arrays or on tensors that lie there (see
-        `ptqc.runtime.cuda_library.CudaLibrary.run`). Each is what the model gives: an array, or a list of maps from
-        class labels to scores where it ends in a ZipMap and arrays were given. Raises UsageError for inputs of other
-        names, types, ranks or sizes than the model has, and where it does not run on their values.
+        Args:
+            feeds: One array for each input, by name, with the shape and dtype of the model's input: axis 0 is the
+                batch, of any length unless the model fixes it.
+            device: A GPU such as "cuda:0" that runs the CUDA library instead, on arrays or on tensors in its memory
+                (see `ptqc.runtime.cuda_library.CudaLibrary.run`).
+
+        Returns:
+            One array for each output, by name, with the shape and dtype of the float model's; for a model that ends
+            in a ZipMap, a list of maps from class labels to scores.
+
+        Raises:
+            UsageError: An input has another name, dtype, rank or size than the model's.
         """
         if device:
             if device not in self._on_gpus:
@@ -259,14 +317,14 @@ class Artifact:
         return {name: _zipped(array, maps[name]) if name in maps else array for name, array in values.items()}
 
     def expand(self, output: str | PathLike[str], *, force: bool = False) -> ExpandedModel:
-        """Write the file with its weights unpacked to a folder of the device that runs it: see `ptqc.expand`."""
+        """Write the file with its weights unpacked, which loads faster: see `ptqc.expand`."""
         # By name, since that module opens artifacts.
         expanding = import_module("ptqc.artifact.expand")
         result: ExpandedModel = expanding.expand(self, output=output, force=force)
         return result
 
     def to_json(self) -> dict[str, Any]:
-        """The document of `--json`: where it lies, which budgets it keeps, its manifest and its times."""
+        """The document of `--json`: folder, met budgets, manifest and times."""
         return {
             "folder": str(self.folder),
             "model": str(self.path),
@@ -279,7 +337,7 @@ class Artifact:
         return self.summary()
 
     def summary(self) -> str:
-        """What came out, in a few lines."""
+        """Verdict, size, agreement, score and latency as text of a few lines, as the command line prints it."""
         from ptqc.artifact.report.summary import summarize
 
         return summarize(self.manifest, self.times)
@@ -309,7 +367,22 @@ def _zipped(scores: np.ndarray, labels: Sequence[int | str]) -> list[dict[int | 
 
 
 def load(folder: str | PathLike[str]) -> Artifact:
-    """Open an artifact. Raises UsageError when it is not one, or when a file is not what the manifest says."""
+    """Open an artifact after checking the hash of each of its files.
+
+    Args:
+        folder: The folder that `ptqc.compile` wrote; it may be on another
+            machine than the one that compiled.
+
+    Returns:
+        The artifact.
+
+    Raises:
+        UsageError: The folder is no artifact, is incomplete, or a file was
+            changed.
+
+    Example:
+        >>> ptqc.load("out").run({"input": x})
+    """
     artifact = open_checked(folder)
     if EXPANDED in artifact.manifest:
         raise UsageError(

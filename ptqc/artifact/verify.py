@@ -74,14 +74,27 @@ def verify(
     onnx_only: bool = False,
     runtimes: Sequence[str] = (),
 ) -> Verification:
-    """Repeat the checks of an artifact without trusting the machine that compiled it.
+    """Check an artifact without trusting the machine that compiled it.
 
-    folder: what `compile` wrote, or `expand`, of which files and golden samples are checked.
-    model: the float model that it was compiled from. onnx_only: leave the native library out. runtimes: litert,
-    openvino, qnn: run the golden samples there too, on what was built for it where there is such.
-    Raises UsageError for an artifact that is incomplete, changed, or of another model; VerificationError for one that
-    computes anything else than it should; TargetError where its library cannot run on this machine, or a runtime is
-    not installed or refuses the file.
+    Args:
+        folder: What `ptqc.compile` wrote; of what `ptqc.expand` wrote, files
+            and golden samples are checked.
+        model: The float model, to check that the artifact is made of it.
+        onnx_only: Leave native libraries out.
+        runtimes: Run the golden samples in these as well: "litert",
+            "openvino", "qnn".
+
+    Returns:
+        What was checked; `print` it.
+
+    Raises:
+        UsageError: The artifact is incomplete, changed, or of another model.
+        VerificationError: It computes anything else than it should.
+        TargetError: Its library cannot run here, or a runtime is not
+            installed or refuses the file.
+
+    Example:
+        >>> ptqc.verify("out", model="model.onnx")
     """
     for name in runtimes:
         check_installed(name)

@@ -47,19 +47,40 @@ CHOICES = {
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How image files become the model's input.
+    """How image files become the model's input: resize, crop, normalize.
 
-    crop: an int or (height, width), cut from the centre (black beyond the image); not given, the model's own size.
-    resize: an int or (height, width); not given, `crop`. A model without a fixed size, where neither is given, gets
-    images in their own size.
-    fit: "crop" resizes the short side to an int `resize`, or so that a pair is covered, and then crops; "stretch"
-    resizes to exactly `resize`; "letterbox" puts the whole image inside `resize`, centred; "letterbox-corner" puts it
-    into the top left corner, as YOLOX does.
-    fill: pixels of what a letterbox leaves free, 0 to 255, one number or red, green and blue; 114 is what YOLO models
-    are trained with.
-    mean, std: one number, or one per channel in the order in which the model takes the channels.
-    layout: None reads it from the input's shape: where 1 or 3 channels stand.
-    Raises UsageError for a value that no image can be processed with.
+    For float inputs, a pixel value from 0 to 255 becomes
+    (value / scale - mean) / std; uint8 inputs get the value itself.
+
+    Args:
+        resize: Pixels of the short side, or (height, width); None: `crop`. If
+            neither is given and the model has no fixed size, images keep
+            their size.
+        crop: Pixels of both sides, or (height, width), cut from the centre
+            (black beyond the image); None: the model's size.
+        fit: "crop" resizes the short side to `resize`, or so that a pair is
+            covered, then crops; "stretch" resizes to exactly `resize`;
+            "letterbox" puts the whole image inside `resize`, centred;
+            "letterbox-corner" puts it into the top left corner, as YOLOX does.
+        scale: What pixel values are divided by; 1 keeps 0 to 255.
+        mean: Subtracted after scaling: one number, or one for each channel in
+            the model's order.
+        std: Divided by after that: one number, or one for each channel.
+        layout: "NCHW" or "NHWC"; None: from the position of the axis of 1 or 3
+            channels in the model's input.
+        channel_order: "RGB" or "BGR".
+        resample: Interpolation of resizing: "bilinear", "bicubic" or
+            "nearest".
+        fill: Pixels around a letterboxed image, 0 to 255: one number or red,
+            green and blue. YOLO models are trained with 114.
+
+    Raises:
+        UsageError: A value that no image can be processed with.
+
+    Example:
+        >>> ptqc.Preprocessing(resize=256, crop=224,
+        ...                    mean=(0.485, 0.456, 0.406),
+        ...                    std=(0.229, 0.224, 0.225))
     """
 
     resize: int | Pair | None = None

@@ -37,21 +37,37 @@ FILLERS = ("[PAD]", "<pad>", "<|pad|>", "<|endoftext|>", "</s>", "<|end_of_text|
 
 @dataclass(frozen=True)
 class Texts(SampleReader):
-    """A corpus as calibration samples: given to `ptqc.compile` as `calibration`.
+    """Text as calibration samples: pass it to `ptqc.compile` as `calibration`.
 
-    corpus: a text file in UTF-8, a folder of .txt files, a .tsv with texts and behind them their label in each line
-    (which does not count), or texts. tokenizer: a `tokenizer.json` of the library
-    `tokenizers`. unit: what a sample is: "lines" that are not blank, "paragraphs" with blank lines between them, or
-    whole "files"; None takes lines of a file and the files of a folder. length: tokens of a sample at most; None: as
-    many as the model has room for where its axis is fixed, else what the tokenizer's own file says, else LENGTH.
-    overlong: a longer text is "cut", or "split" into several samples. padding: "full" fills each sample up to the
-    length; "none" leaves samples of different lengths, which is refused where the model's axis is fixed; None pads only
-    there. padding_side: None: as the tokenizer's file says, else right. padding_token: where the tokenizer's file names
-    none. special_tokens: whether the tokenizer adds those that begin and end a text.
+    Besides token ids, the other inputs of the model are filled in: masks (1
+    for tokens, 0 for padding), token types, positions, and empty caches of
+    earlier tokens.
 
-    What the model takes beside the tokens is filled in: masks with 1 for tokens and 0 for padding, types and places of
-    tokens, and caches of earlier tokens, which are empty (`ptqc.calibration.continuing` fills them). Raises UsageError
-    for values that are none of these.
+    Args:
+        corpus: A text file in UTF-8, a folder of .txt files, a .tsv with a
+            text and its label in each line (the label is not used), or a list
+            of texts.
+        tokenizer: A `tokenizer.json` of the library `tokenizers`.
+        unit: What a sample is: "lines" that are not blank, "paragraphs"
+            separated by blank lines, or whole "files"; None: lines of a file,
+            and the files of a folder.
+        length: The most tokens of a sample; None: the model's length if its
+            axis is fixed, otherwise that of the tokenizer's file, otherwise
+            128.
+        overlong: Whether a longer text is "cut" or "split" into samples.
+        padding: "full" pads every sample to the length; "none" leaves samples
+            of different lengths; None pads only if the model's axis is fixed.
+        padding_side: "left" or "right"; None: as in the tokenizer's file,
+            otherwise right.
+        padding_token: The token to pad with, if the tokenizer's file has none.
+        special_tokens: Whether the tokenizer adds tokens that begin and end a
+            text.
+
+    Raises:
+        UsageError: A value is none of these.
+
+    Example:
+        >>> ptqc.Texts("corpus.txt", "tokenizer.json", length=128)
     """
 
     corpus: str | Path | Sequence[str]

@@ -82,11 +82,25 @@ NEEDS = "needs PyTorch and its exporter: pip install 'ptqc[torch]'"
 
 
 def from_torch(module: Any, example: Any) -> ir.Model:
-    """Export a module for `ptqc.compile`, in evaluation mode; the module itself is not changed.
+    """Export a PyTorch module to ONNX for `ptqc.compile`.
 
-    module: a `torch.nn.Module`. example: a tensor, or a tuple of what `forward` takes; axis 0 of each tensor counts as
-    the batch, which stays free where the module allows it. Raises UsageError for other arguments and where PyTorch or
-    its exporter is missing, ModelError for a module that PyTorch cannot export.
+    The module is exported in evaluation mode and is not changed.
+
+    Args:
+        module: A `torch.nn.Module`.
+        example: A tensor, or a tuple of the arguments of `forward`, with
+            their shapes and dtypes. Axis 0 of each tensor is the batch, which
+            stays free if the module allows it.
+
+    Returns:
+        The model, for every function that takes one.
+
+    Raises:
+        UsageError: Other arguments, or PyTorch or its exporter is missing.
+        ModelError: PyTorch cannot export the module.
+
+    Example:
+        >>> model = ptqc.from_torch(network, torch.zeros(1, 3, 224, 224))
     """
     torch = _torch()
     if not isinstance(module, torch.nn.Module):

@@ -103,12 +103,23 @@ class FileBench:
 def bench(model: Model, *, threads: int = 1, cpu: str = "") -> Bench | FileBench:
     """Time the parts of a model on this machine.
 
-    model: a folder that `compile` wrote, of which the kernels of the native library are timed where it has one; or an
-    ONNX file, a model in memory, or a folder without a library, of which the operators are timed in ONNX Runtime, on
-    one thread.
-    threads: of a run of the library. cpu: the instruction set whose library is timed; default: the best one.
-    Raises TargetError where the artifact has libraries, but none that runs here, and UsageError for threads or cpu
-    where there is no library.
+    Args:
+        model: An artifact, of which the kernels of the native library are
+            timed; or an ONNX file, a model in memory, or an artifact without
+            a library, of which the operators are timed in ONNX Runtime on one
+            thread.
+        threads: Threads of the library.
+        cpu: Instruction set of the library; default: the best one here.
+
+    Returns:
+        Microseconds of each kernel or operator, and of the whole; `print` it.
+
+    Raises:
+        TargetError: The artifact has libraries, but none that runs here.
+        UsageError: `threads` or `cpu` was given without a library.
+
+    Example:
+        >>> print(ptqc.bench("out"))
     """
     path = path_of("model", model) if isinstance(model, str | PathLike) else None
     artifact = load(path) if path is not None and path.is_dir() else None

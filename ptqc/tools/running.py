@@ -71,14 +71,32 @@ def run(
     onnx_only: bool = False,
     progress: Progress = SILENT,
 ) -> RunOutputs:
-    """Run a model on every sample of `data` and write its outputs; samples are read as they are run, and not kept.
+    """Run a model on every sample and write its outputs.
 
-    model: an ONNX file or a model in memory, as for `compile`, or a folder that it wrote, of which the native library
-    runs where there is one for this machine. data: as `calibration` of `compile`. output: an `.npz` file, which gets
-    one array per output with the samples along axis 0, or any other path, which becomes a folder with one `.npz` per
-    sample, named like the sample's file. threads: of a run, 0 for all processors. onnx_only: leave the native library
-    out. Raises UsageError where the output exists, or where samples have outputs of different shapes, which take a
-    folder, and CalibrationError for a sample that does not fit; nothing is written then.
+    Samples are read as they are run, so they need not fit into memory.
+
+    Args:
+        model: An ONNX file, a model in memory, or an artifact, whose native
+            library runs if there is one for this machine.
+        data: Samples as `calibration` of `ptqc.compile`.
+        output: An `.npz` file, which gets one array for each output with the
+            samples along axis 0; or a folder, which gets an `.npz` for each
+            sample, named like its file.
+        preprocessing: How image files become inputs, or the name of a preset.
+        threads: Threads of a run; 0: one for each core.
+        onnx_only: Leave the native library out.
+        progress: Shows progress, such as `ptqc.Lines()`.
+
+    Returns:
+        Where the outputs are, and how many samples were run.
+
+    Raises:
+        UsageError: The output exists, or samples have outputs of different
+            shapes, which need a folder.
+        CalibrationError: A sample does not fit the model; nothing is written.
+
+    Example:
+        >>> ptqc.run("out", "images/", output="logits.npz")
     """
     place = path_of("output", output)
     if place.exists() or not place.resolve().parent.is_dir():

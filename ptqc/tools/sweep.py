@@ -87,11 +87,30 @@ def sweep(
     time_limit: float = 0.0,
     progress: Progress = SILENT,
 ) -> Swept:
-    """Measure size against loss and time for the model of an artifact; writes sweep.json and its plot to the folder.
+    """Measure divergence and latency at several sizes.
 
-    points: sizes from the smallest file to the best, evenly spread by their ratios. budgets: sizes in place of them.
-    time_limit: seconds after which no further points are begun. Raises UsageError when the measurements are not in the
-    store any more, and Infeasible for a size that no file has.
+    Each size is built from the measurements of the artifact. The result is
+    added to its folder as sweep.json and as a plot in the report.
+
+    Args:
+        folder: The artifact.
+        points: How many sizes, from the smallest file to the best, evenly
+            spread by ratio.
+        budgets: Sizes to build instead, as `budget` of `ptqc.compile`.
+        cache: Folder of the measurements; default: ~/.cache/ptqc.
+        time_limit: Seconds after which no further size is begun; 0: none.
+        progress: Shows progress, such as `ptqc.Lines()`.
+
+    Returns:
+        A row for each size: bytes, predicted and measured divergence, share
+        of equal top classes, SQNR in dB, milliseconds; `print` it.
+
+    Raises:
+        UsageError: The measurements are not in the store any more.
+        Infeasible: No file is as small as one of the budgets.
+
+    Example:
+        >>> print(ptqc.sweep("out", points=5))
     """
     deadline = Deadline.after(time_limit, time.monotonic())
     if not 2 <= points <= MOST_POINTS:

@@ -2,6 +2,8 @@
 
 import errno
 import os
+import shlex
+import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
@@ -18,6 +20,13 @@ def shown(value: object) -> str:
     """A value as errors tell it: "3", "'mean'", "a list"; long ones by their type."""
     text = visible(repr(value))
     return text if len(text) <= SHOWN else f"a {type(value).__name__}"
+
+
+def command_line() -> str | None:
+    """The command of ptqc that this process runs, for a shell; None in another program."""
+    program = Path(sys.argv[0])
+    is_ptqc = program.name == "ptqc" or program.parts[-2:] == ("ptqc", "__main__.py")
+    return shlex.join(["ptqc", *sys.argv[1:]]) if is_ptqc else None
 
 
 def path_of(name: str, value: object) -> Path:

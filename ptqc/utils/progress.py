@@ -16,22 +16,32 @@ from ptqc.utils.arguments import shown
 
 
 class Stage(Protocol):
-    """One stage of known or unknown length."""
+    """One stage of a compile, such as "calibrate"."""
 
     def advance(self, label: str = "", steps: int = 1) -> None:
-        """`steps` more are done; label names what is being worked on."""
+        """Count steps that are done; an exception from here cancels the work.
+
+        Args:
+            label: What is being worked on, such as the name of a layer.
+            steps: How many steps are done.
+        """
 
 
 class Progress(Protocol):
-    """Where progress is shown."""
+    """Shows progress: implement both methods, or use `ptqc.Lines`."""
 
     @contextmanager
     def stage(self, name: str, total: int | None = None) -> Iterator[Stage]:
-        """A stage of `total` steps."""
+        """Enter a stage; the context manager gives the stage.
+
+        Args:
+            name: What the stage does.
+            total: Its number of steps; None if it is not known.
+        """
         ...
 
     def line(self, text: str) -> None:
-        """One line that stays."""
+        """Show a line that stays."""
 
 
 def check_progress(value: object) -> None:
@@ -39,11 +49,14 @@ def check_progress(value: object) -> None:
     if not all(callable(getattr(value, name, None)) for name in ("stage", "line")):
         raise UsageError(
             f"progress is {shown(value)}; give an object with stage(name, total), a context, and line(text), such as "
-            "ptqc.utils.progress.Lines()"
+            "ptqc.Lines()"
         )
 
 
 class _Nothing:
+    def __repr__(self) -> str:
+        return "SILENT"
+
     def advance(self, label: str = "", steps: int = 1) -> None:
         """Do nothing."""
 
@@ -109,7 +122,11 @@ HEARTBEAT = 30.0
 
 
 class Lines:
-    """A plain line every HEARTBEAT seconds of a stage, and one at the end of each that took over two seconds."""
+    """Prints a line for each stage that takes over 2 s, and one every 30 s (HEARTBEAT) while a stage lasts.
+
+    Args:
+        stream: Where to print; default: standard error.
+    """
 
     def __init__(self, stream: TextIO = sys.stderr) -> None:
         self._stream = stream

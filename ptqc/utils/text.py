@@ -34,6 +34,13 @@ def number(value: float) -> str:
     return f"{mantissa}×10{str(int(exponent)).translate(SUPERSCRIPTS)}"
 
 
+def power(value: float) -> str:
+    """A value above 0 with one digit and a power of ten: 10⁻⁴, 5×10⁻³."""
+    mantissa, exponent = f"{value:.0e}".split("e")
+    ten = f"10{str(int(exponent)).translate(SUPERSCRIPTS)}"
+    return ten if mantissa == "1" else f"{mantissa}×{ten}"
+
+
 def percent(share: float) -> str:
     """A share as percent, with more digits where it is small."""
     value = 100 * share

@@ -366,8 +366,8 @@ def test_compile_resolve_and_explain(
     assert capsys.readouterr() == ("", "")
     assert cli.main(["explain", out]) == 0
     explained = capsys.readouterr().out
-    assert all(layer in explained for layer in ("\na ", "\nb ", "\nc ", "\ny ", "integer", "predicted loss"))
-    assert "\ny judged as class scores, softmax over axis 1: same top class in " in explained
+    assert all(layer in explained for layer in ("\na ", "\nb ", "\nc ", "\ny ", "integer", "predicted divergence"))
+    assert "\ny compared as class scores, softmax over axis 1: same top class in " in explained
 
 
 def test_lines_are_plain_where_there_is_no_terminal(

@@ -253,4 +253,4 @@ def test_a_drop_of_the_mean_average_precision_is_a_budget(pictures: Path, tmp_pa
     assert 50 < results["float_score"] < 100
     assert (told["unit"], told["judged"]["samples"]) == ("%drop", 4)
     assert told["judged"]["lost"] <= 5
-    assert f"mAP 50-95, %: {results['float_score']:.2f} -> " in found.summary()
+    assert f"mAP 50-95 {results['float_score']:.2f} % -> " in found.summary()

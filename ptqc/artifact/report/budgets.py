@@ -36,12 +36,13 @@ def with_activations(allocation: Document) -> str:
     result = allocation.get("with_activations")
     if not result:
         return ""
-    proof = "proven best" if result["status"] == "optimal" else f"at most {percent(result['gap'])} from the best"
+    is_optimal, loss = result["status"] == "optimal", result["loss"]
+    proof = "proven optimal" if is_optimal else f"within {percent(result['gap'])} of the optimum"
     gains = ", ".join(
-        f"+1 % of {what}: -{gain:.2g}" if gain > 0 else f"+1 % of {what} gains nothing"
+        f"1 % more {what} would " + (f"buy {100 * gain / loss:.2g} % less" if gain > 0 and loss else "gain nothing")
         for what, gain in result["prices_of_one_percent"].items()
     )
-    return f"predicted loss {result['loss']:.3g} {allocation['unit']}, {proof}" + (f"; {gains}" if gains else "")
+    return f"predicted divergence {loss:.3g} {allocation['unit']}; {proof}" + (f"; {gains}" if gains else "")
 
 
 def _whole(document: Document) -> Iterator[tuple[str, str]]:
@@ -126,7 +127,7 @@ def _memory_rows(manifest: Document) -> Iterator[tuple[str, str]]:
     measured = memory["run_bytes"]
     if memory["limit_bytes"] is not None:
         yield "budget", memory["budget"]
-        yield "kept", "yes" if memory["needed_bytes"] <= memory["limit_bytes"] else "no"
+        yield "met", "yes" if memory["needed_bytes"] <= memory["limit_bytes"] else "no"
     yield "together", f"{memory['needed_bytes']:,} bytes"
     yield "weights as they are loaded", f"{memory['weights_bytes']:,} bytes"
     yield "a run of one sample, predicted from what lives at each step", f"{memory['predicted_run_bytes']:,} bytes"
@@ -216,14 +217,16 @@ def loss_in_words(document: Document) -> str:
         first += f", at least {shown(judged['bound'], SAME)} ({_certainty(document)})"
     else:
         first += f", at most {shown(judged['bound'], document['unit'])} ({_certainty(document)})"
-    kept = "" if document["kept"] else "NOT SHOWN TO BE KEPT: "
+    kept = "" if document["kept"] else "NOT SHOWN TO BE MET: "
     held = f"{shown(document['measured']['lost'], document['unit'])} on held-back samples"
     predicted = f"predicted {number(document['predicted'])} {document['predicted_unit']}"
     return f"{kept}{first}, of the budget of {document['budget']}; {held}, {predicted}; {plans}"
 
 
-def shown(lost: float, unit: str) -> str:
-    """What is lost, as a budget of this unit says it: of top classes, what is left."""
+def shown(lost: float | None, unit: str) -> str:
+    """What is lost, as a budget of this unit says it: of top classes, what is left. A single sample bounds nothing."""
+    if lost is None:
+        return "unknown"
     if unit == SAME:
         return f"{100 * (1 - lost):.2f} % same"
     return f"{lost:+.2f} points lost" if unit == DROP else f"{number(lost)} {unit}"
@@ -246,11 +249,11 @@ def loss_budget_table(facts: ReportFacts) -> str:
 def _whole_loss(document: Document) -> Iterator[tuple[str, str]]:
     judged = document["judged"]
     yield "budget", document["budget"]
-    yield "kept", "yes" if document["kept"] else "not shown"
+    yield "met", "yes" if document["kept"] else "not shown"
     yield "judged on", f"{judged['samples']:,} unseen samples" if judged["samples"] else "the score"
     yield "bound", f"{_certainty(document)}, one-sided"
     if document["samples_needed"] is not None:
-        yield "samples that would show it, if the rest is like these", f"about {document['samples_needed']:,}"
+        yield "samples that would show it, if others are like these", f"about {document['samples_needed']:,}"
 
 
 def _round(document: Document, place: int, one: Document) -> str:
@@ -273,7 +276,7 @@ def _judged(judged: Document | None, part: str, unit: str) -> str:
 
 # How a decoder keeps keys and values of earlier tokens: a line for the terminal, and the section of the report.
 
-HEADER = ("cache", "form", "inputs", "bytes", "of float32", "loss alone")
+HEADER = ("cache", "format", "inputs", "bytes", "of float32", "divergence alone")
 
 
 def has_caches(facts: ReportFacts) -> bool:
@@ -291,7 +294,7 @@ def caches_in_words(manifest: Document) -> str:
     after, before = caches["bytes"], caches["float_bytes"]
     share = f"{before:,} -> {after:,} bytes for {caches['places']} tokens: {100 * after / max(before, 1):.1f} %"
     limit = "" if caches["limit_bytes"] is None else f", within the {caches['limit_bytes']:,} of {caches['budget']}"
-    loss = "" if caches["loss"] is None else f"; they lose {caches['loss']:.3g} {caches['unit']} in a step"
+    loss = "" if caches["loss"] is None else f"; divergence {caches['loss']:.3g} {caches['unit']} in a step"
     return f"{share}{limit}; {kinds}{loss}"
 
 
@@ -311,7 +314,7 @@ def _rows(document: Document) -> Iterator[str]:
 
 # How each output was judged.
 
-HEAD = ["output", "judged as", ">loss", "unit", "agreement with the float model"]
+HEAD = ["output", "compared as", ">divergence", "unit", "agreement with the float model"]
 
 
 def has_outputs(facts: ReportFacts) -> bool:
@@ -321,7 +324,7 @@ def has_outputs(facts: ReportFacts) -> bool:
 
 def output_table(facts: ReportFacts) -> str:
     """One row per output, and one per group of its channels where there are several."""
-    return table(HEAD, _output_rows(facts.manifest["results"]["outputs"]))
+    return table(HEAD, _output_rows(facts.manifest["results"]["outputs"]), "stack")
 
 
 def _output_rows(outputs: list[Document]) -> Iterator[str]:
@@ -376,7 +379,7 @@ def sweep_plots(facts: ReportFacts) -> str:
     measured, predicted = (_curve(document, key) for key in ("loss", "predicted"))
     here = facts.size, float(facts.manifest["results"]["loss"])
     axes = _axes([*measured, *predicted, here])
-    drawing = svg(WIDTH, HEIGHT, "measured loss against size", _shapes(facts, axes, measured, predicted))
+    drawing = svg(WIDTH, HEIGHT, "measured divergence against size", _shapes(facts, axes, measured, predicted))
     return drawing + _table(document)
 
 
@@ -396,7 +399,7 @@ def _axes(points: list[tuple[int, float]]) -> PlotAxes:
 def _shapes(
     facts: ReportFacts, axes: PlotAxes, measured: list[tuple[int, float]], predicted: list[tuple[int, float]]
 ) -> Iterator[str]:
-    yield from loss_axis(axes, f"loss ({facts.unit})")
+    yield from loss_axis(axes, f"divergence ({facts.unit}), lower is better")
     yield from size_axis(axes, facts.original)
     yield path([(axes.x(size), axes.y(loss)) for size, loss in predicted], "grid")
     yield path([(axes.x(size), axes.y(loss)) for size, loss in measured], "curve")

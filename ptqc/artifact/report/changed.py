@@ -1,4 +1,4 @@
-"""The held-back samples that changed most: pictures, boxes and texts, and what both models say of them."""
+"""The held-back samples with the largest divergence: pictures, boxes and texts, and what both models say of them."""
 
 from collections.abc import Iterator, Sequence
 
@@ -15,12 +15,42 @@ def has_changed(facts: ReportFacts) -> bool:
 
 
 def changed_samples(facts: ReportFacts) -> str:
-    """A figure for each sample, the one that changed most in front."""
+    """A figure for each sample: those whose answer changed, then the others, each by divergence."""
     assert facts.changed is not None
     samples = facts.changed["samples"]
-    shown = "".join(_sample(sample, facts.changed["unit"]) for sample in samples)
+    changed = [sample for sample in samples if _answer_changed(sample)]
+    same = [sample for sample in samples if not _answer_changed(sample)]
+    shown = _figures(changed, facts.changed["unit"]) if changed else ""
+    if changed and same:
+        shown += "<h3>Largest divergence with the same answer</h3>"
+    return _how_read(samples) + shown + (_figures(same, facts.changed["unit"]) if same else "")
+
+
+def changed_title(facts: ReportFacts) -> str:
+    """Whether any answer changed, where samples have answers."""
+    assert facts.changed is not None
+    samples = facts.changed["samples"]
+    if any(map(_answer_changed, samples)):
+        return "Samples that changed"
+    if any(sample["outputs"] or "text" in sample or "objects" in sample for sample in samples):
+        return "Hardest samples: none changed its answer"
+    return "Samples with the largest divergence"
+
+
+def _answer_changed(sample: Document) -> bool:
+    """Whether a top class, a token or an object of a sample is another one."""
+    text, objects = sample.get("text", {"outputs": ()}), sample.get("objects", dict.fromkeys(WHO, ()))
+    return (
+        any(output["float"][0][0] != output["compiled"][0][0] for output in sample["outputs"])
+        or any(output["differing"] for output in text["outputs"])
+        or any(not one["matched"] for who in WHO for one in objects[who])
+    )
+
+
+def _figures(samples: Sequence[Document], unit: str) -> str:
+    shown = "".join(_sample(sample, unit) for sample in samples)
     is_wide = any("objects" in sample or "text" in sample for sample in samples)
-    return f'{_how_read(samples)}<div class="{"samples wide" if is_wide else "samples"}">{shown}</div>'
+    return f'<div class="{"samples wide" if is_wide else "samples"}">{shown}</div>'
 
 
 def _how_read(samples: Sequence[Document]) -> str:
@@ -43,7 +73,7 @@ def _sample(sample: Document, unit: str) -> str:
         for of, url in sample["pictures"].items()
     )
     said = "".join(_said(output) for output in sample["outputs"])
-    message = f"{name(whose)} loss {number(sample['loss'])} {safe(unit)}"
+    message = f"{name(whose)} divergence {number(sample['loss'])} {safe(unit)}"
     text = _text(sample["text"]) if "text" in sample else ""
     return f"<figure>{pictures}<figcaption>{message}</figcaption>{_counts(objects)}{text}{said}</figure>"
 
@@ -117,7 +147,7 @@ def _said(output: Document) -> str:
     same = output["float"][0][0] == output["compiled"][0][0]
     heading = name(output["output"]) + (safe(f" at {output['place']}") if output["place"] else "")
     verdict = "the same class" if same else "another class"
-    head = '<thead><tr><td></td><th scope="col">class (probability)</th></tr></thead>'
+    head = '<thead><tr><th scope="col">model</th><th scope="col">class (probability)</th></tr></thead>'
     return f"<div>{heading}: {verdict}</div><table>{head}<tbody>{''.join(_rows(output))}</tbody></table>"
 
 

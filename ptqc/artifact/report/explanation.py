@@ -12,7 +12,7 @@ from ptqc.utils.text import magnitude, number, shorten, visible
 
 Document = Mapping[str, Any]
 
-HEAD = ("layer or weight", "elements", "format", "compute", "bytes", "predicted loss", "bit flips")
+HEAD = ("layer or weight", "weights", "format", "compute", "bytes", "predicted divergence", "bit flips")
 TIMES = ("predicted µs", "measured µs")
 
 
@@ -115,7 +115,7 @@ class Explanation:
             yield f"{judged_as(result)}: {agreement(result)}"
             if len(result["losses"]) > 1:
                 for group, loss in result["losses"].items():
-                    yield f"  {group}: loss {loss:.3g} {result['units'][group]}"
+                    yield f"  {group}: divergence {loss:.3g} {result['units'][group]}"
         if (budget := self.manifest.get("loss_budget")) is not None:
             yield loss_in_words(budget)
 

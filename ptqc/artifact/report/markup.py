@@ -1,5 +1,6 @@
 """HTML and SVG elements. Everything that comes from a model passes through `safe`."""
 
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 
@@ -11,6 +12,11 @@ NAME_LENGTH = 52
 def safe(text: object) -> str:
     """Escaped for element content and for attributes."""
     return escape(visible(text), quote=True)
+
+
+def unbroken(text: str) -> str:
+    """Escaped, with no line broken between a number and its percent sign."""
+    return safe(text).replace(" %", "&nbsp;%")
 
 
 def name(text: str, limit: int = NAME_LENGTH) -> str:
@@ -25,17 +31,33 @@ def name(text: str, limit: int = NAME_LENGTH) -> str:
 SCROLL = '<div class="scroll" tabindex="0" role="group" aria-label="{}">'
 
 
+def coded(text: str) -> str:
+    """Text whose parts between backticks are code."""
+    return "".join(f"<code>{part}</code>" if place % 2 else part for place, part in enumerate(safe(text).split("`")))
+
+
 def table(head: Sequence[str], rows: Iterable[str], classes: str = "") -> str:
-    """A table. head: column titles, with a leading ">" for columns of numbers."""
+    """A table. head: column titles, with a leading ">" for columns of numbers.
+
+    classes: "facts" has two columns; "stack" is short enough for its rows to be blocks on narrow screens.
+    """
     titles = "".join(
         f'<th scope="col" class="n">{safe(t[1:])}</th>' if t.startswith(">") else f'<th scope="col">{safe(t)}</th>'
         for t in head
     )
-    body = "\n".join(f"<tr>{row}</tr>" for row in rows)
+    named = [title.removeprefix(">") for title in head]
+    body = "\n".join(f"<tr>{_labelled(row, named) if 'stack' in classes else row}</tr>" for row in rows)
     return (
         f'{SCROLL.format("table")}<table class="{classes}"><thead><tr>{titles}</tr></thead>'
         f"<tbody>\n{body}\n</tbody></table></div>"
     )
+
+
+def _labelled(row: str, titles: Sequence[str]) -> str:
+    """A row whose cells say their column, for screens on which they stand below each other."""
+    first, *cells = re.split(r"<(?=t[dh]\b)", row)
+    parts = (f'{tag[:2]} data-label="{safe(title)}"{tag[2:]}' for tag, title in zip(cells, titles, strict=True))
+    return first + "".join(f"<{part}" for part in parts)
 
 
 def cell(content: str, value: float | str | None = None, bar: float | None = None) -> str:
@@ -99,14 +121,30 @@ def _at(value: float) -> str:
 
 # The look of the report, for light and dark, and the few lines that make tables sortable.
 
-STYLE = """
-:root{color-scheme:light dark;--bg:#fbfbfa;--card:#fff;--fg:#1b1e23;--soft:#646b76;--line:#e2e4e8;--tint:#eef1f5;
---accent:#1f5fbf;--warn:#8a5a00;--warnbg:#fff6df;--warnline:#e8c36a;--good:#35a184;
+LIGHT = """
+color-scheme:light dark;--bg:#fbfbfa;--card:#fff;--fg:#1b1e23;--soft:#646b76;--line:#e2e4e8;--tint:#eef1f5;
+--accent:#1f5fbf;--warn:#8a5a00;--warnbg:#fff6df;--warnline:#e8c36a;--good:#35a184;--shade:rgba(0,0,0,.16);
 --b1:#a32c4e;--b2:#d1495b;--b3:#e8743b;--b4:#e0a526;--b5:#7fae4b;--b6:#35a184;--b7:#3a86c8;--b8:#5a63c7;
---float:#9aa1ab;--palette:#a868b7;--scales:#7d8fa8;--functions:#b49a7a;--graph:#c9ced6}
-@media(prefers-color-scheme:dark){:root{--bg:#14161a;--card:#1b1e24;--fg:#e6e8eb;--soft:#98a1ad;--line:#2e333b;
---tint:#262b33;--accent:#7db0ff;--warn:#f0cb7a;--warnbg:#2b2415;--warnline:#6b5520;--float:#79818d;--graph:#4b525d;
---scales:#66788f;--functions:#8d7759}}
+--float:#9aa1ab;--palette:#a868b7;--scales:#7d8fa8;--functions:#b49a7a;--graph:#c9ced6
+"""
+DARK = """
+--bg:#14161a;--card:#1b1e24;--fg:#e6e8eb;--soft:#98a1ad;--line:#2e333b;
+--tint:#262b33;--accent:#7db0ff;--shade:rgba(0,0,0,.6);--warn:#f0cb7a;--warnbg:#2b2415;--warnline:#6b5520;--float:#79818d;--graph:#4b525d;
+--scales:#66788f;--functions:#8d7759
+"""
+VERDICT = """
+.verdict{border:1px solid var(--line);border-left:4px solid var(--good);border-radius:8px;background:var(--card);
+padding:14px 18px 16px;margin:20px 0}
+.verdict.look{border-left-color:var(--warnline)}
+.verdict p{font-size:17px;line-height:1.5;margin:0 0 6px;max-width:80ch}
+.bars .title{margin:12px 0 4px;font-size:13px;font-weight:550;color:var(--soft)}
+.bars ul{list-style:none;margin:0;padding:0}
+.bars li{display:grid;grid-template-columns:74px 1fr 84px;gap:10px;align-items:center;font-size:14px;line-height:1.7}
+.bars .track{background:var(--tint);border-radius:3px}
+.bars .fill{display:block;height:14px;border-radius:3px;min-width:2px;background:var(--float)}
+.bars .fill.compiled{background:var(--accent)}.bars .value{text-align:right}
+"""
+STYLE = """
 *{box-sizing:border-box}
 body{margin:0;background:var(--bg);color:var(--fg);font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;
 font-variant-numeric:tabular-nums}
@@ -130,22 +168,19 @@ border:1px solid var(--line);border-radius:10px;overflow:hidden}
 .card dd{margin:0}
 .card .big{font-size:25px;font-weight:650;letter-spacing:-.015em;line-height:1.35}
 .card .more{color:var(--soft);font-size:13px;line-height:1.45}
-.verdict{border:1px solid var(--line);border-left:4px solid var(--good);border-radius:8px;background:var(--card);
-padding:14px 18px 16px;margin:20px 0}
-.verdict.look{border-left-color:var(--warnline)}
-.verdict p{font-size:17px;line-height:1.5;margin:0 0 6px;max-width:80ch}
-.bars h2{margin:12px 0 4px;font-size:13px;font-weight:550;color:var(--soft)}
-.bars ul{list-style:none;margin:0;padding:0}
-.bars li{display:grid;grid-template-columns:74px 1fr 84px;gap:10px;align-items:center;font-size:14px;line-height:1.7}
-.bars .track{background:var(--tint);border-radius:3px}
-.bars .fill{display:block;height:14px;border-radius:3px;min-width:2px;background:var(--float)}
-.bars .fill.compiled{background:var(--accent)}.bars .value{text-align:right}
 .warning{background:var(--warnbg);border:1px solid var(--warnline);border-left-width:4px;border-radius:8px;
 padding:10px 14px;margin:16px 0;overflow-wrap:anywhere}
 .warning b{color:var(--warn)}.warning ul{margin:4px 0 0;padding-left:20px}
 .scroll:focus-visible{outline:2px solid var(--accent)}
-.scroll{overflow-x:auto;margin:10px 0 14px}
-svg{display:block;width:100%;min-width:680px;height:auto}
+.scroll{overflow-x:auto;margin:10px 0 14px;background:linear-gradient(to right,var(--bg) 30%,transparent) 0/40px 100%,
+linear-gradient(to left,var(--bg) 30%,transparent) 100%/40px 100%,
+linear-gradient(to right,var(--shade),transparent) 0/14px 100%,
+linear-gradient(to left,var(--shade),transparent) 100%/14px 100%;
+background-repeat:no-repeat;background-attachment:local,local,scroll,scroll}
+.about{font-size:13px;font-weight:400;margin-left:10px}
+.meaning{margin:8px 0;padding-left:18px;font-size:14px;color:var(--soft)}
+.format,.mark{white-space:nowrap}
+svg{display:block;width:100%;min-width:0;height:auto;overflow:visible}
 svg text{font:12.5px system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;fill:var(--fg)}
 svg text.tick{fill:var(--soft);font-size:11.5px}svg text.strong{font-weight:600}
 svg text.inside{fill:#fff;font-weight:600;paint-order:stroke;stroke:rgba(0,0,0,.35);stroke-width:2px}
@@ -159,10 +194,10 @@ KINDS
 .swatch.hatch{background:repeating-linear-gradient(45deg,var(--soft) 0 2px,transparent 2px 4px)}
 .legend{display:flex;flex-wrap:wrap;gap:4px 26px;margin:0;padding:0;list-style:none;font-size:14px}
 table{border-collapse:collapse;width:100%;font-size:14px}
-td>code{white-space:nowrap}
+@media(min-width:641px){td>code{white-space:nowrap}}
 table.narrow{max-width:560px}
 th,td{padding:6px 12px 6px 0;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}
-thead th{color:var(--soft);font-weight:550;font-size:13px;white-space:nowrap;vertical-align:bottom}
+thead th{color:var(--soft);font-weight:550;font-size:13px;vertical-align:bottom}
 th.n,td.n{text-align:right;padding:6px 8px;white-space:nowrap}
 th.n+th:not(.n),td.n+td:not(.n){padding-left:14px}
 tbody tr:hover{background:var(--tint)}
@@ -176,7 +211,7 @@ th[aria-sort=ascending]::after{content:" ↑"}th[aria-sort=descending]::after{co
 .samples{display:grid;grid-template-columns:repeat(auto-fill,minmax(230px,1fr));gap:14px;margin:12px 0}
 figure{margin:0;border:1px solid var(--line);border-radius:8px;background:var(--card);padding:12px;font-size:13px}
 .samples.wide{grid-template-columns:repeat(auto-fill,minmax(min(100%,430px),1fr))}
-.pair{display:grid;grid-template-columns:1fr 1fr;gap:8px;margin:0 0 8px}.pair svg{min-width:0;border-radius:4px}
+.pair{display:grid;grid-template-columns:1fr 1fr;gap:8px;margin:0 0 8px}.pair svg{overflow:hidden;border-radius:4px}
 .pair .who{margin:0 0 2px;font-size:13px;font-weight:550;color:var(--soft)}
 .box{fill:none;stroke:#1fd0a3;stroke-width:1}.box.alone{stroke:#ff5b78;stroke-dasharray:2.5 1.5}
 svg text.boxed{font-size:4px;font-weight:600;fill:#fff;paint-order:stroke;stroke:#000;stroke-width:1.1}
@@ -191,13 +226,31 @@ figure th,figure td{font-size:13px;padding:3px 8px 3px 0;border:0}figure th{colo
 .subjects{color:var(--soft);padding-left:140px}.subjects>code{margin-right:12px}
 summary{cursor:pointer;color:var(--accent);padding:4px 0}
 footer{margin-top:48px;color:var(--soft);font-size:13px}
-@media(max-width:640px){.subjects{padding-left:0}main{padding:20px 14px}}
+@media(max-width:640px){.subjects{padding-left:0}main{padding:20px 14px}
+svg text{font-size:25px}svg text.tick{font-size:23px}svg text.over{display:none}.curve{stroke-width:4}
+.scroll:has(>svg){padding-top:12px}
+td>code{display:inline-block;min-width:150px}.stack td>code{min-width:0}
+.facts thead,.stack thead{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}
+.facts,.facts tbody,.facts tr,.facts th,.facts td{display:block;width:auto}
+.stack,.stack tbody,.stack tr,.stack th,.stack td{display:block;width:auto}
+table.facts tr>*,.stack tr>*,.stack tr>.n+td:not(.n){border:0;padding:2px 0;text-align:left;white-space:normal;
+overflow-wrap:anywhere}
+.facts tr,.stack tr{border-bottom:1px solid var(--line);padding:8px 0}
+.stack td::before{content:attr(data-label) ": ";color:var(--soft)}
+.stack td.bar{background:none}
+.bars li{grid-template-columns:66px 1fr 76px}}
 @media(max-width:480px){.pair{grid-template-columns:1fr}}
 @media print{body{background:#fff}nav{display:none}.card,.warning,.verdict,figure,tr{break-inside:avoid}
 h2{break-after:avoid}.scroll{overflow:visible}table,code{font-size:11px}svg{min-width:0}}
 """
 
+
+# Of the verdict alone, for notebooks, whose pages have styles of their own.
+CARD = f".ptqc{{{LIGHT};color:var(--fg);max-width:820px;{VERDICT}}}"
+CARD += f"@media(prefers-color-scheme:dark){{.ptqc{{{DARK}}}}}"
+
 KINDS = ("b1", "b2", "b3", "b4", "b5", "b6", "b7", "b8", "float", "palette", "scales", "functions", "graph")
+STYLE = f":root{{{LIGHT}}}@media(prefers-color-scheme:dark){{:root{{{DARK}}}}}{VERDICT}{STYLE}"
 STYLE = STYLE.replace("KINDS", "".join(f".{k}{{fill:var(--{k})}}.swatch.{k}{{background:var(--{k})}}" for k in KINDS))
 
 SCRIPT = """

@@ -19,8 +19,9 @@ from ptqc.artifact.report.budgets import (
     output_table,
     sweep_plots,
 )
-from ptqc.artifact.report.changed import changed_samples, has_changed
-from ptqc.artifact.report.markup import SCRIPT, STYLE, name, safe
+from ptqc.artifact.report.changed import changed_samples, changed_title, has_changed
+from ptqc.artifact.report.checks import check_table
+from ptqc.artifact.report.markup import CARD, SCRIPT, STYLE, coded, name, safe
 from ptqc.artifact.report.plots import bits_plot, frontier_plot, size_plot
 from ptqc.artifact.report.rows import ReportFacts
 from ptqc.artifact.report.summary import cards
@@ -33,23 +34,29 @@ from ptqc.artifact.report.targets import (
     other_tables,
     runtime_table,
 )
-from ptqc.artifact.report.verdict import verdict
+from ptqc.artifact.report.verdict import in_short, verdict
 from ptqc.utils.text import entries
 
 FEW_WARNINGS = 2
+# Where the documentation is on the web; empty as long as it is nowhere, and headings then have no links.
+DOCUMENTATION = ""
 # Nothing is loaded from anywhere, whatever a name in the model says.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 
 @dataclass(frozen=True)
 class Section:
-    """One section. key: its anchor. applies: whether it has anything to show."""
+    """One section. key: its anchor. applies: whether it has anything to show. about: its page of the documentation."""
 
     key: str
-    title: str
+    title: str | Callable[[ReportFacts], str]
     lead: str
     content: Callable[[ReportFacts], str]
     applies: Callable[[ReportFacts], bool] = lambda _facts: True
+    about: str = "guides/judging-a-result.html"
+
+    def titled(self, facts: ReportFacts) -> str:
+        return self.title if isinstance(self.title, str) else self.title(facts)
 
 
 def _float(facts: ReportFacts) -> str:
@@ -62,29 +69,40 @@ def _notes(facts: ReportFacts) -> str:
 
 SECTIONS = (
     Section(
+        "checks", "Checks", "What was checked before the file was written.", check_table, about="trust/verify.html"
+    ),
+    Section(
         "outputs",
         "Outputs",
-        "What each output was taken for, and how far it is from the float model's on held-back samples.",
+        "What each output was compared as, and its divergence from the float model's on held-back samples: 0 for equal "
+        "outputs. It is not a training loss.",
         output_table,
         has_outputs,
     ),
     Section(
         "changed",
-        "Samples that changed most",
+        changed_title,
         "The held-back samples on which the compiled model is farthest from the float model. Images are shown as the "
-        "model sees them, from black at the least value to white at the largest. In texts, the tokens are marked at "
+        "model sees them, from black at the least value to white at the largest. In text, the tokens are marked at "
         "which the answer changed.",
         changed_samples,
         has_changed,
     ),
     Section("size", "Where the bytes are", "", size_plot),
-    Section("bits", "Bits per layer", "In execution order. Hover over a bar for its name.", bits_plot),
+    Section(
+        "bits",
+        "Bits per layer",
+        "Stored bits per weight of each layer, in execution order. Hover over a bar for its name.",
+        bits_plot,
+        about="reference/formats.html",
+    ),
     Section(
         "frontier",
-        "Loss against size",
-        "The best plan at each size, from the same measurements. `ptqc resolve` builds any of them without measuring "
-        "again.",
+        "Divergence against size",
+        "The best choice of formats at each size, from the same measurements. `ptqc resolve` builds any of them in a "
+        "third to two thirds of the time of a compile.",
         frontier_plot,
+        about="guides/choosing-a-budget.html",
     ),
     Section(
         "sweep",
@@ -93,18 +111,23 @@ SECTIONS = (
         "samples. They are reconstructed once, on fewer samples than the delivered file.",
         sweep_plots,
         has_sweep,
+        about="guides/choosing-a-budget.html",
     ),
     Section(
         "worst",
         "What costs most",
-        "The weights with the largest predicted loss, and what to do about them.",
+        "The weights with the largest predicted divergence. The remedy is the next format that loses less: how many "
+        "bytes it adds, also in percent of the original, and what it takes off the divergence of all weights.",
         worst_table,
+        about="guides/troubleshooting.html",
     ),
     Section(
         "layers",
         "Layers",
-        "SQNR refers to the layer's own output; the predicted loss refers to the model's outputs.",
+        "SQNR (signal to quantization noise) is that of the layer's output; the predicted divergence is that of the "
+        "model's outputs. Sort by a column with a click on its heading.",
         layer_table,
+        about="reference/formats.html",
     ),
     Section(
         "latency",
@@ -113,6 +136,7 @@ SECTIONS = (
         "operator in float and on integers; the delivered file or library was then measured.",
         latency_tables,
         has_latency,
+        about="guides/faster.html",
     ),
     Section(
         "memory",
@@ -121,6 +145,7 @@ SECTIONS = (
         "Not counted are the runtime itself, its copy of the graph, and the caller's inputs.",
         memory_table,
         has_memory,
+        about="guides/less-memory.html",
     ),
     Section(
         "microcontroller",
@@ -129,22 +154,25 @@ SECTIONS = (
         "works in. Not counted are the stack, and functions of the C library.",
         microcontroller_table,
         has_microcontroller,
+        about="deploy/microcontrollers.html",
     ),
     Section(
         "caches",
         "Caches",
-        "How keys and values of earlier tokens are kept, with their bytes at the longest text of the samples. The loss "
-        "of one cache alone was measured where a budget chose its form.",
+        "How keys and values of earlier tokens are stored, with their bytes at the longest text of the samples. The "
+        "divergence of one cache alone was measured where a budget chose its format.",
         cache_table,
         has_caches,
+        about="guides/decoders.html",
     ),
     Section(
         "loss-budget",
-        "Loss budget",
-        "Plans were built and measured on held-back samples, and their predicted loss was corrected accordingly. The "
+        "Accuracy budget",
+        "Plans were built and measured on held-back samples, and their predictions were corrected accordingly. The "
         "files were then judged on unseen samples, from the largest to the smallest, until one failed.",
         loss_budget_table,
         has_loss_budget,
+        about="guides/choosing-a-budget.html",
     ),
     Section("activations", "Activations", "", activation_table),
     Section("float", "What computes in float", "", _float),
@@ -154,18 +182,26 @@ SECTIONS = (
         "The comparison with the ONNX file on held-back samples and on edge inputs, before anything was written.",
         native_tables,
         has_native,
+        about="deploy/native.html",
     ),
     Section("targets", "Targets", "Other files that were built beside the ONNX file.", other_tables, has_others),
     Section(
         "runtimes",
         "Runtimes",
-        "The files in each runtime before they were delivered: the loss against the float model on the same held-back "
-        "samples, and what computes on integers there.",
+        "The files in each runtime before they were delivered: the divergence from the float model on the same "
+        "held-back samples, and what computes on integers there.",
         runtime_table,
         has_runtimes,
+        about="deploy/deploying.html",
     ),
     Section("notes", "Notes", "What the compiler changed, and what it left alone.", _notes),
-    Section("reproducibility", "Reproducibility", "The same inputs give the same bytes.", reproducibility_table),
+    Section(
+        "reproducibility",
+        "Reproducibility",
+        "The same inputs give the same bytes.",
+        reproducibility_table,
+        about="reference/file-format.html",
+    ),
 )
 
 
@@ -179,7 +215,7 @@ def page(facts: ReportFacts) -> str:
     """HTML text."""
     source = facts.manifest["source"]["name"]
     sections = [section for section in SECTIONS if section.applies(facts)]
-    links = "".join(f'<a href="#{section.key}">{section.title}</a>' for section in sections)
+    links = "".join(f'<a href="#{section.key}">{section.titled(facts)}</a>' for section in sections)
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width,initial-scale=1">
@@ -188,21 +224,38 @@ def page(facts: ReportFacts) -> str:
 <style>{STYLE}</style></head>
 <body><main>
 <header><h1>{name(source, 90)}</h1>
-<p class="lead">Compiled by ptqc {safe(facts.manifest["ptqc"])}; runs in ONNX Runtime \
+<p class="lead">{_origin(facts)} The file runs in ONNX Runtime \
 {safe(facts.manifest["file"]["oldest_onnxruntime"])} and newer, {safe(_operators(facts))}.</p></header>
 {verdict(facts)}
 {_warnings(facts)}
 {cards(facts)}
-<nav>{links}</nav>
+<nav aria-label="sections">{links}</nav>
 {"".join(_section(section, facts) for section in sections)}
 <footer>Written by ptqc {safe(facts.manifest["ptqc"])}.</footer>
 </main><script>{SCRIPT}</script></body></html>
 """
 
 
+def card(facts: ReportFacts) -> str:
+    """The verdict alone, for notebooks."""
+    title = f"{name(facts.manifest['source']['name'])} · {safe(in_short(facts.manifest))}"
+    return f'<div class="ptqc"><style>{CARD}</style><b>{title}</b>{verdict(facts)}</div>'
+
+
 def _section(section: Section, facts: ReportFacts) -> str:
-    lead = f"<p>{section.lead}</p>" if section.lead else ""
-    return f'<section id="{section.key}"><h2>{section.title}</h2>{lead}\n{section.content(facts)}\n</section>\n'
+    lead = f"<p>{coded(section.lead)}</p>" if section.lead else ""
+    link = f' <a class="about" href="{DOCUMENTATION}/{section.about}">what this means</a>' if DOCUMENTATION else ""
+    title = f"<h2>{section.titled(facts)}{link}</h2>"
+    return f'<section id="{section.key}">{title}{lead}\n{section.content(facts)}\n</section>\n'
+
+
+def _origin(facts: ReportFacts) -> str:
+    """Version, date, samples and command, as far as they are known."""
+    date, command = facts.times.get("date"), facts.times.get("command")
+    samples = f"{facts.manifest['calibration']['samples']:,} calibration samples"
+    when = f" on {safe(date.partition('T')[0])}" if date else ""
+    how = f", with <code>{safe(command)}</code>" if command else ""
+    return f"Compiled by ptqc {safe(facts.manifest['ptqc'])}{when} on {samples}{how}."
 
 
 def _warnings(facts: ReportFacts) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ptqc.artifact.report.markup import cell, dot, label, line, path, rect, safe, svg, swatch, table
 from ptqc.artifact.report.rows import Part, ReportFacts, Row
-from ptqc.utils.text import magnitude, number, percent, shorten, visible
+from ptqc.utils.text import magnitude, number, percent, power, shorten, visible
 
 BITS_WIDTH, BITS_LEFT = 1040.0, 34.0
 PER_ROW, WIDEST_SLOT = 160, 44.0
@@ -28,9 +28,8 @@ def bits_plot(facts: ReportFacts) -> str:
     for i in range(lines):
         part = rows[i * count : (i + 1) * count]
         body += _line(part, i * count, i * (height + MARGIN) + MARGIN, height, slot, facts)
-    return svg(
-        BITS_WIDTH, lines * (height + MARGIN) + MARGIN, "bits per layer in execution order", body
-    ) + _bits_legend(facts)
+    drawing = svg(BITS_WIDTH, lines * (height + MARGIN) + MARGIN, "bits per weight by layer, in execution order", body)
+    return drawing + _bits_legend(facts)
 
 
 HATCH = (
@@ -59,17 +58,34 @@ def _bar(
     form = row.chosen.form
     tall = height * min(form.bits_per_weight, FULL) / FULL
     width = max(slot * 0.84, 1.0)
-    title = f"{place}: {_names(row)}: {form}, {row.compute}, {row.elements:,} elements, loss {number(row.chosen.loss)}"
-    yield rect(x, bottom - tall, width, tall, form.colour, f"{title} {facts.unit}")
+    loss = f"divergence {number(row.chosen.loss)} {facts.unit}"
+    title = f"{place}: {_names(row)}: {form}, {row.compute}, {row.elements:,} weights, {loss}"
+    yield rect(x, bottom - tall, width, tall, form.colour, title)
     if row.in_float:
         yield rect(x, bottom - tall, width, tall, "hatched")
     if width >= 14:
-        yield label(x + width / 2, bottom - tall - 4, f"{form.bits_per_weight:g}", "tick", "middle")
+        yield label(x + width / 2, bottom - tall - 4, f"{form.bits_per_weight:g}", "tick over", "middle")
 
 
 def _names(row: Row) -> str:
     shown = ", ".join(shorten(visible(name), 120) for name in row.names[:3])
     return f"{shown} and {len(row.names) - 3} more" if len(row.names) > 3 else shown
+
+
+# What formats are, by family.
+FAMILIES = {
+    "int": "integers with a scale per channel",
+    "safe": "8-bit integers that saturate on no processor",
+    "codebook": "indices of 4 to 16 levels per weight tensor, unevenly spaced",
+    "pairs": "one index for two neighbouring weights: pairs8 stores 8 bits for two, 4 per weight",
+    "tcq": "trellis codes: each weight's bits choose one step of a path through 256 states",
+    "entropy": "integers of which frequent ones take fewer bits",
+    "sparse": "a bit per weight marks zeros; the other weights are integers",
+    "sparsebook": "a bit per weight marks zeros; the other weights are indices of levels",
+    "twooffour": "two of each four neighbouring weights are zero",
+    "palette": "indices of the few different values that the model has",
+    "float": "floating point",
+}
 
 
 def _bits_legend(facts: ReportFacts) -> str:
@@ -78,12 +94,14 @@ def _bits_legend(facts: ReportFacts) -> str:
     for form in sorted({row.chosen.form for row in facts.rows}, key=lambda form: (form.bits_per_weight, str(form))):
         rows = [row for row in facts.rows if row.chosen.form == form]
         share = percent(sum(row.elements for row in rows) / total)
-        entries.append(
-            f"<li>{swatch(form.colour)}{safe(form)}: {len(rows)} of {len(facts.rows)}, {share} of elements</li>"
-        )
+        counted = f"{len(rows)} of {len(facts.rows)} layers, {share} of the weights"
+        entries.append(f"<li>{swatch(form.colour)}{safe(form)}: {form.bits_per_weight:g} bits; {counted}</li>")
     if any(row.in_float for row in facts.rows):
         entries.append(f"<li>{swatch('hatch')}computes in float</li>")
-    return f'<ul class="legend">{"".join(entries)}</ul>'
+    families = sorted({row.chosen.form.family for row in facts.rows} & FAMILIES.keys())
+    meaning = "".join(f"<li><b>{family}</b> {FAMILIES[family]}</li>" for family in families)
+    lead = "<p>The colour is the number of stored bits per weight, whatever the format:</p>"
+    return f'{lead}<ul class="legend">{"".join(entries)}</ul><ul class="meaning">{meaning}</ul>'
 
 
 # The original and the written file on one scale, and the written file enlarged with its parts.
@@ -145,6 +163,7 @@ def _legend(facts: ReportFacts) -> str:
 
 WIDTH, HEIGHT = 1040.0, 330.0
 LEFT, RIGHT, TOP, BOTTOM = 84.0, 24.0, 24.0, 52.0
+SMALLEST_PLAIN, LARGEST_PLAIN = 0.9e-3, 1.1e4  # else ticks are powers of ten
 DECADES_WITHOUT_STEPS = 2.6  # below this the axis also has ticks at 2 and 5
 
 
@@ -174,7 +193,7 @@ def frontier_plot(facts: ReportFacts) -> str:
     if not points:
         return "<p>No frontier was computed for this file.</p>"
     axes = _axes([*points, (facts.size, facts.loss)])
-    return svg(WIDTH, HEIGHT, "predicted loss against size", _shapes(facts, points, axes))
+    return svg(WIDTH, HEIGHT, "predicted divergence against size", _shapes(facts, points, axes))
 
 
 def _axes(points: list[tuple[int, float]]) -> PlotAxes:
@@ -188,7 +207,7 @@ def _axes(points: list[tuple[int, float]]) -> PlotAxes:
 
 
 def _shapes(facts: ReportFacts, points: list[tuple[int, float]], axes: PlotAxes) -> Iterator[str]:
-    yield from loss_axis(axes, f"predicted loss ({facts.unit})")
+    yield from loss_axis(axes, f"predicted divergence of the weights ({facts.unit}), lower is better")
     yield from size_axis(axes, facts.original)
     yield from _budget(facts, axes)
     yield path([(axes.x(size), axes.y(loss)) for size, loss in points], "curve")
@@ -198,11 +217,13 @@ def _shapes(facts: ReportFacts, points: list[tuple[int, float]], axes: PlotAxes)
 
 
 def loss_axis(axes: PlotAxes, title: str) -> Iterator[str]:
-    """Ticks and title of the losses."""
-    for tick in _log_ticks(axes.low, axes.high):
+    """Ticks and title of the divergences; all ticks are written alike."""
+    ticks = _log_ticks(axes.low, axes.high)
+    is_plain = bool(ticks) and min(ticks) >= SMALLEST_PLAIN and max(ticks) <= LARGEST_PLAIN
+    for tick in ticks:
         y = axes.y(tick)
         yield line(LEFT, y, WIDTH - RIGHT, y, "grid")
-        yield label(LEFT - 8, y + 4, number(tick), "tick", "end")
+        yield label(LEFT - 8, y + 4, f"{tick:g}" if is_plain else power(tick), "tick", "end")
     yield label(0, 12, title, "tick")
 
 
@@ -220,7 +241,7 @@ def size_axis(axes: PlotAxes, original: int) -> Iterator[str]:
         x = axes.x(tick)
         yield line(x, bottom, x, bottom + 5, "axis")
         yield label(x, bottom + 19, f"{magnitude(tick)}B", "tick", "middle")
-        yield label(x, bottom + 35, percent(tick / original), "tick", "middle")
+        yield label(x, bottom + 35, percent(tick / original), "tick over", "middle")
 
 
 def _ticks(low: float, high: float, wanted: int = 7) -> list[float]:

@@ -13,18 +13,18 @@ from ptqc.artifact.report.budgets import (
     ram_in_words,
     with_activations,
 )
-from ptqc.artifact.report.markup import safe
+from ptqc.artifact.report.markup import safe, unbroken
 from ptqc.artifact.report.rows import ReportFacts, labelled_notes
-from ptqc.artifact.report.scores import scores_of
-from ptqc.artifact.report.verdict import is_busy, is_faster
+from ptqc.artifact.report.scores import graded, least_agreement, scores_of
+from ptqc.artifact.report.verdict import is_busy, is_faster, times_smaller, verdict_line
 from ptqc.formats import Format, mean_bits
 from ptqc.runtime.foreign import RuntimeCheck
-from ptqc.utils.text import differences_end_to_end, facts, number, percent, shorten, visible
+from ptqc.utils.text import differences_end_to_end, facts, magnitude, number, percent, shorten, visible
 
 Document = Mapping[str, Any]
 
 WIDTH, LABEL = 100, 12
-LISTED = 4  # formats or operators that a line names
+LISTED = 8  # formats, operators or outputs that are named
 NAME_LENGTH = 60
 # Figures that a line about the whole model has already.
 SAID = (["same top class", "SQNR"], ["SQNR"], ["SQNR", "variance"])
@@ -32,15 +32,19 @@ PROVEN = 1e-4  # a gap below this is the solver's tolerance
 
 
 def summarize(manifest: Document, times: Document) -> str:
-    """Size, loss, agreement, score, latency, what computes in float, time and memory."""
-    lines = [("NOT FIT", f"for use: {visible(reason)}") for reason in manifest.get("unfit", ())[:1]]
-    if not lines and manifest.get("cut_short"):
-        lines = [("CUT SHORT", "by the time limit: without it, the file may lose several times less")]
-    lines += [*_size(manifest), *_quality(manifest), *_kept_loss(manifest), *_speed(manifest, times)]
-    lines += [*_time(manifest), *_memory(manifest), *_microcontroller(manifest)]
-    lines += [*_caches(manifest), *_targets(manifest)]
-    lines += _warnings(manifest)
+    """Verdict, size, agreement, score, latency, what computes in float, time and memory, and all warnings."""
+    lines = [_verdict(manifest, times), *_size(manifest), *_quality(manifest), *_kept_loss(manifest)]
+    lines += [*_speed(manifest, times), *_time(manifest), *_memory(manifest), *_microcontroller(manifest)]
+    lines += [*_caches(manifest), *_targets(manifest), *_warnings(manifest)]
     return "\n".join(_line(label, content) for label, content in lines)
+
+
+def _verdict(manifest: Document, times: Document) -> tuple[str, str]:
+    if manifest.get("unfit"):
+        return "NOT FIT", f"for use: {visible(manifest['unfit'][0])}"
+    if manifest.get("cut_short"):
+        return "CUT SHORT", "by the time limit: without it, the divergence may be several times smaller"
+    return "verdict", verdict_line(manifest, times)
 
 
 def _line(label: str, content: str) -> str:
@@ -55,7 +59,7 @@ def _size(manifest: Document) -> Iterator[tuple[str, str]]:
     formats: Mapping[str, int] = manifest["weights_by_format"]
     if formats:
         bits = mean_bits((Format.parse(form), count) for form, count in formats.items())
-        yield "weights", f"{_counted(formats)}; {bits:.2f} bits on average"
+        yield "weights", f"{bits:.2f} bits on average: {_counted({_with_bits(f): n for f, n in formats.items()})}"
     yield "plan", _plan(manifest["allocation"], manifest["activation_loss"])
     if together := with_activations(manifest["allocation"]):
         yield "together", f"weights and activations: {together}"
@@ -115,45 +119,62 @@ def _equal(checked: Mapping[str, Document]) -> str:
     return "; ".join([*([verified] if equal else []), *missing])
 
 
+def _with_bits(form: str) -> str:
+    """A format with its bits per weight where its name does not say them: "pairs8 (4 bits)"."""
+    bits = f"{Format.parse(form).bits_per_weight:g}"
+    return form if form.endswith(bits) else f"{form} ({bits} bits)"
+
+
 def _counted(counts: Mapping[str, int]) -> str:
     """The largest counts: "219,136 int4, 14,896 int5"."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    more = f" and {len(ordered) - LISTED} more" if len(ordered) > LISTED else ""
-    return ", ".join(f"{count:,} {visible(what)}" for what, count in ordered[:LISTED]) + more
+    named = len(ordered) if len(ordered) <= LISTED + 1 else LISTED  # a single one takes no more room than its count
+    rest = ordered[named:]
+    more = f" and {sum(count for _, count in rest):,} of {len(rest)} other kinds" if rest else ""
+    return ", ".join(f"{count:,} {visible(what)}" for what, count in ordered[:named]) + more
 
 
 def _plan(allocation: Document, activation_loss: float) -> str:
-    """The whole loss that was predicted: the measured one is of the whole file. The solver chooses weights alone."""
+    """The divergence that was predicted for the whole file; the solver chooses weights alone."""
     weights, unit = allocation["loss"], allocation["unit"]
-    predicted = f"predicted loss {weights + activation_loss:.3g} {unit}"
+    predicted = f"predicted divergence {weights + activation_loss:.3g} {unit}"
     if activation_loss:
-        predicted += f" ({weights:.3g} by weights, {activation_loss:.3g} by activations)"
+        predicted += f" (weights {weights:.3g}, activations {activation_loss:.3g})"
     if allocation["status"] == "given":
-        return f"{predicted}; as given, not chosen by the solver"
-    gap, price = allocation["gap"], allocation["price_of_one_percent"]
-    proof = "proven best" if gap <= PROVEN else f"at most {100 * gap:.2g} % from the best"
-    more = f"+1 % of size: -{price:.2g}" if price > 0 else "+1 % of size gains nothing"
-    return f"{predicted}, {proof}; {more}"
+        return f"{predicted}; the plan was given, not chosen by the solver"
+    gap = allocation["gap"]
+    proof = "proven optimal" if gap <= PROVEN else f"within {100 * gap:.2g} % of the optimum"
+    return f"{predicted}; {proof}; {what_more_buys(allocation, activation_loss)}"
+
+
+def what_more_buys(allocation: Document, activation_loss: float) -> str:
+    """What the next percent of the float file's size would do to the predicted divergence."""
+    price, total = allocation["price_of_one_percent"], allocation["loss"] + activation_loss
+    gain = f"buy {100 * price / total:.2g} % less predicted divergence" if price > 0 and total else "gain nothing"
+    return f"1 % more of the original's size would {gain}"
 
 
 def _quality(manifest: Document) -> Iterator[tuple[str, str]]:
     results = manifest["results"]
-    agreement = results["top1_agreement"]
-    same = f"same top class in {100 * agreement:.1f} %, " if agreement is not None else ""
-    loss = f"loss {results['loss']:.3g} {results['loss_unit']}"
-    samples = f"{results['held_back_samples']:,} held-back samples"
-    yield "agreement", f"{same}SQNR {results['sqnr_db']:.1f} dB, {loss} ({samples})"
+    agreement, samples = results["top1_agreement"], f"{results['held_back_samples']:,} held-back samples"
+    figures = f"SQNR {results['sqnr_db']:.1f} dB, divergence {results['loss']:.3g} {results['loss_unit']}"
+    figures += f" ({grade})" if (grade := graded(results)) else ""
+    if agreement is None:
+        yield "agreement", f"{figures}, on {samples}"
+    else:
+        bound = least_agreement(results)
+        more = f" ({bound})" if bound else ""
+        yield "agreement", f"same top class in {100 * agreement:.1f} % of {samples}{more}; {figures}"
     yield from _outputs(results.get("outputs", []))
     scores = scores_of(results)
     if scores is not None:
-        title = "" if scores.title == "score" else f"{scores.title}: "
-        yield "score", f"{title}{scores.before} -> {scores.after} ({scores.difference})"
+        yield "score", f"{scores.metric} {scores.before} -> {scores.after} ({scores.difference})"
 
 
 def _kept_loss(manifest: Document) -> Iterator[tuple[str, str]]:
     result = manifest.get("loss_budget")
     if result is not None:
-        yield "loss", loss_in_words(result)
+        yield "accuracy", loss_in_words(result)
 
 
 def _outputs(outputs: Sequence[Document]) -> Iterator[tuple[str, str]]:
@@ -166,25 +187,25 @@ def _outputs(outputs: Sequence[Document]) -> Iterator[tuple[str, str]]:
 
 
 def judged_as(output: Document) -> str:
-    """What an output was taken for."""
-    return f"{shorten(visible(output['output']), NAME_LENGTH)} judged as {output['judged_as']}"
+    """What an output was compared as."""
+    return f"{shorten(visible(output['output']), NAME_LENGTH)} compared as {output['judged_as']}"
 
 
 def agreement(output: Document) -> str:
     """How an output agrees with the float model's."""
     figures = ", ".join(figure["text"] for figure in output["figures"])
-    return f"{figures}, loss {output['loss']:.3g} {output['loss_unit']}"
+    return f"{figures}, divergence {output['loss']:.3g} {output['loss_unit']}"
 
 
 def _speed(manifest: Document, times: Document) -> Iterator[tuple[str, str]]:
     yield "latency", _latency(times)
     integer, floats = manifest["verification"]["integer_nodes"], manifest["float_operators"]
-    in_float = f"in float {_counted(floats)}" if floats else "none in float"
+    in_float = f"in float: {_counted(floats)}" if floats else "none in float"
     # Artifacts of earlier versions count bfloat16 alone.
     rounded = manifest.get("rounded_activations", {"bfloat16": manifest.get("bfloat16_activations", 0)})
     more = "".join(f"; {count:,} activations in {form}" for form, count in rounded.items() if count)
-    yield "kernels", f"{integer:,} on integers, {in_float}{more}"
-    yield "took", f"{times['seconds']:.1f} s, {times['peak_memory_mb']:,.0f} MB of memory at most"
+    yield "kernels", f"{integer:,} integer, {in_float}{more}"
+    yield "compiled in", f"{times['seconds']:.1f} s, with at most {times['peak_memory_mb']:,.0f} MB of memory"
 
 
 def _memory(manifest: Document) -> Iterator[tuple[str, str]]:
@@ -237,10 +258,13 @@ def _faster(speed: Document) -> str:
 
 
 def _warnings(manifest: Document) -> Iterator[tuple[str, str]]:
-    warnings = [note for note in labelled_notes(manifest) if note["level"] == "warning"]
-    for note in warnings:
-        about = f"{shorten(visible(note['subject']), NAME_LENGTH)}: " if note["subject"] else ""
-        yield "WARNING", f"{about}{visible(note['message'])}"
+    """All of them; equal messages once, with the first of the values that they are about."""
+    for group in groups([note for note in labelled_notes(manifest) if note["level"] == "warning"]):
+        shown = [shorten(visible(subject), NAME_LENGTH) for subject in group.subjects[:NAMED]]
+        if len(group.subjects) > NAMED:
+            shown.append(f"{len(group.subjects) - NAMED:,} more")
+        about = f"{', '.join(shown)}: " if shown else ""
+        yield "WARNING", f"{about}{visible(group.message)}"
 
 
 # The figures at the top.
@@ -260,7 +284,7 @@ def cards(facts: ReportFacts) -> str:
     figures = list(_figures(facts))
     shown = "".join(
         f'<div class="card"><dt>{safe(figure.title)}</dt><dd><div class="big">{safe(figure.value)}</div>'
-        f'<div class="more">{safe(figure.more)}</div></dd></div>'
+        f'<div class="more">{unbroken(figure.more)}</div></dd></div>'
         for figure in figures
     )
     columns = "cards three" if len(figures) % 3 == 0 else "cards"
@@ -271,7 +295,7 @@ def _figures(facts: ReportFacts) -> Iterator[HeadlineFigure]:
     yield _headline_size(facts)
     yield from _score(facts)
     yield _agreement(facts)
-    yield _loss(facts)
+    yield _divergence(facts)
     yield _bits(facts)
     yield _kernels(facts)
     yield _checked(facts)
@@ -282,15 +306,16 @@ def _figures(facts: ReportFacts) -> Iterator[HeadlineFigure]:
 def _headline_size(facts: ReportFacts) -> HeadlineFigure:
     allocation, budget = facts.manifest["allocation"], facts.manifest["budget"]
     used = f"; {100 * facts.size / allocation['limit']:.2f} % of the budget of {budget}" if budget else "; no budget"
-    share = f"{100 * facts.size / facts.original:.2f} %"
-    return HeadlineFigure("size, of the original", share, f"{facts.original:,} → {facts.size:,} bytes{used}")
+    smaller = times_smaller(facts.manifest).replace("x ", "× ")
+    share = f"{percent(facts.size / facts.original)} of the original"
+    return HeadlineFigure("size", smaller, f"{share}: {facts.original:,} → {facts.size:,} bytes{used}")
 
 
 def _score(facts: ReportFacts) -> Iterator[HeadlineFigure]:
     scores = scores_of(facts.manifest["results"])
     if scores is not None:
-        more = f"{scores.before} in float; {scores.difference}".replace("-", "−")
-        yield HeadlineFigure(scores.title, scores.after, more)
+        more = f"{scores.before} for the float model: {scores.difference}".replace("-", "−")
+        yield HeadlineFigure(scores.metric, scores.after, f"on your labelled data; {more}")
 
 
 def _agreement(facts: ReportFacts) -> HeadlineFigure:
@@ -298,61 +323,63 @@ def _agreement(facts: ReportFacts) -> HeadlineFigure:
     sqnr, agreement = f"{results['sqnr_db']:.1f} dB", results["top1_agreement"]
     samples = f"on {results['held_back_samples']:,} held-back samples"
     if agreement is None:
-        return HeadlineFigure("signal to quantization noise", sqnr, f"outputs against the float model, {samples}")
-    return HeadlineFigure("same top class as float", f"{100 * agreement:.1f} %", f"{samples}; SQNR {sqnr}")
+        return HeadlineFigure("signal to quantization noise", sqnr, f"{samples}; 6 dB more halve the error")
+    bound = least_agreement(results)
+    more = f"; {bound} (Clopper–Pearson)" if bound else ""
+    return HeadlineFigure("same top class as the float model", f"{100 * agreement:.1f} %", f"{samples}{more}")
 
 
-def _loss(facts: ReportFacts) -> HeadlineFigure:
-    results = facts.manifest["results"]
-    more = f"{results['loss_unit']}, measured; predicted {number(facts.loss)} for weights, "
-    return HeadlineFigure(
-        "loss of the outputs",
-        number(results["loss"]),
-        f"{more}{number(facts.manifest['activation_loss'])} for activations",
-    )
+def _divergence(facts: ReportFacts) -> HeadlineFigure:
+    results, title = facts.manifest["results"], "divergence from the float model"
+    grade, _, limit = graded(results).partition(": ")
+    predicted = number(facts.loss + facts.manifest["activation_loss"])
+    measured = f"{number(results['loss'])} {results['loss_unit']}"
+    more = f"SQNR {results['sqnr_db']:.1f} dB; {predicted} was predicted"
+    if not grade:
+        return HeadlineFigure(title, measured, more)
+    return HeadlineFigure(title, grade, f"{measured}; {limit}; {more}")
 
 
 def _bits(facts: ReportFacts) -> HeadlineFigure:
     formats = sorted({row.chosen.form for row in facts.rows}, key=lambda form: (form.bits_per_weight, str(form)))
-    return HeadlineFigure(
-        "bits per weight", f"{facts.bits_per_weight:.2f}", ", ".join(map(str, formats)) or "no weights"
-    )
+    listed = ", ".join(map(str, formats))
+    more = f"32 for the float model; stored as {listed}" if formats else "no weights"
+    return HeadlineFigure("bits per weight", f"{facts.bits_per_weight:.2f}", more)
 
 
 def _kernels(facts: ReportFacts) -> HeadlineFigure:
     integer = facts.manifest["verification"]["integer_nodes"]
     floats = sum(facts.manifest["float_operators"].values())
-    more = "confirmed in ONNX Runtime's optimized graph; " + ("see below" if floats else "nothing computes in float")
-    return HeadlineFigure("kernels, integer / float", f"{integer:,} / {floats:,}", more)
+    more = "see below for those in float" if floats else "nothing computes in float"
+    title = "operators, integer / float"
+    return HeadlineFigure(title, f"{integer:,} / {floats:,}", f"in the graph that ONNX Runtime runs; {more}")
 
 
 def _checked(facts: ReportFacts) -> HeadlineFigure:
     result = facts.manifest["verification"]
-    more = f"equal to the reference in {result['codes_compared']:,} numbers, of {result['kernels_compared']:,} kernels"
-    return HeadlineFigure("kernels checked", "bit-exact" if result["codes_compared"] else "none", more)
+    more = f"{result['codes_compared']:,} values of {result['kernels_compared']:,} kernels equal an integer reference"
+    return HeadlineFigure("integer kernels", "bit-exact" if result["codes_compared"] else "none", more)
 
 
 def _gap(facts: ReportFacts) -> HeadlineFigure:
-    allocation = facts.manifest["allocation"]
+    allocation, title = facts.manifest["allocation"], "choice of formats"
     if allocation["status"] == "given":
-        return HeadlineFigure("plan", "given", "not chosen by the solver, so nothing is proven about it")
+        return HeadlineFigure(title, "given", "not chosen by the solver, so nothing is proven about it")
     if allocation["gap"] <= PROVEN:
-        return HeadlineFigure("plan", "optimal", "proven: no other mix of formats in this size has less predicted loss")
-    return HeadlineFigure(
-        "plan, proven gap", percent(allocation["gap"]), "no plan of this size is better by more than this"
-    )
+        return HeadlineFigure(title, "optimal", "proven: no other mix in this size has less predicted divergence")
+    more = "no choice of this size has a predicted divergence that is lower by more than this"
+    return HeadlineFigure(title, f"within {percent(allocation['gap'])}", more)
 
 
 def _price(facts: ReportFacts) -> HeadlineFigure:
-    allocation = facts.manifest["allocation"]
-    price, loss = allocation["price_of_one_percent"], allocation["loss"]
-    title = "one more percent of the original"
+    allocation, title = facts.manifest["allocation"], "what 1 % more size would buy"
+    price, total = allocation["price_of_one_percent"], facts.loss + facts.manifest["activation_loss"]
     if allocation["status"] == "given":
         return HeadlineFigure(title, "–", "not computed for a given plan")
-    if price <= 0:
-        return HeadlineFigure(title, "no gain", "no plan of that size has less predicted loss")
-    share = f", {percent(price / loss)} of the predicted loss" if loss else ""
-    return HeadlineFigure(title, f"−{number(price)}", f"{allocation['unit']}{share}")
+    if price <= 0 or not total:
+        return HeadlineFigure(title, "no gain", "no choice of that size has less predicted divergence")
+    more = f"predicted divergence, for {magnitude(facts.original / 100)}B more"
+    return HeadlineFigure(title, f"{100 * price / total:.2g} % less", more)
 
 
 # Notes that say the same of several values, told once.

@@ -5,29 +5,30 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ptqc.artifact.report.markup import cell, details, name, safe, swatch, table
-from ptqc.artifact.report.rows import Document, ReportFacts, Row
+from ptqc.artifact.report.rows import Choice, Document, ReportFacts, Row
 from ptqc.artifact.report.summary import NAMED, NoteGroup, groups
 from ptqc.formats import PORTABLE_BITS, Integer
 from ptqc.utils.text import decibels, magnitude, number, percent
 
 OPEN_ROWS = 300  # longer tables are collapsed
 OPEN_SITES = 24
+LAYER_LENGTH = 36  # of names in wide tables
 
 
 def worst_table(facts: ReportFacts) -> str:
     """The weights that cost most, each with what one step up would cost and bring."""
     if not facts.worst:
-        return "<p>No weight costs any predicted loss.</p>"
+        return "<p>No weight costs any predicted divergence.</p>"
     rows = (
         cell(_names(row))
-        + cell(swatch(row.chosen.form.colour) + safe(row.chosen.form))
+        + cell(_format(row.chosen))
         + cell(number(row.chosen.loss), row.chosen.loss)
         + _of_all(row.chosen.loss, facts.loss)
         + cell(safe(_remedy(row, facts)))
         for row in facts.worst
     )
     return _if_activations_cost_more(facts) + table(
-        ["costs most", "format", ">predicted loss", ">of all", "remedy"], rows
+        ["weight of", "format", ">predicted divergence", ">of all weights", "remedy"], rows, "stack"
     )
 
 
@@ -50,20 +51,18 @@ def _remedy(row: Row, facts: ReportFacts) -> str:
     if better is None:
         return _no_upgrade(row, facts)
     extra, gain = better.bytes - chosen.bytes, chosen.loss - better.loss
-    used = any(other.chosen.form == better.form for other in facts.rows)
-    brings = "" if used else " plus the code that unpacks it, new in this file"
-    share = f" ({percent(extra / facts.original)} of the original)"
-    more = better.form.bits_per_weight - chosen.form.bits_per_weight
-    step = "one more bit" if more == 1 else f"{more:g} more bits" if more > 0 else "it"
-    return f"{better.form}: {step} costs {extra:,} bytes{share}{brings}, takes off {number(gain)}"
+    is_used = any(other.chosen.form == better.form for other in facts.rows)
+    brings = "" if is_used else " with its unpacking"
+    size = f"+{extra:,} B (+{100 * extra / facts.original:.2g} %)"
+    return f"{better.form}: {size}{brings}, −{100 * gain / facts.loss:.2g} % divergence"
 
 
 def _no_upgrade(row: Row, facts: ReportFacts) -> str:
     options, form = facts.manifest["options"], row.chosen.form
     widest = form == Integer(PORTABLE_BITS)
     if "integer" in row.compute and widest and 8 in options["bits"] and not options["allow_8bit"]:
-        return "the widest that is tried for integer kernels; allow_8bit adds 8 bits"
-    return f"no larger candidate loses less than {form}"
+        return "none: the widest for integer kernels; allow_8bit adds 8 bits"
+    return f"none: no larger format loses less than {form}"
 
 
 def layer_table(facts: ReportFacts) -> str:
@@ -71,12 +70,11 @@ def layer_table(facts: ReportFacts) -> str:
     head = [
         ">#",
         "layer",
-        ">elements",
-        ">of the file",
+        ">weights",
         "format",
         "compute",
         ">bytes",
-        ">predicted loss",
+        ">predicted divergence",
         ">SQNR",
         ">MACs",
         ">bit flips",
@@ -98,10 +96,9 @@ def _layer(place: int, row: Row, facts: ReportFacts, reasons: Mapping[str, str])
             cell(str(place), place),
             cell(_names(row), row.names[0]),
             cell(f"{row.elements:,}", row.elements),
-            cell(percent(share), share, share / facts.largest_share),
-            cell(swatch(chosen.form.colour) + safe(chosen.form), f"{chosen.form.bits_per_weight:g}"),
+            cell(_format(chosen), f"{chosen.form.bits_per_weight:g}"),
             cell(compute, row.compute),
-            cell(f"{chosen.bytes:,}", chosen.bytes),
+            cell(f"{chosen.bytes:,}", chosen.bytes, share / facts.largest_share),
             cell(number(chosen.loss), chosen.loss, chosen.loss / facts.largest_loss if facts.largest_loss else None),
             cell(decibels(chosen.error), -chosen.error),
             cell(magnitude(row.macs) if row.macs else "–", row.macs),
@@ -110,9 +107,13 @@ def _layer(place: int, row: Row, facts: ReportFacts, reasons: Mapping[str, str])
     )
 
 
+def _format(choice: Choice) -> str:
+    return f'<span class="format">{swatch(choice.form.colour)}{safe(choice.form)}</span>'
+
+
 def _names(row: Row) -> str:
     more = f' <span class="soft" title="{safe(", ".join(row.names))}">+{len(row.names) - 1}</span>'
-    return name(row.names[0]) + (more if len(row.names) > 1 else "")
+    return name(row.names[0], LAYER_LENGTH) + (more if len(row.names) > 1 else "")
 
 
 def activation_table(facts: ReportFacts) -> str:
@@ -126,11 +127,11 @@ def activation_table(facts: ReportFacts) -> str:
     rounded = "".join(f" and {count:,} rounded to {form}" for form, count in analysis.items())
     message = (
         f"<p>{quantized:,} of {len(sites):,} activations are quantized to 8 bits{rounded}; together they cost "
-        f"a loss of {number(loss)} {safe(facts.unit)}.</p>"
+        f"a divergence of {number(loss)} {safe(facts.unit)}.</p>"
     )
     largest = max(site["loss"] for site in sites)
     rows = [_site(i + 1, site, scales.get(site["site"]), largest, facts.labels) for i, site in enumerate(sites)]
-    result = table([">#", "activation", "stored as", ">scale", ">zero point", ">loss alone"], rows, "sortable")
+    result = table([">#", "activation", "stored as", ">scale", ">zero point", ">divergence alone"], rows, "sortable")
     return message + (result if len(rows) <= OPEN_SITES else details(f"{len(rows):,} activations", result))
 
 
@@ -168,6 +169,7 @@ def reproducibility_table(facts: ReportFacts) -> str:
         ("libraries", manifest["libraries"]),
         ("source", manifest["source"]),
         ("calibration", manifest["calibration"]),
+        ("compiled", {key: facts.times[key] for key in ("date", "command", "host") if facts.times.get(key)}),
         ("budget", manifest["budget"] or "none"),
         ("options", manifest["options"]),
         ("written file", manifest["file"]),

@@ -32,7 +32,7 @@ def other_tables(facts: ReportFacts) -> str:
     tables = []
     for title, document in _others(facts).items():
         rows = [f'<th scope="row">{safe(what)}</th><td>{safe(value)}</td>' for what, value in text.facts(document)]
-        tables.append(table([title, ""], rows, "facts"))
+        tables.append(table([title, "value"], rows, "facts"))
         if "arena" in document:
             tables += [_compared(document["verification"]), board_table(document), arena_picture(document)]
     return "\n".join(tables)
@@ -62,7 +62,7 @@ def runtime_table(facts: ReportFacts) -> str:
         own = RuntimeCheck("ONNX Runtime", "the packed file", packed.packed_loss, unit=packed.unit)
         checks.insert(0, ("model.onnx", facts.size, own))
     rows = (_runtime(*each) for each in checks)
-    return table(["file", ">bytes", "runtime", ">loss", "on integers", ""], rows)
+    return table(["file", ">bytes", "runtime", ">divergence", "on integers", "note"], rows)
 
 
 def _runtime(file: str, size: int, check: RuntimeCheck) -> str:
@@ -92,7 +92,7 @@ def _target(title: str, document: Document) -> str:
 
 def _library(title: str, document: Document) -> str:
     rows = (f'<th scope="row">{safe(what)}</th><td>{text}</td>' for what, text in _facts(document))
-    return table([title, ""], rows, "facts") + _families(document) + _differing(document)
+    return table([title, "value"], rows, "facts") + _families(document) + _differing(document)
 
 
 def _static(document: Document) -> str:
@@ -102,7 +102,7 @@ def _static(document: Document) -> str:
         checks = "; ".join(f"{safe(isa)}: {safe(_equal(one))}" for isa, one in archive["verification"].items())
         size = f"{archive['bytes']:,} bytes"
         rows.append(f'<th scope="row">{safe(archive["file"])}</th><td>{size}; {checks}</td>')
-    return table(["static library", ""], rows, "facts")
+    return table(["static library", "value"], rows, "facts")
 
 
 def _equal(checked: Document) -> str:

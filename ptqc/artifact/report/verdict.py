@@ -2,20 +2,39 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from ptqc.artifact.report.markup import safe
+from ptqc.artifact.report.markup import safe, unbroken
 from ptqc.artifact.report.rows import Document, ReportFacts
-from ptqc.artifact.report.scores import scores_of
+from ptqc.artifact.report.scores import least_agreement, scores_of
+from ptqc.notes import Level
 from ptqc.utils.text import magnitude, number, percent
 
 EQUAL = 0.05  # within this of each other two files are called equally fast
 
 
 def verdict(facts: ReportFacts) -> str:
-    """What it is, how much smaller and faster, what was lost, and whether anything speaks against shipping it."""
-    doubts = _doubts(facts)
-    kind = "look" if doubts else "fine"
-    said = f"{_smaller(facts)} {_lost(facts)} {doubts or _ready(facts)}"
-    return f'<div class="verdict {kind}"><p>{safe(said)}</p>\n{"".join(_bars(facts))}</div>\n'
+    """Whether it can be shipped, how much smaller and faster it is, and what was lost."""
+    doubts = _doubts(facts.manifest)
+    kind, title = ("look", readiness(facts.manifest)) if doubts else ("fine", "ready to ship")
+    said = f"{_smaller(facts.manifest, facts.times)} {_lost(facts.manifest)} {doubts or _ready(facts.manifest)}"
+    title = f"<strong>{safe(title[:1].upper() + title[1:])}.</strong>"
+    return f'<div class="verdict {kind}"><p>{title} {unbroken(said)}</p>\n{"".join(_bars(facts))}</div>\n'
+
+
+def verdict_line(manifest: Document, times: Document) -> str:
+    """The same in one line, for a terminal."""
+    results, speed = manifest["results"], times.get("speed")
+    parts = [times_smaller(manifest)]
+    if speed is not None and is_faster(speed) is not None:
+        ratio = float(speed["times_as_fast"])
+        parts.append(f"{ratio:.2f}x as fast" if ratio > 1 else f"{1 / ratio:.2f}x as slow")
+    scores = scores_of(results)
+    if scores is not None:
+        parts.append(f"{scores.metric} {scores.difference}")
+    elif results["top1_agreement"] is not None:
+        parts.append(f"same top class in {100 * results['top1_agreement']:.1f} % of samples")
+    else:
+        parts.append(f"quantization error {results['sqnr_db']:.0f} dB below the signal")
+    return f"{readiness(manifest)}: {', '.join(parts)}"
 
 
 def is_busy(speed: Document) -> bool:
@@ -32,11 +51,16 @@ def is_faster(speed: Document) -> bool | None:
     return False if high < 1 and 1 / ratio > 1 + EQUAL else None
 
 
-def _smaller(facts: ReportFacts) -> str:
-    times = facts.original / facts.size
-    sizes = f"{magnitude(facts.size)}B instead of {magnitude(facts.original)}B"
-    size = f"{number(times)} times smaller ({sizes})" if times >= 1 else f"larger than the float model ({sizes})"
-    return f"This file is {size}{_faster(facts.times.get('speed'))}."
+def _smaller(manifest: Document, times: Document) -> str:
+    before, after = manifest["source"]["bytes"], manifest["file"]["bytes"]
+    sizes = f"{magnitude(after)}B instead of {magnitude(before)}B, {percent(after / before)}"
+    return f"This file is {times_smaller(manifest).replace('x ', '× ')} ({sizes}){_faster(times.get('speed'))}."
+
+
+def times_smaller(manifest: Document) -> str:
+    """How much smaller: "7.71x smaller"."""
+    times = manifest["source"]["bytes"] / manifest["file"]["bytes"]
+    return f"{number(times)}x smaller" if times >= 1 else "larger than the float model"
 
 
 def _faster(speed: Document | None) -> str:
@@ -46,30 +70,32 @@ def _faster(speed: Document | None) -> str:
     if faster is None:
         return " and as fast in ONNX Runtime"
     return (
-        f" and {ratio:.2g} times as fast in ONNX Runtime"
+        f" and {number(ratio)}× as fast in ONNX Runtime"
         if faster
-        else f", but takes {1 / ratio:.2g} times as long in ONNX Runtime"
+        else f", but takes {number(1 / ratio)} times as long in ONNX Runtime"
     )
 
 
-def _lost(facts: ReportFacts) -> str:
-    results = facts.manifest["results"]
+def _lost(manifest: Document) -> str:
+    results = manifest["results"]
     scores, agreement = scores_of(results), results["top1_agreement"]
     count = results["held_back_samples"]
     samples = "one held-back sample" if count == 1 else f"{count:,} held-back samples"
     if scores is not None:
-        what = "" if scores.title == "score" else f" ({scores.title})"
-        return f"On your labelled data it scores {scores.after}{what}, where the float model scores {scores.before}."
+        metric = "the score" if scores.metric == "score" else scores.metric
+        return f"On your labelled data, {metric} is {scores.after}; {scores.before} for the float model."
     if agreement is not None:
-        return f"On {samples} it gives the float model's top class {percent(agreement)} of the time."
+        bound = least_agreement(results)
+        more = f" ({bound})" if bound else ""
+        return f"On {samples}, its top class is the float model's in {percent(agreement)}{more}."
     return f"On {samples}, quantization error is {results['sqnr_db']:.0f} dB below the signal."
 
 
-def _doubts(facts: ReportFacts) -> str:
+def _doubts(manifest: Document) -> str:
     """What to look at before it is shipped; empty where there is nothing."""
-    low = [f for output in facts.manifest["results"].get("outputs", ()) for f in output["figures"] if f["low"]]
-    warned = len(facts.warnings)
-    if unfit := facts.manifest.get("unfit"):
+    low = [f for output in manifest["results"].get("outputs", ()) for f in output["figures"] if f["low"]]
+    warned = sum(note["level"] == Level.WARNING for note in manifest["notes"])
+    if unfit := manifest.get("unfit"):
         return f"It is not fit for use: {unfit[0]}."
     if not (low or warned):
         return ""
@@ -81,12 +107,12 @@ def _counted(warnings: int) -> str:
     return "the warning below" if warnings == 1 else f"the {warnings} warnings below"
 
 
-def _ready(facts: ReportFacts) -> str:
-    labelled = facts.manifest["results"]["compiled_score"] is not None
-    if not facts.manifest["verification"]["integer_nodes"]:
+def _ready(manifest: Document) -> str:
+    if not manifest["verification"]["integer_nodes"]:
         return "Every check passed. It computes in float, so it is smaller and not faster."
-    more = "" if labelled else "; a score on labelled data of your own would be the last word"
-    return f"Every check passed, and nothing speaks against shipping it{more}."
+    is_labelled = manifest["results"]["compiled_score"] is not None
+    more = "" if is_labelled else " Score it on labelled data of your own as well."
+    return f"Every check passed, without warnings.{more}"
 
 
 def _bars(facts: ReportFacts) -> Iterator[str]:
@@ -105,4 +131,23 @@ def _pair(title: str, bars: Sequence[tuple[str, float]], told: Callable[[float],
         f'style="width:{100 * value / longest:.1f}%"></span></span><span class="value">{safe(told(value))}</span></li>'
         for label, value in bars
     )
-    return f'<div class="bars"><h2>{safe(title)}</h2><ul>{rows}</ul></div>'
+    return f'<div class="bars"><div class="title">{safe(title)}</div><ul>{rows}</ul></div>'
+
+
+# The same in a few words, for Python.
+
+
+def in_short(manifest: Document) -> str:
+    """Bytes, share of the float model, and whether it can be shipped."""
+    before, after = manifest["source"]["bytes"], manifest["file"]["bytes"]
+    return f"{after:,} bytes ({percent(after / before)} of the float model), {readiness(manifest)}"
+
+
+def readiness(manifest: Document) -> str:
+    """Whether a file can be shipped."""
+    if manifest.get("unfit"):
+        return "not fit for use"
+    count = sum(note["level"] == Level.WARNING for note in manifest["notes"])
+    if count:
+        return f"{count} {'warning' if count == 1 else 'warnings'}"
+    return "cut short by the time limit" if manifest.get("cut_short") else "ready to ship"

@@ -56,23 +56,40 @@ class Detections:
 
 @dataclass(frozen=True)
 class Detector:
-    """How a detector writes what it finds.
+    """How a detector writes its boxes, scores and classes.
 
-    boxes: "xyxy" (left, top, right, bottom), "yxyx", "cxcywh" (centre, width, height), "xywh" (left, top, width,
-    height); "cells" and "distances", relative to the cells of a grid, as YOLOX and FCOS have them; "offsets" and
-    "offsets-yx", relative to `anchors`, as SSD has them. Not given, it is known of outputs with the names that
-    TensorFlow's Object Detection API gives.
-    box_unit: whether coordinates (of boxes, or of anchors) are "pixels" of the input, or "shares" of it.
-    columns: of a model with one output, what stands there for each box: "box,classes", "box,objectness,classes",
-    "box,score,class", "image,box,class,score" and the like.
-    scores: what turns the scores into probabilities: "none", "sigmoid" or "softmax".
-    classes: the model's number of what labels call class 0: "from-0", or "from-1" where 0 is the background. "ids": the
-    model speaks of the category ids of a COCO file.
-    anchors: an .npy (n, 4) with centre x, centre y, width and height of each. variances: what offsets are multiplied
-    by. overlap: of boxes of one class that overlap more, only the surest counts (intersection over union); models that
-    choose themselves are left alone. outputs: names by role ("all", "boxes", "scores", "classes", "count", "selected"
-    for what NonMaxSuppression gives), where these names do not say it.
-    Raises UsageError for values that are none of these.
+    Args:
+        boxes: "xyxy" (left, top, right, bottom), "yxyx", "cxcywh" (centre,
+            width, height) or "xywh" (left, top, width, height); "cells" and
+            "distances", relative to the cells of a grid, as in YOLOX and FCOS;
+            "offsets" and "offsets-yx", relative to `anchors`, as in SSD. None:
+            recognized from the output names of TensorFlow's Object Detection
+            API.
+        box_unit: Whether coordinates are "pixels" of the input or "shares" of
+            its size (0 to 1).
+        columns: For a model with one output, the meaning of its columns:
+            "box,classes", "box,objectness,classes", "box,score,class",
+            "image,box,class,score" and the like, as a tuple.
+        scores: What turns scores into probabilities: "none", "sigmoid" or
+            "softmax".
+        classes: The model's number of what labels call class 0: "from-0",
+            "from-1" if 0 is the background, or "ids" for the category ids of
+            a COCO file.
+        anchors: An .npy file of shape (n, 4): centre x, centre y, width and
+            height of each anchor.
+        variances: Four factors that offsets are multiplied by.
+        overlap: Intersection over union above which the less certain of two
+            boxes of one class is dropped, 0 to 1; models that do this
+            themselves are left alone.
+        outputs: Names of outputs by role ("all", "boxes", "scores", "classes",
+            "count", "selected" for the result of NonMaxSuppression), if the
+            names themselves do not say it.
+
+    Raises:
+        UsageError: A value is none of these.
+
+    Example:
+        >>> ptqc.Detector(boxes="cxcywh", columns=("box", "classes"))
     """
 
     boxes: BoxFormName | None = None

@@ -133,14 +133,30 @@ def compare(
     runtimes: Sequence[str] = (),
     progress: Progress = SILENT,
 ) -> ModelComparison:
-    """Bytes, times and outputs of models, beside those of the first.
+    """Compare bytes, times and outputs of models with those of the first.
 
-    models: ONNX files or models in memory, as for `compile`, and folders that it wrote: of these the file and, where
-    one runs here, the native library. data: samples as for `compile`, at most `samples` of which are run;
-    default: the golden samples of the first artifact, or drawn ones where there is none. threads: of a run; on one,
-    what other programs take of the processor is left out. runtimes: litert, openvino, qnn: artifacts run there as
-    well, what was built for it where there is such. Raises UsageError where the models differ in inputs or outputs,
-    TargetError where a runtime is not installed or refuses the file.
+    Args:
+        *models: ONNX files, models in memory, and artifacts: of these the
+            file and, if one runs here, the native library.
+        data: Samples as for `ptqc.compile`; default: the golden
+            samples of the first artifact, otherwise synthetic ones.
+        samples: The most samples to run.
+        threads: Threads of a run. On one thread, time that other programs
+            take is left out.
+        preprocessing: How image files become inputs, or the name of a preset.
+        runtimes: Run artifacts in these as well: "litert", "openvino", "qnn".
+        progress: Shows progress, such as `ptqc.Lines()`.
+
+    Returns:
+        A row for each model with bytes, milliseconds, share of equal top
+        classes (0 to 1), divergence and SQNR in dB; `print` it.
+
+    Raises:
+        UsageError: The models differ in inputs or outputs.
+        TargetError: A runtime is not installed or refuses the file.
+
+    Example:
+        >>> print(ptqc.compare("model.onnx", "out", data="images/"))
     """
     if threads < 1:
         raise UsageError(f"threads = {threads}; expected a positive number")

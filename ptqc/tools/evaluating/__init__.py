@@ -123,17 +123,42 @@ def evaluate(
     detector: AnyDetector | None = None,
     progress: Progress = SILENT,
 ) -> Evaluation:
-    """The score of each model on labelled data, and how far it is from that of the first.
+    """Score models on labelled data, and compare with the first.
 
-    models: ONNX files or models in memory, as for `ptqc.compile`, and folders that it wrote: of these the file and,
-    where one runs here, the native library. metric: "top-1", "top-5", "map" or "map-50" (of detectors, with images and
-    their boxes), "cross-entropy", "perplexity", "similarity", "cosine", "word-errors", "psnr", "module:function", a
-    function of outputs and label, or a `ptqc.tools.evaluating.metric.Metric`. data: as `calibration` of `ptqc.compile`,
-    with labels beside the samples (as `ptqc eval --help` says) or in `labels`. score_output: the output that is scored;
-    default: the first. samples: labels at most. threads: of a run, 0 for all processors. tokenizer: decodes
-    predictions; default: that of the data. preprocessing, detector: objects, or names of presets; how images are
-    prepared, and how the models write boxes, for "map"; default: as for the compile of the first artifact. Raises
-    CalibrationError where data, labels and metric do not go together.
+    Args:
+        *models: ONNX files, models in memory, and artifacts: of these the
+            file and, if one runs here, the native library.
+        metric: "top-1", "top-5", "map" or "map-50" (detectors, with images
+            and their boxes), "cross-entropy", "perplexity", "similarity",
+            "cosine", "word-errors", "psnr", "module:function", a `ptqc.Metric`,
+            or a function of outputs and label that returns a number, the
+            higher the better. It is called once for each sample: outputs are
+            a dict from names to arrays, each with its batch axis of 1; the
+            label is the one of the sample.
+        data: Samples as `calibration` of `ptqc.compile`, with labels beside
+            them (see `ptqc eval --help`) or in `labels`.
+        labels: Labels in the order of the samples, if not in `data`.
+        score_output: The output to score; default: the first.
+        samples: The most labels to use.
+        threads: Threads of a run; 0: one for each core.
+        tokenizer: Used to decode predictions, if different from the one of
+            the data.
+        preprocessing: How image files become inputs, or the name of a preset;
+            default: as for the first artifact.
+        detector: How the models write boxes, or the name of a preset, for
+            "map"; default: as for the first artifact.
+        progress: Shows progress, such as `ptqc.Lines()`.
+
+    Returns:
+        The score of each model in the metric's unit (`rows`), and its
+        difference from the first with a standard error; `print` it.
+
+    Raises:
+        CalibrationError: Data, labels and metric do not go together.
+
+    Example:
+        >>> print(ptqc.evaluate("model.onnx", "out", metric="top-1",
+        ...                     data="labelled.npz"))
     """
     requested = metric_of(metric)
     if samples is not None and samples < 1:

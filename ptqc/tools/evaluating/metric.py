@@ -19,11 +19,17 @@ NO_NUMBERS = "UOS"
 
 @dataclass(frozen=True)
 class Case:
-    """What is judged at once: the samples of one label, mostly one.
+    """The samples that one label belongs to, with what the models computed.
 
-    name: for messages. feeds, outputs, firsts: of each sample what the model was given, what it made of that, and what
-    the first model made of it. label: None where there is none. output: the name of the output that is judged. roles:
-    what the inputs are for. decode: token numbers as text, where a tokenizer was given.
+    Attributes:
+        name: Name for messages.
+        feeds: Inputs of each sample by name.
+        outputs: Outputs of the scored model for each sample, by name.
+        firsts: The same of the first model.
+        label: The label; None if there is none.
+        output: Name of the output that is scored.
+        roles: What each input is for.
+        decode: Turns token ids into text, if a tokenizer was given.
     """
 
     name: str
@@ -77,11 +83,15 @@ class Case:
 
 
 class Metric(ABC):
-    """A score of a model on data. A metric is one object, in a file of its own in `ptqc/tools/evaluating/metrics`.
+    """A score of a model on data: subclass it for a metric of your own.
 
-    name: as `--metric` has it. title: what the score is, with its unit. higher_is_better: whether more is better.
-    samples: that belong to one label. needs_labels: whether it makes no sense without. shown: its names with what may
-    stand behind, where that is more than the name.
+    Attributes:
+        name: The name that `--metric` has.
+        title: What the score is, with its unit.
+        higher_is_better: Whether a higher score is better.
+        samples: How many samples belong to one label.
+        needs_labels: Whether it cannot be computed without labels.
+        shown: Its name with its possible parameters, for messages.
     """
 
     name: ClassVar[str]

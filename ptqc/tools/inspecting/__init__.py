@@ -36,9 +36,21 @@ ROOM = 1.2
 
 
 def inspect(model: Model) -> Inspection:
-    """What is known of an ONNX model without data.
+    """Report what is known of an ONNX model without data.
 
-    A model that `compile` would refuse is told with the reason and what helps. Raises ModelError for what is no ONNX.
+    Args:
+        model: An ONNX file or a model in memory, as for `ptqc.compile`.
+
+    Returns:
+        Inputs, layers, weights, and the sizes that can be reached; for a
+        model that `ptqc.compile` refuses, the reason and what helps. `print`
+        it.
+
+    Raises:
+        ModelError: The file is no ONNX model.
+
+    Example:
+        >>> print(ptqc.inspect("model.onnx"))
     """
     with scratch() as folder:
         try:

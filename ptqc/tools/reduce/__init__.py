@@ -81,13 +81,32 @@ def reduce(
     seed: int = 0,
     progress: Progress = SILENT,
 ) -> Reduced:
-    """Write the smallest part found of a model on which a command fails as it does on the whole.
+    """Shrink a model on which a command fails, for a bug report.
 
-    command: a command of ptqc, or another program, with {model} where the file goes and {data} for an .npz of samples
-    for its inputs. The same failure is the same exit code or signal, the same exception of ptqc where it is a fault,
-    and, if given, a message that matches the regular expression `message`. data: samples, as for
-    `ptqc.compile`; None draws some. time_limit: seconds after which the smallest so far is taken; 0: none.
-    Raises UsageError where the command does not fail, or the output exists; and what reading and samples raise.
+    Args:
+        model: The ONNX file on which the command fails.
+        output: The ONNX file to write, with an .npz of samples beside it.
+        command: A command of ptqc, or another program, as a list of words:
+            `{model}` stands for the file, `{data}` for an .npz of samples.
+        data: Samples as for `ptqc.compile`; None: synthetic ones.
+        preprocessing: How image files become inputs, or the name of a preset.
+        message: A regular expression that the message of the same failure
+            matches. Without, the same failure is the same exit code or
+            signal, and the same exception of ptqc.
+        time_limit: Seconds after which the smallest model so far is taken;
+            0: none.
+        seed: Seed of the synthetic samples.
+        progress: Shows progress, such as `ptqc.Lines()`.
+
+    Returns:
+        The reduced model, and how the command fails on it.
+
+    Raises:
+        UsageError: The command does not fail, or the output exists.
+
+    Example:
+        >>> ptqc.reduce("model.onnx", output="small.onnx",
+        ...             data="images/")
     """
     started = time.monotonic()
     requested, path, place = Command.parse(command, message), path_of("model", model), path_of("output", output)

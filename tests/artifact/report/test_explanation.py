@@ -17,9 +17,9 @@ def test_explain_says_how_outputs_were_judged() -> None:
     told = str(Explanation(manifest(results__outputs=[boxes]), {"weights": []}, {"weights": []}))
     assert told.splitlines()[4:] == [
         "",
-        "y judged as boxes and scores: SQNR 22.5, loss 0.007 a unit",
-        "  scores: loss 0.3 nat",
-        "  values (channels 0 to 3): loss 0.02 relative squared error",
+        "y compared as boxes and scores: SQNR 22.5, divergence 0.007 a unit",
+        "  scores: divergence 0.3 nat",
+        "  values (channels 0 to 3): divergence 0.02 relative squared error",
     ]
 
 
@@ -50,10 +50,10 @@ def test_explain(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
         ),
     ]
     assert str(Explanation(manifest(notes=notes), *documents)).splitlines() == [
-        "layer or weight  elements   format  compute  bytes  predicted loss  bit flips",
-        "/conv               2,000     int4  integer  1,234        1.23e-03      3.3 M",
-        "/twin\\n             2,000     int4    float  1,234        1.23e-03          –",
-        "positions           2,000  float16    table  5,678        0.00e+00          –",
+        "layer or weight  weights   format  compute  bytes  predicted divergence  bit flips",
+        "/conv              2,000     int4  integer  1,234              1.23e-03      3.3 M",
+        "/twin\\n            2,000     int4    float  1,234              1.23e-03          –",
+        "positions          2,000  float16    table  5,678              0.00e+00          –",
         "",
         "bit flips of a sample: 3.3 M with signed arithmetic, 2.8 M unsigned: 91.7 % and 87.5 % of int8 everywhere; "
         "layers in float, 50.0 % of the MACs, not counted (PANN's model of energy in ASICs and microcontrollers, not "

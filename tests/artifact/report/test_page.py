@@ -2,6 +2,8 @@
 
 import copy
 import re
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 from report_documents import SWEEP, documents, loss_budget, note
@@ -10,8 +12,8 @@ from ptqc.artifact.report.budgets import loss_in_words, sweep_text
 from ptqc.artifact.report.page import SECTIONS
 from ptqc.artifact.report.rows import ReportFacts
 from ptqc.artifact.report.tables import OPEN_ROWS
-from ptqc.utils.text import number
 
+ROOT = Path(__file__).resolve().parents[3]
 EVIL = '</title><script>alert("1")</script>\'&\u202egnp\u2066\n\x00\ud800.onnx'
 
 
@@ -39,7 +41,7 @@ def test_how_caches_are_kept() -> None:
     ("unit", "kept", "told"),
     [
         ("%same", True, "99.60 % same on 945 unseen samples, at least 99.02 % same (90 % sure,"),
-        ("nat", False, "NOT SHOWN TO BE KEPT: 0.004 nat on 945 unseen samples, at most 0.0098 nat"),
+        ("nat", False, "NOT SHOWN TO BE MET: 0.004 nat on 945 unseen samples, at most 0.0098 nat"),
         ("%drop", True, "+0.00 points lost on 945 unseen samples, at most +0.01 points lost"),
     ],
 )
@@ -154,7 +156,7 @@ def test_memory() -> None:
     given = documents()
     text = given.page().text
     for told in (
-        "kept yes",
+        "met yes",
         "1,580,245 bytes",
         "1,234,567 bytes",
         "345,678 bytes",
@@ -174,12 +176,65 @@ def test_headline() -> None:
         "98.4 %",
         "SQNR 22.5 dB",
         "90.95",
-        "91.20 in float; −0.25",
+        "91.20 for the float model: −0.25",
         "4 / 1",
         "optimal",
         "of the budget of 13%",
     ):
         assert told in text
+
+
+def test_checks_are_listed_with_their_results() -> None:
+    given = documents()
+    text = given.page().text
+    size, limit = given.manifest["file"]["bytes"], given.manifest["allocation"]["limit"]
+    assert f"size ✓ passed {size:,} of {limit:,} bytes" in text
+    assert "latency ✓ passed 1.9 ms measured, of 2 ms" in text
+    assert "memory ✓ passed 1,580,245 of 1,600,000 bytes" in text
+    assert "integer kernels ✓ passed 12,345 values of 4 kernels equal an integer reference, bit for bit" in text
+    assert "library for avx2 ✓ passed 54,321 integers" in text
+    assert "complete ✓ passed" in text
+    given.manifest["latency"]["measured_ms"] = 2.1
+    given.manifest["results"]["outputs"][0]["figures"][0]["low"] = True
+    given.manifest["unfit"] = ["few samples"]
+    given.manifest["verification"]["codes_compared"] = 0
+    text = given.page().text
+    assert "latency ✗ failed 2.1 ms" in text
+    assert "agreement ✗ failed SQNR of scores 27.1 dB on 32 held-back samples" in text
+    assert "complete ✗ failed few samples" in text
+    assert "integer kernels – open there are none" in text
+
+
+def test_when_and_how_it_was_compiled() -> None:
+    given = documents()
+    assert "Compiled by ptqc 0.1.0 on 128 calibration samples." in given.page().text
+    given.times.update({"date": "2026-01-02T03:04:05+00:00", "command": "ptqc compile '<x>'"})
+    assert "Compiled by ptqc 0.1.0 on 2026-01-02 on 128 calibration samples, with ptqc compile" in given.page().text
+    assert "&lt;x&gt;" in given.html()
+
+
+def test_a_stranger_is_told_what_numbers_mean() -> None:
+    text = documents().page().text
+    assert "lower is better" in text
+    assert "small 4.00×10⁻⁴ nat; the default limit is 0.02 nat; SQNR 22.5 dB" in text
+    assert "what 1 % more size would buy" in text
+    assert "int integers with a scale per channel" in text
+    assert "int4: 4 bits; 1 of 5 layers" in text
+    assert "`" not in text
+
+
+def test_headings_link_to_the_documentation_once_it_has_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_module("ptqc.artifact.report.page"), "DOCUMENTATION", "DOCS")
+    links = [value for name, value in documents().page().attributes if name == "href" and value.startswith("DOCS/")]
+    assert len(links) == len(SECTIONS)
+    for link in links:
+        assert (ROOT / "docs" / link.removeprefix("DOCS/")).with_suffix(".md").is_file(), link
+
+
+def test_rows_of_short_tables_say_their_columns_on_narrow_screens() -> None:
+    html = documents().html()
+    assert '<td data-label="remedy">' in html
+    assert '<td data-label="result" class="mark">✓ passed</td>' in html
 
 
 def test_same_documents_same_bytes() -> None:
@@ -240,11 +295,26 @@ def test_nothing_from_a_model_becomes_markup(field_name: str) -> None:
 def test_samples_that_changed() -> None:
     given = documents()
     text = given.page().text
-    assert "samples[7] (cat.jpg) loss 0.03 nat" in text
-    assert "y : another class class (probability) float 281 (60.0 %)" in text
+    assert "samples[7] (cat.jpg) divergence 0.03 nat" in text
+    assert "y : another class model class (probability) float 281 (60.0 %)" in text
     assert "y at 0, 17: another class" in text
     given.changed["samples"][0]["outputs"][0]["compiled"][0][0] = 281
     assert "y : the same class" in given.page().text
+    assert "Samples that changed" in given.page().text  # the other output's answer did
+    given.changed["samples"][0]["outputs"][1]["compiled"][0][0] = 281
+    assert "Hardest samples: none changed its answer" in given.page().text
+    given.changed["samples"][0]["outputs"] = []
+    assert "Samples with the largest divergence" in given.page().text
+
+
+def test_samples_with_the_same_answer_stand_apart_from_those_that_changed() -> None:
+    given = documents()
+    same = copy.deepcopy(given.changed["samples"][0]) | {"sample": "easy"}
+    for output in same["outputs"]:
+        output["compiled"] = output["float"]
+    given.changed["samples"].insert(0, same)
+    text = given.page().text
+    assert text.index("samples[7]") < text.index("Largest divergence with the same answer") < text.index("easy")
 
 
 def test_objects_of_a_detector_are_drawn_for_both_models() -> None:
@@ -309,10 +379,8 @@ def test_the_worst_come_with_a_remedy() -> None:
     assert worst.chosen.loss == facts.largest_loss
     assert worst.upgrade is not None
     extra, gain = worst.upgrade.bytes - worst.chosen.bytes, worst.chosen.loss - worst.upgrade.loss
-    remedy = f"{worst.upgrade.form}: one more bit costs {extra:,} bytes"
-    text = given.page().text
-    assert remedy in text
-    assert f"takes off {number(gain)}" in text
+    size = f"+{extra:,} B (+{100 * extra / facts.original:.2g} %)"
+    assert f"{worst.upgrade.form}: {size}, −{100 * gain / facts.loss:.2g} % divergence" in given.page().text
 
 
 def test_the_remedy_for_the_widest_integers() -> None:
@@ -322,7 +390,7 @@ def test_the_remedy_for_the_widest_integers() -> None:
         del measured["candidates"][-1]
     assert "allow_8bit adds 8 bits" in given.page().text
     given.manifest["options"]["allow_8bit"] = True
-    assert "no larger candidate loses less than int7" in given.page().text
+    assert "no larger format loses less than int7" in given.page().text
 
 
 def test_parts_add_up_to_the_file() -> None:
@@ -340,7 +408,7 @@ def test_a_loss_of_zero() -> None:
     for point in given.sensitivity["frontier"]:
         point["loss"] = 0.0
     text = given.page().text
-    assert "No weight costs any predicted loss." in text
+    assert "No weight costs any predicted divergence." in text
     assert "no gain" in text
     assert "exact" in text
 
@@ -393,9 +461,9 @@ def test_a_gap_and_no_classes_and_no_score() -> None:
     given.manifest["allocation"]["gap"] = 0.02
     given.manifest["results"] |= {"top1_agreement": None, "float_score": None, "compiled_score": None}
     text = given.page().text
-    assert "2.00 % no plan of this size is better by more than this" in text
+    assert "within 2.00 % no choice of this size has a predicted divergence that is lower by more than this" in text
     assert "signal to quantization noise 22.5 dB" in text
-    assert "in float;" not in text
+    assert "on your labelled data" not in text
 
 
 def test_a_file_that_grew() -> None:
@@ -440,3 +508,10 @@ def test_a_weight_that_layers_share_and_a_table() -> None:
     assert "one +1" in text
     assert "integer + float" in text
     assert "table" in text
+
+
+def test_a_budget_that_nothing_bounds_is_in_the_checks() -> None:
+    given = documents()
+    given.manifest["loss_budget"] = loss_budget("%drop", 0.004, 0.0098, kept=False)
+    given.manifest["loss_budget"]["judged"] |= {"bound": None, "samples": 0}
+    assert "accuracy ✗ failed +0.00 points lost, of the budget of 99%drop" in given.page().text

@@ -23,29 +23,32 @@ def lines(times: dict[str, Any] = TIMES, **changes: Any) -> dict[str, str]:
 
 
 def test_the_whole_summary() -> None:
-    assert summarize(manifest(), TIMES).splitlines() == [
+    assert summarize(manifest(results__top1_agreement=31 / 32), TIMES).splitlines() == [
+        "verdict     ready to ship: 7.7x smaller, 2.00x as fast, same top class in 96.9 % of samples",
         "size        1,000,000 -> 129,946 bytes: 12.99 % of the original, 99.96 % of the budget of 13%",
-        "weights     300 int4, 100 int5; 4.25 bits on average",
-        "plan        predicted loss 0.00202 nat, proven best; +1 % of size: -0.00066",
-        "agreement   same top class in 98.4 %, SQNR 22.5 dB, loss 0.00037 nat (32 held-back samples)",
+        "weights     4.25 bits on average: 300 int4, 100 int5",
+        "plan        predicted divergence 0.00202 nat; proven optimal; 1 % more of the original's size would",
+        "            buy 33 % less predicted divergence",
+        "agreement   same top class in 96.9 % of 32 held-back samples (at least 86.0 % with 95 % confidence);",
+        "            SQNR 22.5 dB, divergence 0.00037 nat (small: the default limit is 0.02 nat)",
         "latency     2.000 -> 1.000 ms, one sample, one thread, ONNX Runtime: 2.00 times as fast (1.96-2.11)",
-        "kernels     32 on integers, none in float",
-        "took        7.1 s, 1,254 MB of memory at most",
+        "kernels     32 integer, none in float",
+        "compiled in 7.1 s, with at most 1,254 MB of memory",
     ]
 
 
 def test_how_an_output_was_judged() -> None:
     scores = judged("y", "class scores, softmax over axis 1", "same top class 98.4", "SQNR 22.5")
-    assert lines(results__outputs=[scores])["output"] == "y judged as class scores, softmax over axis 1"
+    assert lines(results__outputs=[scores])["output"] == "y compared as class scores, softmax over axis 1"
     vectors = judged("y", "embedding along axis 1, normalized", "mean cosine 0.993", "least 0.981")
     assert lines(results__outputs=[vectors])["output"] == (
-        "y judged as embedding along axis 1, normalized: mean cosine 0.993, least 0.981, loss 0.007 a unit"
+        "y compared as embedding along axis 1, normalized: mean cosine 0.993, least 0.981, divergence 0.007 a unit"
     )
 
 
 def test_several_outputs() -> None:
-    found = lines(results__outputs=[judged(f"y{i}", "numbers", "SQNR 22.5") for i in range(6)])["output"]
-    assert found.startswith("y0 judged as numbers: SQNR 22.5, loss 0.007 a unit y1 judged")
+    found = lines(results__outputs=[judged(f"y{i}", "numbers", "SQNR 22.5") for i in range(10)])["output"]
+    assert found.startswith("y0 compared as numbers: SQNR 22.5, divergence 0.007 a unit y1 compared")
     assert found.endswith("and 2 more, see the report")
 
 
@@ -70,22 +73,23 @@ def test_a_latency_that_nothing_was_measured_of() -> None:
 def test_no_budget() -> None:
     found = lines(budget=None, allocation__price_of_one_percent=0.0)
     assert found["size"] == "1,000,000 -> 129,946 bytes: 12.99 % of the original"
-    assert found["plan"].endswith("proven best; +1 % of size gains nothing")
+    assert found["plan"].endswith("proven optimal; 1 % more of the original's size would gain nothing")
 
 
 def test_a_plan_that_is_not_proven() -> None:
-    assert "at most 1.2 % from the best" in lines(allocation__gap=0.012)["plan"]
+    assert "within 1.2 % of the optimum" in lines(allocation__gap=0.012)["plan"]
 
 
 def test_the_predicted_loss_is_that_of_the_whole_file() -> None:
     """Beside the measured loss, which is of weights and activations, that of weights alone would say little."""
     assert lines(activation_loss=0.004)["plan"].startswith(
-        "predicted loss 0.00602 nat (0.00202 by weights, 0.004 by activations), proven best"
+        "predicted divergence 0.00602 nat (weights 0.00202, activations 0.004); proven optimal"
     )
 
 
 def test_a_given_plan() -> None:
-    assert lines(allocation__status="given")["plan"] == "predicted loss 0.00202 nat; as given, not chosen by the solver"
+    given = lines(allocation__status="given")["plan"]
+    assert given == "predicted divergence 0.00202 nat; the plan was given, not chosen by the solver"
 
 
 @pytest.mark.parametrize(
@@ -121,15 +125,20 @@ def test_no_classes() -> None:
 
 def test_scores() -> None:
     assert "score" not in lines()
-    assert lines(results__float_score=91.2, results__compiled_score=90.95)["score"] == "91.20 -> 90.95 (-0.25)"
+    assert lines(results__float_score=91.2, results__compiled_score=90.95)["score"] == "score 91.20 -> 90.95 (-0.25)"
+    found = lines(results__float_score=98.607, results__compiled_score=98.664, results__score_title="top-1 accuracy, %")
+    assert found["score"] == "top-1 accuracy 98.61 % -> 98.66 % (+0.05 points)"
+    assert found["verdict"].endswith("2.00x as fast, top-1 accuracy +0.05 points")
 
 
 def test_operators_in_float_are_named_most_frequent_first() -> None:
     operators = {"Softmax": 1, "Resize": 4, "Erf": 4, "Gather": 2, "Tanh": 1, "Sin": 1}
     found = lines(float_operators=operators)["kernels"]
-    assert found == "32 on integers, in float 4 Erf, 4 Resize, 2 Gather, 1 Sin and 2 more"
+    assert found == "32 integer, in float: 4 Erf, 4 Resize, 2 Gather, 1 Sin, 1 Softmax, 1 Tanh"
+    found = lines(float_operators={f"Kind{i}": 20 - i for i in range(11)})["kernels"]
+    assert found.endswith("13 Kind7 and 33 of 3 other kinds")
     found = lines(float_operators={"Conv": 3}, rounded_activations={"bfloat16": 2})["kernels"]
-    assert found == "32 on integers, in float 3 Conv; 2 activations in bfloat16"
+    assert found == "32 integer, in float: 3 Conv; 2 activations in bfloat16"
     earlier = manifest(bfloat16_activations=2)
     del earlier["rounded_activations"]
     assert "none in float; 2 activations in bfloat16" in summarize(earlier, TIMES)
@@ -137,6 +146,12 @@ def test_operators_in_float_are_named_most_frequent_first() -> None:
 
 def test_no_weights() -> None:
     assert "weights" not in lines(weights_by_format={})
+
+
+def test_every_format_is_listed_with_bits_that_its_name_does_not_say() -> None:
+    formats = {"int7": 1, "pairs8": 5, "tcq4": 4, "codebook4": 3, "float16": 2}
+    found = lines(weights_by_format=formats)["weights"]
+    assert found.endswith("bits on average: 5 pairs8 (4 bits), 4 tcq4, 3 codebook4, 2 float16, 1 int7")
 
 
 def test_warnings_come_last_and_only_they() -> None:
@@ -155,7 +170,11 @@ def test_many_and_long_warnings() -> None:
     note = {"step": "judge", "subject": "n" * 500, "message": "word " * 60, "level": "warning"}
     text = summarize(manifest(notes=[note] * 9), TIMES)
     assert max(map(len, text.splitlines())) <= WIDTH
-    assert text.count("WARNING ") == 9
+    assert text.count("WARNING") == 1
+    assert " and 6 more" not in text
+    notes = [{**note, "message": f"{i} {note['message']}"} for i in range(9)]
+    assert summarize(manifest(notes=notes), TIMES).count("WARNING") == 9
+    assert summarize(manifest(notes=notes), TIMES).startswith("verdict     9 warnings: ")
 
 
 def test_a_budget_of_memory() -> None:
@@ -184,4 +203,4 @@ def test_what_is_not_fit_for_use_is_said_first() -> None:
 def test_what_the_time_limit_cut_short_is_said_first() -> None:
     assert summarize(manifest(cut_short=True), TIMES).startswith("CUT SHORT   by the time limit")
     assert summarize(manifest(cut_short=True, unfit=["few samples"]), TIMES).startswith("NOT FIT")
-    assert summarize(manifest(cut_short=False), TIMES).startswith("size")
+    assert summarize(manifest(cut_short=False), TIMES).startswith("verdict")

@@ -9,7 +9,7 @@ from report_documents import Documents, documents, note
 def told(given: Documents) -> str:
     found = re.search(r'<div class="verdict (\w+)"><p>(.*?)</p>', given.html())
     assert found is not None
-    return f"{found[1]}: {found[2].replace('&#x27;', chr(39))}"
+    return f"{found[1]}: {re.sub('</?strong>', '', found[2]).replace('&#x27;', chr(39)).replace('&nbsp;', ' ')}"
 
 
 def given_sizes(before: int, after: int) -> Documents:
@@ -21,9 +21,9 @@ def given_sizes(before: int, after: int) -> Documents:
 
 def test_a_good_file() -> None:
     assert told(given_sizes(1_750_000, 389_000)) == (
-        "fine: This file is 4.5 times smaller (389 kB instead of 1.75 MB) and 2.5 times as fast in ONNX Runtime. "
-        "On your labelled data it scores 90.95, where the float model scores 91.20. "
-        "Every check passed, and nothing speaks against shipping it."
+        "fine: Ready to ship. This file is 4.5× smaller (389 kB instead of 1.75 MB, 22.2 %) and 2.5× as fast in ONNX "
+        "Runtime. On your labelled data, the score is 90.95; 91.20 for the float model. "
+        "Every check passed, without warnings."
     )
 
 
@@ -39,16 +39,16 @@ def test_a_good_file() -> None:
 def test_speed_is_said_as_far_as_it_is_known(speed: tuple[float, float, float] | None, words: str) -> None:
     given = given_sizes(1000, 100)
     given.times["speed"] = None if speed is None else dict(zip(("times_as_fast", "low", "high"), speed, strict=True))
-    assert f"instead of 1 kB){words}" in told(given)
+    assert f"instead of 1 kB, 10.0 %){words}" in told(given)
 
 
 def test_without_labels_the_agreement_is_told() -> None:
     given = given_sizes(1000, 100)
     given.manifest["results"] |= {"float_score": None, "compiled_score": None}
-    assert "On 32 held-back samples it gives the float model's top class 98.4 % of the time." in told(given)
-    assert "a score on labelled data of your own would be the last word" in told(given)
+    assert "On 32 held-back samples, its top class is the float model's in 98.4 %." in told(given)
+    assert "Score it on labelled data of your own as well." in told(given)
     given.manifest["results"]["top1_agreement"] = None
-    assert "On 32 held-back samples its outputs are 22 dB above" in told(given)
+    assert "On 32 held-back samples, quantization error is 22 dB below" in told(given)
 
 
 def test_doubts_are_named() -> None:
@@ -56,7 +56,8 @@ def test_doubts_are_named() -> None:
     given.manifest["notes"] = [note("judge", "", "agrees poorly", "warning")]
     figure = {"name": "SQNR", "value": 3.0, "text": "SQNR 3.0 dB", "low": True}
     given.manifest["results"]["outputs"][0]["figures"] = [figure]
-    assert told(given).startswith("look: This file is larger than the float model (1.1 kB instead of 1 kB)")
+    size = "This file is larger than the float model (1.1 kB instead of 1 kB, 110.0 %)"
+    assert told(given).startswith(f"look: 1 warning. {size}")
     assert told(given).endswith("Look at this before you ship it: SQNR 3.0 dB; the warning below.")
 
 

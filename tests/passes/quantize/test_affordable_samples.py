@@ -55,7 +55,7 @@ def test_a_file_of_guesses_is_correct_and_told_to_be_unfit(tmp_path: Path, monke
     found = short()
     first = " ".join(found.summary().partition("size ")[0].split())
     assert first == "NOT FIT for use: there was time for 8 of 40 calibration samples"
-    assert ["there was time" in each for each in found.warnings[:2]] == [True, True]
+    assert ["there was time" in each.message for each in found.warnings[:2]] == [True, True]
     assert "It is not fit for use" in (found.folder / "report.html").read_text()
     assert found.manifest["cut_short"]
     assert found.manifest["calibration"]["samples"] == prepare.FEWEST

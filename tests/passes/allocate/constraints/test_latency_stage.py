@@ -122,7 +122,7 @@ def test_documents_tell_the_times(tight: Artifact) -> None:
     together = tight.manifest["allocation"]["with_activations"]
     assert together["status"] == "optimal"
     assert set(together["prices_of_one_percent"]) == {"time", "size"}
-    assert "weights and activations: predicted loss" in " ".join(tight.summary().split())
+    assert "weights and activations: predicted divergence" in " ".join(tight.summary().split())
     assert "weights and activations together" in (tight.folder / "report.html").read_text()
     assert "Latency" in (tight.folder / "report.html").read_text()
 

@@ -1,0 +1,67 @@
+"""What an artifact says of its file in Python: typed values, a line for people, and a card for notebooks."""
+
+import json
+from pathlib import Path
+
+import pytest
+from report_documents import Documents, documents, note
+
+from ptqc import Artifact, Latency, Note, Score
+
+
+def opened(folder: Path, given: Documents) -> Artifact:
+    (folder / "manifest.json").write_text(json.dumps(given.manifest))
+    (folder / "run.json").write_text(json.dumps(given.times))
+    return Artifact(folder)
+
+
+def test_typed_values(tmp_path: Path) -> None:
+    given = documents()
+    figure = {"name": "same top class", "value": 0.98, "text": "same top class in 98.0 %", "low": False}
+    given.manifest["results"]["outputs"][0] |= {"figures": [figure], "sqnr_db": {"scores": 27.1, "values": 31.0}}
+    given.manifest["notes"] += [note("judge", "y", "is low", "warning"), note("not-fit-for-use", "", "why", "warning")]
+    artifact = opened(tmp_path, given)
+    assert artifact.size == given.manifest["file"]["bytes"]
+    assert artifact.budget == given.manifest["allocation"]["limit"]
+    assert artifact.score == Score("score", 91.2, 90.95)
+    assert artifact.score.difference == pytest.approx(-0.25)
+    assert artifact.latency == Latency(4.0, 1.6, 2.5, (2.4, 2.6), 1)
+    (output,) = artifact.outputs
+    assert (output.agreement, output.sqnr_db, output.divergence, output.unit) == (0.98, 27.1, 0.5, "nat")
+    assert output.figures == {"same top class": 0.98}
+    assert [warning.message for warning in artifact.warnings] == ["why", "is low"]
+    assert isinstance(artifact.warnings[0], Note)
+
+
+def test_what_was_not_measured_is_none(tmp_path: Path) -> None:
+    given = documents()
+    given.manifest["results"] |= {"float_score": None, "compiled_score": None, "outputs": []}
+    given.manifest["budget"] = None
+    given.times["speed"] = None
+    artifact = opened(tmp_path, given)
+    assert (artifact.score, artifact.latency, artifact.budget, artifact.outputs) == (None, None, None, ())
+
+
+def test_its_repr_says_size_share_and_verdict(tmp_path: Path) -> None:
+    given = documents()
+    given.manifest["source"]["bytes"], given.manifest["file"]["bytes"] = 10_000, 1_234
+    assert repr(opened(tmp_path, given)) == (
+        f"<ptqc.Artifact {tmp_path}: 1,234 bytes (12.3 % of the float model), ready to ship>"
+    )
+    given.manifest["notes"].append(note("judge", "y", "is low", "warning"))
+    assert repr(opened(tmp_path, given)).endswith(", 1 warning>")
+    given.manifest["unfit"] = ["few samples"]
+    assert repr(opened(tmp_path, given)).endswith(", not fit for use>")
+    assert repr(Artifact(tmp_path / "none")) == f"<ptqc.Artifact {tmp_path / 'none'}: not readable>"
+
+
+def test_notebooks_show_a_card_that_changes_nothing_else_on_the_page(tmp_path: Path) -> None:
+    given = documents()
+    given.manifest["source"]["name"] = "<b>evil</b>"
+    html = opened(tmp_path, given)._repr_html_()
+    assert html.startswith('<div class="ptqc"><style>.ptqc{')
+    assert "&lt;b&gt;evil" in html
+    assert "smaller" in html
+    assert "<script" not in html
+    assert ":root" not in html
+    assert len(html) < 6000
