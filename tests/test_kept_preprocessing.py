@@ -1,5 +1,6 @@
 """What images were prepared with for a compile holds for all that is done with the artifact later."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from PIL import Image
 import ptqc
 from ptqc.artifact.folder import Artifact
 from ptqc.calibration.images import Preprocessing
+from ptqc.calibration.inputs import InputSpec
 
 STATED = Preprocessing(mean=(0.4, 0.5, 0.6), std=0.25, channel_order="BGR")
 COUNT = 20
@@ -39,7 +41,19 @@ def run(model: object, data: Path, place: Path, **options: object) -> np.ndarray
 
 def test_it_is_told_and_read_again(artifact: Artifact) -> None:
     assert artifact.manifest["preprocessing"]["channel_order"] == "BGR"
-    assert ptqc.load(artifact).preprocessing == STATED
+    assert ptqc.load(artifact).preprocessing == replace(STATED, resize=(8, 8), crop=(8, 8), layout="NCHW")
+
+
+def test_sizes_and_layout_are_those_of_the_model() -> None:
+    images, square = InputSpec("x", np.dtype(np.float32), (None, 3, 224, 192)), Preprocessing(resize=256, crop=224)
+    assert Preprocessing().resolved([images]) == Preprocessing(resize=(224, 192), crop=(224, 192), layout="NCHW")
+    assert square.resolved([images]) == replace(square, layout="NCHW")
+    assert Preprocessing(fit="letterbox").resolved([images]).resize == (224, 192)
+    open_size = InputSpec("x", np.dtype(np.float32), (None, None, None, 3))
+    assert Preprocessing().resolved([open_size]) == Preprocessing(layout="NHWC")
+    vector = InputSpec("v", np.dtype(np.float32), (None, 7))
+    assert Preprocessing().resolved([vector, images]) == Preprocessing().resolved([images])
+    assert Preprocessing().resolved([images, replace(images, shape=(None, 3, 8, 8))]) == Preprocessing()
 
 
 def test_of_arrays_nothing_is_told(tmp_path: Path) -> None:
@@ -67,7 +81,7 @@ def test_scores_and_comparisons_prepare_images_alike(artifact: Artifact, images:
 
 def test_another_budget_keeps_it(artifact: Artifact, tmp_path: Path) -> None:
     smaller = ptqc.resolve(artifact, budget="30%", output=tmp_path / "smaller", cache=artifact.folder.parent / "cache")
-    assert smaller.preprocessing == STATED
+    assert smaller.preprocessing == artifact.preprocessing
 
 
 def test_arrays_are_taken_as_they_are(artifact: Artifact, tmp_path: Path) -> None:

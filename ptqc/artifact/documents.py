@@ -23,6 +23,7 @@ from ptqc.artifact.golden import Golden
 from ptqc.artifact.report import render
 from ptqc.artifact.report.energy import Energy
 from ptqc.artifact.unquantized import float_operators, rounded_for_float, unquantized_weights
+from ptqc.calibration.inputs import input_specs
 from ptqc.codegen.onnxruntime import verify
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.onnxruntime.verify import Verified
@@ -184,7 +185,7 @@ def manifest(job: CompileState, outcome: CompileOutcome) -> dict[str, Any]:
         "calibration": {"samples": len(job.prepared.samples), "sha256": job.prepared.samples.digest},
         "options": job.options.to_json(),
         **({"plugins": plugins} if plugins else {}),
-        "preprocessing": None if images is None else asdict(images),
+        "preprocessing": None if images is None else asdict(images.resolved(input_specs(job.model))),
         **({} if outcome.detector is None else {"detector": outcome.detector.to_json()}),
         "budget": None if size is None else str(size),
         "file": {

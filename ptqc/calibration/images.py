@@ -6,7 +6,8 @@ settings that many models share.
 
 import math
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Union, get_args
@@ -158,6 +159,19 @@ class Preprocessing:
         if target.layout == "NCHW":
             pixels = pixels.transpose(2, 0, 1)
         return np.ascontiguousarray(pixels[np.newaxis], dtype=spec.dtype)
+
+    def resolved(self, specs: Sequence[InputSpec]) -> "Preprocessing":
+        """The same with what follows from the model's input in place of None: layout, crop and resize.
+
+        Unchanged where several inputs take images of different sizes. Sizes stay None where the model leaves them open.
+        """
+        results = set[Preprocessing]()
+        for spec in specs:
+            with suppress(CalibrationError):  # an input that takes no images
+                target = self._target(spec)
+                crop = self.crop or target.size
+                results.add(replace(self, layout=target.layout, crop=crop, resize=self.resize or crop))
+        return results.pop() if len(results) == 1 else self
 
     def _target(self, spec: InputSpec) -> "_Target":
         where = f"input {spec.name!r}"

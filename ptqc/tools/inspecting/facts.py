@@ -197,14 +197,16 @@ def _is_long(shape: tuple[int | str | None, ...]) -> bool:
 
 # What a compile will roughly take: whether minutes or hours, no more.
 #
-# seconds = START + EACH · weights + products of solving / SOLVED + products of running / RAN, on one processor
-# bytes = PROGRAM + COPIES · weights in float32 + what a walk holds of activations
+# seconds of one processor = START + EACH · weights + products of solving / SOLVED + (those of running / RAN) ^ DENSER
+# bytes = PROGRAM + COPIES · weights in float32 + what a walk holds of activations: HELD · products, up to its limit
 #
 # Of a model beyond memory, bytes = PROGRAM + the most of its phases: a block of second moments with the weights that
 # are solved at a time; what a walk holds; FILED bytes for each weight while the file is verified.
 
-# Seconds in any case and for each weight, and products per second; fitted to compiles of 0.07 to 5 million weights.
-START, EACH, SOLVED, RAN = 4.0, 0.5, 1e10, 4e10
+# Seconds in any case and for each weight, and products per second; fitted to 12 compiles of benchmarks/figures, of
+# which 10 are within a factor of 1.5. Networks with more products have larger convolutions, whose products are faster.
+START, EACH, SOLVED, RAN, DENSER = 4.0, 0.3, 1e10, 4e8, 0.6
+HELD = 5
 # How often a calibration sample is run, from the observation to the comparison with float.
 RUNS = 10
 # Draws that reconstruction walks with.
@@ -228,7 +230,7 @@ def effort(
     macs: products of one run of one sample. in_files: whether the model is beyond memory.
     """
     elements = sum(weight.size for weight in weights)
-    walk = WALK_BYTES if macs is None else min(WALK_BYTES, macs)
+    walk = WALK_BYTES if macs is None else min(WALK_BYTES, HELD * macs)
     memory = PROGRAM + 4 * COPIES * elements + walk
     if in_files:
         largest = max((solving_bytes(weight, forms, in_files=True) for weight in weights), default=0)
@@ -238,7 +240,7 @@ def effort(
     ran = min(COMPUTE, len(weights) ** 2 * 2.0 * macs) + RUNS * samples * macs
     ran += WALKS * min(WALK_COMPUTE, float(samples * macs))
     solving = sum(products(weight, forms) for weight in weights)
-    return Effort(START + EACH * len(weights) + solving / SOLVED + ran / RAN, memory)
+    return Effort(START + EACH * len(weights) + solving / SOLVED + (ran / RAN) ** DENSER, memory)
 
 
 # Multiply-accumulates of one run, from the shapes that the graph declares or that follow from them.
