@@ -169,8 +169,9 @@ class Preprocessing:
         for spec in specs:
             with suppress(CalibrationError):  # an input that takes no images
                 target = self._target(spec)
-                crop = self.crop or target.size
-                results.add(replace(self, layout=target.layout, crop=crop, resize=self.resize or crop))
+                crop = None if self.fit in LETTERBOXES else self.crop or target.size
+                resize = self.resize or crop or target.size
+                results.add(replace(self, layout=target.layout, crop=crop, resize=resize))
         return results.pop() if len(results) == 1 else self
 
     def _target(self, spec: InputSpec) -> "_Target":
