@@ -198,7 +198,7 @@ SECTIONS = (
     Section(
         "reproducibility",
         "Reproducibility",
-        "The same inputs give the same bytes.",
+        "The same inputs, options and versions give the same bytes, unless a time limit or a measured latency decides.",
         reproducibility_table,
         about="reference/file-format.html",
     ),
