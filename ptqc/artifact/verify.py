@@ -54,8 +54,9 @@ from ptqc.utils.text import entries
 
 @dataclass(frozen=True)
 class Verification:
-    """What was checked, one line each; every check passed."""
+    """The checks that passed; one that fails is an exception."""
 
+    #: By the name of the check, what was compared, in words.
     checks: dict[str, str]
 
     def to_json(self) -> dict[str, dict[str, str]]:

@@ -39,26 +39,33 @@ NAME = 48
 
 @dataclass(frozen=True)
 class ComparedModel:
-    """One model. judged: how its outputs agree with those of the first; None of the first, and where none is float.
+    """What was measured of one model."""
 
-    speed: None in runtimes of others, where it is not timed. placement: what is on integers there.
-    """
-
+    #: Its path, or that of its artifact.
     name: str
+    #: What ran it, with its version.
     runtime: str
+    #: Of the model file.
     bytes: int
+    #: Times of a run; None in runtimes of others, where models are not timed.
     speed: Speed | None
+    #: How its outputs agree with those of the first model; None for the first, and where no output is float.
     judged: Judged | None
+    #: What is on integers in a runtime of others, in words.
     placement: str = ""
 
 
 @dataclass(frozen=True)
 class ModelComparison:
-    """What was found of each model, the first in front. samples: what they ran on, in words. load: of the machine."""
+    """What was measured of each model."""
 
+    #: A row for each model, in the order in which they were passed.
     rows: tuple[ComparedModel, ...]
+    #: Of each run.
     threads: int
+    #: What the models ran on, in words.
     samples: str
+    #: Load average of the machine.
     load: float
 
     def to_json(self) -> dict[str, Any]:

@@ -29,13 +29,19 @@ NAME = 48
 
 @dataclass(frozen=True)
 class EvaluatedModel:
-    """One model. difference: of its score to that of the first model, on the same cases; None of the first."""
+    """The score of one model."""
 
+    #: Its path, or that of its artifact.
     name: str
+    #: What ran it, with its version.
     runtime: str
+    #: Of the model file.
     bytes: int
+    #: In the metric's unit, with its standard error.
     score: Estimate
+    #: Further figures of the metric, by name.
     details: Mapping[str, float]
+    #: Its score less that of the first model, on the same cases; None for the first model.
     difference: Estimate | None
 
     def to_json(self) -> dict[str, Any]:
@@ -61,16 +67,19 @@ def _finite(value: float) -> float | None:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The scores of all models on the same cases, the first model in front.
+    """The scores of all models on the same cases."""
 
-    title: what the score is. left_out: by name, why a model has none.
-    """
-
+    #: Name of the metric, such as "top-1".
     metric: str
+    #: What the score is, with its unit.
     title: str
+    #: Whether a larger score is better.
     higher_is_better: bool
+    #: Samples, or tokens, that were scored.
     cases: int
+    #: A row for each model, in the order in which they were passed.
     rows: tuple[EvaluatedModel, ...]
+    #: By name, why a model has no score.
     left_out: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:

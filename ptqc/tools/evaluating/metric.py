@@ -153,9 +153,11 @@ Score = Callable[[np.ndarray], float]
 
 @dataclass(frozen=True)
 class Estimate:
-    """error: the standard error of the value; NaN of a single case."""
+    """A mean over cases."""
 
+    #: In the metric's unit.
     value: float
+    #: The standard error of the value; NaN for a single case.
     error: float
 
 

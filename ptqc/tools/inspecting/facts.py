@@ -58,42 +58,48 @@ class StaysFloat:
 
 @dataclass(frozen=True)
 class Compilable:
-    """What is known of a model that compile takes.
+    """What is known of a model that compile takes."""
 
-    layers, parameters: of what is quantized. inner_layers: how many more are in branches and loops. macs:
-    multiply-accumulates of one run of one sample outside of these; None where sizes are free. at_least: bytes that no
-    compiled file is below. smallest: about those that the smallest file has at most. sensible: budgets to begin with,
-    and their bytes. seconds: of one processor; memory: bytes; both rough.
-    """
-
+    #: That are quantized.
     layers: int
+    #: More of them in branches and loops.
     inner_layers: int
+    #: Weights of these layers.
     parameters: int
+    #: Multiply-accumulates of one run of one sample, without branches and loops; None where sizes are free.
     macs: int | None
+    #: Bytes that every compiled file has at least.
     at_least: int
+    #: Bytes that the smallest file has at most, about.
     smallest: int
+    #: Budgets to begin with, and their bytes.
     sensible: Mapping[str, int]
+    #: Of one processor for a compile, roughly; None where sizes are free.
     seconds: float | None
+    #: Bytes that a compile holds, roughly.
     memory: float
+    #: What computes in float whatever is asked for, and why.
     stays_float: tuple[StaysFloat, ...]
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """What `ptqc inspect` finds.
-
-    bytes: of the file, with its external data. found: None where compile would refuse the model. refusal: why it would,
-    and what helps. notes: what reading and the normal form said.
-    """
+    """Facts about a model, and what compiling it takes."""
 
     path: str
+    #: Of the file, with its external data.
     bytes: int
+    #: None where the model imports none.
     opset: int | None
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+    #: How many there are of each.
     operators: Mapping[str, int]
+    #: None where compile would refuse the model.
     found: Compilable | None = None
+    #: Why it would be refused, and what helps.
     refusal: str | None = None
+    #: What reading and normalizing the model said.
     notes: tuple[str, ...] = field(default=())
 
     def to_json(self) -> dict[str, Any]:
