@@ -161,8 +161,10 @@ def test_a_latency_that_is_missed_counts_where_asked_for(
 
 
 def test_what_cannot_be_reached_is_refused(place: Path, tmp_path: Path) -> None:
-    with pytest.raises(Infeasible, match=r"budget of 0\.5 ms cannot be met .* is 1\.\d+ ms in a runtime"):
+    with pytest.raises(Infeasible, match=r"budget of 0\.5 ms cannot be met .* is 1\.\d+ ms in a runtime") as refusal:
         compile_(place, tmp_path / "out", "500us")
+    assert refusal.value.unit == "ns"
+    assert 1_000_000 < refusal.value.smallest < 2_000_000
 
 
 def test_a_loss_beside_the_latency_is_kept_too(place: Path, tmp_path: Path) -> None:
