@@ -118,7 +118,7 @@ class LossBudget(Constraint):
     @property
     def limit(self) -> float:
         """What may be lost at most: of predictions a share, of a score points, else a mean loss."""
-        return 1 - self.value / 100 if self.unit == SAME else self.value
+        return (100 - self.value) / 100 if self.unit == SAME else self.value
 
     @property
     def samples_wanted(self) -> int:
