@@ -20,6 +20,7 @@ from statistics import geometric_mean, mean
 import agreement
 import charts
 import compile_time
+import time_limits
 from charts import rows
 from harness import ROOT, Column, Row, markdown, number, percent, significant
 from loading import COLUMNS as LOADED
@@ -152,6 +153,11 @@ def loading() -> str:
 def compiling() -> str:
     """Every row: a network and a seed."""
     return markdown(rows("compile_time"), (*compile_time.COLUMNS[:-1], Column("code", "commit")))
+
+
+def limited() -> str:
+    """Every row: a network and a limit of time."""
+    return markdown(rows("time_limits"), (*time_limits.COLUMNS[:-1], Column("code", "commit")))
 
 
 def compat() -> str:
@@ -507,6 +513,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "loading": loading,
     "networks": networks,
     "compile-time": compiling,
+    "time-limits": limited,
     "compat": compat,
     "readme": readme,
     "times": times,
@@ -538,6 +545,7 @@ TABLES = (
     "loading",
     "peers",
     "runtimes",
+    "time_limits",
     "widths",
 )
 
