@@ -128,7 +128,11 @@ def test_the_command_lists_passes_with_effect_and_options(
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("drop-idle-clips", "did you mean drop-idle-clip"), ("missing", "cannot be loaded"), ("no-rewrite", "no rewrite")],
+    [
+        ("drop-idle-clips", "did you mean drop-idle-clip"),
+        ("missing", "cannot be loaded"),
+        ("no-rewrite", "is not a rewrite"),
+    ],
 )
 def test_what_cannot_be_used_is_named(name: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):

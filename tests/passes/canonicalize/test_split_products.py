@@ -32,7 +32,7 @@ def sixteen_numbers_are_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_part_is_a_layer(product: str) -> None:
     model = parse(f"g (float[2, 4] x) => (float y) {{ {product} }}", **CONSTANTS)
     (note,) = rewrite(model, SplitProducts(), x=noise(2, 4))
-    assert "into 3 matrices: ONNX Runtime would unpack one of 36 numbers" in note.message
+    assert "into 3 matrices: ONNX Runtime would unpack one of 36 elements" in note.message
     layers = find_layers(model)
     assert [layer.channels for layer in layers] == [3, 3, 3]
     assert max(weight.size for weight in find_weights(model, layers)) <= split_products.LARGEST
