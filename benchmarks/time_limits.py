@@ -8,17 +8,15 @@ figures/time_limits.json.
 """
 
 import argparse
-import contextlib
-import multiprocessing
 import tempfile
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import agreement
 import harness
 from accuracy import score_compiled
 from harness import RESULTS, Column, in_child, number, significant
+from steady import beside
 from tasks import chosen
 
 COLUMNS = (
@@ -34,25 +32,6 @@ COLUMNS = (
     Column("note", "note"),
 )
 NO_LIMIT = "none"
-
-
-def spin() -> None:
-    """Keep a processor busy."""
-    while True:
-        sum(range(10_000))
-
-
-@contextlib.contextmanager
-def busy_processes(count: int) -> Iterator[None]:
-    """So many processes that never wait."""
-    processes = [multiprocessing.get_context("spawn").Process(target=spin, daemon=True) for _ in range(count)]
-    for process in processes:
-        process.start()
-    try:
-        yield
-    finally:
-        for process in processes:
-            process.kill()
 
 
 def build(name: str, folder: str, cache: str, options: dict[str, Any], samples: int) -> dict[str, Any]:
@@ -78,7 +57,7 @@ def measure(name: str, limit: int | None, arguments: argparse.Namespace) -> dict
     options: dict[str, Any] = {"budget": arguments.budget, "samples": arguments.samples}
     options |= {} if limit is None else {"time_limit": float(limit)}
     harness.say(f"{name} {row['limit_s']}")
-    with tempfile.TemporaryDirectory(prefix="ptqc-bench-") as cache, busy_processes(arguments.busy):
+    with tempfile.TemporaryDirectory(prefix="ptqc-bench-") as cache, beside(arguments.busy):
         compiled = in_child(build, name, folder, cache, options, arguments.samples)
     if compiled.value is None:
         return {**row, "note": compiled.error}
