@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ptqc.ir.operators import Trait, named
 from ptqc.runtime.foreign import Arrays, ForeignOutcome, ForeignRuntime, LayerPlacement
 
 # A chip of each architecture: its number in Qualcomm's list.
@@ -15,7 +14,6 @@ CHIPS: Mapping[str, int] = {"v68": 35, "v69": 36, "v73": 43, "v75": 57, "v79": 6
 USUAL_CHIP = "v75"
 PROVIDER = "QNN"
 CONTEXT = "context.onnx"
-LAYERS = named(Trait.LAYER)
 
 
 class Qnn:
@@ -63,13 +61,16 @@ class Qnn:
 
 def _placement(nodes: Sequence[Any], left: Iterable[Any]) -> LayerPlacement:
     """Where layers run. left: what ONNX Runtime runs of the model: calls of the NPU, and what the CPU computes."""
+    from ptqc.ir.operators import Trait, named  # loads onnx_ir, and the command line reads CHIPS
+
+    types = named(Trait.LAYER)
     on_cpu = [node for node in left if node.op_type != "EPContext"]
     real = {name for node in nodes if node.op_type == "DequantizeLinear" for name in node.output}
     rounded = {node.input[0] for node in nodes if node.op_type == "QuantizeLinear"}
-    layers = [node for node in nodes if node.op_type in LAYERS]
+    layers = [node for node in nodes if node.op_type in types]
     others = {node.output[0]: "in float16" for node in layers if not real.issuperset(node.input[:2])}
     others |= {node.output[0]: "in float16" for node in layers if node.output[0] not in rounded}
-    others |= {node.output[0]: "on the CPU" for node in on_cpu if node.op_type in LAYERS}
+    others |= {node.output[0]: "on the CPU" for node in on_cpu if node.op_type in types}
     return LayerPlacement(len(layers) - len(others), others, [f"{node.op_type} {node.output[0]}" for node in on_cpu])
 
 
