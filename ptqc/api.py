@@ -251,9 +251,9 @@ def resolve(
     """Compile again from the measurements of an earlier compile.
 
     Nothing is measured again: this takes a third to two thirds of the time
-    of a compile. Weights are reconstructed once, with the half of the data
-    that was best before; give `pipeline` to try both halves, which takes
-    about twice as long and may lose less.
+    of a compile. Weights are reconstructed once, in the way that was best
+    before; give `pipeline` to try all ways of a compile, which takes longer
+    and may lose less.
 
     Args:
         folder: The artifact of the earlier compile. Its measurements must

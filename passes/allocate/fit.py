@@ -333,10 +333,14 @@ def reconstruct(
     made less of. earlier: see `reconstruct_all`.
     """
     tuned, began = list[QuantizedParameters](), time.monotonic()
-    every = range(TRIES[options.pipeline])
+    every = tuple(range(TRIES[options.pipeline]))
     draws = every if analysis.draws is None else analysis.draws
-    if stored is not None and (known := stored.find(plan, every) or stored.find(plan, draws)) is not None:
-        return known, []
+    if stored is not None:
+        known = stored.find(plan, every)
+        if known is None and draws != every:
+            known = stored.find(plan, draws)
+        if known is not None:
+            return known, []
     account = FileAccount.open(analysis, options, plan, limit)
     for start in range(0, len(draws), DRAWS_AT_ONCE):
         if start and not analysis.deadline.leaves((time.monotonic() - began) * DRAWS_AT_ONCE / start):

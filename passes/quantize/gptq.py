@@ -416,8 +416,8 @@ def _round_block(
     if rows.sequences is not None:
         own = np.diagonal(factor, axis1=1, axis2=2)
         coupling = factor / own[..., None]
-        settled = rows.sequences.settled(_flat(work / scale), None, rows.costs(1 / np.square(own)), coupling)
-        codes, moves = (_grouped(each, len(work)) for each in settled)
+        rounded = rows.sequences.rounded_in_turn(_flat(work / scale), None, rows.costs(1 / np.square(own)), coupling)
+        codes, moves = (_grouped(each, len(work)) for each in rounded)
         return codes.swapaxes(1, 2), (-moves * scale / own[..., None]).swapaxes(1, 2)
     codes, errors = np.empty_like(work), np.empty_like(work)
     for stretch, rest in _stretches(work.shape[1], STRETCH):
@@ -515,8 +515,8 @@ def _descend_block(rows: _Rows, part: slice) -> np.ndarray:
     if rows.sequences is not None:
         own = np.diagonal(second, axis1=1, axis2=2)
         away, coupling = -gradient / (own[..., None] * scale), -second / own[:, None, :]
-        settled, _ = rows.sequences.settled(_flat(away), _flat(codes), rows.costs(own), coupling)
-        return _grouped(settled, len(codes)).swapaxes(1, 2)
+        best, _ = rows.sequences.rounded_in_turn(_flat(away), _flat(codes), rows.costs(own), coupling)
+        return _grouped(best, len(codes)).swapaxes(1, 2)
     kept = _columns_if(None if rows.kept is None else rows.kept[:, :, part])
     moves = np.empty_like(codes)
     for stretch, rest in _stretches(codes.shape[1], STRETCH):

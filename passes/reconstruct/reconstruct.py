@@ -207,9 +207,8 @@ def _reconstructed(
         constants = {name: solution.weight for name, solution in tables.items()}
         seen = Walk(slicer, batches, constants, keeps[1], share, check, bounded)
         left = None if account is None else account.copy()
-        state = _State(analysis, each, seen, split, draw, limits.columns, tables, bounded, left, room=room)
-        if earlier is not None:
-            state.settled = earlier.numbers_for(each, draw)
+        reused = {} if earlier is None else earlier.numbers_for(each, draw)
+        state = _State(analysis, each, seen, split, draw, limits.columns, tables, bounded, left, reused, room=room)
         states.append(state)
     steps = dict(zip(layers, in_shares([_cost(analysis, layer) for layer in layers.values()] or [1.0]), strict=False))
     with analysis.progress.stage("reconstruct", IN_SHARES) as stage:
@@ -348,7 +347,7 @@ class _State:
     """The quantized walk of one draw, and the answers so far.
 
     split: batches that are fitted to; the others judge. bounded: where columns are held. account: of the file's bytes,
-    where they are limited. settled: numbers of layers that are taken over. room: for the layers that all draws solve at
+    where they are limited. reused: numbers of layers from another plan. room: for the layers that all draws solve at
     the same time. shared: what layers see that others are still to see; still: how many of them. shared_weights: those
     that several layers multiply with.
     """
@@ -362,8 +361,8 @@ class _State:
     weights: dict[str, QuantizedWeight]
     bounded: Bounded
     account: ByteAccount | None = None
+    reused: Mapping[str, tuple[QuantizedWeight, np.ndarray | None]] = field(default_factory=dict)
     biases: dict[str, np.ndarray | None] = field(default_factory=dict)
-    settled: Mapping[str, tuple[QuantizedWeight, np.ndarray | None]] = field(default_factory=dict)
     room: Room = field(default_factory=Room)
     shared: dict[Reading, LayerInputs] = field(default_factory=dict)
     still: Counter[Reading] = field(init=False)
@@ -443,14 +442,14 @@ class _State:
         return moments.factor_bytes(layer.groups, layer.width) + NUMBER_BYTES * layer.channels * layer.width
 
     def _settled(self, layer: Layer, wanted: list[Held]) -> list[Held]:
-        if layer.name in self.settled:
-            return self._taken(layer, *self.settled[layer.name])
+        if layer.name in self.reused:
+            return self._reuse(layer, *self.reused[layer.name])
         if are_paired(layer, self.seen.values[layer.input], wanted):
             return self.solve(layer, self._problem(layer, wanted))
         solution = self.given.solutions[layer.weight, self.plan.formats[layer.weight]]
         return self._outputs(layer, self.weights.setdefault(layer.weight, solution), self._take_bias(layer))
 
-    def _taken(self, layer: Layer, solution: QuantizedWeight, bias: np.ndarray | None) -> list[Held]:
+    def _reuse(self, layer: Layer, solution: QuantizedWeight, bias: np.ndarray | None) -> list[Held]:
         """Take over a layer's numbers; returns its outputs in the quantized walk."""
         self.still[layer.reading] -= 1
         self.weights[layer.weight], self.biases[layer.name] = solution, bias

@@ -256,7 +256,7 @@ class ColumnRounding(Protocol):
     def nearest(self, ratio: np.ndarray, costs: np.ndarray) -> np.ndarray:
         """The codes of columns of weight / scale (d, R), each column for itself."""
 
-    def settled(
+    def rounded_in_turn(
         self, values: np.ndarray, codes: np.ndarray | None, costs: np.ndarray, coupling: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Codes of columns one after the other, each passing on to those behind it by how much it was moved.

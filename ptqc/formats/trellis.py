@@ -161,11 +161,11 @@ class Trellis(HalfBits):
         """The codes (d, R) of the paths of least error, float32; see `ColumnRounding`."""
         return path_search().codes(ratio, costs, TABLE, self.steps)
 
-    def settled(
+    def rounded_in_turn(
         self, values: np.ndarray, codes: np.ndarray | None, costs: np.ndarray, coupling: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Codes (d, groups · R) of paths, column by column, and their moves; see `ColumnRounding`."""
-        return path_search().settled(values, codes, costs, coupling, TABLE, self.steps)
+        return path_search().rounded_in_turn(values, codes, costs, coupling, TABLE, self.steps)
 
     def levels(self, codes: np.ndarray) -> np.ndarray:  # noqa: ARG002
         """The codes that states stand for."""
@@ -297,7 +297,7 @@ class PathSearch(Protocol):
     def codes(self, ratio: np.ndarray, weights: np.ndarray, table: np.ndarray, bits: tuple[int, int]) -> np.ndarray:
         """The codes of the best paths."""
 
-    def settled(
+    def rounded_in_turn(
         self,
         values: np.ndarray,
         codes: np.ndarray | None,

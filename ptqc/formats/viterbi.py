@@ -110,7 +110,7 @@ def _columns(
     back: np.ndarray,
     states: np.ndarray,
 ) -> None:
-    """Round columns one after the other; see `settled`. All that is by column is (d, groups · R).
+    """Round columns one after the other; see `rounded_in_turn`. All that is by column is (d, groups · R).
 
     coupling: of no columns where nothing is passed on. ratio: scratch.
     """
@@ -143,10 +143,10 @@ def codes(ratio: np.ndarray, weights: np.ndarray, table: np.ndarray, bits: tuple
     ratio, weights: (n, R) float32. table: (256,) float32, codes of the states. bits: of the steps to outputs at even
     and at odd places; of the first as many or more.
     """
-    return settled(ratio, None, weights, np.empty((1, 0, 0), np.float32), table, bits)[0]
+    return rounded_in_turn(ratio, None, weights, np.empty((1, 0, 0), np.float32), table, bits)[0]
 
 
-def settled(
+def rounded_in_turn(
     values: np.ndarray,
     codes: np.ndarray | None,
     costs: np.ndarray,

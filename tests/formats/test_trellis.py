@@ -64,7 +64,7 @@ def test_columns_pass_on_what_they_were_moved_by(descends: bool) -> None:
     values, before = (12 * rng.standard_normal((7, groups * rows)).astype(np.float32) for _ in range(2))
     costs = rng.uniform(0.1, 1, values.shape).astype(np.float32)
     coupling = 0.1 * rng.standard_normal((groups, 7, 7)).astype(np.float32)
-    codes, moves = form.settled(values, before if descends else None, costs, coupling)
+    codes, moves = form.rounded_in_turn(values, before if descends else None, costs, coupling)
     kept, work = 0, values.copy()
     for j in range(7):
         ratio = work[j] + before[j] if descends else work[j]
@@ -80,7 +80,7 @@ def test_columns_pass_on_what_they_were_moved_by(descends: bool) -> None:
     # The best path is far better than codes at random, but not than itself.
     assert kept == 0
     if descends:
-        again, still = form.settled(np.zeros_like(codes), codes, costs, coupling)
+        again, still = form.rounded_in_turn(np.zeros_like(codes), codes, costs, coupling)
         np.testing.assert_array_equal(again, codes)
         assert not still.any()
 
