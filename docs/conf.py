@@ -19,7 +19,7 @@ from sphinx.application import Sphinx
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ptqc.cli.help import ABOUT, Parser, described
+from ptqc.cli.help import ABOUT, Parser, described, value_of
 from ptqc.cli.parser import parsers
 from ptqc.utils.version import __version__
 
@@ -103,7 +103,7 @@ def _inline(text: str) -> Iterator[nodes.Node]:
 
 
 def _names(action: argparse.Action) -> Iterator[nodes.Node]:
-    value = "" if action.nargs == 0 else str(action.metavar or action.dest.upper())
+    value = value_of(action)
     for place, option in enumerate(action.option_strings or [""]):
         if place:
             yield nodes.Text(", ")

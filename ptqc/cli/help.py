@@ -170,9 +170,9 @@ class Parser(argparse.ArgumentParser):
 def _stated(action: argparse.Action) -> str:
     """An argument, or an option with its value, as usage shows them."""
     if not action.option_strings:
-        name = str(action.metavar or action.dest.upper())
+        name = value_of(action)
         return {"+": f"{name}…", "?": f"[{name}]"}.get(str(action.nargs), name)
-    return f"{action.option_strings[0]} {action.metavar}"
+    return f"{action.option_strings[0]} {value_of(action)}"
 
 
 class _Help(argparse.Action):
@@ -213,15 +213,18 @@ class _Formatter(argparse.HelpFormatter):
 
 def invocation(action: argparse.Action) -> str:
     """An option by all its names, with its value."""
-    names = ", ".join(action.option_strings)
-    value = "" if action.nargs == 0 else str(action.metavar or action.dest.upper())
-    return f"{names} {value}".strip()
+    return f"{', '.join(action.option_strings)} {value_of(action)}".strip()
+
+
+def value_of(action: argparse.Action) -> str:
+    """What stands for the value of an option, or for an argument; nothing for a switch."""
+    return "" if action.nargs == 0 else str(action.metavar or action.dest.upper())
 
 
 def described(action: argparse.Action) -> str:
     """The description of an option with its default and its possible values, escaped as argparse takes it."""
     more: Described = vars(action).get("described", Described())
-    parts = [(action.help or "").partition(" (default: %(default)s)")[0]]
+    parts = [action.help or ""]
     if more.default_text:
         parts.append(f"(default: {more.default_text})".replace("%", "%%"))
     if values := possible_values_of(action):

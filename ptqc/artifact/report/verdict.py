@@ -94,7 +94,7 @@ def _lost(manifest: Document) -> str:
 def _doubts(manifest: Document) -> str:
     """What to look at before it is shipped; empty where there is nothing."""
     low = [f for output in manifest["results"].get("outputs", ()) for f in output["figures"] if f["low"]]
-    warned = sum(note["level"] == Level.WARNING for note in manifest["notes"])
+    warned = _warning_count(manifest)
     if unfit := manifest.get("unfit"):
         return f"It is not fit for use: {unfit[0]}."
     if not (low or warned):
@@ -147,7 +147,10 @@ def readiness(manifest: Document) -> str:
     """Whether a file can be shipped."""
     if manifest.get("unfit"):
         return "not fit for use"
-    count = sum(note["level"] == Level.WARNING for note in manifest["notes"])
-    if count:
+    if count := _warning_count(manifest):
         return f"{count} {'warning' if count == 1 else 'warnings'}"
     return "cut short by the time limit" if manifest.get("cut_short") else "ready to ship"
+
+
+def _warning_count(manifest: Document) -> int:
+    return sum(note["level"] == Level.WARNING for note in manifest["notes"])
