@@ -28,6 +28,8 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "build" / "benchmarks"
 # What documents are written from.
 FIGURES = ROOT / "benchmarks" / "figures"
+# What benchmarks write, and the documents that are made of it.
+WRITTEN = ("benchmarks/figures", "docs", "notes", "*.md")
 MISSING = "–"
 LONGEST_ERROR = 200
 
@@ -268,8 +270,14 @@ def record(path: Path, measured: Sequence[Row], facts: Mapping[str, Any], *more:
 
 
 def commit() -> str:
-    """The commit that is checked out, with a mark where files differ from it."""
-    command = ["git", "describe", "--always", "--abbrev=8", "--dirty=+", "--exclude=*"]
+    """The commit that is checked out, with a mark where code differs from it; data files and documents may."""
+    code = (".", *(f":!{path}" for path in WRITTEN))
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", *code)
+    return _git("rev-parse", "--short=8", "HEAD") + ("+" if changed else "")
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 

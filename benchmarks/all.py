@@ -1,0 +1,200 @@
+"""Every benchmark that documents take figures from, piece by piece, each of less than an hour.
+
+python benchmarks/all.py [--list] [--only TEXT] [--again] [--minutes 170]
+                         [--peers FOLDER] [--llama FOLDER] [--cmsis-nn CHECKOUT]
+
+A piece is one call of a benchmark. It runs if it never ran to its end, or if a file has changed since that it depends
+on: the benchmark, the code that it measures, the networks of the project. What ended is noted at once, so a run that is
+cut off loses one piece at most. --minutes: after which no piece is started. Pieces that need what is not at hand are
+listed with the reason.
+
+The state is in figures/all.json: for each piece its commit, date, seconds and result. Benchmarks put rows into the data
+files that `figures.py` writes documents from; what others print is in figures/all/.
+"""
+
+import argparse
+import hashlib
+import json
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import harness
+from harness import FIGURES, RESULTS, ROOT, Column, number
+
+STATE, OUTPUTS, LOGS = FIGURES / "all.json", FIGURES / "all", RESULTS / "all"
+PASSED, FAILED, STOPPED = "passed", "FAILED", "STOPPED"
+LONGEST = 3600  # seconds
+# Code by what depends on it. All of it is below the compile.
+COMPILE = (
+    *("ptqc/api.py", "ptqc/compiler.py", "ptqc/options.py", "ptqc/budget.py", "ptqc/calibration", "ptqc/execution"),
+    *("ptqc/formats", "ptqc/frontend", "ptqc/ir", "ptqc/losses", "ptqc/solver", "passes", "codegen/onnxruntime"),
+)
+CPU = (*COMPILE, "codegen/cpu", "codegen/kernels", "codegen/program", "ptqc/runtime")
+CUDA = (*COMPILE, "codegen/cuda", "codegen/kernels", "codegen/program")
+FOREIGN = (*COMPILE, "codegen/qdq", "codegen/litert", "codegen/foreign")
+MICRO = (*COMPILE, "codegen/c", "codegen/program")
+COMMON = ("benchmarks/harness.py", "benchmarks/tasks.py", "benchmarks/agreement.py", "models")
+NETWORKS = (
+    *("cifar10_resnet20", "cifar10_resnet56", "digits_resnet_dw", "espcn_x3_224", "mlperftiny_ad_autoencoder"),
+    *("mlperftiny_ic_resnet8", "mlperftiny_kws_dscnn", "mlperftiny_vww_mbv1_025_96", "mobilenet_v1_075_224"),
+    *("mobilenetv2_imagenette", "resnet50v2_c4_imagenette", "silero_vad_16k", "squeezenet1_1", "stories260K"),
+    "yolox_nano_416",
+)
+TINY = ("mlperftiny_ad_autoencoder", "mlperftiny_ic_resnet8", "mlperftiny_kws_dscnn", "mlperftiny_vww_mbv1_025_96")
+TIMED = ("mlperftiny_kws_dscnn", "cifar10_resnet20", "mobilenetv2_imagenette", "squeezenet1_1", "yolox_nano_416")
+SLOW = ("resnet50v2_c4_imagenette",)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One call of a benchmark.
+
+    command: the script and its arguments. uses: files and folders whose change makes its figures old. needs: options of
+    this script that it takes over. reads: artifacts that another piece leaves. keeps: whether what it prints is to be
+    kept, since it records no rows.
+    """
+
+    name: str
+    command: str
+    uses: tuple[str, ...] = COMPILE
+    needs: tuple[str, ...] = ()
+    reads: tuple[Path, ...] = ()
+    keeps: bool = False
+
+    @property
+    def script(self) -> str:
+        """The file of the benchmark."""
+        return f"benchmarks/{shlex.split(self.command)[0]}"
+
+
+def pieces() -> Iterator[Piece]:
+    """All, those that most documents depend on first."""
+    for task in NETWORKS:
+        budgets = "25%,16%,13%,10%,8%" if task.startswith("yolox") else "25%,13%,10%,8%"
+        yield Piece(f"accuracy {task}", f"accuracy.py --tasks {task} --budgets {budgets} --record")
+    for task in (*TIMED, *SLOW):
+        for seed in (0, 1, 2):
+            yield Piece(f"compile time {task} {seed}", f"compile_time.py --tasks {task} --seeds {seed} --record")
+    for task in NETWORKS:
+        artifacts = {budget: RESULTS / f"{task}-{harness.slug(budget)}" for budget in ("25%", "13%")}
+        both = " ".join(map(str, artifacts.values()))
+        loading = f"loading.py --tasks {task} --artifacts {both} --record"
+        yield Piece(f"loading {task}", loading, reads=tuple(artifacts.values()))
+        for budget, artifact in artifacts.items():
+            command = f"latency.py --tasks {task} --artifacts {artifact} --threads 1 --no-score --record {budget}"
+            yield Piece(f"latency {task} {budget}", command, needs=("peers",), reads=(artifact,))
+    for task in TINY:
+        yield Piece(f"c {task}", f"c_networks.py --tasks {task} --budgets 25%,13%,10%,8bit --record", MICRO)
+        yield Piece(f"cmsis-nn {task}", f"microcontroller.py --tasks {task} --record", MICRO, needs=("cmsis_nn",))
+    for task in NETWORKS:
+        command = f"runtimes.py --tasks {task} --record"
+        yield Piece(f"runtimes {task}", command, FOREIGN)
+    for task in ("cifar10_resnet20", "yolox_nano_416"):
+        yield Piece(f"widths {task}", f"widths.py --tasks {task} --record", FOREIGN)
+    yield Piece("releases", "compat.py --record")
+    for task in TIMED:
+        yield Piece(f"time limits {task}", f"time_limits.py --tasks {task} --record")
+        yield Piece(f"loss budgets {task}", f"loss_budgets.py --tasks {task}", keeps=True)
+        yield Piece(f"two budgets {task}", f"latency_budgets.py --tasks {task}", CPU, keeps=True)
+    yield Piece("estimates", "estimates.py", keeps=True)
+    yield Piece("parity", "parity.py", keeps=True)
+    yield Piece("exports", "exports.py", keeps=True)
+    yield Piece("channels", "even_channels.py", keeps=True)
+    yield Piece("caches", "kv_caches.py", keeps=True)
+    yield Piece("decoder", "decode.py", CPU, needs=("llama",), keeps=True)
+    yield Piece("cuda", f"cuda_verification.py --artifacts {RESULTS} --built {RESULTS / 'cuda'}", CUDA, keeps=True)
+    yield Piece("scale", "scale.py", keeps=True)
+
+
+def fingerprint(piece: Piece) -> str:
+    """What the figures of a piece follow from: the contents of all files that it uses."""
+    paths = sorted({*COMMON, *piece.uses, piece.script})
+    listed = subprocess.run(["git", "ls-files", "-s", "--", *paths], cwd=ROOT, capture_output=True, check=True).stdout
+    return hashlib.sha256(piece.command.encode() + listed).hexdigest()[:16]
+
+
+def why_not(piece: Piece, state: Mapping[str, Any], arguments: argparse.Namespace) -> str | None:
+    """Why a piece does not run now, if so."""
+    missing = [f"--{name.replace('_', '-')}" for name in piece.needs if getattr(arguments, name) is None]
+    if missing:
+        return f"needs {', '.join(missing)}"
+    known = state.get(piece.name)
+    is_done = known and known["result"] == PASSED and known["fingerprint"] == fingerprint(piece)
+    if known and is_done and not arguments.again:
+        return f"done on {known['commit']}"
+    absent = [str(path.relative_to(ROOT)) for path in piece.reads if not path.exists()]
+    return f"needs {', '.join(absent)}, which --only accuracy --again makes" if absent else None
+
+
+def run(piece: Piece, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Run one piece to its end, or for an hour."""
+    OUTPUTS.mkdir(exist_ok=True)
+    LOGS.mkdir(parents=True, exist_ok=True)
+    slug = harness.slug(piece.name)
+    options = [part for name in piece.needs for part in (f"--{name.replace('_', '-')}", str(getattr(arguments, name)))]
+    out = OUTPUTS / f"{slug}.json" if piece.keeps else LOGS / f"{slug}.json"
+    command = [sys.executable, *shlex.split(f"benchmarks/{piece.command}"), *options, "--out", str(out)]
+    began, log = time.monotonic(), LOGS / f"{slug}.txt"
+    with log.open("w", encoding="utf-8") as written:
+        try:
+            code = subprocess.run(command, cwd=ROOT, stdout=written, stderr=written, timeout=LONGEST, check=False)
+            result = FAILED if code.returncode else PASSED
+        except subprocess.TimeoutExpired:
+            result = STOPPED
+    row = {"piece": piece.name, "result": result, "seconds": round(time.monotonic() - began)}
+    if result == PASSED:
+        return row
+    lines = log.read_text(encoding="utf-8").strip().splitlines()
+    return {**row, "note": harness.describe(RuntimeError(lines[-1] if lines else "no output"))}
+
+
+def listed(all_pieces: Sequence[Piece], state: Mapping[str, Any], arguments: argparse.Namespace) -> None:
+    """Print each piece with what is known of it."""
+    for piece in all_pieces:
+        known = state.get(piece.name, {})
+        about = f"{known['result']} in {known['seconds']} s on {known['commit']}" if known else "never ran"
+        reason = why_not(piece, state, arguments)
+        print(f"{piece.name:45} {about}{'' if reason else ' -> to run'}{f' ({reason})' if reason else ''}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", action="store_true", help="the pieces and what is known of them")
+    parser.add_argument("--only", default="", help="pieces whose name has this text")
+    parser.add_argument("--again", action="store_true", help="pieces that are done, too")
+    parser.add_argument("--minutes", type=float, default=170.0, help="after which no piece is started")
+    parser.add_argument("--peers", type=Path, help="where install_peers.py put OpenVINO")
+    parser.add_argument("--llama", type=Path, help="where llama-cpp-python and gguf are installed")
+    parser.add_argument("--cmsis-nn", type=Path, help="a checkout of github.com/ARM-software/CMSIS-NN")
+    arguments = parser.parse_args()
+    state = {row["piece"]: row for row in json.loads(STATE.read_text("utf-8"))["rows"]} if STATE.exists() else {}
+    selected = [piece for piece in pieces() if arguments.only in piece.name]
+    if arguments.list:
+        listed(selected, state, arguments)
+        return
+    facts, commit, began, rows = harness.machine(), harness.commit(), time.monotonic(), list[dict[str, Any]]()
+    for piece in selected:
+        if time.monotonic() - began > 60 * arguments.minutes:
+            break
+        if why_not(piece, state, arguments) is not None:
+            continue
+        harness.say(piece.name)
+        about = {"commit": commit, "fingerprint": fingerprint(piece), "date": str(date.today())}
+        rows.append({**run(piece, arguments), **about, "machine": harness.heading(facts)})
+        state[piece.name] = rows[-1]
+        known = [state[each.name] for each in pieces() if each.name in state]
+        STATE.write_text(json.dumps({"rows": known}, indent=1) + "\n", encoding="utf-8")
+    columns = (Column("piece", "piece"), Column("result", "result"), Column("s", "seconds", number(0)))
+    harness.print_results(rows, (*columns, Column("note", "note")), facts)
+    sys.exit(any(row["result"] != PASSED for row in rows))
+
+
+if __name__ == "__main__":
+    main()

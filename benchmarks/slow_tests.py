@@ -1,0 +1,149 @@
+"""The tests that are left out of a plain run, one after the other, and what came of each on which commit.
+
+python benchmarks/slow_tests.py [--only TEXT] [--minutes 50] [--each 40] [--again] [--processes 2]
+
+Ends when its minutes are over; the next call goes on with the tests that never ran, then with those that did not pass,
+then with the oldest. --each: minutes after which a test is stopped. --again: those that passed on this commit, too.
+The results are in figures/slow_tests.json.
+"""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ET
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import harness
+from harness import FIGURES, ROOT, Column, number
+
+DATA = FIGURES / "slow_tests.json"
+COLUMNS = (
+    Column("test", "test"),
+    Column("result", "result"),
+    Column("cases", "cases"),
+    Column("skipped", "skipped"),
+    Column("seconds", "seconds", number(0)),
+    Column("commit", "commit"),
+    Column("date", "date"),
+    Column("note", "note"),
+)
+PASSED, FAILED, SKIPPED, STOPPED = "passed", "FAILED", "skipped", "STOPPED"
+PYTEST = (
+    sys.executable,
+    "-m",
+    "pytest",
+    "-q",
+    "-p",
+    "no:cacheprovider",
+    "-o",
+    "addopts=--strict-markers",
+    "-m",
+    "slow",
+)
+STOPPING = 60  # seconds in which a stopped test ends what it started
+
+
+def collected() -> list[str]:
+    """The slow tests, each with all of its cases."""
+    command = [*PYTEST, "--collect-only", "tests"]
+    lines = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    return list(dict.fromkeys(re.sub(r"\[.*", "", line) for line in lines if "::" in line))
+
+
+def run(test: str, processes: int, limit: float) -> dict[str, Any]:
+    """Run one test with all of its cases. limit: seconds after which it is stopped."""
+    with tempfile.TemporaryDirectory(prefix="ptqc-slow-") as folder:
+        written = Path(folder) / "results.xml"
+        command = [*PYTEST, "-n", str(processes), "--basetemp", f"{folder}/tmp", f"--junitxml={written}", test]
+        began = time.monotonic()
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        )
+        try:
+            output, _ = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            _stop(process)
+            return {"test": test, "result": STOPPED, "seconds": limit, "note": f"not ended in {limit / 60:.0f} minutes"}
+        row: dict[str, Any] = {"test": test, "seconds": round(time.monotonic() - began, 1)}
+        if not written.exists():
+            return {**row, "result": FAILED, "note": output.strip().splitlines()[-1][:200]}
+        return {**row, **_results(ET.parse(written).getroot())}
+
+
+def _stop(process: "subprocess.Popen[str]") -> None:
+    """End a test and what it started."""
+    for sent in (signal.SIGINT, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, sent)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=STOPPING)
+            return
+
+
+def _results(suite: ET.Element) -> dict[str, Any]:
+    """What the cases of a test ended with."""
+    cases = list(suite.iter("testcase"))
+    failed = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
+    skipped = [item for case in cases if (item := case.find("skipped")) is not None]
+    result = FAILED if failed else SKIPPED if len(skipped) == len(cases) else PASSED
+    row: dict[str, Any] = {"result": result, "cases": len(cases)}
+    if skipped:
+        reason, _ = Counter(str(item.get("message")) for item in skipped).most_common(1)[0]
+        row |= {"skipped": len(skipped), "note": reason[:200]}
+    if failed:
+        row["note"] = "; ".join(str(case.get("name")) for case in failed)[:200]
+    return row
+
+
+def in_order(tests: Sequence[str], known: Mapping[str, Mapping[str, Any]], commit: str, again: bool) -> list[str]:
+    """The tests to run: those that never ran, those that did not pass, then those that passed longest ago."""
+    ended = {test for test, row in known.items() if row["result"] in (PASSED, SKIPPED)}
+    here = set() if again else {test for test in ended if known[test]["commit"] == commit}
+    left = [test for test in tests if test not in here]
+    return sorted(left, key=lambda test: (test in known, test in ended, known.get(test, {}).get("date", "")))
+
+
+def main() -> None:
+    parser = harness.command_line(__doc__)
+    parser.add_argument("--only", default="", help="tests whose name has this text")
+    parser.add_argument("--minutes", type=float, default=50.0, help="after which no further test is started")
+    parser.add_argument("--each", type=float, default=40.0, help="minutes after which a test is stopped")
+    parser.add_argument("--again", action="store_true", help="those that passed on this commit, too")
+    parser.add_argument("--processes", type=int, default=2, help="for the cases of a test")
+    arguments = parser.parse_args()
+    facts, commit, began = harness.machine(), harness.commit(), time.monotonic()
+    known = {row["test"]: row for row in json.loads(DATA.read_text("utf-8"))["rows"]} if DATA.exists() else {}
+    tests = collected()
+    known = {test: known[test] for test in tests if test in known}
+    rows = []
+    for test in in_order([test for test in tests if arguments.only in test], known, commit, arguments.again):
+        left = 60 * arguments.minutes - (time.monotonic() - began)
+        if left <= 0:
+            break
+        harness.say(f"{test} (until now {len(rows)}; {left / 60:.0f} minutes left)")
+        limit = min(60 * arguments.each, left)
+        row = run(test, arguments.processes, limit)
+        if row["result"] == STOPPED and limit < 60 * arguments.each:
+            break  # the minutes are over, which says nothing of the test
+        about = {"commit": commit, "date": str(date.today()), "machine": harness.heading(facts)}
+        rows.append({**row, **about})
+        known[test] = rows[-1]
+        ordered = [known[each] for each in tests if each in known]
+        DATA.write_text(json.dumps({"rows": ordered}, indent=1) + "\n", encoding="utf-8")
+    harness.write_results(arguments.out, rows, facts)
+    harness.print_results(rows, COLUMNS, facts)
+    sys.exit(any(row["result"] in (FAILED, STOPPED) for row in rows))
+
+
+if __name__ == "__main__":
+    main()
