@@ -120,7 +120,7 @@ def test_what_computes_in_float_is_named(tagger: Artifact) -> None:
     assert "in float" in tagger.summary()
 
 
-@pytest.mark.parametrize("name", ["detector", "tagger", "mlp"])
+@pytest.mark.parametrize("name", [pytest.param("detector", marks=pytest.mark.slow), "tagger", "mlp"])
 def test_the_projects_models_name_their_smallest_size(
     name: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

@@ -15,10 +15,16 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 def compiled(signature: str) -> Callable[[F], F]:
-    """Compile a function at once, so that no deadline pays for it. signature: as Numba writes it."""
+    """Compile a function at once, so that no deadline pays for it. signature: as Numba writes it.
+
+    Numba keeps the machine code beside the module, or in the user's folder for caches, for the next process.
+    """
 
     def compile_it(function: F) -> F:
-        return cast(F, numba.njit(signature, nogil=True)(function))
+        try:
+            return cast(F, numba.njit(signature, nogil=True, cache=True)(function))
+        except Exception:  # there is no such folder, it is full, or a file in it is damaged
+            return cast(F, numba.njit(signature, nogil=True)(function))
 
     return compile_it
 

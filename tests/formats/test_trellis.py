@@ -1,11 +1,15 @@
 """Trellis codes: their search and their bits against plain Python, and what a compile makes of them."""
 
+import errno
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numba
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -16,6 +20,7 @@ import ptqc
 from ptqc.errors import InternalError, UsageError
 from ptqc.formats import Codebook, Integer, Scaled, VectorCodebook
 from ptqc.formats.trellis import BITS, DEVIATION, STATE_BITS, TABLE, RowTrellis, Trellis
+from ptqc.formats.trellis_steps import compiled as compiled_by_numba
 from ptqc.ir.layers import Weight, find_layers, find_weights
 from ptqc.ir.nodes import initial
 from ptqc.passes.quantize.solve_weights import formats_of, possible, suited
@@ -365,6 +370,39 @@ def without_numba(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     for name in ("viterbi", "trellis_steps"):
         monkeypatch.delitem(sys.modules, f"ptqc.formats.{name}", raising=False)
         monkeypatch.delattr(f"ptqc.formats.{name}", raising=False)
+
+
+# Compiled code from one process to the next
+
+
+IMPORTED = "from ptqc.formats.trellis_steps import _steps; print(len(_steps.stats.cache_hits))"
+
+
+def hits(folder: Path) -> int:
+    """How many functions a new process reads from the folder."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "NUMBA_CACHE_DIR": str(folder)}
+    command = [sys.executable, "-c", IMPORTED]
+    return int(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+
+
+@pytest.mark.slow
+def test_the_next_process_does_not_compile_again(tmp_path: Path) -> None:
+    assert [hits(tmp_path), hits(tmp_path)] == [0, 1]
+    for path in tmp_path.rglob("*.nb?"):
+        path.write_bytes(path.read_bytes()[:100])
+    assert hits(tmp_path) == 0
+
+
+def test_where_compiled_code_cannot_be_stored_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    njit = numba.njit
+
+    def full(*arguments: Any, cache: bool = False, **options: Any) -> Any:
+        if cache:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return njit(*arguments, **options)
+
+    monkeypatch.setattr(numba, "njit", full)
+    assert compiled_by_numba("i8(i8)")(lambda number: number + 1)(2) == 3
 
 
 LACK = r"tcq\) need Numba: pip install 'numba>=0.61'"

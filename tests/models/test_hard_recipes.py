@@ -49,6 +49,7 @@ def test_the_unrolled_network_is_the_recurrent_one() -> None:
     np.testing.assert_allclose(Runner(model).run({"x": x})["y"], expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_unrolled_network_loses_no_more_than_by_rounding(tmp_path: Path) -> None:
     """At a size that eight bits for every weight do not fit into."""
     torch.manual_seed(0)

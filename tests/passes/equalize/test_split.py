@@ -79,6 +79,7 @@ def test_a_second_compile_takes_the_choice_from_the_store(
     assert digests(again.folder) == digests(split.folder)
 
 
+@pytest.mark.slow
 def test_without_wide_channels_the_artifact_is_that_of_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = samples(3, 8, 8)
     looked = compiled(residual(), data, tmp_path / "looked", "30%", **OPTIONS)
@@ -104,6 +105,7 @@ def test_what_gains_nothing_is_undone(tmp_path: Path, monkeypatch: pytest.Monkey
     assert told == ["n1", "r1", "r2", "n2"]
 
 
+@pytest.mark.slow
 def test_nothing_is_split_where_the_budget_has_no_room_for_it(both: tuple[Artifact, Artifact], tmp_path: Path) -> None:
     """The choice of another budget is in the store, and the smallest file with its splits has 42,167 bytes."""
     split, _ = both
@@ -115,6 +117,7 @@ def test_nothing_is_split_where_the_budget_has_no_room_for_it(both: tuple[Artifa
     assert told == ["n1", "n2"]
 
 
+@pytest.mark.slow
 def test_splits_that_a_budget_leaves_without_use_are_told(tmp_path: Path) -> None:
     found = compiled(planted(300), DATA, tmp_path, "0.0000001nat", **OPTIONS)
     assert found.manifest["verification"]["integer_nodes"] == 0

@@ -40,7 +40,7 @@ def refused(place: Path, *budgets: str) -> Infeasible:
     return refusal.value
 
 
-@pytest.mark.parametrize("limit", [9_000, 12_000])
+@pytest.mark.parametrize("limit", [9_000, pytest.param(12_000, marks=pytest.mark.slow)])
 def test_the_delivered_c_keeps_its_flash_and_uses_it(place: Path, tmp_path: Path, limit: int) -> None:
     artifact = on_c(place, f"{limit}Bflash")
     flash = artifact.manifest["flash"]
@@ -55,6 +55,7 @@ def test_the_delivered_c_keeps_its_flash_and_uses_it(place: Path, tmp_path: Path
         assert text + data == flash["used_bytes"]
 
 
+@pytest.mark.slow
 def test_a_larger_flash_loses_less(place: Path) -> None:
     small, large = (on_c(place, f"{limit}Bflash", force=True).manifest for limit in (9_000, 14_000))
     assert large["allocation"]["loss"] < small["allocation"]["loss"]
@@ -80,6 +81,7 @@ def test_too_little_memory_is_refused_before_measuring_with_what_works(place: Pa
     assert built["memory"]["limit_bytes"] is None
 
 
+@pytest.mark.slow
 def test_memory_that_only_the_built_network_exceeds_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for step in ("check", "decide"):
         monkeypatch.setattr(RamBudget, step, lambda _, first, *__: first)
@@ -88,6 +90,7 @@ def test_memory_that_only_the_built_network_exceeds_is_refused(place: Path, monk
     assert on_c(place, f"{refusal.smallest}Bram").manifest["ram"]["used_bytes"] == refusal.smallest
 
 
+@pytest.mark.slow
 def test_together_with_the_size_of_the_file(place: Path) -> None:
     manifest = on_c(place, "20%", "9KBflash", "20KBram").manifest
     assert manifest["file"]["bytes"] <= manifest["allocation"]["limit"]
@@ -126,6 +129,7 @@ def test_how_they_are_written() -> None:
     assert [str(parse(text)) for text in ("64KBflash", "20KBram@c")] == ["64,000 B of flash", "20,000 B of RAM"]
 
 
+@pytest.mark.slow
 def test_what_the_built_network_has_too_much_the_next_plan_saves(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     weighed = microcontroller._flash_costs
 
