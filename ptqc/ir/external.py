@@ -382,7 +382,11 @@ class SpilledTensors:
             return tensor(name, array)
         number = helper.np_dtype_to_tensor_dtype(array.dtype)
         result = onnx.TensorProto(name=name, data_type=number, dims=list(array.shape))
-        array = np.frombuffer(tensor(name, array).raw_data, np.uint8) if _is_packed(array.dtype) else array
+        if _is_packed(array.dtype):
+            array = np.frombuffer(tensor(name, array).raw_data, np.uint8)
+            if array.nbytes < SMALL:
+                result.raw_data = array.tobytes()
+                return result
         path = self._file()
         with path.open("ab") as file:
             start, length = self._place(np.ascontiguousarray(array), file)

@@ -132,7 +132,12 @@ BESIDE = """g (float[N, 64] x) => (float y) {
 @pytest.mark.parametrize("form", [Integer(4), Integer(8)], ids=str)
 @pytest.mark.parametrize(("in_float", "products"), [("a", 1), ("r", 2)])
 def test_products_beside_codes_are_fused(in_float: str, products: int, form: Format) -> None:
-    constants = {"w": noise(64, 96, scale=0.2), "v": noise(96, 48, seed=1), "b": noise(48), "h": np.array(0.5, np.float32)}
+    constants = {
+        "w": noise(64, 96, scale=0.2),
+        "v": noise(96, 48, seed=1),
+        "b": noise(48),
+        "h": np.array(0.5, np.float32),
+    }
     model = parse(BESIDE, **constants)
     made = quantized(model, [{"x": noise(5, 64)}], forms=form, keep_float=lambda site: site == in_float)
     assert check(made, written(made)).operators[OPERATOR] == products
