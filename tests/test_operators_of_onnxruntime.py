@@ -47,6 +47,7 @@ def test_products_stay_packed_in_standard_operators(tmp_path: Path) -> None:
     found = compiled(model(), texts(), tmp_path, "24%", activations="float", operators="dequantize")
     file = found.manifest["file"]
     assert (file["runtime_operators"], file["opset"], file["oldest_onnxruntime"]) == ([], 21, "1.19")
+    assert "ONNX Runtime 1.19 and newer, where float matmuls stay packed from 1.25 on" in " ".join(str(found).split())
     assert {entry["format"] for entry in found.plan["weights"]} <= {"int4", "int8"}
     assert found.manifest["verification"]["operators"]["MatMulNBits"] == 3
     assert found.manifest["results"]["sqnr_db"] > 20
