@@ -14,18 +14,18 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import harness
 from harness import FIGURES, RESULTS, ROOT, Column, in_child, number
 
 from ptqc.execution.loading import CLEAR, CLEAR_PEAK, resident
+from ptqc.options import Operators
 
 sys.path.append(str(ROOT / "models"))
 
 import random_llama
 
-OPERATORS = ("standard", "onnxruntime", "dequantize")
 # Of random weights it does not matter to what they are rounded, so there is no time for more than the plainest way.
 OPTIONS: dict[str, Any] = {"formats": ("int",), "activations": "float", "sensitivity": "curvature", "samples": 4}
 ROOM = 0.25  # for scales and what is no matrix
@@ -42,7 +42,7 @@ COLUMNS = (
 )
 
 
-def compiled(size: str, bits: int, operators: str, folder: str) -> int:
+def compiled(size: str, bits: int, operators: Operators, folder: str) -> int:
     """Compile the decoder; bytes of the file. Runs in a child."""
     from ptqc.api import compile as compile_model
 
@@ -90,7 +90,7 @@ def rows_of(size: str, widths: list[int], rounds: int, work: Path) -> list[dict[
     rows = [{"budget": "float32", "operators": "", "path": work / "float.onnx"}]
     rows[0]["bytes"] = sum(path.stat().st_size for path in work.glob("float.*"))
     for bits in widths:
-        for operators in OPERATORS:
+        for operators in get_args(Operators):
             size_of_file = finished(in_child(compiled, size, bits, operators, str(work)))
             path = work / f"{operators}{bits}" / "model.onnx"
             rows.append({"budget": f"{bits} bits", "operators": operators, "path": path, "bytes": size_of_file})

@@ -52,11 +52,9 @@ def test_products_stay_packed_in_standard_operators(tmp_path: Path) -> None:
     assert found.manifest["verification"]["operators"]["MatMulNBits"] == 3
     assert found.manifest["results"]["sqnr_db"] > 20
     assert abs(file["bytes"] - file["bytes_told_to_solver"]) <= BOUND
+    numbers = 64 * 128 + 128 * 128 + 128 * 32
+    assert 0.5 * numbers < found.manifest["memory"]["weights_bytes"] < 1.2 * numbers
     assert ptqc.verify(found.folder)
-    again = ptqc.resolve(
-        found.folder, output=tmp_path / "standard", budget="24%", cache=store_of(found), operators="standard"
-    )
-    assert found.manifest["memory"]["weights_bytes"] < 0.4 * again.manifest["memory"]["weights_bytes"]
 
 
 def test_an_older_onnxruntime_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,6 +107,7 @@ def test_formats_keep_a_budget_of_memory(place: Path) -> None:
     assert again.plan == held.plan
 
 
+@pytest.mark.slow
 def test_standard_operators_keep_a_budget_of_memory(place: Path) -> None:
     needed = wide(place, "standard", None, operators="dequantize").manifest["memory"]["needed_bytes"]
     held = wide(place, "held by them", f"{int(0.8 * needed)}Bram", operators="dequantize")
