@@ -24,6 +24,7 @@ import time_limits
 from charts import rows
 from harness import ROOT, Column, Row, markdown, number, percent, significant
 from loading import COLUMNS as LOADED
+from packed_matmuls import COLUMNS as PACKED_MATMULS
 
 MARKED = re.compile(r"(<!-- figures: ([\w-]+) -->\n)(.*?)(\n<!-- end of figures -->)", re.DOTALL)
 DOCUMENTS = (ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")), *sorted(ROOT.glob("notes/*.md")))
@@ -214,6 +215,11 @@ def _took(row: Row) -> str:
 def pruning_orders() -> str:
     """Every row."""
     return markdown(rows("pruning_orders"), PRUNING)
+
+
+def packed_matmuls() -> str:
+    """Every row."""
+    return markdown(rows("packed_matmuls"), PACKED_MATMULS)
 
 
 def formats() -> str:
@@ -519,6 +525,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "times": times,
     "choosing": choosing,
     "pruning-orders": pruning_orders,
+    "packed-matmuls": packed_matmuls,
     "formats": formats,
     "picks": picks,
     "runtimes": runtimes,
@@ -543,6 +550,7 @@ TABLES = (
     "formats",
     "latency",
     "loading",
+    "packed_matmuls",
     "peers",
     "runtimes",
     "time_limits",

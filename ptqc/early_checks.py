@@ -2,10 +2,13 @@
 
 from importlib.util import find_spec
 
+import onnxruntime as ort
+
 from ptqc.artifact.build_target import needed
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import Samples
 from ptqc.calibration.synthetic import is_image, spatial_axes
+from ptqc.codegen.onnxruntime.matmul_nbits import BLOCK_PRODUCTS, FUSED_FROM, DequantizedProduct
 from ptqc.codegen.targets import Chosen
 from ptqc.errors import CalibrationError, UsageError
 from ptqc.evaluation.detection.detector import Detector
@@ -24,12 +27,13 @@ def check_early(prepared: CanonicalModel, budgets: Budgets, options: CompileOpti
     """Raises Infeasible for a size that no file of the model has, TargetError for what certainly has no kernel.
 
     Raises UsageError for a loss in a unit that the outputs are not judged in, for FP8 with a target, for curvature
-    without torch, for trellis codes without Numba, for widths that no format asked for has, and CalibrationError for
-    samples on which a detector finds nothing.
+    without torch, for trellis codes without Numba, for widths that no format asked for has, for operators that the
+    installed ONNX Runtime does not fuse, and CalibrationError for samples on which a detector finds nothing.
     """
     if options.sensitivity == "curvature" and find_spec("torch") is None:
         raise UsageError("sensitivity is 'curvature', which needs PyTorch: pip install 'ptqc[torch]'")
     _check_formats(options)
+    _check_operators(options)
     _check_something(Runner(prepared.model), prepared.tuning[:SAMPLES_RUN])
     for constraint in budgets:
         constraint.check(prepared, options)
@@ -54,6 +58,21 @@ def _check_formats(options: CompileOptions) -> None:
         raise UsageError(
             f"none of the formats asked for has {widths} bits: there are {have}; give other bits or formats"
         )
+
+
+def _check_operators(options: CompileOptions) -> None:
+    """Raises UsageError where the installed ONNX Runtime does not keep weights of standard operators packed."""
+    is_fused = BLOCK_PRODUCTS.get(options.operators) is DequantizedProduct
+    if is_fused and _release(ort.__version__) < _release(FUSED_FROM):
+        raise UsageError(
+            f"operators is {options.operators!r}, which needs ONNX Runtime {FUSED_FROM} or newer to keep weights "
+            f"packed, and {ort.__version__} is installed: pip install -U onnxruntime, or give operators 'onnxruntime' "
+            "or 'standard'"
+        )
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2])
 
 
 def check_detector(prepared: CanonicalModel, detector: Detector | None) -> None:

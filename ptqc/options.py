@@ -21,7 +21,7 @@ from ptqc.utils.signatures import wrapped
 Activations = Literal["auto", "integer", "float", "float8"]
 Loss = str | Mapping[str, str]
 RangeMethodName = str  # "auto", or a method of `ptqc.calibration.ranges`
-Operators = Literal["standard", "onnxruntime"]
+Operators = Literal["standard", "onnxruntime", "dequantize"]
 CacheKind = Literal["float", "float16", "int8", "int4", "bfp4", "bfp4-sorted"]
 KvCache = CacheKind | Mapping[str, CacheKind]
 Sparsity = Literal["given", "2:4"]
@@ -224,9 +224,10 @@ class CompileOptions:
     )
     operators: Operators = option(
         "standard",
-        "standard, or onnxruntime: float matmuls and embeddings may use ONNX Runtime's MatMulNBits and "
+        "standard; onnxruntime: float matmuls and embeddings may use ONNX Runtime's MatMulNBits and "
         "GatherBlockQuantized, whose weights of 4 or 8 bits stay packed in memory; such a file runs only in ONNX "
-        "Runtime",
+        "Runtime; or dequantize: float matmuls read weights of 4 or 8 bits through DequantizeLinear, a standard "
+        "operator, and ONNX Runtime 1.25 or newer keeps them packed",
         phase=Phase.FIT,
         group="targets",
         metavar="SET",
@@ -277,8 +278,8 @@ class CompileOptions:
 
     def _check_float8(self) -> None:
         """Other numbers than FP8 cannot be asked for as well."""
-        others = {"sparsity": "2:4", "operators": "onnxruntime", "float_layers": "bfloat16"}
-        requested = [name for name, value in others.items() if getattr(self, name) == value]
+        others = {"sparsity": ("2:4",), "operators": ("onnxruntime", "dequantize"), "float_layers": ("bfloat16",)}
+        requested = [name for name, values in others.items() if getattr(self, name) in values]
         requested += ["formats"] if self.formats else []
         if self.in_float8 and requested:
             message = ", ".join(f"{name} is {getattr(self, name)!r}" for name in requested)
@@ -309,8 +310,8 @@ class CompileOptions:
 
     @property
     def in_blocks(self) -> bool:
-        """Whether products in float may keep their weights packed in memory, in an operator of ONNX Runtime's own."""
-        return self.operators == "onnxruntime"
+        """Whether products in float may keep their weights packed in memory."""
+        return self.operators != "standard"
 
     @property
     def in_float8(self) -> bool:

@@ -265,6 +265,7 @@ def test_the_oldest_runtime_is_the_later_of_two() -> None:
     assert oldest_runtime(23, 8) == "1.23"
     assert oldest_runtime(24, 12) == "1.24"
     assert oldest_runtime(18, 8, ["MatMulNBits"]) == "1.18"
+    assert oldest_runtime(21, 10, ["DequantizeLinear"]) == "1.19"
     assert oldest_runtime(18, 11, ["GatherBlockQuantized", "MatMulNBits"]) == "1.23"
 
 

@@ -1,4 +1,4 @@
-"""Files with operators of ONNX Runtime's own, where these are allowed."""
+"""Files whose weights stay packed in memory, by operators of ONNX Runtime's own or by standard ones."""
 
 import re
 from pathlib import Path
@@ -12,6 +12,7 @@ from graphs import noise
 
 import ptqc
 from ptqc.artifact.folder import Artifact
+from ptqc.codegen.onnxruntime.size import BOUND
 from ptqc.errors import Infeasible, UsageError
 
 MODEL = """g (float[N,T,64] x) => (float[N,T,32] y) {
@@ -40,6 +41,26 @@ def test_products_in_float_stay_packed_where_that_is_asked_for(tmp_path: Path) -
     )
     assert again.manifest["file"]["runtime_operators"] == []
     assert own.manifest["memory"]["weights_bytes"] < 0.4 * again.manifest["memory"]["weights_bytes"]
+
+
+def test_products_stay_packed_in_standard_operators(tmp_path: Path) -> None:
+    found = compiled(model(), texts(), tmp_path, "24%", activations="float", operators="dequantize")
+    file = found.manifest["file"]
+    assert (file["runtime_operators"], file["opset"], file["oldest_onnxruntime"]) == ([], 21, "1.19")
+    assert "ONNX Runtime 1.19 and newer, where float matmuls stay packed from 1.25 on" in " ".join(str(found).split())
+    assert {entry["format"] for entry in found.plan["weights"]} <= {"int4", "int8"}
+    assert found.manifest["verification"]["operators"]["MatMulNBits"] == 3
+    assert found.manifest["results"]["sqnr_db"] > 20
+    assert abs(file["bytes"] - file["bytes_told_to_solver"]) <= BOUND
+    numbers = 64 * 128 + 128 * 128 + 128 * 32
+    assert 0.5 * numbers < found.manifest["memory"]["weights_bytes"] < 1.2 * numbers
+    assert ptqc.verify(found.folder)
+
+
+def test_an_older_onnxruntime_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onnxruntime.__version__", "1.24.4")
+    with pytest.raises(UsageError, match=r"needs ONNX Runtime 1\.25 or newer .* 1\.24\.4 is installed: pip install"):
+        compiled(model(), texts(), tmp_path, "24%", activations="float", operators="dequantize")
 
 
 def test_products_on_integers_are_as_they_were(tmp_path: Path) -> None:
@@ -84,6 +105,14 @@ def test_formats_keep_a_budget_of_memory(place: Path) -> None:
     assert both.path.stat().st_size < held.path.stat().st_size
     again = wide(place, "again", (f"{int(0.8 * needed)}Bram", "60%"))
     assert again.plan == held.plan
+
+
+@pytest.mark.slow
+def test_standard_operators_keep_a_budget_of_memory(place: Path) -> None:
+    needed = wide(place, "standard", None, operators="dequantize").manifest["memory"]["needed_bytes"]
+    held = wide(place, "held by them", f"{int(0.8 * needed)}Bram", operators="dequantize")
+    assert held.kept_budgets.memory is True
+    assert {entry["format"] for entry in held.plan["weights"]} == {"int4", "int8"}
 
 
 def test_the_least_memory_that_is_told_can_be_had(place: Path) -> None:

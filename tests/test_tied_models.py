@@ -84,9 +84,11 @@ def _attribute(node: onnx.NodeProto, name: str) -> int:
     return next(attribute.i for attribute in node.attribute if attribute.name == name)
 
 
-def test_a_small_table_is_unpacked_and_its_product_too(tmp_path: Path) -> None:
-    found = compiled(tied(), texts(), tmp_path, "35%", bits=(8,), activations="float", operators="onnxruntime")
-    assert found.manifest["file"]["runtime_operators"] == ["MatMulNBits"]
+@pytest.mark.parametrize(("operators", "own"), [("onnxruntime", ["MatMulNBits"]), ("dequantize", [])])
+def test_a_small_table_is_unpacked_and_its_product_too(operators: str, own: list[str], tmp_path: Path) -> None:
+    found = compiled(tied(), texts(), tmp_path, "35%", bits=(8,), activations="float", operators=operators)
+    assert found.manifest["file"]["runtime_operators"] == own
+    assert found.manifest["verification"]["operators"]["MatMulNBits"] == 2
     assert not any(
         _attribute(node, "N") == WORDS for node in onnx.load(found.path).graph.node if node.op_type == "MatMulNBits"
     )

@@ -98,7 +98,7 @@ def export(
     *,
     inline: bool = False,
     is_fast: bool = True,
-    in_blocks: bool = False,
+    in_blocks: type[BlockProduct] | None = None,
     pack: constants.Pack = constants.packed,
 ) -> Exported:
     """Pack a lowered graph.
@@ -106,8 +106,8 @@ def export(
     interface: the model as the user gave it: inputs, outputs, names, version, doc strings and metadata are kept as
     there. name_length: of inner names at least, so that plans of one model have names of one length. inline: without
     model-local functions. is_fast: with tables for operators without an integer kernel, and pools in float where those
-    of codes are slow. in_blocks: with operators of ONNX Runtime's own for the products in float, and the tables, that
-    they take. pack: `constants.sized` where only the size of the file matters.
+    of codes are slow. in_blocks: what products in float become whose weights stay packed; tables may, too. pack:
+    `constants.sized` where only the size of the file matters.
     """
     graph = onnx.GraphProto(node=map(ir.to_proto, lowered.model.graph), output=protos.interface(lowered.model).output)
     packer = _Packer(graph, lowered, in_blocks, SpilledTensors() if is_in_files(interface) else None, pack)
@@ -116,7 +116,7 @@ def export(
         nodes = list(with_float_pools(lowered, with_lookups(lowered, nodes, packer.share)))
     used = packer.used
     _leave_out_zeros(nodes, packer)
-    merged = shared_constants(graph, nodes, packer.tensor)  # renames inputs of the nodes, so it comes first
+    merged = shared_constants(graph, nodes, packer.tensor, packer.own)  # renames inputs of the nodes, so it comes first
     model = onnx.ModelProto(producer_name=PRODUCER)
     graph = model.graph  # filled where it is, as a copy would be one of all weights
     _describe(model, interface)
@@ -133,7 +133,8 @@ def export(
     names.shorten(graph, length, taken=maps, varying=packer.made.keys())
     renamed = dict(zip(before, _value_names(graph), strict=True))
     zipmaps.put_back(graph, original.output, maps, renamed)
-    packed = _model(model, used, interface, lowered.model.opset_imports[""])
+    needed = [product.opset for product in packer.blocks.values()]
+    packed = _model(model, used, interface, lowered.model.opset_imports[""], needed)
     picked = {pick.table: pick for pick in packer.picks.values()}
     products = {product.weight: product for product in packer.blocks.values()}
     own = {renamed[name]: called for name, called in own.items() if renamed[name] != called}
@@ -162,11 +163,15 @@ def _own_names(graph: onnx.GraphProto, lowered: Lowered) -> dict[str, str]:
 
 
 def _model(
-    model: onnx.ModelProto, used: Set[unpack_functions.UnpackFunction], interface: ir.Model, known: int
+    model: onnx.ModelProto,
+    used: Set[unpack_functions.UnpackFunction],
+    interface: ir.Model,
+    known: int,
+    needed: Sequence[int],
 ) -> onnx.ModelProto:
-    """The model with what its graph needs. known: the opset that its operators are from."""
+    """The model with what its graph needs. known: the opset that its operators are from; needed: opsets beside it."""
     newest = newest_operator(model.graph, known)
-    opset = max(LOWEST_OPSET, newest, *(function.opset for function in used))
+    opset = max(LOWEST_OPSET, newest, *(function.opset for function in used), *needed)
     imports = [helper.make_opsetid("", opset)]
     outputs = [function.to_proto(opset) for function in _sorted(used)]
     maps = {zipmaps.DOMAIN: zipmaps.VERSION} if zipmaps.remembered(interface) else {}
@@ -209,7 +214,7 @@ class _Packer:
 
     graph: onnx.GraphProto
     lowered: Lowered
-    in_blocks: bool
+    in_blocks: type[BlockProduct] | None
     spilled: SpilledTensors | None
     pack: constants.Pack
     used: set[unpack_functions.UnpackFunction] = field(default_factory=set)
@@ -224,14 +229,23 @@ class _Packer:
             for name in node.input:
                 self.readers.setdefault(name, node)
         self.picks = {pick.rows: pick for pick in picks(self.lowered)}
-        tables = {pick.codes for pick in self.picks.values() if picks_in_blocks(pick)}
-        self.blocks = {one.output: one for one in block_products(self.lowered, tables)} if self.in_blocks else {}
+        takes_tables = self.in_blocks is not None and self.in_blocks.takes_tables
+        self.tables = {pick.codes for pick in self.picks.values() if takes_tables and picks_in_blocks(pick)}
+        products = block_products(self.lowered, self.in_blocks, self.tables) if self.in_blocks is not None else ()
+        self.blocks = {one.output: one for one in products}
+        self.own = set[str]()
         self.multiplied = {self.lowered.tied.get(block.codes, "") for block in self.blocks.values()}
 
     def share(self, array: np.ndarray) -> str:
         """The name of an initializer with this content."""
         name = f"packed/{len(self.made)}"
         self.made[name] = self.initializer(name, array)
+        return name
+
+    def unshared(self, array: np.ndarray) -> str:
+        """The name of an initializer with this content that no other node reads."""
+        name = self.share(array)
+        self.own.add(name)
         return name
 
     def initializer(self, name: str, array: np.ndarray) -> onnx.TensorProto:
@@ -260,8 +274,8 @@ class _Packer:
         for node in self.graph.node:
             output = node.output[0] if node.output else ""
             if output in self.blocks:
-                remaining += self.blocks[output].nodes(self.share)
-            elif output in self.picks and self.in_blocks and picks_in_blocks(self.picks[output]):
+                remaining += self.blocks[output].nodes(self.share, self.unshared)
+            elif output in self.picks and self.picks[output].codes in self.tables:
                 pick = self.picks[output]
                 remaining += picked_in_blocks(pick, self.share, is_multiplied=pick.codes in self.multiplied)
             elif output in self.picks:
@@ -320,16 +334,19 @@ def array_of(tensor: ir.TensorProtocol) -> np.ndarray:
 
 
 def shared_constants(
-    graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto], tensor_of: Callable[[str], onnx.TensorProto | None]
+    graph: onnx.GraphProto,
+    nodes: Sequence[onnx.NodeProto],
+    tensor_of: Callable[[str], onnx.TensorProto | None],
+    unshared: Set[str] = frozenset(),
 ) -> list[onnx.TensorProto]:
     """The initializers that nodes read, equal ones once; the nodes are pointed at the survivors.
 
-    tensor_of: the initializer of a name; None for other names.
+    tensor_of: the initializer of a name; None for other names. unshared: names of those that stay as they are.
     """
     first: dict[Hashable, str] = {}
     alias: dict[str, str] = {}
     remaining = []
-    outputs = {value.name for value in graph.output}
+    outputs = unshared | {value.name for value in graph.output}
     for name in dict.fromkeys(_reads(nodes)):
         raw = tensor_of(name)
         if raw is None:

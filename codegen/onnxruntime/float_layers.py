@@ -41,7 +41,7 @@ def with_float_layers(lowered: Lowered, nodes: Iterable[onnx.NodeProto]) -> Iter
 
 
 def _stands_between_codes(node: ir.Node) -> bool:
-    return _is_constant(node.inputs[1]) and _comes_from_codes(node.inputs[0]) and _becomes_codes(node.outputs[0])
+    return _is_constant(node.inputs[1]) and comes_from_codes(node.inputs[0]) and becomes_codes(node.outputs[0])
 
 
 def _is_constant(weight: ir.Value | None) -> bool:
@@ -50,7 +50,7 @@ def _is_constant(weight: ir.Value | None) -> bool:
     return constant(node.inputs[0] if node is not None and node.op_type == "Cast" else weight) is not None
 
 
-def _comes_from_codes(value: ir.Value | None) -> bool:
+def comes_from_codes(value: ir.Value | None) -> bool:
     """Whether a value is codes in float, or what only moves them: ONNX Runtime moves the conversion behind that."""
     node = value.producer() if value is not None else None
     while node is not None and keeps_codes(node):
@@ -58,11 +58,11 @@ def _comes_from_codes(value: ir.Value | None) -> bool:
     return node is not None and node.op_type == "DequantizeLinear"
 
 
-def _becomes_codes(value: ir.Value) -> bool:
+def becomes_codes(value: ir.Value) -> bool:
     """Whether a value is rounded, at once or behind what a rounding can move in front of."""
     readers = value.consumers()
     behind = [node.outputs[0] for node in readers if clip_bounds(node) is not None or keeps_codes(node)]
-    return any(node.op_type == "QuantizeLinear" for node in readers) or any(map(_becomes_codes, behind))
+    return any(node.op_type == "QuantizeLinear" for node in readers) or any(map(becomes_codes, behind))
 
 
 # Sums behind integer products are written as Sum, so that ONNX Runtime leaves the products on integer kernels.

@@ -1,4 +1,4 @@
-"""Weights in float that stay packed in memory, for operators of ONNX Runtime's own.
+"""Weights in float that stay packed in memory: ONNX Runtime's own operators, and standard ones that it fuses to these.
 
 MatMulNBits: y = x Wᵀ with W of 4 or 8 bits, which the kernel reads as they lie. `accuracy_level` 4, which each node
 states, lets it round x to 8 bits, block by block, as integer kernels do with scales of whole tensors.
@@ -6,42 +6,58 @@ GatherBlockQuantized: rows of a table of 4 or 8 bits, unpacked as they are picke
 
 A table that is also the matrix of a product is stored once: the bytes of both operators are the same, and only their
 shapes differ. In memory each has its own, as the product arranges them for its kernel.
+
+DequantizeLinear of int4 or uint8, in blocks of W's columns, in front of a MatMul: from 1.25 on, ONNX Runtime makes the
+same MatMulNBits of the two, with accuracy level 4, when it loads the file. It does so only where nothing else reads the
+codes, their scales or zero points, where x comes from no DequantizeLinear, and where y goes to no QuantizeLinear, Relu
+or Clip. Where a session adds up 8-bit weights exactly, it writes int8 in blocks as uint8, with a zero point that does
+not fit.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper
 
 from ptqc.codegen.onnxruntime.constants import Share
+from ptqc.codegen.onnxruntime.float_layers import becomes_codes, comes_from_codes
 from ptqc.codegen.onnxruntime.unpack_functions import Pick
 from ptqc.formats import Format, Integer
+from ptqc.formats.base import LOWEST_OPSET
 from ptqc.formats.planes import pack_close
 from ptqc.formats.scales import narrow, roots
 from ptqc.ir.lowered import Lowered
 from ptqc.ir.nodes import initial, input_of, integer, number, producer, required
-from ptqc.ir.operators import Trait, named
+from ptqc.ir.operators import Trait, clip_bounds, named
 from ptqc.ir.quantized_weight import QuantizedWeight
 
 OPERATOR, PICKER, DOMAIN, VERSION = "MatMulNBits", "GatherBlockQuantized", "com.microsoft", 1
 FORMATS = (Integer(4), Integer(8))
+# Types of their codes, what is added to these, and the opset of DequantizeLinear that takes them in blocks.
+STORED: Mapping[int, tuple[type, int]] = {4: (ml_dtypes.int4, 0), 8: (np.uint8, 128)}
+DEQUANTIZER, OPSET_OF_BLOCKS = "DequantizeLinear", 21
+# The oldest ONNX Runtime that fuses the standard operators, whichever format it is and whether there is a bias.
+FUSED_FROM = "1.25"
+# An entry of a session: with which accuracy level it does.
+LEVEL_OF_FUSED = "session.qdq_matmulnbits_accuracy_level"
 # Weights of a channel that share a scale of the operator, which all are that channel's: the most that divide them.
 SIZES = (128, 64, 32, 16)
 # Accuracy levels of the operator: it rounds what it reads to 8 bits, or not at all.
 ACCURACY, EXACT = 4, 0
 # Of each block, the operator that rounds what it reads keeps its scale once more and the sum of its codes: float32.
 KEPT_OF_BLOCK, SCALE_BYTES = 2, 4
-PARTS = ("scale", "every", "flat", "root", "square", "product")
+PARTS = ("scale", "every", "flat", "root", "square", "zero", "product", "read", "sum")
 PRODUCTS = named(Trait.LAYER) - {"Conv"}
 
 
-def inside(output: str) -> str:
-    """Name of a product before its bias is added."""
-    return f"{output}/{PARTS[-1]}"
+def inside(output: str) -> tuple[str, ...]:
+    """Names of a product before its bias is added, of what it reads, and of its sum before that is rounded."""
+    return tuple(f"{output}/{part}" for part in PARTS[6:])
 
 
 def block_size(form: Format, width: int) -> int | None:
@@ -49,10 +65,11 @@ def block_size(form: Format, width: int) -> int | None:
     return next((size for size in SIZES if width % size == 0), None) if form in FORMATS else None
 
 
-def product_bytes(solution: QuantizedWeight) -> int:
-    """Bytes that a product takes once it is loaded, with what the kernel makes of its scales."""
+def product_bytes(solution: QuantizedWeight, kind: type["BlockProduct"]) -> int:
+    """Bytes that a product of a kind takes once it is loaded, with what the kernel makes of its scales."""
     codes, blocks = _in_memory(solution)
-    return codes + (1 + KEPT_OF_BLOCK) * SCALE_BYTES * blocks
+    zeros = blocks if kind is DequantizedProduct and STORED[solution.form.bits][1] else 0
+    return codes + (1 + KEPT_OF_BLOCK) * SCALE_BYTES * blocks + zeros
 
 
 def rows_bytes(solution: QuantizedWeight) -> int:
@@ -83,6 +100,7 @@ class BlockProduct:
 
     x, output, bias: names of what it reads and makes. weight: the real value of its weight; codes: the initializer with
     its codes; stored: its numbers as the graph has them; is_turned: whether the weight's channels are columns.
+    x_apart, y_apart: whether ONNX Runtime would take what makes x, or what reads y, for a part of the product.
     """
 
     x: str
@@ -92,6 +110,13 @@ class BlockProduct:
     codes: str
     stored: QuantizedWeight
     is_turned: bool
+    x_apart: bool = False
+    y_apart: bool = False
+
+    # Whether tables of which rows are picked stay packed, too, and weights that several products or a table read.
+    takes_tables: ClassVar[bool] = True
+    operator: ClassVar[str] = OPERATOR
+    opset: ClassVar[int] = LOWEST_OPSET
 
     @property
     def width(self) -> int:
@@ -101,10 +126,15 @@ class BlockProduct:
     @property
     def product(self) -> str:
         """Name of the product without its bias."""
-        return self.output if self.bias is None else inside(self.output)
+        return self.output if self.bias is None else inside(self.output)[0]
 
-    def nodes(self, share: Share) -> list[onnx.NodeProto]:
-        """What stands in its place. share: the name of a constant."""
+    @property
+    def source(self) -> str:
+        """Name of the value whose maker tells the format of the weight."""
+        return self.product
+
+    def nodes(self, share: Share, own: Share) -> list[onnx.NodeProto]:  # noqa: ARG002
+        """What stands in its place. share: the name of a constant; own: of one that nothing else may read."""
         solution = self.stored.by_channel()
         codes, bits = solution.codes, solution.form.bits
         channels, width = codes.shape
@@ -121,6 +151,59 @@ class BlockProduct:
         ]
         sums = [] if self.bias is None else [helper.make_node("Add", [self.product, self.bias], [self.output])]
         return [*nodes, *sums]
+
+
+class DequantizedProduct(BlockProduct):
+    """A product in standard operators, of which ONNX Runtime makes the operator when it loads a file.
+
+    Max of one tensor, which is that tensor, keeps it apart from others.
+    """
+
+    takes_tables: ClassVar[bool] = False
+    operator: ClassVar[str] = DEQUANTIZER
+    opset: ClassVar[int] = OPSET_OF_BLOCKS
+
+    @property
+    def product(self) -> str:
+        """Name of the product without its bias."""
+        return self.output if self.bias is None and not self.y_apart else inside(self.output)[0]
+
+    @property
+    def source(self) -> str:
+        """Name of the value whose maker tells the format of the weight."""
+        return self.weight
+
+    def nodes(self, share: Share, own: Share) -> list[onnx.NodeProto]:
+        """What stands in its place. share: the name of a constant; own: of one that nothing else may read."""
+        solution = self.stored.by_channel()
+        size = block_size(solution.form, self.width)
+        assert size is not None
+        blocks, (dtype, zero) = self.width // size, STORED[solution.form.bits]
+        every, zeros = f"{self.output}/{PARTS[1]}", f"{self.output}/{PARTS[5]}"
+        product, read, total = inside(self.output)
+        inputs = [own((np.ascontiguousarray(solution.codes.T).astype(np.int16) + zero).astype(dtype)), every]
+        nodes = _scales_of_blocks(solution, blocks, self.output, share, own)
+        if zero:
+            shape = share(np.array([blocks, len(solution.codes)]))
+            nodes.append(
+                helper.make_node("Expand", [own(np.full((1, len(solution.codes)), zero, dtype)), shape], [zeros])
+            )
+            inputs.append(zeros)
+        nodes.append(helper.make_node(DEQUANTIZER, inputs, [self.weight], axis=0, block_size=size))
+        if self.x_apart:
+            nodes.append(helper.make_node("Max", [self.x], [read]))
+        nodes.append(helper.make_node("MatMul", [read if self.x_apart else self.x, self.weight], [self.product]))
+        result = self.product
+        if self.bias is not None:
+            result = total if self.y_apart else self.output
+            nodes.append(helper.make_node("Add", [product, self.bias], [result]))
+        if self.y_apart:
+            nodes.append(helper.make_node("Max", [result], [self.output]))
+        return nodes
+
+
+# By the operators that are asked for.
+BLOCK_PRODUCTS: Mapping[str, type[BlockProduct]] = {"onnxruntime": BlockProduct, "dequantize": DequantizedProduct}
 
 
 def picks_in_blocks(pick: Pick) -> bool:
@@ -150,24 +233,32 @@ def picked_in_blocks(pick: Pick, share: Share, *, is_multiplied: bool = False) -
     ]
 
 
-def _scales_of_blocks(solution: QuantizedWeight, blocks: int, output: str, share: Share) -> list[onnx.NodeProto]:
-    """The scale of each channel for all of its blocks: (channels, blocks), folded when a file is loaded."""
+def _scales_of_blocks(
+    solution: QuantizedWeight, blocks: int, output: str, share: Share, own: Share | None = None
+) -> list[onnx.NodeProto]:
+    """The scale of each channel for all of its blocks, folded when a file is loaded: (channels, blocks).
+
+    own: takes what is stored of the scales where nothing else may read it; they are (blocks, channels) then.
+    """
     scale, every = (f"{output}/{part}" for part in PARTS[:2])
+    whole, scales = [len(solution.codes), blocks], solution.scale.reshape(-1, 1)
+    if own is not None:
+        whole, scales = whole[::-1], scales.T
     return [
-        *_scales(solution.scale, scale, output, share),
-        helper.make_node("Expand", [scale, share(np.array([len(solution.codes), blocks]))], [every]),
+        *_scales(scales, scale, output, share, own or share),
+        helper.make_node("Expand", [scale, share(np.array(whole))], [every]),
     ]
 
 
-def _scales(scales: np.ndarray, scale: str, output: str, share: Share) -> list[onnx.NodeProto]:
-    """The nodes that make scales, a row for each channel, from what is stored of them. scale: what they are called."""
+def _scales(scales: np.ndarray, scale: str, output: str, share: Share, own: Share) -> list[onnx.NodeProto]:
+    """The nodes that make scales from what is stored of them. scale: what they are called."""
     stored, *unit = roots(scales) or (narrow(scales),)
-    column = share(stored.reshape(-1, 1))
+    array = own(stored)
     if not unit:
-        return [helper.make_node("Cast", [column], [scale], to=TensorProto.FLOAT)]
+        return [helper.make_node("Cast", [array], [scale], to=TensorProto.FLOAT)]
     root, square = (f"{output}/{part}" for part in PARTS[3:5])
     return [
-        helper.make_node("Cast", [column], [root], to=TensorProto.FLOAT),
+        helper.make_node("Cast", [array], [root], to=TensorProto.FLOAT),
         helper.make_node("Mul", [root, root], [square]),
         helper.make_node("Mul", [square, share(unit[0])], [scale]),
     ]
@@ -190,13 +281,15 @@ def _packed(codes: np.ndarray, bits: int, blocks: int) -> np.ndarray:
     return np.ascontiguousarray(stored.reshape(len(codes), blocks, -1))
 
 
-def block_products(lowered: Lowered, tables: Collection[str] = ()) -> Iterator[BlockProduct]:
-    """All that a lowered graph has: products in float alone read such weights.
+def block_products(
+    lowered: Lowered, kind: type[BlockProduct] = BlockProduct, tables: Collection[str] = ()
+) -> Iterator[BlockProduct]:
+    """All of a kind that a lowered graph has: products in float alone read such weights.
 
     tables: codes of those that rows are picked of in blocks; weights of other tables stay as these are.
     """
     for value in (value for node in lowered.model.graph for value in node.outputs if value.name in lowered.weights):
-        maker, readers = producer(value, "DequantizeLinear"), list(value.uses())
+        maker, readers = producer(value, DEQUANTIZER), list(value.uses())
         if maker is None or value.name in lowered.layer_constants:
             continue
         axis = integer(maker, "axis", 1)
@@ -205,12 +298,17 @@ def block_products(lowered: Lowered, tables: Collection[str] = ()) -> Iterator[B
         codes, scale = (str(source.name) for source in maker.inputs[:2] if source is not None)
         numbers = initial(lowered.model, codes), initial(lowered.model, scale)
         results = [
-            _block_product(node, str(value.name), codes, QuantizedWeight(lowered.formats[codes], *numbers, axis))
+            _block_product(kind, node, str(value.name), codes, QuantizedWeight(lowered.formats[codes], *numbers, axis))
             for node, _ in readers
         ]
         is_free = codes not in lowered.tied or lowered.tied[codes] in tables
-        if is_free and block_size(results[0].stored.form, results[0].width) is not None:
+        if is_free and takes(kind, results[0].stored.form, results[0].width, len(readers)):
             yield from results
+
+
+def takes(kind: type[BlockProduct], form: Format, width: int, readers: int) -> bool:
+    """Whether products of a kind, so many of one weight, keep its channels of so many numbers packed."""
+    return block_size(form, width) is not None and (kind.takes_tables or readers == 1)
 
 
 def _multiplies(node: ir.Node, axis: int) -> bool:
@@ -222,7 +320,21 @@ def _multiplies(node: ir.Node, axis: int) -> bool:
     return is_plain and axis == (0 if integer(node, "transB", 0) else 1)
 
 
-def _block_product(node: ir.Node, weight: str, codes: str, stored: QuantizedWeight) -> BlockProduct:
+def _block_product(
+    kind: type[BlockProduct], node: ir.Node, weight: str, codes: str, stored: QuantizedWeight
+) -> BlockProduct:
     bias, is_turned = input_of(node, 2), not integer(node, "transB", 0)
-    x, output = str(required(node.inputs[0]).name), str(node.outputs[0].name)
-    return BlockProduct(x, output, None if bias is None else str(bias.name), weight, codes, stored, is_turned)
+    x, output = required(node.inputs[0]), node.outputs[0]
+    clipped = any(clip_bounds(reader) is not None for reader in output.consumers())
+    name = None if bias is None else str(bias.name)
+    return kind(
+        str(x.name),
+        str(output.name),
+        name,
+        weight,
+        codes,
+        stored,
+        is_turned,
+        comes_from_codes(x),
+        clipped or becomes_codes(output),
+    )

@@ -31,13 +31,15 @@ REAL = 4  # bytes of a number in float32
 class Use:
     """One reader of a weight: a layer on an integer kernel, with this bias if it has any, or one in float.
 
-    in_blocks: it keeps the weight packed, in an operator of its own. is_table: it reads the weight as a table. rank: of
-    the places, where it picks rows of one that stays packed, by a function or in an operator of its own.
+    in_blocks: it keeps the weight packed, as products of this kind do. apart: how many of its input and output nodes
+    keep apart from others. is_table: it reads the weight as a table. rank: of the
+    places, where it picks rows of one that stays packed, by a function or in an operator of its own.
     """
 
     integer: bool = False
     bias: constants.Bias | None = None
-    in_blocks: bool = False
+    in_blocks: type[BlockProduct] | None = None
+    apart: int = 0
     is_table: bool = False
     rank: int | None = None
 
@@ -76,6 +78,11 @@ class _Counter:
             self._seen.add(key)
         return self.name
 
+    def own(self, array: np.ndarray) -> str:
+        """The same for one that nothing else may read."""
+        self.total += field_bytes(tensor(self.name, array).ByteSize())
+        return self.name
+
 
 _Key = tuple[str, tuple[int, ...], bytes]
 
@@ -93,7 +100,7 @@ def stored(
     """
     counter = _Counter("n" * name_length, solution.form)
     products, rows = ([use for use in uses if use.in_blocks and use.is_table == is_table] for is_table in (False, True))
-    own = len(products) * _in_blocks(solution, counter) if products else 0
+    own = sum(_in_blocks(solution, use, counter) for use in products)
     own += len(rows) * _rows_in_blocks(solution, counter, is_multiplied=bool(products)) if rows else 0
     readers = [use for use in uses or (Use(),) if not use.in_blocks]
     calls = [_call(solution, use, counter, tied) for use in readers]
@@ -111,7 +118,8 @@ def loaded(solution: QuantizedWeight, uses: Sequence[Use], own: int, elements: i
     unpacked = REAL * elements
     products = [use for use in uses if use.in_blocks and not use.is_table]
     rows = [use for use in uses if use.rank is not None]
-    result = len(products) * product_bytes(solution) - unpacked if products else 0
+    kinds = [use.in_blocks for use in products if use.in_blocks is not None]
+    result = sum(product_bytes(solution, kind) for kind in kinds) - unpacked if products else 0
     if rows:
         result += (rows_bytes(solution) if rows[0].in_blocks else own) - unpacked
     return result
@@ -131,10 +139,12 @@ def _inlined(
     return [*expanded(call, body, lambda: counter.name, lambda _array: counter.name)]
 
 
-def _in_blocks(solution: QuantizedWeight, counter: _Counter) -> int:
+def _in_blocks(solution: QuantizedWeight, use: Use, counter: _Counter) -> int:
     """Bytes of the nodes of a product in blocks, less those of the one that is there without them."""
-    name = counter.name
-    nodes = BlockProduct(name, name, None, name, name, solution.by_channel(), True).nodes(counter.share)
+    name, kind = counter.name, use.in_blocks
+    assert kind is not None
+    between = use.apart > 0, use.apart > 1
+    nodes = kind(name, name, None, name, name, solution.by_channel(), True, *between).nodes(counter.share, counter.own)
     for node in nodes:
         node.input[:], node.output[:] = [name] * len(node.input), [name] * len(node.output)
     plain = onnx.helper.make_node("MatMul", [name, name], [name])

@@ -8,7 +8,7 @@ to rounding what the plan asks of it; agreement of the outputs with the unpacked
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -23,7 +23,14 @@ from onnx import helper
 from ptqc.codegen.onnxruntime import matmul_nbits
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.onnxruntime.lookup import StoredLookup, lookups
-from ptqc.codegen.onnxruntime.matmul_nbits import BlockProduct, without_rounding
+from ptqc.codegen.onnxruntime.matmul_nbits import (
+    EXACT,
+    LEVEL_OF_FUSED,
+    STORED,
+    BlockProduct,
+    DequantizedProduct,
+    without_rounding,
+)
 from ptqc.codegen.onnxruntime.unpack_functions import BITS_INPUTS, Pick, UnpackFunction, UnpackKind
 from ptqc.codegen.onnxruntime.verify_semantics import Intent
 from ptqc.errors import VerificationError
@@ -111,29 +118,39 @@ BESIDE: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Census:
-    """Operators of the optimized graph, and the planned integer nodes that did not become integer kernels."""
+    """Operators of the optimized graph, the planned integer nodes that did not become integer kernels, and the products
+    that were not fused with their weights.
+    """
 
     operators: Mapping[str, int]
     missed: Mapping[str, str]
+    unfused: Sequence[str] = ()
 
 
-def take(proto: onnx.ModelProto, expected: Mapping[str, tuple[str, str]], *, lean: bool = False) -> Census:
-    """Count kernels. expected: node -> (operator, name in the file of its codes, or of its float output). lean: leave
-    weights packed where none is expected.
+def take(
+    proto: onnx.ModelProto,
+    expected: Mapping[str, tuple[str, str]],
+    fused: Sequence[str] = (),
+    *,
+    lean: bool = False,
+) -> Census:
+    """Count kernels. expected: node -> (operator, name in the file of its codes, or of its float output). fused: names
+    in the file of products to be fused with their weights. lean: leave weights packed where nothing is expected.
 
     The optimizer renames values but keeps node names as prefixes, so a copy of the file with named nodes is optimized.
     """
     named = onnx.ModelProto()
     named.CopyFrom(proto)
-    marks = _mark(named.graph, expected)
-    graph = optimized(named, WITHOUT if lean and not expected else ())
+    marks, products = _mark(named.graph, expected), _mark_products(named.graph, fused)
+    graph = optimized(named, WITHOUT if lean and not expected and not fused else ())
     results = {node.name.partition(MARK)[0]: node.op_type for node in graph.node if MARK in node.name}
+    unfused = [name for name, mark in products.items() if results.get(mark) != matmul_nbits.OPERATOR]
     missed = {}
     for node, (operator, _) in expected.items():
         kernel = results.get(marks[node], "nothing")
         if kernel not in OPERATORS[operator].kernels:
             missed[node] = kernel
-    return Census(dict(sorted(Counter(n.op_type for n in graph.node).items())), missed)
+    return Census(dict(sorted(Counter(n.op_type for n in graph.node).items())), missed, unfused)
 
 
 def values(proto: onnx.ModelProto) -> set[str]:
@@ -172,6 +189,16 @@ def _mark(graph: onnx.GraphProto, expected: Mapping[str, tuple[str, str]]) -> di
             maker = makers[maker.input[0]]
         marks[node] = f"k{number}"
         maker.name = marks[node] + MARK
+    return marks
+
+
+def _mark_products(graph: onnx.GraphProto, products: Collection[str]) -> dict[str, str]:
+    """Name the nodes that compute these values; value -> its mark."""
+    marks = {}
+    for number, node in enumerate(graph.node):
+        if node.output and node.output[0] in products:
+            marks[node.output[0]] = f"p{number}"
+            node.name = marks[node.output[0]] + MARK
     return marks
 
 
@@ -251,7 +278,7 @@ def _found(exported: Exported, places: Mapping[str, str], intent: Intent) -> Ite
             yield place, of, exported.renamed[pick.rows], _every_row(exported, pick)
             continue
         if (block := exported.blocks.get(place)) is not None:
-            yield place, of, exported.renamed[block.product], _product_with_ones(exported, block)
+            yield place, of, exported.renamed[block.source], _product_with_ones(exported, block)
             continue
         group.append((place, of, exported.renamed[place]))
         size += intent.solution(of).codes.size
@@ -279,6 +306,8 @@ def _form(
         return Integer(next(a.i for a in maker.attribute if a.name == "bits"))
     if maker is None:
         return Format.parse(types[name])
+    if any(a.name == "block_size" for a in maker.attribute):
+        return Integer({np.dtype(dtype).name: bits for bits, (dtype, _) in STORED.items()}[types[maker.input[0]]])
     if not maker.domain:
         return _form(maker.input[0], makers, forms, types)
     form = forms[maker.op_type]
@@ -375,7 +404,7 @@ def verify(
     kernels, codes = compare(exported.proto, lowered, samples[:1], exported.renamed)
     rough = frozenset(settled for product in exported.blocks.values() for settled in _settled(product.output, intent))
     operators = _as_planned(exported, lowered, replace(intent, rough=rough), samples[0])
-    difference = _agreement(_exact(exported), lowered, intent.model, samples)
+    difference = _agreement(exported, lowered, intent.model, samples)
     integer = len(intent.plan.integer_here)
     return Verified(census.operators, integer, kernels, codes, integer, operators, weights, difference, seconds)
 
@@ -398,9 +427,11 @@ def _census(exported: Exported, lowered: Lowered, plan: Plan, *, lean: bool) -> 
     for name, kernel in plan.integer_here.items():
         value = lowered.codes.get(name) or lowered.codes.get(kernel.output, kernel.output)
         expected[name] = (kernel.op_type, exported.renamed[value])
+    dequantized = (one for one in exported.blocks.values() if isinstance(one, DequantizedProduct))
+    fused = {exported.renamed[product.product]: product.weight for product in dequantized}
     started = time.monotonic()
     try:
-        census = take(exported.proto, expected, lean=lean)
+        census = take(exported.proto, expected, list(fused), lean=lean)
     except OSError:  # of the disk, not of the file
         raise
     except Exception as error:  # ONNX Runtime raises a dozen types of its own
@@ -409,6 +440,13 @@ def _census(exported: Exported, lowered: Lowered, plan: Plan, *, lean: bool) -> 
         name, result = next(iter(census.missed.items()))
         raise VerificationError(
             f"{len(census.missed)} of {len(expected)} planned integer nodes run in float, first {name} (as {result})"
+        )
+    if census.unfused:
+        first = fused[census.unfused[0]]
+        raise VerificationError(
+            f"ONNX Runtime {ort.__version__} does not fuse {len(census.unfused)} of {len(fused)} products with their "
+            f"weights, which it would unpack in every run, first {lowered.weights[first]!r}: give operators "
+            "'onnxruntime', or 'standard'"
         )
     return census, time.monotonic() - started
 
@@ -462,21 +500,24 @@ def _as_planned(exported: Exported, lowered: Lowered, intent: Intent, feeds: Fee
     )
 
 
-def _exact(exported: Exported) -> onnx.ModelProto:
+def _exact(exported: Exported, model: ir.Model) -> Runner:
     """The file, whose products in blocks do not round what they read: that is no error of the file.
 
     How much they round is held to its limit product by product.
     """
     if not exported.blocks:
-        return exported.proto
-    return without_rounding(exported.proto, {exported.renamed[each.product] for each in exported.blocks.values()})
+        return open_packed(exported.proto, model)
+    options = session_options()
+    options.add_session_config_entry(LEVEL_OF_FUSED, str(EXACT))
+    products = {exported.renamed[each.product] for each in exported.blocks.values()}
+    return open_packed(without_rounding(exported.proto, products), model, options)
 
 
-def _agreement(file: onnx.ModelProto, lowered: Lowered, model: ir.Model, samples: Sequence[Feeds]) -> float:
+def _agreement(exported: Exported, lowered: Lowered, model: ir.Model, samples: Sequence[Feeds]) -> float:
     """Relative difference of the file's outputs from the unpacked graph without optimizations, over all samples."""
     delivered, plain, real = (
-        open_packed(file, model),
-        Runner(lowered.model, options=session_options(optimize=False), lean=is_lean(file, model)),
+        _exact(exported, model),
+        Runner(lowered.model, options=session_options(optimize=False), lean=is_lean(exported.proto, model)),
         Runner(model),
     )
     worst, forms = 0.0, forms_given(model)

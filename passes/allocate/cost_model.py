@@ -25,8 +25,8 @@ class OpLatencies:
 
     floats, integers: of operators by `Operator.node`, computing in float and on codes. quantize, dequantize: from real
     values to codes and back, by tensor. What is not named takes no time of its own. target: whose library these are of;
-    "": of ONNX Runtime. is_measured: else they are predicted. in_blocks: whether products in float were those of ONNX
-    Runtime's own operators, which keep their weights packed.
+    "": of ONNX Runtime. is_measured: else they are predicted. in_blocks: whether products in float kept their
+    weights packed.
     """
 
     runtime: str

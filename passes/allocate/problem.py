@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ptqc.codegen.onnxruntime import constants, names, size
 from ptqc.codegen.onnxruntime.export import Exported, export
-from ptqc.codegen.onnxruntime.matmul_nbits import block_size
+from ptqc.codegen.onnxruntime.matmul_nbits import BLOCK_PRODUCTS, block_size, takes
 from ptqc.formats import FLOAT8, Format, coded
 from ptqc.ir.external import fits_in_memory
 from ptqc.ir.integer_arithmetic import accumulator_scale, bias_codes, bits_for, usable_scale
@@ -75,8 +75,8 @@ def forms_in_float(weight: Weight, forms: Sequence[Format], options: CompileOpti
     """Of these formats, those that a weight may take whose layers all compute in float, or on codes of 16 bits."""
     if options.rules.wide and weight.layers:
         return [form for form in forms if form.code_bits is not None] or forms
-    products = weight.layers if options.in_blocks else ()
-    in_blocks = [form for form in forms if products and all(_goes_in_blocks(weight, one, form) for one in products)]
+    products = weight.layers
+    in_blocks = [f for f in forms if products and all(_goes_in_blocks(weight, one, f, options) for one in products)]
     return in_blocks or forms
 
 
@@ -116,7 +116,8 @@ def pack(
     arrays: `constants.sized` where only its size matters.
     """
     length = name_length(analysis.model, plan)
-    return export(lowered, analysis.model, length, inline=options.inline, in_blocks=options.in_blocks, pack=arrays)
+    kind = BLOCK_PRODUCTS.get(options.operators)
+    return export(lowered, analysis.model, length, inline=options.inline, in_blocks=kind, pack=arrays)
 
 
 def weighed(analysis: Analysis, options: CompileOptions, plan: Plan) -> int:
@@ -129,8 +130,9 @@ def _use(
     model: ir.Model, layer: Layer, weight: Weight, solution: QuantizedWeight, plan: Plan, options: CompileOptions
 ) -> size.Use:
     is_integer = layer.name in plan.integer and solution.form.has_codes
-    if options.in_blocks and not is_integer and _goes_in_blocks(weight, layer, solution.form):
-        return size.Use(in_blocks=True)
+    if not is_integer and _goes_in_blocks(weight, layer, solution.form, options):
+        is_clipped = layer.settled != layer.name or layer.name in plan.params
+        return size.Use(in_blocks=BLOCK_PRODUCTS[options.operators], apart=(layer.input in plan.params) + is_clipped)
     return size.Use(is_integer, bias_of(model, layer, solution, plan))
 
 
@@ -157,17 +159,20 @@ def _uses_of_table(
     result = pickers(model.graph.initializers[weight.table or weight.name])
     if not stays_packed(solution.form, shape) or not result:
         return [size.Use(is_table=True)]
-    in_blocks = options.in_blocks and block_size(solution.form, shape[1]) is not None
-    return [size.Use(in_blocks=in_blocks, is_table=True, rank=rank(node.inputs[1])) for node in result]
+    kind = BLOCK_PRODUCTS.get(options.operators)
+    goes = kind is not None and kind.takes_tables and block_size(solution.form, shape[1]) is not None
+    return [size.Use(in_blocks=kind if goes else None, is_table=True, rank=rank(node.inputs[1])) for node in result]
 
 
-def _goes_in_blocks(weight: Weight, layer: Layer, form: Format) -> bool:
-    """Whether a product in float keeps a weight of this format packed in memory, where the options allow it.
+def _goes_in_blocks(weight: Weight, layer: Layer, form: Format, options: CompileOptions) -> bool:
+    """Whether a product in float keeps a weight of this format packed in memory, as the options allow it.
 
-    A tied one does where its table stays packed, too.
+    A tied one does where its table stays packed in the same form.
     """
-    is_free = weight.table is None or stays_packed(form, (layer.channels, layer.width))
-    return is_free and not layer.is_convolution and block_size(form, layer.width) is not None
+    kind = BLOCK_PRODUCTS.get(options.operators)
+    if kind is None or layer.is_convolution or not takes(kind, form, layer.width, len(weight.layers)):
+        return False
+    return weight.table is None or (kind.takes_tables and stays_packed(form, (layer.channels, layer.width)))
 
 
 def _bias(model: ir.Model, layer: Layer) -> np.ndarray:

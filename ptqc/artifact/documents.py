@@ -160,6 +160,7 @@ def manifest(job: CompileState, outcome: CompileOutcome) -> dict[str, Any]:
     fitted, judged, size = outcome.fitted, outcome.judged, job.budgets.get(SizeBudget)
     origin, proto = job.prepared.origin, fitted.exported.proto
     own = sorted({node.op_type for node in proto.graph.node if node.domain == FUSED})
+    needed = {*own, *(product.operator for product in fitted.exported.blocks.values())}
     remedies, unused = used_remedies(job.prepared.remedies, fitted.plan)
     split = {remedy.tensor: len(remedy.channels) for remedy in remedies if remedy.channels}
     in_float = float_operators(job.model, fitted.plan, remedies)
@@ -193,7 +194,7 @@ def manifest(job: CompileState, outcome: CompileOutcome) -> dict[str, Any]:
             "bytes_told_to_solver": fitted.predicted_size,
             "opset": proto.opset_import[0].version,
             "ir_version": proto.ir_version,
-            "oldest_onnxruntime": oldest_runtime(proto.opset_import[0].version, proto.ir_version, own),
+            "oldest_onnxruntime": oldest_runtime(proto.opset_import[0].version, proto.ir_version, needed),
             "runtime_operators": own,
         },
         "maps": zipmaps.remembered(job.model),
@@ -326,15 +327,15 @@ def times(job: CompileState, outcome: CompileOutcome) -> dict[str, Any]:
     }
 
 
-def oldest_runtime(opset: int, ir_version: int, own: Collection[str] = ()) -> str:
+def oldest_runtime(opset: int, ir_version: int, needed: Collection[str] = ()) -> str:
     """The first ONNX Runtime release known to load a file of this opset and IR version and to fold its unpacking.
 
-    own: operators of ONNX Runtime's own in the file. 1.16 loads such files and gives the same outputs, but unpacks some
-    weights at every run.
+    needed: operators of ONNX Runtime's own in the file, and those that read weights in blocks. 1.16 loads files of
+    opset 18 and gives the same outputs, but unpacks some weights at every run.
     """
     by_opset = {22: "1.20", 23: "1.23", 24: "1.24", 25: "1.31", 26: "1.31"}
     by_ir_version = {11: "1.22", 12: "1.23", 13: "1.24"}
-    by_operator = {"GatherBlockQuantized": "1.23"}  # of bytes of 4 or 8 bits
+    by_operator = {"GatherBlockQuantized": "1.23", "DequantizeLinear": "1.19"}  # of bytes of 4 or 8 bits; in blocks
     versions = ["1.18", by_opset.get(opset, "1.18"), by_ir_version.get(ir_version, "1.18")]
-    versions += [by_operator.get(name, "1.18") for name in own]
+    versions += [by_operator.get(name, "1.18") for name in needed]
     return max(versions, key=lambda version: [int(part) for part in version.split(".")])

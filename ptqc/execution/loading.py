@@ -68,9 +68,9 @@ def _load(path: str) -> LoadCost:
     load(_smallest())  # what the library sets up once is no part of any model
     with suppress(OSError):  # else the peak is that of the process, which loading the file has to exceed
         CLEAR.write_text(CLEAR_PEAK)
-    before, started = _resident("VmRSS"), time.process_time()
+    before, started = resident("VmRSS"), time.process_time()
     load(path)
-    memory, loads = max(0, _resident("VmHWM") - before), 1
+    memory, loads = max(0, resident("VmHWM") - before), 1
     # Systems that count in ticks of a few milliseconds tell nothing of one load of a small file.
     while (spent := time.process_time() - started) < ENOUGH and loads < MOST_LOADS:
         load(path)
@@ -88,7 +88,7 @@ def _smallest() -> bytes:
     return bytes(model.SerializeToString())
 
 
-def _resident(field: str) -> int:
+def resident(field: str) -> int:
     """Bytes of resident memory, now (VmRSS) or at most (VmHWM); of other systems than Linux the most until now."""
     with suppress(OSError):
         lines = dict(line.split(":", 1) for line in STATUS.read_text().splitlines())

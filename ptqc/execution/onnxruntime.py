@@ -36,7 +36,7 @@ SETTINGS: Mapping[str, str] = {**PLACE, PREPACKING: "1"}
 # What it would compute of weights when it loads a model, such as casts to float32, would be copies, too.
 WITHOUT = ("ConstantFolding",)
 # But integer kernels are found only where weights are unpacked when a file is loaded, and the scales of products in
-# blocks must be there by then: the kernel takes others for none.
+# blocks must be there by then: the kernel takes others for none, and standard operators would not become one.
 LOADED_WHOLE = frozenset({"QuantizeLinear", "MatMulNBits", "GatherBlockQuantized"})
 
 
@@ -87,7 +87,11 @@ def _root(tensor: onnx.TensorProto) -> None:
 
 def is_loaded_whole(proto: onnx.ModelProto) -> bool:
     """Whether a file computes as it should only if constants are computed when it is loaded."""
-    return any(node.op_type in LOADED_WHOLE for node in proto.graph.node)
+    return any(node.op_type in LOADED_WHOLE or _is_in_blocks(node) for node in proto.graph.node)
+
+
+def _is_in_blocks(node: onnx.NodeProto) -> bool:
+    return node.op_type == "DequantizeLinear" and any(a.name == "block_size" for a in node.attribute)
 
 
 def without_tensors(proto: onnx.ModelProto) -> onnx.ModelProto:

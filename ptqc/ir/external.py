@@ -67,7 +67,15 @@ def array_of(tensor: onnx.TensorProto) -> np.ndarray:
     if not refers(tensor):
         return np.asarray(numpy_helper.to_array(tensor))
     dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    if _is_packed(dtype):
+        whole = onnx.TensorProto(data_type=tensor.data_type, dims=tensor.dims, raw_data=bytes(raw_values(tensor)))
+        return np.asarray(numpy_helper.to_array(whole))
     return np.frombuffer(raw_values(tensor), dtype).reshape(tuple(tensor.dims))
+
+
+def _is_packed(dtype: np.dtype) -> bool:
+    """Whether ONNX stores several numbers of a type in a byte, of which NumPy has one in each."""
+    return ir.DataType.from_numpy(dtype).bitwidth < 8
 
 
 def held(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -374,6 +382,11 @@ class SpilledTensors:
             return tensor(name, array)
         number = helper.np_dtype_to_tensor_dtype(array.dtype)
         result = onnx.TensorProto(name=name, data_type=number, dims=list(array.shape))
+        if _is_packed(array.dtype):
+            array = np.frombuffer(tensor(name, array).raw_data, np.uint8)
+            if array.nbytes < SMALL:
+                result.raw_data = array.tobytes()
+                return result
         path = self._file()
         with path.open("ab") as file:
             start, length = self._place(np.ascontiguousarray(array), file)

@@ -146,7 +146,7 @@ def test_a_full_disk_changes_nothing(small: Artifact, tmp_path: Path, monkeypatc
 
 
 @pytest.mark.usefixtures("untimed")
-@pytest.mark.parametrize("operators", ["standard", "onnxruntime"])
+@pytest.mark.parametrize("operators", ["standard", "onnxruntime", "dequantize"])
 def test_larger_models_get_two_files(operators: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(external, "IN_MEMORY_LIMIT", 4000)
     monkeypatch.setattr(expanding, "MAPPED_FROM", 4000)
@@ -156,7 +156,12 @@ def test_larger_models_get_two_files(operators: str, tmp_path: Path, monkeypatch
     made = packed.expand(tmp_path / "new")
     assert sorted(path.name for path in made.folder.iterdir()) == [GOLDEN, MANIFEST, "model.data", MODEL]
     nodes = {node.op_type for node in onnx.load(made.path).graph.node}
-    assert nodes == ({"MatMul", "Relu"} if operators == "standard" else {"MatMulNBits", "Relu"})
+    products = {
+        "standard": {"MatMul"},
+        "onnxruntime": {"MatMulNBits"},
+        "dequantize": {"DequantizeLinear", "MatMul", "Max"},
+    }
+    assert nodes == products[operators] | {"Relu"}
     assert golden_of(packed, made.path)
     assert made.expanded.bytes == sum((made.folder / name).stat().st_size for name in (MODEL, "model.data"))
     assert ptqc.verify(made.folder).checks["files"].startswith("3 have")

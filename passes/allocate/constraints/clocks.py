@@ -142,7 +142,7 @@ def quantized_subject(lowered: Lowered, exported: Exported, plan: Plan, feeds: F
         elif node.op_type in float_layers.ROUNDED:
             keys[float_layers.inside(output)] = keys[output]
         elif node.op_type in matmul_nbits.PRODUCTS:
-            keys[matmul_nbits.inside(output)] = keys[output]
+            keys.update(dict.fromkeys(matmul_nbits.inside(output), keys[output]))
     return Subject(exported.proto, feeds, {short.get(name, name): key for name, key in keys.items()})
 
 

@@ -244,7 +244,7 @@ def fitting_times(
 
 
 def _times_blocks(budget: LatencyBudget, options: CompileOptions) -> bool:
-    """Whether a budget is of a file whose products in float may be of ONNX Runtime's own operators."""
+    """Whether a budget is of a file whose products in float may keep their weights packed."""
     return options.in_blocks and not budget.target
 
 
@@ -262,10 +262,10 @@ def _check_where(times: OpLatencies, budget: LatencyBudget, options: CompileOpti
             "measure without --times"
         )
     if times.in_blocks != _times_blocks(budget, options):
-        asked, timed = ("onnxruntime", "standard") if options.in_blocks else ("standard", "onnxruntime")
+        timed = "packed" if times.in_blocks else "unpacked"
         raise UsageError(
-            f"the recorded times are of float matmuls by the {timed} operators, and operators is {asked!r}: give the "
-            "same, or measure without --times"
+            f"the recorded times are of float matmuls with {timed} weights, and operators is {options.operators!r}: "
+            "give those that were timed, or measure without --times"
         )
 
 

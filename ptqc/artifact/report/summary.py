@@ -17,6 +17,7 @@ from ptqc.artifact.report.markup import safe, unbroken
 from ptqc.artifact.report.rows import ReportFacts, labelled_notes
 from ptqc.artifact.report.scores import graded, least_agreement, scores_of
 from ptqc.artifact.report.verdict import is_busy, is_faster, times_smaller, verdict_line
+from ptqc.codegen.onnxruntime.matmul_nbits import FUSED_FROM
 from ptqc.formats import Format, mean_bits
 from ptqc.runtime.foreign import RuntimeCheck
 from ptqc.utils.text import differences_end_to_end, facts, magnitude, number, percent, shorten, visible
@@ -65,6 +66,9 @@ def _size(manifest: Document) -> Iterator[tuple[str, str]]:
         yield "together", f"weights and activations: {together}"
     if own := manifest["file"].get("runtime_operators"):
         yield "runs in", f"ONNX Runtime alone, with operators of its own: {visible(', '.join(own))}"
+    if manifest.get("options", {}).get("operators") == "dequantize":
+        oldest = visible(manifest["file"]["oldest_onnxruntime"])
+        yield "runs in", f"ONNX Runtime {oldest} and newer, where float matmuls stay packed from {FUSED_FROM} on"
 
 
 def _targets(manifest: Document) -> Iterator[tuple[str, str]]:

@@ -9,7 +9,7 @@ from onnx import numpy_helper
 
 from ptqc.codegen.onnxruntime import size, verify
 from ptqc.codegen.onnxruntime.export import Exported, export
-from ptqc.codegen.onnxruntime.matmul_nbits import OPERATOR, PICKER, block_size, without_rounding
+from ptqc.codegen.onnxruntime.matmul_nbits import OPERATOR, PICKER, BlockProduct, block_size, without_rounding
 from ptqc.codegen.onnxruntime.size import loaded_bytes
 from ptqc.codegen.onnxruntime.verify_semantics import Intent
 from ptqc.errors import VerificationError
@@ -44,7 +44,7 @@ def check(made: Quantized, file: Exported) -> int:
 @pytest.mark.parametrize("case", PRODUCTS)
 def test_weights_stay_packed(case: str, form: Format) -> None:
     made, x = made_of(case, form)
-    file = export(made.lowered, made.model, in_blocks=True)
+    file = export(made.lowered, made.model, in_blocks=BlockProduct)
     proto = onnx.load_from_string(file.data)
     onnx.checker.check_model(proto)
     assert [node.op_type for node in proto.graph.node].count(OPERATOR) == 2
@@ -60,7 +60,7 @@ def test_weights_stay_packed(case: str, form: Format) -> None:
 @pytest.mark.parametrize("form", [Integer(7), Codebook(4)], ids=str)
 def test_other_formats_are_unpacked(form: Format) -> None:
     made, _ = made_of("rows of texts", form)
-    file = export(made.lowered, made.model, in_blocks=True)
+    file = export(made.lowered, made.model, in_blocks=BlockProduct)
     assert not file.blocks
     assert check(made, file) == 2
 
@@ -70,7 +70,7 @@ def test_what_is_no_product_is_unpacked() -> None:
     graph = f"g (float[N, 64] x) => (float[N, 96] y) {{ {body} }}"
     model = parse(graph, w=noise(64, 96), zero=np.array([0]))
     made = quantized(model, [{"x": noise(2, 64)}], forms=Integer(4), keep_float=lambda _site: True)
-    assert not export(made.lowered, made.model, in_blocks=True).blocks
+    assert not export(made.lowered, made.model, in_blocks=BlockProduct).blocks
 
 
 def test_standard_operators_are_the_default() -> None:
@@ -86,7 +86,7 @@ def test_blocks_divide_a_channel(width: int, expected: int | None) -> None:
 
 def test_a_wrong_bit_is_found() -> None:
     made, _ = made_of("with a bias", Integer(4))
-    file = export(made.lowered, made.model, in_blocks=True)
+    file = export(made.lowered, made.model, in_blocks=BlockProduct)
     packed = next(t for t in file.proto.graph.initializer if len(t.dims) == 3)
     array = numpy_helper.to_array(packed).copy()
     array[-1, -1, -1] ^= 16
@@ -102,15 +102,15 @@ def test_the_bytes_of_a_format_are_said(case: str) -> None:
         made, _ = made_of(case, form)
         said = 0
         for weight in made.plan.weights:
-            uses = [size.Use(in_blocks=True) for _ in weight.layers]
+            uses = [size.Use(in_blocks=BlockProduct) for _ in weight.layers]
             said += size.stored(made.tuned.weights[weight.name], uses, 1).own
-        differences.append(export(made.lowered, made.model, 1, in_blocks=True).size - said)
+        differences.append(export(made.lowered, made.model, 1, in_blocks=BlockProduct).size - said)
     assert abs(differences[1] - differences[0]) <= size.BOUND
 
 
 def test_without_rounding_only_the_weights_are_coarse() -> None:
     made, x = made_of("with a bias", Integer(8))
-    file = export(made.lowered, made.model, in_blocks=True)
+    file = export(made.lowered, made.model, in_blocks=BlockProduct)
     products = {file.renamed[each.product] for each in file.blocks.values()}
     wanted = Runner(made.lowered.model, options=session_options(optimize=False)).run({"x": x})["y"]
     rounded, exact, other = (
@@ -132,7 +132,7 @@ def test_rows_are_picked_by_an_operator(form: Format, monkeypatch: pytest.Monkey
     """Exactly, of tables of the widths that it takes."""
     monkeypatch.setattr(layers, "LARGE", 500 * 64)
     made = quantized(parse(PICKS, embedding=noise(500, 64)), [PLACES], forms=form)
-    file = export(made.lowered, made.model, in_blocks=True)
+    file = export(made.lowered, made.model, in_blocks=BlockProduct)
     proto = onnx.load_from_string(file.data)
     onnx.checker.check_model(proto)
     assert [node.op_type for node in proto.graph.node].count(PICKER) == (0 if form == Integer(5) else 2)
@@ -148,7 +148,7 @@ def test_rows_are_picked_by_an_operator(form: Format, monkeypatch: pytest.Monkey
 def test_a_wrong_bit_of_a_table_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layers, "LARGE", 500 * 64)
     made = quantized(parse(PICKS, embedding=noise(500, 64)), [PLACES], forms=Integer(4))
-    file = export(made.lowered, made.model, in_blocks=True)
+    file = export(made.lowered, made.model, in_blocks=BlockProduct)
     plane = next(t for t in file.proto.graph.initializer if t.data_type == onnx.TensorProto.UINT8)
     array = numpy_helper.to_array(plane).copy()
     array[499, -1] ^= 1
@@ -164,7 +164,7 @@ def test_the_bytes_of_a_table_in_blocks_are_said(length: int, monkeypatch: pytes
     told, written = list[int](), list[int]()
     for form in (Integer(4), Integer(8)):
         made = quantized(parse(PICKS, embedding=noise(500, 64)), [PLACES], forms=form)
-        written.append(len(export(made.lowered, made.model, length, in_blocks=True).data))
-        uses = [size.Use(in_blocks=True, is_table=True, rank=rank) for rank in (2, 1)]
+        written.append(len(export(made.lowered, made.model, length, in_blocks=BlockProduct).data))
+        uses = [size.Use(in_blocks=BlockProduct, is_table=True, rank=rank) for rank in (2, 1)]
         told.append(size.stored(made.tuned.weights["embedding"], uses, length).own)
     assert abs((written[1] - written[0]) - (told[1] - told[0])) <= size.BOUND

@@ -14,6 +14,7 @@ from onnx import numpy_helper
 
 from ptqc.codegen.onnxruntime import constants, size
 from ptqc.codegen.onnxruntime.export import export
+from ptqc.codegen.onnxruntime.matmul_nbits import BlockProduct
 from ptqc.formats import Format, Integer, VectorCodebook
 from ptqc.ir import layers
 from ptqc.ir.external import field_bytes, tensor
@@ -188,9 +189,9 @@ def test_a_tied_table_in_blocks_is_counted_once(monkeypatch: pytest.MonkeyPatch)
     for form in (Integer(4), Integer(8)):
         model = parse(graph, t=table, h=table.T.copy())
         made = quantized(model, [{"i": np.array([[1, 2]])}], forms=form, keep_float=lambda _site: True)
-        uses = [size.Use(in_blocks=True), size.Use(in_blocks=True, is_table=True, rank=2)]
+        uses = [size.Use(in_blocks=BlockProduct), size.Use(in_blocks=BlockProduct, is_table=True, rank=2)]
         needed = size.stored(made.tuned.weights["h"], uses, 1, tied=True)
         said.append(needed.own + sum(needed.parts(18).values()))
-        written.append(export(made.lowered, made.model, 1, in_blocks=True).size)
+        written.append(export(made.lowered, made.model, 1, in_blocks=BlockProduct).size)
     assert np.ptp(np.subtract(written, said)) <= size.BOUND
     assert written[1] - written[0] == pytest.approx(table.size / 2, abs=size.BOUND)

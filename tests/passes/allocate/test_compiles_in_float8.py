@@ -87,7 +87,13 @@ def test_a_scale_of_the_plan_can_be_edited(float8: Artifact, tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("sparsity", "2:4"), ("operators", "onnxruntime"), ("float_layers", "bfloat16"), ("formats", ("int",))],
+    [
+        ("sparsity", "2:4"),
+        ("operators", "onnxruntime"),
+        ("operators", "dequantize"),
+        ("float_layers", "bfloat16"),
+        ("formats", ("int",)),
+    ],
 )
 def test_other_numbers_cannot_be_asked_for_as_well(name: str, value: object) -> None:
     with pytest.raises(UsageError, match=re.escape(f"activations is 'float8' and {name} is {value!r}")):

@@ -271,9 +271,10 @@ def test_recorded_times_serve_budgets_of_the_same_runtime(budget: str, found: Op
     assert latency.fitting_times(predicted, asked, CompileOptions()) is None
 
 
-def test_times_of_other_operators_are_refused(tight: Artifact, place: Path) -> None:
-    with pytest.raises(UsageError, match="by the standard operators, and operators is 'onnxruntime'"):
-        compile_(place, place / "own", "3ms", times=tight.folder, operators="onnxruntime")
+@pytest.mark.parametrize("operators", ["onnxruntime", "dequantize"])
+def test_times_of_other_operators_are_refused(operators: str, tight: Artifact, place: Path) -> None:
+    with pytest.raises(UsageError, match=f"with unpacked weights, and operators is '{operators}'"):
+        compile_(place, place / "own", "3ms", times=tight.folder, operators=operators)
 
 
 # Of a file that took half as long again as predicted.
