@@ -25,7 +25,7 @@ from ptqc.errors import TimeTooShort
 from ptqc.evaluation.changed import most_changed
 from ptqc.evaluation.detection.detector import Detector
 from ptqc.evaluation.judge import judge, measure_speed, saturation_notes
-from ptqc.evaluation.labels import Labelled, read_labels
+from ptqc.evaluation.labels import Labelled, LabelSource, read_labels
 from ptqc.evaluation.scoring import OwnScore, Scoring, scoring_of
 from ptqc.frontend.in_memory import Model, read_given
 from ptqc.ir.plan import Plan
@@ -77,7 +77,7 @@ class CompileRequest:
     output: Path
     force: bool
     target: Chosen | None
-    labels: Path | None
+    labels: LabelSource | None
     own_score: OwnScore | None
     preprocessing: Preprocessing | None
     store: Store

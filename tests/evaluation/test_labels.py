@@ -1,6 +1,7 @@
 """Labelled samples: what is read, what is refused by name, and the accuracy that comes of it."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,17 @@ from PIL import Image
 
 import ptqc
 from ptqc.calibration.images import Preprocessing
-from ptqc.errors import CalibrationError
+from ptqc.errors import CalibrationError, UsageError
 from ptqc.evaluation.detection.detector import Detector
-from ptqc.evaluation.labels import LabelledClasses, LabelledObjects, predicted, read_labels
+from ptqc.evaluation.labels import (
+    AnyLabels,
+    LabelledClasses,
+    LabelledObjects,
+    LabelSource,
+    labels_of,
+    predicted,
+    read_labels,
+)
 from ptqc.execution.onnxruntime import Runner
 from ptqc.passes.allocate.constraints.criteria import LabelledDrop
 from ptqc.utils.store import write_npz
@@ -41,6 +50,66 @@ def test_top1_is_the_share_of_hits(classifier: ir.Model, tmp_path: Path) -> None
     assert found.score(scores) == 75.0
     assert isinstance(found, LabelledClasses)
     assert found.labels.tolist() == [0, 1, 2, 0]
+
+
+CLASSES = np.array([0, 1, 2, 0])
+ROWS = np.eye(3, dtype=np.float32)[[0, 1, 2, 2]]
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {"x": ROWS, "labels": CLASSES},
+        [(ROWS[:3], CLASSES[:3]), (ROWS[3:], CLASSES[3:])],
+        [{"x": ROWS[:2], "labels": CLASSES[:2]}, {"x": ROWS[2:], "labels": CLASSES[2:]}],
+        [(row[np.newaxis], int(number)) for row, number in zip(ROWS, CLASSES, strict=True)],
+    ],
+    ids=["arrays", "batches", "batches of dicts", "samples"],
+)
+def test_labelled_samples_in_memory_score_as_those_of_a_file(
+    classifier: ir.Model, tmp_path: Path, labels: LabelSource
+) -> None:
+    np.savez(tmp_path / "a.npz", x=ROWS, labels=CLASSES)
+    wanted = read_labels(classifier, tmp_path / "a.npz", tmp_path / "of a file", None)
+    found = read_labels(classifier, labels_of(labels), tmp_path / "spool", None)
+    assert isinstance(found, LabelledClasses)
+    assert found.labels.tolist() == CLASSES.tolist()
+    assert found.samples.digest == wanted.samples.digest
+    assert found.score(scores) == wanted.score(scores) == 75.0
+
+
+def test_a_loader_that_fills_one_array_again_keeps_its_classes(classifier: ir.Model, tmp_path: Path) -> None:
+    row, number = np.empty((1, 3), np.float32), np.empty((), int)
+
+    def loader() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for row[0], number[...] in zip(ROWS, CLASSES, strict=True):
+            yield row, number
+
+    found = read_labels(classifier, loader(), tmp_path / "spool", None)
+    assert isinstance(found, LabelledClasses)
+    assert found.labels.tolist() == CLASSES.tolist()
+
+
+@pytest.mark.parametrize("labels", [CLASSES, CLASSES.tolist(), ROWS, 5])
+def test_class_numbers_without_samples_are_refused(labels: AnyLabels, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="which holds no samples; give the samples with their class numbers"):
+        ptqc.compile("m.onnx", calibration=ROWS, output=tmp_path / "out", labels=labels)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ({"x": ROWS, "labels": CLASSES[:3]}, "labels has 4 samples and 3 labels; give one label per sample"),
+        ({"x": ROWS}, r"labels has no array `labels` of one integer per sample; it has \['x'\]"),
+        ([{"x": ROWS[:1]}, {"x": ROWS[1:2]}], "labels holds 2 samples and 0 class numbers; give one with each sample"),
+        ([(ROWS[:1], CLASSES[:2])], "labels holds 1 samples and 2 class numbers"),
+    ],
+)
+def test_samples_in_memory_have_a_class_each(
+    classifier: ir.Model, tmp_path: Path, labels: LabelSource, message: str
+) -> None:
+    with pytest.raises(CalibrationError, match=message):
+        read_labels(classifier, labels, tmp_path / "spool", None)
 
 
 @pytest.mark.parametrize("heading", ["", "image,class\n", "image,class\n\n", "\ufeff"])

@@ -146,7 +146,9 @@ def evaluate(
             label is the one of the sample.
         data: Samples as `calibration` of `ptqc.compile`, with labels beside
             them (see `ptqc eval --help`) or in `labels`.
-        labels: Labels in the order of the samples, if not in `data`.
+        labels: Labels, if they are not in `data`: a path, a sequence in the
+            order of the samples, or for a folder a dict from file names to
+            labels.
         score_output: The output to score; default: the first.
         samples: The most labels to use.
         threads: Threads of a run; 0: one for each core.

@@ -130,6 +130,20 @@ def test_labels_lie_in_many_places(float_file: Path, labelled: dict[str, np.ndar
     assert ptqc.evaluate(float_file, metric="top-1", data=given, labels=list(labelled["labels"])) == wanted
 
 
+def test_labels_are_told_apart_by_the_names_of_files(
+    float_file: Path, labelled: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    (tmp_path / "files").mkdir()
+    wanted = ptqc.evaluate(float_file, metric="top-1", data=labelled, samples=7)
+    folder = files(tmp_path, {"x": labelled["x"], "labels": np.zeros(COUNT, int)})
+    names = {f"{number:03}.npz": label for number, label in reversed(list(enumerate(labelled["labels"])))}
+    assert ptqc.evaluate(float_file, metric="top-1", data=folder, labels=names, samples=7) == wanted
+    with pytest.raises(CalibrationError, match=rf"labels has none for {COUNT} of the {COUNT} files of folder .*'000'"):
+        ptqc.evaluate(float_file, metric="top-1", data=folder, labels={"000": 1})
+    with pytest.raises(CalibrationError, match="the samples of the dict of arrays have no names: give one label for"):
+        ptqc.evaluate(float_file, metric="top-1", data={"x": labelled["x"]}, labels=names)
+
+
 @pytest.mark.parametrize("data", ["arrays", "files"])
 def test_some_of_the_samples_keep_their_labels(
     float_file: Path, labelled: dict[str, np.ndarray], tmp_path: Path, data: str
