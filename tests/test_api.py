@@ -136,7 +136,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no path": ({"model": ""}, "model is ''; give a path"),
     "an output": ({"output": None}, "output is None; give a path"),
     "a cache": ({"cache": 3.5}, "cache is 3.5; give a path"),
-    "labels": ({"labels": [1, 2]}, r"labels is \[1, 2\]; give a path"),
+    "labels": ({"labels": [1, 2]}, r"labels is \[1, 2\], which holds no samples"),
     "a budget": (
         {"budget": 13.0},
         r"budget 13.0 is neither a fraction of the model's size \(0.13\) nor a number of bytes",

@@ -74,7 +74,7 @@ def test_scores_and_comparisons_prepare_images_alike(artifact: Artifact, images:
         ptqc.evaluate(model, artifact, metric="top-1", data=images, **given)  # type: ignore[arg-type]
         for given in ({}, {"preprocessing": STATED})
     )
-    assert [row.score.value for row in kept.rows] == [row.score.value for row in stated.rows]
+    assert [row.score.value for row in kept.models] == [row.score.value for row in stated.models]
     compared = ptqc.compare(model, artifact, data=images)
     assert compared.to_json() != ptqc.compare(model, artifact, data=images, preprocessing=Preprocessing()).to_json()
 

@@ -115,8 +115,8 @@ class Artifact:
         return self.folder / MODEL
 
     @property
-    def size(self) -> int:
-        """Bytes of the packed ONNX file."""
+    def bytes(self) -> int:
+        """Size of the packed ONNX file."""
         return int(self.manifest["file"]["bytes"])
 
     @property
@@ -128,7 +128,7 @@ class Artifact:
     def kept_budgets(self) -> KeptBudgets:
         """Which budgets the file meets, of size, latency, divergence and memory."""
         result, latency, loss = self.manifest, self.manifest["latency"], self.manifest.get("loss_budget")
-        size = None if self.budget is None else self.size <= self.budget
+        size = None if self.budget is None else self.bytes <= self.budget
         in_time = None if latency is None else _time_of(latency) <= latency["budget_ms"]
         # Artifacts of earlier versions have no memory.
         memory = result.get("memory", {})
@@ -327,10 +327,10 @@ class Artifact:
         """The document of `--json`: folder, met budgets, manifest and times."""
         return {
             "folder": str(self.folder),
-            "model": str(self.path),
+            "path": str(self.path),
             "kept_budgets": asdict(self.kept_budgets),
             "manifest": self.manifest,
-            "run": self.times,
+            "times": self.times,
         }
 
     def __str__(self) -> str:

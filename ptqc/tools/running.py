@@ -46,7 +46,7 @@ class RunOutputs:
             "runtime": self.runtime,
             "output": str(self.output),
             "samples": self.samples,
-            "outputs": {name: sorted(map(list, shapes)) for name, shapes in self.shapes.items()},
+            "shapes": {name: sorted(map(list, shapes)) for name, shapes in self.shapes.items()},
             "milliseconds": self.milliseconds,
         }
 

@@ -247,7 +247,7 @@ def test_pictures_with_boxes_give_the_score_that_evaluate_gives(
     path = tmp_path / "m.onnx"
     ir.save(of_quarters, path)
     stretched = Preprocessing(fit="stretch")
-    (row,) = ptqc.evaluate(path, metric="map", data=pictures, preprocessing=stretched, detector=IN_PIXELS).rows
+    (row,) = ptqc.evaluate(path, metric="map", data=pictures, preprocessing=stretched, detector=IN_PIXELS).models
     score = found.score(Runner(of_quarters).run)
     assert score == pytest.approx(row.score.value)
     assert 50 < score < 100

@@ -332,7 +332,7 @@ def _output_rows(outputs: list[Document]) -> Iterator[str]:
         message = "; ".join(figure["text"] for figure in output["figures"])
         loss = cell(number(output["loss"]), output["loss"])
         yield (
-            cell(name(output["output"])) + cell(safe(output["judged_as"])) + loss + _rest(output["loss_unit"], message)
+            cell(name(output["name"])) + cell(safe(output["judged_as"])) + loss + _rest(output["loss_unit"], message)
         )
         if len(output["losses"]) > 1:
             for group, value in output["losses"].items():
@@ -369,7 +369,7 @@ def _told(document: Document, point: Document) -> Iterator[str]:
     yield number(point["loss"])
     yield "–" if point["top1_agreement"] is None else f"{100 * point['top1_agreement']:.1f} %"
     yield f"{point['sqnr_db']:.1f}"
-    yield f"{point['ms']:.3f}"
+    yield f"{point['milliseconds']:.3f}"
 
 
 def sweep_plots(facts: ReportFacts) -> str:
@@ -415,7 +415,7 @@ def _shapes(
 
 def _table(document: Document) -> str:
     head = [">bytes", ">of float", ">predicted", ">measured", ">same top class", ">SQNR (dB)", ">ms"]
-    keys = ("bytes", "bytes", "predicted", "loss", "top1_agreement", "sqnr_db", "ms")
+    keys = ("bytes", "bytes", "predicted", "loss", "top1_agreement", "sqnr_db", "milliseconds")
     rows = []
     for point in document["points"]:
         values = [-1.0 if point[key] is None else float(point[key]) for key in keys]

@@ -188,7 +188,7 @@ def _outputs(outputs: Sequence[Document]) -> Iterator[tuple[str, str]]:
 
 def judged_as(output: Document) -> str:
     """What an output was compared as."""
-    return f"{shorten(visible(output['output']), NAME_LENGTH)} compared as {output['judged_as']}"
+    return f"{shorten(visible(output['name']), NAME_LENGTH)} compared as {output['judged_as']}"
 
 
 def agreement(output: Document) -> str:
@@ -236,17 +236,17 @@ def _time(manifest: Document) -> Iterator[tuple[str, str]]:
 
 
 def _latency(times: Document) -> str:
-    speed = times["speed"]
+    speed = times["latency"]
     if speed is None:
-        return f"not measured: {times.get('speed_missing', 'for want of time or memory')}"
-    text = f"{times['float_ms']:.3f} -> {times['compiled_ms']:.3f} ms"
-    rows = "one sample" if speed["rows"] == 1 else f"a batch of {speed['rows']} as the model asks for"
+        return f"not measured: {times.get('latency_missing', 'for want of time or memory')}"
+    text = f"{speed['float_ms']:.3f} -> {speed['compiled_ms']:.3f} ms"
+    rows = "one sample" if speed["batch"] == 1 else f"a batch of {speed['batch']} as the model asks for"
     return f"{text}, {rows}, one thread, ONNX Runtime: {_faster(speed)}"
 
 
 def _faster(speed: Document) -> str:
     """Which of the two is faster, as far as the spread of what was measured allows to say."""
-    ratio, low, high = (speed[name] for name in ("times_as_fast", "low", "high"))
+    ratio, low, high = (speed[name] for name in ("speedup", "low", "high"))
     faster = is_faster(speed)
     if faster:
         return f"{ratio:.2f} times as fast ({low:.2f}-{high:.2f})"

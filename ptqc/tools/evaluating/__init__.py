@@ -32,7 +32,7 @@ class EvaluatedModel:
     """The score of one model."""
 
     #: Its path, or that of its artifact.
-    name: str
+    model: str
     #: What ran it, with its version.
     runtime: str
     #: Of the model file.
@@ -47,17 +47,17 @@ class EvaluatedModel:
     def to_json(self) -> dict[str, Any]:
         """The document of `--json`."""
         return {
-            "model": self.name,
+            "model": self.model,
             "runtime": self.runtime,
             "bytes": self.bytes,
-            **_document("", self.score),
+            "score": _document(self.score),
             "details": {name: _finite(value) for name, value in self.details.items()},
-            **({} if self.difference is None else _document("difference_", self.difference)),
+            "difference": None if self.difference is None else _document(self.difference),
         }
 
 
-def _document(prefix: str, found: Estimate) -> dict[str, Any]:
-    return {f"{prefix}score": _finite(found.value), f"{prefix}standard_error": _finite(found.error)}
+def _document(estimate: Estimate) -> dict[str, Any]:
+    return {"value": _finite(estimate.value), "standard_error": _finite(estimate.standard_error)}
 
 
 def _finite(value: float) -> float | None:
@@ -78,7 +78,7 @@ class Evaluation:
     #: Samples, or tokens, that were scored.
     cases: int
     #: A row for each model, in the order in which they were passed.
-    rows: tuple[EvaluatedModel, ...]
+    models: tuple[EvaluatedModel, ...]
     #: By name, why a model has no score.
     left_out: Mapping[str, str] = field(default_factory=dict)
 
@@ -89,24 +89,24 @@ class Evaluation:
             "title": self.title,
             "higher_is_better": self.higher_is_better,
             "cases": self.cases,
-            "models": [row.to_json() for row in self.rows],
+            "models": [model.to_json() for model in self.models],
             "left_out": dict(self.left_out),
         }
 
     def __str__(self) -> str:
-        names = list(self.rows[0].details)
+        names = list(self.models[0].details)
         heading = ("model", "runs in", "bytes", "score", "± error", *names, "vs. first", "± error")
         rows = [
             (
-                shorten(row.name, NAME),
+                shorten(row.model, NAME),
                 row.runtime,
                 f"{row.bytes:,}",
                 f"{row.score.value:.5g}",
-                number(row.score.error),
+                number(row.score.standard_error),
                 *(f"{row.details[name]:.5g}" for name in names),
                 *(("", "") if row.difference is None else _signed(row.difference)),
             )
-            for row in self.rows
+            for row in self.models
         ]
         better = "more" if self.higher_is_better else "less"
         result = [f"{self.title} ({better} is better), with its standard error, on {self.cases:,} cases", ""]
@@ -115,7 +115,7 @@ class Evaluation:
 
 
 def _signed(found: Estimate) -> tuple[str, str]:
-    return (f"{found.value:+.3g}", number(found.error))
+    return (f"{found.value:+.3g}", number(found.standard_error))
 
 
 @quiet_libraries()
@@ -161,7 +161,7 @@ def evaluate(
         progress: Shows progress, such as `ptqc.Lines()`.
 
     Returns:
-        The score of each model in the metric's unit (`rows`), and its
+        The score of each model in the metric's unit (`models`), and its
         difference from the first with a standard error; `print` it.
 
     Raises:

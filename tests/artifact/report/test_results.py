@@ -1,12 +1,14 @@
 """What an artifact says of its file in Python: typed values, a line for people, and a card for notebooks."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from report_documents import Documents, documents, note
 
 from ptqc import Artifact, Latency, Note, Score
+from ptqc.artifact.results import AgreementFigure
 
 
 def opened(folder: Path, given: Documents) -> Artifact:
@@ -17,18 +19,18 @@ def opened(folder: Path, given: Documents) -> Artifact:
 
 def test_typed_values(tmp_path: Path) -> None:
     given = documents()
-    figure = {"name": "same top class", "value": 0.98, "text": "same top class in 98.0 %", "low": False}
-    given.manifest["results"]["outputs"][0] |= {"figures": [figure], "sqnr_db": {"scores": 27.1, "values": 31.0}}
+    figure = AgreementFigure("same top class", 0.98, "same top class in 98.0 %", low=False)
+    given.manifest["results"]["outputs"][0] |= {"figures": [asdict(figure)], "top1_agreement": 0.98, "sqnr_db": 27.1}
     given.manifest["notes"] += [note("judge", "y", "is low", "warning"), note("not-fit-for-use", "", "why", "warning")]
     artifact = opened(tmp_path, given)
-    assert artifact.size == given.manifest["file"]["bytes"]
+    assert artifact.bytes == given.manifest["file"]["bytes"]
     assert artifact.budget == given.manifest["allocation"]["limit"]
     assert artifact.score == Score("score", 91.2, 90.95)
     assert artifact.score.difference == pytest.approx(-0.25)
-    assert artifact.latency == Latency(4.0, 1.6, 2.5, (2.4, 2.6), 1)
+    assert artifact.latency == Latency(4.0, 1.6, 2.5, 2.4, 2.6, 12, 1)
     (output,) = artifact.outputs
-    assert (output.agreement, output.sqnr_db, output.divergence, output.unit) == (0.98, 27.1, 0.5, "nat")
-    assert output.figures == {"same top class": 0.98}
+    assert (output.top1_agreement, output.sqnr_db, output.loss, output.loss_unit) == (0.98, 27.1, 0.5, "nat")
+    assert output.figures == (figure,)
     assert [warning.message for warning in artifact.warnings] == ["why", "is low"]
     assert isinstance(artifact.warnings[0], Note)
 
@@ -37,7 +39,7 @@ def test_what_was_not_measured_is_none(tmp_path: Path) -> None:
     given = documents()
     given.manifest["results"] |= {"float_score": None, "compiled_score": None, "outputs": []}
     given.manifest["budget"] = None
-    given.times["speed"] = None
+    given.times["latency"] = None
     artifact = opened(tmp_path, given)
     assert (artifact.score, artifact.latency, artifact.budget, artifact.outputs) == (None, None, None, ())
 
