@@ -22,7 +22,7 @@ import numpy as np
 
 from ptqc.artifact.expanded import EXPANDED, ExpandedModel
 from ptqc.artifact.results import Latency, OutputAgreement, Score
-from ptqc.errors import Interrupted, TargetError, UsageError
+from ptqc.errors import IntegrityError, Interrupted, TargetError, UsageError
 from ptqc.notes import UNFIT, Level, Note
 from ptqc.utils.arguments import path_of
 from ptqc.utils.locks import Claim, InUse
@@ -377,8 +377,8 @@ def load(folder: str | PathLike[str]) -> Artifact:
         The artifact.
 
     Raises:
-        UsageError: The folder is no artifact, is incomplete, or a file was
-            changed.
+        UsageError: The folder is no artifact.
+        IntegrityError: A file was changed, is missing, or was added.
 
     Example:
         >>> ptqc.load("out").run({"input": x})
@@ -392,7 +392,7 @@ def load(folder: str | PathLike[str]) -> Artifact:
 
 
 def open_checked(folder: str | PathLike[str]) -> Artifact:
-    """Open what `ptqc compile` or `ptqc expand` wrote. Raises UsageError as `load` does."""
+    """Open what `ptqc compile` or `ptqc expand` wrote. Raises UsageError and IntegrityError as `load` does."""
     from ptqc.codegen.targets import names
 
     artifact = Artifact(path_of("folder", folder))
@@ -404,18 +404,18 @@ def open_checked(folder: str | PathLike[str]) -> Artifact:
         _check_file(artifact.folder, name, expected)
     for path in (path for target in names() for path in (artifact.folder / target).glob("*")):
         if f"{path.parent.name}/{path.name}" not in artifact.manifest["files"]:
-            raise UsageError(f"{path} is not a file that `ptqc compile` wrote, and would be run: remove it")
+            raise IntegrityError(f"{path} is not a file that `ptqc compile` wrote, and would be run: remove it")
     return artifact
 
 
 def _check_file(folder: Path, name: str, expected: str) -> None:
     path = folder / name
     if not path.resolve().is_relative_to(folder.resolve()):
-        raise UsageError(f"the {MANIFEST} of {folder} lists {name!r}, which lies outside; compile again")
+        raise IntegrityError(f"the {MANIFEST} of {folder} lists {name!r}, which lies outside; compile again")
     if not path.is_file():
-        raise UsageError(f"{folder} is incomplete: {name} is missing; compile again")
+        raise IntegrityError(f"{folder} is incomplete: {name} is missing; compile again")
     if file_digest(path) != expected:
-        raise UsageError(f"{path} was changed after it was compiled (its SHA-256 differs); compile again")
+        raise IntegrityError(f"{path} was changed after it was compiled (its SHA-256 differs); compile again")
 
 
 def check_output(folder: Path, force: bool) -> None:

@@ -23,7 +23,7 @@ from ptqc.artifact.names import OwnNames
 from ptqc.codegen.onnxruntime.unpack import unpack
 from ptqc.codegen.onnxruntime.verify import compare
 from ptqc.codegen.targets import check_emulated
-from ptqc.errors import TargetError, UsageError, VerificationError
+from ptqc.errors import IntegrityError, TargetError, UsageError, VerificationError
 from ptqc.execution import sandboxed
 from ptqc.execution.agreement import alike, allowed, relative
 from ptqc.execution.onnxruntime import (
@@ -89,7 +89,9 @@ def verify(
         What was checked; `print` it.
 
     Raises:
-        UsageError: The artifact is incomplete, changed, or of another model.
+        UsageError: The folder is no artifact, or an option does not apply.
+        IntegrityError: A file was changed, is missing or was added, or
+            `model` is not the one that was compiled.
         VerificationError: It computes anything else than it should.
         TargetError: Its library cannot run here, or a runtime is not
             installed or refuses the file.
@@ -212,7 +214,7 @@ def _source(artifact: Artifact, kept: Golden, path: Path) -> str:
     recorded = artifact.manifest["source"]
     source = read_model(path, cast_double=artifact.manifest["options"]["cast_double"])
     if source.digest != recorded["sha256"]:
-        raise UsageError(
+        raise IntegrityError(
             f"{path} is not the model that {artifact.folder} was compiled from: its SHA-256 is {source.digest}, "
             f"that of {recorded['name']} was {recorded['sha256']}"
         )

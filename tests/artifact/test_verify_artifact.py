@@ -22,7 +22,7 @@ from ptqc.artifact.bisect import EMULATED, Bisection
 from ptqc.artifact.folder import GOLDEN, MANIFEST, MODEL, Artifact
 from ptqc.artifact.golden import Golden
 from ptqc.cli.main import main
-from ptqc.errors import UsageError, VerificationError
+from ptqc.errors import IntegrityError, UsageError, VerificationError
 from ptqc.execution.onnxruntime import Runner
 from ptqc.runtime.interface import KERNELS
 
@@ -65,8 +65,9 @@ def test_golden_samples_are_the_same_in_every_compile(artifact: Artifact, tmp_pa
 def test_a_changed_file_is_refused(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = (copy / MODEL).read_bytes()
     (copy / MODEL).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    assert main(["verify", str(copy)]) == 2
+    assert main(["verify", str(copy)]) == IntegrityError.exit_code == 4
     assert "was changed after it was compiled" in capsys.readouterr().err
+    assert main(["verify", str(copy / "nowhere")]) == UsageError.exit_code == 2
 
 
 def test_changed_weights_behind_a_new_hash_are_found(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,7 +125,7 @@ def test_another_model_is_refused(copy: Path, tmp_path: Path, capsys: pytest.Cap
     other = residual()
     other.producer_name = "another exporter"
     onnx.save(other, tmp_path / "other.onnx")
-    assert main(["verify", str(copy), "--model", str(tmp_path / "other.onnx")]) == 2
+    assert main(["verify", str(copy), "--model", str(tmp_path / "other.onnx")]) == 4
     assert "is not the model that" in capsys.readouterr().err
 
 
@@ -136,7 +137,7 @@ def test_without_golden_samples_an_artifact_is_refused(copy: Path, content: byte
         seal(copy)
     else:
         seal_without_golden(copy)
-    with pytest.raises(UsageError, match="does not hold golden samples"):
+    with pytest.raises(IntegrityError, match="does not hold golden samples"):
         ptqc.verify(copy)
 
 
