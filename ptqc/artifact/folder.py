@@ -408,6 +408,14 @@ def open_checked(folder: str | PathLike[str]) -> Artifact:
     return artifact
 
 
+def artifact_of(file: Path) -> Artifact | None:
+    """The artifact in whose folder an ONNX file lies, if it is the one that was compiled; None for any other file."""
+    artifact = Artifact(file.parent)
+    if file.name != MODEL or not (file.parent / MANIFEST).is_file() or not _is_ours(file.parent):
+        return None
+    return artifact if artifact.manifest["files"].get(MODEL) == file_digest(file) else None
+
+
 def _check_file(folder: Path, name: str, expected: str) -> None:
     path = folder / name
     if not path.resolve().is_relative_to(folder.resolve()):

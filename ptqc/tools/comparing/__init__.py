@@ -103,6 +103,8 @@ class ModelComparison:
     samples: str
     #: Load average of the machine.
     load_average: float
+    #: What to look at, such as images that are not prepared as for the compile.
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The document of `--json`: milliseconds of one sample, and ratios to the first model."""
@@ -123,6 +125,7 @@ class ModelComparison:
             result.append(
                 f"the machine was busy, a load of {self.load_average:.1f} on {processors()} processors: {self._trust}"
             )
+        result += [f"WARNING: {note}" for note in self.notes]
         return "\n".join(result)
 
     @property
@@ -193,7 +196,8 @@ def compare(
         )
     result = of_one_interface(result)
     with scratch() as folder:
-        feeds, described = _samples(result, data, samples, as_compiled(preprocessing, result), Path(folder))
+        prepared, notes = as_compiled(preprocessing, result, data)
+        feeds, described = _samples(result, data, samples, prepared, Path(folder))
         pairs, placements = _outputs(result, feeds, progress)
         timed = [one for one in result if one.run_all is None]
         with progress.stage("compare speeds"):
@@ -205,7 +209,7 @@ def compare(
         ComparedModel.of(one, result[0], speeds.get(id(one)), judged[place], placements[place])
         for place, one in enumerate(result)
     ]
-    return ModelComparison(tuple(compared), threads, described, load)
+    return ModelComparison(tuple(compared), threads, described, load, notes)
 
 
 def _samples(

@@ -81,6 +81,8 @@ class Evaluation:
     models: tuple[EvaluatedModel, ...]
     #: By name, why a model has no score.
     left_out: Mapping[str, str] = field(default_factory=dict)
+    #: What to look at, such as images that are not prepared as for the compile.
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The document of `--json`."""
@@ -91,6 +93,7 @@ class Evaluation:
             "cases": self.cases,
             "models": [model.to_json() for model in self.models],
             "left_out": dict(self.left_out),
+            "notes": list(self.notes),
         }
 
     def __str__(self) -> str:
@@ -111,7 +114,8 @@ class Evaluation:
         better = "more" if self.higher_is_better else "less"
         result = [f"{self.title} ({better} is better), with its standard error, on {self.cases:,} cases", ""]
         left = [f"left out: {name}: {reason}" for name, reason in self.left_out.items()]
-        return "\n".join([*result, table(heading, rows), *([""] if left else []), *left])
+        warnings = [f"WARNING: {note}" for note in self.notes]
+        return "\n".join([*result, table(heading, rows), *([""] if left or warnings else []), *left, *warnings])
 
 
 def _signed(found: Estimate) -> tuple[str, str]:
@@ -181,7 +185,8 @@ def evaluate(
     inputs = input_specs(result[0].model)
     judged = _judged_output(result[0], score_output)
     decode = _decoder(data, tokenizer)
-    prepared, found_roles = as_compiled(preprocessing, result), roles(inputs)
+    prepared, notes = as_compiled(preprocessing, result, data)
+    found_roles = roles(inputs)
     chosen = _of_detector(requested, Detector.of(detector), result)
     if isinstance(chosen, MeanAP):
         judges = read_pictures(data, labels, chosen.detector.classes, inputs, samples, prepared or Preprocessing())
@@ -196,7 +201,7 @@ def evaluate(
     if not rows:
         raise ModelError("; ".join(f"{name}: {reason}" for name, reason in left_out.items()))
     count = len(next(iter(measured.values())))
-    return Evaluation(chosen.name, chosen.title, chosen.higher_is_better, count, tuple(rows), left_out)
+    return Evaluation(chosen.name, chosen.title, chosen.higher_is_better, count, tuple(rows), left_out, notes)
 
 
 def _of_detector(metric: Metric, stated: Detector | None, found: Sequence[Contender]) -> Metric:
