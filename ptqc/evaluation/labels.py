@@ -171,12 +171,13 @@ def read_labels(
     folder: Path,
     preprocessing: Preprocessing | None,
     detector: Detector | None = None,
+    images: Path | None = None,
 ) -> Labelled:
     """Samples and labels, spooled into `folder`: an .npz, a CSV of `image,class` lines, or pictures with boxes.
 
     These are a folder with labels as YOLO writes them, or a file as COCO writes it, below whose folder the pictures
-    lie. In memory: a mapping like the .npz, or items as `labelled_items` reads them. Raises CalibrationError naming
-    the file and what is wrong.
+    lie. In memory: a mapping like the .npz, or items as `labelled_items` reads them. images: the folder
+    of those that a CSV names, where they are not beside it. Raises CalibrationError naming the file and what is wrong.
     """
     inputs = input_specs(model)
     if not isinstance(labels, Path):
@@ -196,7 +197,7 @@ def read_labels(
         )
     if path.suffix == ARRAYS:
         return _of_arrays(_from_npz(path), str(path), inputs, folder)
-    feeds, classes = from_csv(path, inputs, preprocessing)
+    feeds, classes = from_csv(path, inputs, preprocessing, folder=images)
     return LabelledClasses(collect(feeds, inputs, folder, EVERY_SAMPLE, preprocessing), classes)
 
 
@@ -304,27 +305,38 @@ def _from_npz(path: Path) -> dict[str, np.ndarray]:
 
 
 def from_csv(
-    path: Path, inputs: tuple[InputSpec, ...], preprocessing: Preprocessing | None, most: int = EVERY_SAMPLE
+    path: Path,
+    inputs: tuple[InputSpec, ...],
+    preprocessing: Preprocessing | None,
+    most: int = EVERY_SAMPLE,
+    folder: Path | None = None,
 ) -> tuple[object, np.ndarray]:
     """Images of `image,class` lines, as feeds one by one, and their classes; at most so many, evenly spread.
 
-    Raises CalibrationError.
+    folder: of images, where those lie that are not beside the CSV. Raises CalibrationError.
     """
     if len(inputs) != 1:
         raise CalibrationError(f"a CSV of images fits models with one input; this one has {len(inputs)}: give an .npz")
-    rows = _rows(path)
+    folders = [path.parent, *([folder] if folder is not None and folder.is_dir() else [])]
+    rows = _rows(path, folders)
     rows = [rows[place] for place in spread(len(rows), most)]
-    if missing := next((name for name, _ in rows if not (path.parent / name).is_file()), None):
-        raise CalibrationError(
-            f"{path} names {missing}, and there is no {path.parent / missing}: give paths relative to the CSV"
-        )
+    files = [_found(name, folders) for name, _ in rows]
+    if None in files:
+        missing = rows[files.index(None)][0]
+        tried = " nor ".join(str(place / missing) for place in folders)
+        where = "the CSV" if len(folders) == 1 else "the CSV or to the folder of images"
+        raise CalibrationError(f"{path} names {missing}, and there is no {tried}: give paths relative to {where}")
     loader = preprocessing or Preprocessing()
-    images = ({inputs[0].name: loader.load(path.parent / name, inputs[0])} for name, _ in rows)
+    images = ({inputs[0].name: loader.load(file, inputs[0])} for file in files if file is not None)
     return images, np.array([label for _, label in rows])
 
 
-def _rows(path: Path) -> list[tuple[str, int]]:
-    """Image and class number of every line."""
+def _found(name: str, folders: Sequence[Path]) -> Path | None:
+    return next((place / name for place in folders if (place / name).is_file()), None)
+
+
+def _rows(path: Path, folders: Sequence[Path]) -> list[tuple[str, int]]:
+    """Image and class number of every line. folders: that the images may lie in."""
     try:
         lines = list(csv.reader(path.read_text(encoding="utf-8-sig").splitlines()))
     except (OSError, ValueError, csv.Error) as error:
@@ -333,7 +345,7 @@ def _rows(path: Path) -> list[tuple[str, int]]:
     for number, line in enumerate(lines, 1):
         if len(line) >= 2 and line[1].strip().isdecimal():
             rows.append((line[0], int(line[1])))
-        elif line and (number > 1 or (path.parent / line[0]).is_file()):  # a first line without image is a heading
+        elif line and (number > 1 or _found(line[0], folders) is not None):  # a first line without image is a heading
             raise CalibrationError(f"{path}, line {number}: {line} is not `image,class number`")
     if not rows:
         raise CalibrationError(f"{path} has no line `image,class number`")

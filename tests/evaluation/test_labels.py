@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 from compiling import compiled, proto, weight
@@ -123,6 +124,26 @@ def test_a_csv_names_images_relative_to_itself(of_images: ir.Model, tmp_path: Pa
     assert isinstance(found, LabelledClasses)
     assert found.labels.tolist() == [0, 1, 1]
     assert found.score(scores) == pytest.approx(200 / 3)
+
+
+def test_a_csv_may_name_images_in_the_folder_of_the_data(of_images: ir.Model, tmp_path: Path) -> None:
+    places = [tmp_path / "labels", tmp_path / "images" / "a"]
+    for place, color in zip(places, ((255, 0, 0), (0, 255, 0)), strict=True):
+        place.mkdir(parents=True)
+        Image.new("RGB", (4, 4), color).save(place / f"{place.name}.png")
+    table, images = tmp_path / "labels" / "a.csv", tmp_path / "images"
+    table.write_text("labels.png,0\na/a.png,1\n", encoding="utf-8")
+    found = read_labels(of_images, table, tmp_path / "spool", Preprocessing(), images=images)
+    assert found.score(scores) == 100
+    onnx.save(ir.to_proto(of_images), tmp_path / "m.onnx")
+    scored = ptqc.evaluate(
+        tmp_path / "m.onnx", metric="top-1", data=images, labels=table, preprocessing=Preprocessing()
+    )
+    assert (scored.models[0].score.value, scored.cases) == (100, 2)
+    table.write_text("labels.png,0\nb.png,1\n", encoding="utf-8")
+    told = rf"names b\.png, and there is no {table.parent / 'b.png'} nor {images / 'b.png'}: give paths relative to"
+    with pytest.raises(CalibrationError, match=f"{told} the CSV or to the folder of images"):
+        read_labels(of_images, table, tmp_path / "spool", Preprocessing(), images=images)
 
 
 def test_a_first_line_that_names_an_image_is_no_heading(of_images: ir.Model, tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from ptqc.calibration.texts import TABLE, Texts
 from ptqc.errors import CalibrationError, UsageError
 from ptqc.evaluation.detection.detector import ClassNumbers
 from ptqc.evaluation.detection.pictures import labelled_pictures
+from ptqc.evaluation.labels import TABLE as TABLE_OF_IMAGES
 from ptqc.evaluation.labels import from_csv, is_input, labelled_items
 from ptqc.execution.onnxruntime import Feeds
 from ptqc.tools.evaluating.metric import Metric
@@ -72,7 +73,10 @@ def read_judges(
     # Which samples labels belong to that are given apart, only their place among all samples tells.
     names = labels if isinstance(labels, Mapping) else None
     source, result = data, list[Any]()
-    if names is None:
+    if isinstance(labels, str | Path) and Path(labels).suffix == TABLE_OF_IMAGES:
+        source, result = _named_images(data, Path(labels), inputs, preprocessing, most)
+        labels = None
+    elif names is None:
         source, result = _opened(data, metric, inputs, preprocessing, most if labels is None else None)
     if metric.needs_labels and labels is None and is_input(LABELS, inputs):
         raise CalibrationError(
@@ -94,6 +98,19 @@ def read_judges(
         return Judges(_cases(checked(stream, inputs, limit), result, metric, None), None)
     chosen = frozenset(spread(total, total if most is None else most))
     return Judges(_cases(checked(stream, inputs, limit), result, metric, chosen), len(chosen))
+
+
+def _named_images(
+    data: object, table: Path, inputs: Sequence[InputSpec], preprocessing: Preprocessing | None, most: int | None
+) -> tuple[object, list[Any]]:
+    """Those that a CSV of image,class names, which lie beside it or in the folder of the data."""
+    folder = Path(data) if isinstance(data, str | Path) else None
+    if folder is None or not folder.is_dir():
+        raise CalibrationError(
+            f"{table} names its images: give it in place of the data, or the folder of these images as the data"
+        )
+    images, classes = from_csv(table, tuple(inputs), preprocessing, most or EVERY_SAMPLE, folder)
+    return images, list(classes)
 
 
 def _by_name(labels: Mapping[str, Any], stream: SampleSource) -> list[Any]:
@@ -183,7 +200,7 @@ def _opened(
         return _of_folder(path, metric, inputs, preprocessing, most)
     if path.is_file() and path.suffix == ".npz":
         return _of_arrays(npz_members(path), inputs)
-    if path.is_file() and path.suffix == ".csv":
+    if path.is_file() and path.suffix == TABLE_OF_IMAGES:
         images, classes = from_csv(path, tuple(inputs), preprocessing, most or EVERY_SAMPLE)
         return images, list(classes)
     if _is_table(path):
@@ -308,8 +325,6 @@ def _apart(labels: object) -> list[Any]:
         if LABELS not in members:
             raise CalibrationError(f"{path} has no array `{LABELS}`; it has {sorted(members)}")
         return _cut(members)
-    if path.suffix == ".csv":
-        raise CalibrationError(f"{path} names its images: give it in place of the data, without labels of their own")
     if path.suffix != ".npy":
         raise CalibrationError(f"the labels {path} are neither .npz nor .npy; give an .npz with `{LABELS}`, or an .npy")
     try:

@@ -500,7 +500,10 @@ def test_the_library_is_scored_too_and_left_out_where_it_takes_another_size(tmp_
 
 @pytest.mark.parametrize(
     ("name", "told"),
-    [("eval.csv", "names its images: give it in place of the data"), ("y.txt", "neither .npz nor .npy")],
+    [
+        ("eval.csv", "names its images: give it in place of the data, or the folder of these images as the data"),
+        ("y.txt", "neither .npz nor .npy"),
+    ],
 )
 def test_labels_of_another_kind_say_where_they_belong(
     float_file: Path, labelled: dict[str, np.ndarray], tmp_path: Path, name: str, told: str
