@@ -25,6 +25,7 @@ from ptqc.cli.main import main
 from ptqc.errors import IntegrityError, UsageError, VerificationError
 from ptqc.execution.onnxruntime import Runner
 from ptqc.runtime.interface import KERNELS
+from ptqc.utils.text import percent
 
 pytestmark = pytest.mark.processor
 
@@ -119,6 +120,15 @@ def test_a_rounding_of_another_machine_is_told(copy: Path) -> None:
     (copy / GOLDEN).write_bytes(changed.to_bytes())
     seal(copy)
     assert "to 1.0e-03 of their size" in ptqc.verify(copy).checks["golden"]
+
+
+def test_the_difference_from_the_float_model_is_graded(artifact: Artifact) -> None:
+    said = ptqc.verify(artifact, model=artifact.folder.parent / "model.onnx").checks["model"]
+    then = percent(max(artifact.manifest["golden"]["distances"].values()))
+    assert f"({then} when it was compiled): divergence " in said
+    assert any(
+        f"({grade}: the default limit is 0.02 nat)" in said for grade in ("negligible", "small", "noticeable", "large")
+    )
 
 
 def test_another_model_is_refused(copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

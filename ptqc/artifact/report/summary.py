@@ -15,7 +15,7 @@ from ptqc.artifact.report.budgets import (
 )
 from ptqc.artifact.report.markup import safe, unbroken
 from ptqc.artifact.report.rows import ReportFacts, labelled_notes
-from ptqc.artifact.report.scores import graded, least_agreement, scores_of
+from ptqc.artifact.report.scores import divergence_in_words, graded, least_agreement, scores_of
 from ptqc.artifact.report.verdict import is_busy, is_faster, times_smaller, verdict_line
 from ptqc.formats import Format, mean_bits
 from ptqc.runtime.foreign import RuntimeCheck
@@ -157,8 +157,7 @@ def what_more_buys(allocation: Document, activation_loss: float) -> str:
 def _quality(manifest: Document) -> Iterator[tuple[str, str]]:
     results = manifest["results"]
     agreement, samples = results["top1_agreement"], f"{results['held_back_samples']:,} held-back samples"
-    figures = f"SQNR {results['sqnr_db']:.1f} dB, divergence {results['loss']:.3g} {results['loss_unit']}"
-    figures += f" ({grade})" if (grade := graded(results)) else ""
+    figures = f"SQNR {results['sqnr_db']:.1f} dB, {divergence_in_words(results)}"
     if agreement is None:
         yield "agreement", f"{figures}, on {samples}"
     else:
