@@ -88,6 +88,7 @@ def _time(microseconds: float | None) -> str:
 # What the file needs of memory when it is loaded and run: a line for the terminal, and the section of the report.
 
 MEGABYTE = 1e6
+LOADING = "loading itself takes more: see `ptqc expand`"
 UNTOLD = "memory when loaded: not recorded, since an earlier version of ptqc compiled this"
 
 
@@ -111,7 +112,13 @@ def memory_in_words(manifest: Document) -> str:
     how = "predicted" if memory["run_bytes"] is None else "measured"
     parts = f"weights {weights / MEGABYTE:.2f} MB, a run of one sample at most {(needed - weights) / MEGABYTE:.2f} MB"
     where = f"{how}; {memory['runtime']}, one thread, beside the runtime itself"
-    return f"memory when loaded: {needed / MEGABYTE:.2f} MB{budget}; {parts} ({where}){libraries}"
+    return f"memory when loaded: {needed / MEGABYTE:.2f} MB{budget}; {parts} ({where}){libraries}; {LOADING}"
+
+
+def memory_in_short(memory: Document) -> str:
+    """What the loaded file and a run of it need in ONNX Runtime."""
+    needed, weights = memory["needed_bytes"], memory["weights_bytes"]
+    return f"{needed / MEGABYTE:.2f} MB when loaded (weights {weights / MEGABYTE:.2f} MB); {LOADING}"
 
 
 def memory_table(facts: ReportFacts) -> str:

@@ -9,6 +9,7 @@ from ptqc.artifact.report.budgets import (
     caches_in_words,
     flash_in_words,
     loss_in_words,
+    memory_in_short,
     memory_in_words,
     ram_in_words,
     with_activations,
@@ -208,8 +209,10 @@ def _speed(manifest: Document, times: Document) -> Iterator[tuple[str, str]]:
 
 
 def _memory(manifest: Document) -> Iterator[tuple[str, str]]:
-    if manifest.get("memory", {}).get("limit_bytes") is not None:
-        yield "memory", memory_in_words(manifest).partition(": ")[2]
+    memory = manifest.get("memory")
+    if memory is not None:  # artifacts of earlier versions have none
+        is_limited = memory["limit_bytes"] is not None
+        yield "memory", memory_in_words(manifest).partition(": ")[2] if is_limited else memory_in_short(memory)
 
 
 def _microcontroller(manifest: Document) -> Iterator[tuple[str, str]]:
