@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from json_outputs import collect
 
-from ptqc import Artifact, ExpandedModel, KeptBudgets, Latency, Note, OutputAgreement, Score
+from ptqc import Artifact, BudgetResult, ExpandedModel, Latency, Note, OutputAgreement, Score
 from ptqc.artifact.expanded import FileCost
 from ptqc.artifact.results import AgreementFigure
 from ptqc.artifact.verify import Verification
@@ -121,7 +121,7 @@ MANIFEST_OUTPUT = ("results", "outputs")
     [
         (Artifact, of("compile")),
         (Artifact, of("resolve")),
-        (KeptBudgets, of("compile", "kept_budgets")),
+        (BudgetResult, of("compile", "budgets")),
         (Latency, of("run-times", "latency")),
         (ExpandedModel, of("expand")),
         (FileCost, of("expand", "manifest", "expanded", "packed")),

@@ -14,15 +14,14 @@ def right(model: onnx.ModelProto, other: onnx_ir.Model, feeds: Mapping[str, np.n
     ptqc.compile("net.onnx", calibration="images", output="out", budget=0.13, samples=64, bits=(4, 8), strict=True)
     ptqc.compile(other, calibration="images", output="out", budget=200_000, loss="auto")
     artifact: ptqc.Artifact = ptqc.compile(model, calibration=feeds, output="out", budget=["12 MB", "2ms"])
-    kept: ptqc.KeptBudgets = artifact.kept_budgets
-    latency: bool | None = kept.latency
+    kept: dict[str, bool] = {budget.kind: budget.kept for budget in artifact.budgets}
     outputs: list[object] = artifact.session().run(None, feeds)
-    return [*outputs, artifact.session().get_modelmeta(), latency]
+    return [*outputs, artifact.session().get_modelmeta(), kept]
 
 
 def measured(artifact: ptqc.Artifact) -> list[float | int | str | None]:
     """What a compile reports of its file."""
-    result: list[float | int | str | None] = [artifact.bytes, artifact.budget]
+    result: list[float | int | str | None] = [artifact.bytes, *(budget.value for budget in artifact.budgets)]
     for output in artifact.outputs:
         share: float | None = output.top1_agreement
         result += [output.name, output.judged_as, share, output.loss, output.loss_unit, output.sqnr_db]

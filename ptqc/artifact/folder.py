@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 import numpy as np
 
 from ptqc.artifact.expanded import EXPANDED, ExpandedModel
-from ptqc.artifact.results import Latency, OutputAgreement, Score
+from ptqc.artifact.results import BudgetResult, Latency, OutputAgreement, Score, budgets_of
 from ptqc.errors import IntegrityError, Interrupted, TargetError, UsageError
 from ptqc.notes import UNFIT, Level, Note
 from ptqc.utils.arguments import path_of
@@ -54,23 +54,6 @@ class Session(Protocol):
 
     def __getattr__(self, name: str) -> Any:
         """All else that it has."""
-
-
-@dataclass(frozen=True)
-class KeptBudgets:
-    """Which budgets a delivered file meets; true as a whole if it meets all."""
-
-    #: Whether the file has at most the requested bytes; None without such a budget.
-    size: bool | None
-    #: Whether it takes at most the requested time, measured or, without the hardware, predicted; None without a budget.
-    latency: bool | None
-    #: Whether the bound on its output divergence is within the budget; None without such a budget.
-    loss: bool | None = None
-    #: Whether it needs at most the requested memory; None without such a budget.
-    memory: bool | None = None
-
-    def __bool__(self) -> bool:
-        return False not in (self.size, self.latency, self.loss, self.memory)
 
 
 MANIFEST, MODEL, PLAN, SENSITIVITY = "manifest.json", "model.onnx", "plan.json", "sensitivity.json"
@@ -120,21 +103,9 @@ class Artifact:
         return int(self.manifest["file"]["bytes"])
 
     @property
-    def budget(self) -> int | None:
-        """The most bytes that the file was allowed to have; None without a budget of size."""
-        return None if self.manifest["budget"] is None else int(self.manifest["allocation"]["limit"])
-
-    @property
-    def kept_budgets(self) -> KeptBudgets:
-        """Which budgets the file meets, of size, latency, divergence and memory."""
-        result, latency, loss = self.manifest, self.manifest["latency"], self.manifest.get("loss_budget")
-        size = None if self.budget is None else self.bytes <= self.budget
-        in_time = None if latency is None else _time_of(latency) <= latency["budget_ms"]
-        # Artifacts of earlier versions have no memory.
-        memory = result.get("memory", {})
-        limit = memory.get("limit_bytes")
-        in_memory = None if limit is None else memory["needed_bytes"] <= limit
-        return KeptBudgets(size, in_time, None if loss is None else loss["kept"], in_memory)
+    def budgets(self) -> tuple[BudgetResult, ...]:
+        """The budgets of the compile, and whether the file meets each."""
+        return budgets_of(self.manifest)
 
     @property
     def outputs(self) -> tuple[OutputAgreement, ...]:
@@ -324,11 +295,11 @@ class Artifact:
         return result
 
     def to_json(self) -> dict[str, Any]:
-        """The document of `--json`: folder, met budgets, manifest and times."""
+        """The document of `--json`: folder, budgets, manifest and times."""
         return {
             "folder": str(self.folder),
             "path": str(self.path),
-            "kept_budgets": asdict(self.kept_budgets),
+            "budgets": [asdict(budget) for budget in self.budgets],
             "manifest": self.manifest,
             "times": self.times,
         }
@@ -350,11 +321,6 @@ class Artifact:
         if not isinstance(result, dict):
             raise UsageError(f"{self.folder} is not a folder that `ptqc compile` wrote: {name} holds no object")
         return result
-
-
-def _time_of(latency: Mapping[str, Any]) -> float:
-    measured = latency["measured_ms"]
-    return float(latency["predicted_ms"] if measured is None else measured)
 
 
 def _is_array(value: object) -> bool:

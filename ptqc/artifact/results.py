@@ -1,8 +1,52 @@
 """What was measured of a delivered file beside the float model: outputs, score and latency, as typed values."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
+
+# Where a manifest has the bytes that are limited, by kind of budget.
+USED_BYTES = {"memory": "needed_bytes", "flash": "used_bytes", "ram": "used_bytes", "caches": "bytes"}
+
+
+@dataclass(frozen=True)
+class BudgetResult:
+    """A budget of a compile, and what the delivered file needs of it."""
+
+    #: What is limited: "size", "latency", "memory", "flash", "ram", "caches" or "loss".
+    kind: str
+    #: The budget as it was requested, such as "13%".
+    budget: str
+    #: The most that is allowed, in `unit`.
+    limit: float
+    #: What the file needs; of a loss the bound on it, or None if a single sample bounds nothing.
+    value: float | None
+    #: Unit of both: "bytes", "ms", or that of the loss.
+    unit: str
+    #: Whether the file meets the budget.
+    kept: bool
+
+
+def budgets_of(manifest: Mapping[str, Any]) -> tuple[BudgetResult, ...]:
+    """All budgets of a compile, from its manifest; earlier versions knew fewer kinds."""
+    return tuple(_budgets(manifest))
+
+
+def _budgets(manifest: Mapping[str, Any]) -> Iterator[BudgetResult]:
+    if manifest["budget"]:
+        size, limit = manifest["file"]["bytes"], manifest["allocation"]["limit"]
+        yield BudgetResult("size", manifest["budget"], limit, size, "bytes", size <= limit)
+    if (latency := manifest.get("latency")) is not None:
+        taken = latency["predicted_ms" if latency["measured_ms"] is None else "measured_ms"]
+        limit = latency["budget_ms"]
+        yield BudgetResult("latency", latency["budget"], limit, taken, "ms", taken <= limit)
+    for kind, used in USED_BYTES.items():
+        part = manifest.get(kind)
+        if part is not None and part["limit_bytes"] is not None:
+            value, limit = part[used], part["limit_bytes"]
+            yield BudgetResult(kind, part["budget"], limit, value, "bytes", value <= limit)
+    if (loss := manifest.get("loss_budget")) is not None:
+        judged = loss["judged"]
+        yield BudgetResult("loss", loss["budget"], loss["limit"], judged["bound"], loss["unit"], loss["kept"])
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from ptqc.artifact.report.markup import cell, details, dot, label, name, path, safe, svg, table
 from ptqc.artifact.report.plots import HEIGHT, RIGHT, TOP, WIDTH, PlotAxes, loss_axis, size_axis
 from ptqc.artifact.report.rows import Document, ReportFacts
+from ptqc.artifact.results import budgets_of
 from ptqc.passes.allocate.constraints.criteria import DROP, SAME
 from ptqc.utils.text import number, percent, visible
 from ptqc.utils.text import table as text_table
@@ -134,7 +135,7 @@ def _memory_rows(manifest: Document) -> Iterator[tuple[str, str]]:
     measured = memory["run_bytes"]
     if memory["limit_bytes"] is not None:
         yield "budget", memory["budget"]
-        yield "met", "yes" if memory["needed_bytes"] <= memory["limit_bytes"] else "no"
+        yield "met", "yes" if all(budget.kept for budget in budgets_of(manifest) if budget.kind == "memory") else "no"
     yield "together", f"{memory['needed_bytes']:,} bytes"
     yield "weights as they are loaded", f"{memory['weights_bytes']:,} bytes"
     yield "a run of one sample, predicted from what lives at each step", f"{memory['predicted_run_bytes']:,} bytes"
