@@ -409,7 +409,7 @@ def _shapes(
 ) -> Iterator[str]:
     yield from loss_axis(axes, f"divergence ({facts.unit}), lower is better")
     yield from size_axis(axes, facts.original)
-    yield path([(axes.x(size), axes.y(loss)) for size, loss in predicted], "grid")
+    yield path([(axes.x(size), axes.y(loss)) for size, loss in predicted], "predicted")
     yield path([(axes.x(size), axes.y(loss)) for size, loss in measured], "curve")
     for size, loss in measured:
         yield dot(axes.x(size), axes.y(loss), 3.5, "point", f"{size:,} bytes: {number(loss)} {facts.unit} measured")
@@ -417,7 +417,7 @@ def _shapes(
     message = f"this file: {facts.size:,} bytes, {number(lost)}"
     yield dot(axes.x(facts.size), axes.y(lost), 7, "here", message)
     yield label(
-        WIDTH - RIGHT, TOP + 10, f"line with dots: measured; thin line: predicted; ring: {message}", "tick", "end"
+        WIDTH - RIGHT, TOP + 10, f"line with dots: measured; dashed: predicted; red dot: {message}", "tick", "end"
     )
 
 
