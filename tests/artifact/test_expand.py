@@ -16,7 +16,7 @@ from ptqc.artifact import folder as publishing
 from ptqc.artifact.folder import GOLDEN, MANIFEST, MODEL, Artifact
 from ptqc.artifact.golden import Golden
 from ptqc.cli.main import main
-from ptqc.errors import Interrupted, ModelError, UsageError, VerificationError
+from ptqc.errors import IntegrityError, Interrupted, ModelError, UsageError, VerificationError
 from ptqc.execution.loading import LoadCost, measure_load
 from ptqc.execution.onnxruntime import Runner
 from ptqc.ir import external
@@ -95,7 +95,7 @@ def test_what_is_refused(small: Artifact, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="leave out --model and --runtime"):
         ptqc.verify(made.folder, model="m.onnx")
     made.path.write_bytes(b"")
-    with pytest.raises(UsageError, match="was changed"):
+    with pytest.raises(IntegrityError, match="was changed"):
         ptqc.verify(made.folder)
     assert ptqc.verify(small.expand(made.folder, force=True).folder).checks["files"].startswith("2 have")
 

@@ -205,7 +205,7 @@ def test_a_decoder_compiles_with_packed_caches(llama: ModelSource, tmp_path: Pat
     assert names[1:] == [name.replace("past", "present") for name in inputs]
     assert not any(node.metadata_props for node in file.graph.node)
     assert any(note["message"].startswith("2 caches are packed") for note in manifest["notes"])
-    judged = {output["output"]: output["judged_as"] for output in manifest["results"]["outputs"]}
+    judged = {output["name"]: output["judged_as"] for output in manifest["results"]["outputs"]}
     assert not any(name.endswith((".scale", ".exponent")) for name in judged)
     for cache in manifest["caches"]["caches"]:
         present = cache["name"].replace("past", "present")
