@@ -4,7 +4,8 @@ python benchmarks/figures.py            writes every table anew, between its mar
 python benchmarks/figures.py --check    names what differs from the data, and ends with 1
 
 `accuracy.py --record` puts its rows there, each with the commit and the machine of the measurement. No figure is
-written by hand. A mark is a comment, `figures: NAME`, and the text ends at the next `end of figures`. The rows of most
+written by hand. A mark is a comment, `figures: NAME`, and the text ends at the next `end of figures`. Figures in
+sentences have no mark: `sentences.py` knows the words around them. The rows of most
 data files are in docs/data as CSV, too, and `charts.py` draws docs/pictures.
 """
 
@@ -20,6 +21,7 @@ from statistics import geometric_mean, mean
 import agreement
 import charts
 import compile_time
+import sentences
 import time_limits
 from charts import rows
 from harness import ROOT, Column, Row, markdown, number, percent, significant
@@ -582,9 +584,11 @@ def outdated() -> list[str]:
     """What differs from the data: documents and names of texts, and files."""
     found = []
     for document in DOCUMENTS:
-        for _, name, text, _ in MARKED.findall(document.read_text(encoding="utf-8")):
+        whole, name_of_page = document.read_text(encoding="utf-8"), document.relative_to(ROOT).as_posix()
+        for _, name, text, _ in MARKED.findall(whole):
             if text != TEXTS[name]():
-                found.append(f"{document.relative_to(ROOT)}: {name}")
+                found.append(f"{name_of_page}: {name}")
+        found += sentences.outdated(name_of_page, whole)
     stale = (path for path, text in files().items() if not path.exists() or path.read_text(encoding="utf-8") != text)
     return [*found, *(str(path.relative_to(ROOT)) for path in stale)]
 
@@ -596,7 +600,8 @@ def main() -> None:
         found = outdated()
         sys.exit("\n".join(f"{what} differs from the data: run python benchmarks/figures.py" for what in found) or 0)
     for document in DOCUMENTS:
-        document.write_text(written(document.read_text(encoding="utf-8")), encoding="utf-8")
+        text = sentences.written(document.relative_to(ROOT).as_posix(), document.read_text(encoding="utf-8"))
+        document.write_text(written(text), encoding="utf-8")
     for path, text in files().items():
         path.write_text(text, encoding="utf-8")
 

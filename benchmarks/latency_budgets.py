@@ -69,7 +69,7 @@ def measure(name: str, of: str, arguments: argparse.Namespace, cache: str) -> di
         "predicted_ms": told["predicted_ms"],
         "measured_ms": told["measured_ms"],
         "of_limit": second.path.stat().st_size / second.manifest["allocation"]["limit"],
-        "kept": "yes" if second.kept_budgets else f"no: {second.kept_budgets}",
+        "kept": "yes" if all(budget.kept for budget in second.budgets) else f"no: {second.budgets}",
         "runtime": told["runtime"],
     }
 

@@ -115,8 +115,9 @@ def evaluate(name: str, folder: str, unit: str) -> float:
 
     task, model = chosen(name)[0], Path(folder) / "model.onnx"
     found = harness.manifest(Path(folder))["results"]["outputs"]
-    fields = ("output", "judged_as", "loss", "loss_unit", "losses", "units", "sqnr_db", "figures")
-    kinds = from_json({one["output"]: {k: v for k, v in one.items() if k not in fields} for one in found})
+    judged = ("name", "judged_as", "top1_agreement", "loss", "loss_unit", "losses", "units", "figures")
+    fields = (*judged, "sqnr_db", "sqnr_db_by_group")
+    kinds = from_json({one["name"]: {k: v for k, v in one.items() if k not in fields} for one in found})
     session = ort.InferenceSession(str(model), providers=["CPUExecutionProvider"])
     counted = Evaluation(kinds, [value.name for value in session.get_outputs()])
     task.score(compared(harness.open_model(task.path), harness.open_model(model), counted))

@@ -13,11 +13,11 @@ from ptqc.utils.version import __version__
 
 __all__ = [
     "Artifact",
+    "BudgetResult",
     "Case",
     "CompileOptions",
     "Detector",
     "ExpandedModel",
-    "KeptBudgets",
     "Latency",
     "Lines",
     "Metric",
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from ptqc.artifact.bisect import bisect
     from ptqc.artifact.expand import expand
     from ptqc.artifact.expanded import ExpandedModel
-    from ptqc.artifact.folder import Artifact, KeptBudgets, load
-    from ptqc.artifact.results import Latency, OutputAgreement, Score
+    from ptqc.artifact.folder import Artifact, load
+    from ptqc.artifact.results import BudgetResult, Latency, OutputAgreement, Score
     from ptqc.artifact.verify import verify
     from ptqc.calibration.images import Preprocessing
     from ptqc.calibration.texts import Texts
@@ -73,8 +73,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Artifact": "ptqc.artifact.folder",
-    "KeptBudgets": "ptqc.artifact.folder",
     "load": "ptqc.artifact.folder",
+    "BudgetResult": "ptqc.artifact.results",
     "Latency": "ptqc.artifact.results",
     "OutputAgreement": "ptqc.artifact.results",
     "Score": "ptqc.artifact.results",

@@ -23,6 +23,7 @@ from ptqc.codegen.targets import TargetKeywords, built_in_options, choose
 from ptqc.compiler import CompileRequest, compile_model, resolve_job
 from ptqc.errors import UsageError
 from ptqc.evaluation.detection.detector import AnyDetector, Detector
+from ptqc.evaluation.labels import AnyLabels, labels_of
 from ptqc.evaluation.scoring import Evaluate, OwnScore
 from ptqc.frontend.in_memory import Model
 from ptqc.ir.plan import Plan
@@ -85,7 +86,7 @@ def compile(  # noqa: A001
     budget: Given = None,
     preprocessing: AnyPreprocessing | None = None,
     detector: AnyDetector | None = None,
-    labels: str | Path | None = None,
+    labels: AnyLabels | None = None,
     evaluate: Evaluate | None = None,
     perfect_score: float | None = None,
     force: bool = False,
@@ -129,9 +130,11 @@ def compile(  # noqa: A001
         detector: How a detector writes its boxes, or the name of a preset
             such as "yolov8"; for the report, `labels` and later evaluations.
         labels: Labelled samples for the score in the report and for
-            "1%drop": an .npz with inputs and `labels`, or a CSV of
-            image,class, for top-1 accuracy in percent; YOLO label files or
-            a COCO file, for the mean average precision of a detector.
+            "1%drop". For top-1 accuracy in percent: an .npz with inputs and
+            `labels`, a dict of such arrays, a CSV of image,class, or an
+            iterable of (array, class), such as a data loader. For the mean
+            average precision of a detector: YOLO label files or a COCO
+            file.
         evaluate: Your own score in place of `labels`: called with
             `run(feeds) -> dict of outputs`, returns one number, the higher
             the better.
@@ -177,7 +180,7 @@ def compile(  # noqa: A001
         ...     preprocessing="imagenet",
         ...     output="out",
         ... )
-        >>> artifact.size, artifact.outputs[0].agreement
+        >>> artifact.bytes, artifact.outputs[0].top1_agreement
     """
     started = time.monotonic()
     check_extensions()
@@ -210,7 +213,7 @@ def compile(  # noqa: A001
         output=place,
         force=force,
         target=built,
-        labels=_labels(labels),
+        labels=None if labels is None else labels_of(labels),
         own_score=own_score,
         preprocessing=preprocessing,
         detector=detector,
@@ -237,7 +240,7 @@ def resolve(
     plan: Mapping[str, Any] | None = None,
     data: object = None,
     preprocessing: AnyPreprocessing | None = None,
-    labels: str | Path | None = None,
+    labels: AnyLabels | None = None,
     evaluate: Evaluate | None = None,
     perfect_score: float | None = None,
     force: bool = False,
@@ -338,7 +341,7 @@ def resolve(
         output=place,
         force=force,
         target=built,
-        labels=_labels(labels),
+        labels=None if labels is None else labels_of(labels),
         own_score=own_score,
         preprocessing=preprocessing,
         detector=opened.detector,
@@ -374,10 +377,6 @@ def _own_score(evaluate: object, perfect: object) -> OwnScore | None:
             f"perfect_score is {shown(perfect)}; give what evaluate gives a perfect model, such as 1 or 100"
         )
     return OwnScore(evaluate, float(perfect))
-
-
-def _labels(labels: str | Path | None) -> Path | None:
-    return None if labels is None else path_of("labels", labels)
 
 
 def _tokenizer(calibration: object) -> Path | None:

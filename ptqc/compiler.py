@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from os import PathLike
 from pathlib import Path
 
 import onnx_ir as ir
@@ -25,7 +26,7 @@ from ptqc.errors import TimeTooShort
 from ptqc.evaluation.changed import most_changed
 from ptqc.evaluation.detection.detector import Detector
 from ptqc.evaluation.judge import judge, measure_speed, saturation_notes
-from ptqc.evaluation.labels import Labelled, read_labels
+from ptqc.evaluation.labels import Labelled, LabelSource, read_labels
 from ptqc.evaluation.scoring import OwnScore, Scoring, scoring_of
 from ptqc.frontend.in_memory import Model, read_given
 from ptqc.ir.plan import Plan
@@ -77,7 +78,7 @@ class CompileRequest:
     output: Path
     force: bool
     target: Chosen | None
-    labels: Path | None
+    labels: LabelSource | None
     own_score: OwnScore | None
     preprocessing: Preprocessing | None
     store: Store
@@ -111,11 +112,12 @@ class CompileRequest:
         """What the budgets are met with."""
         return Context(self.progress, self.deadline, self.store, self.target, self.times, self.plan, scoring)
 
-    def labelled(self, model: ir.Model, folder: Path) -> Labelled | None:
-        """The labelled samples, where there are any. folder: for them."""
+    def labelled(self, model: ir.Model, folder: Path, data: object) -> Labelled | None:
+        """The labelled samples, where there are any. folder: for them. data: a CSV of labels may name images of it."""
         if self.labels is None:
             return None
-        return read_labels(model, self.labels, folder / "labelled", self.preprocessing, self.detector)
+        images = Path(data) if isinstance(data, str | PathLike) else None
+        return read_labels(model, self.labels, folder / "labelled", self.preprocessing, self.detector, images)
 
     def scoring(self, model: ir.Model, labelled: Labelled | None) -> Scoring | None:
         """How files are scored beside the float model, which is scored here."""
@@ -138,7 +140,7 @@ def compile_model(model: Model, calibration: object, request: CompileRequest) ->
         samples, judging = gather_apart(source, calibration, place, options, request.preprocessing, loss, progress)
         cached = with_packed_caches(source, samples, judging, options.kv_cache, caches, folder)
         source, samples, judging = cached.source, cached.samples, cached.judging
-        labelled = request.labelled(source.model, folder)
+        labelled = request.labelled(source.model, folder, calibration)
         # Canonicalize.
         prepared = prepare(source, samples, progress, request.dump, request.rewrites)
         prepared = affordable(replace(prepared, judging=judging, caches=cached.description), request.deadline)
@@ -176,7 +178,7 @@ def resolve_job(job: CompileState, request: CompileRequest, calibration: object 
             place, loss = folder / "judging", request.budgets.get(LossBudget)
             prepared = with_judges(job.prepared, calibration, place, request.preprocessing, loss)
             job = replace(job, prepared=prepared)
-        scoring = request.scoring(job.model, request.labelled(job.model, folder))
+        scoring = request.scoring(job.model, request.labelled(job.model, folder, calibration))
         return _deliver(job, request, scoring, folder)
 
 

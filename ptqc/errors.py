@@ -12,6 +12,7 @@
     ├── Infeasible           2   a budget below what can be reached
     ├── Missed               2   a latency, memory or loss that the finished file does not keep, where that counts
     ├── Interrupted          3   stopped by the environment; running again resumes
+    ├── IntegrityError       4   an artifact that is not what was delivered, or not of this float model
     └── InternalError       70   a fault of the compiler
         ├── PassError       70   a pass broke its promise
         └── VerificationError 70 the written artifact failed its own checks
@@ -78,6 +79,12 @@ class NoKernel(TargetError):
 
 class GpuMemoryError(TargetError):
     """A GPU has no room for a library, or for so many samples at once; a smaller run goes on to work."""
+
+
+class IntegrityError(PtqcError):
+    """A file of an artifact was changed, is missing or was added, or a float model is not the one that was compiled."""
+
+    exit_code = 4
 
 
 class Infeasible(PtqcError):

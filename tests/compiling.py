@@ -123,6 +123,11 @@ def one_at_a_time(place: Path) -> Iterator[None]:
         yield
 
 
+def kept_budgets(artifact: Artifact) -> dict[str, bool]:
+    """By kind of budget, whether the file meets it."""
+    return {budget.kind: budget.kept for budget in artifact.budgets}
+
+
 def compiled_once(model: onnx.ModelProto, data: object, folder: Path, *budget: str, **options: Any) -> Artifact:
     """The same, by the first process that wants it in this folder; the others wait for it, and open it.
 

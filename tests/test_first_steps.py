@@ -64,3 +64,9 @@ def test_concepts_quote_the_summary_of_the_tutorial() -> None:
         quoted = [line for line in page.splitlines() if re.match(r"(agreement|latency|kernels) {2,}", line)]
         assert quoted
         assert [line for line in quoted if line not in shown] == []
+
+
+def test_the_readme_shows_the_summary_of_the_tutorial() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (shown,) = (block for _, block in BLOCK.findall(readme) if block.startswith("verdict "))
+    assert shown.strip() in TEXT.read_text(encoding="utf-8")

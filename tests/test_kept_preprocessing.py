@@ -12,6 +12,7 @@ import ptqc
 from ptqc.artifact.folder import Artifact
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import InputSpec
+from ptqc.cli.main import main
 
 STATED = Preprocessing(mean=(0.4, 0.5, 0.6), std=0.25, channel_order="BGR")
 COUNT = 20
@@ -74,9 +75,43 @@ def test_scores_and_comparisons_prepare_images_alike(artifact: Artifact, images:
         ptqc.evaluate(model, artifact, metric="top-1", data=images, **given)  # type: ignore[arg-type]
         for given in ({}, {"preprocessing": STATED})
     )
-    assert [row.score.value for row in kept.rows] == [row.score.value for row in stated.rows]
+    assert [row.score.value for row in kept.models] == [row.score.value for row in stated.models]
     compared = ptqc.compare(model, artifact, data=images)
     assert compared.to_json() != ptqc.compare(model, artifact, data=images, preprocessing=Preprocessing()).to_json()
+
+
+def test_the_file_of_an_artifact_is_known_without_its_folder(artifact: Artifact, images: Path, tmp_path: Path) -> None:
+    kept = ptqc.evaluate(artifact.path, metric="top-1", data=images, preprocessing=STATED)
+    assert ptqc.evaluate(artifact.path, metric="top-1", data=images) == kept
+    assert main(["run", str(artifact.path), str(images), "-o", str(tmp_path / "y.npz")]) == 0
+    with np.load(tmp_path / "y.npz") as outputs:
+        assert np.array_equal(outputs["y"], run(artifact, images, tmp_path / "kept.npz"))
+
+
+def test_other_preprocessing_than_that_of_the_compile_is_warned_of(
+    artifact: Artifact, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = replace(STATED, mean=0.5)
+    found = ptqc.evaluate(artifact, metric="top-1", data=images, preprocessing=other)
+    (note,) = found.notes
+    assert note.startswith(
+        f"images are prepared with mean 0.5, but {artifact.folder} was compiled with mean (0.4, 0.5,"
+    )
+    assert f"WARNING: {note}" in str(found)
+    assert found.to_json()["notes"] == [note]
+    assert ptqc.compare(artifact.path, artifact, data=images, preprocessing=other).notes == (note,)
+    assert main(["run", str(artifact.folder), str(images), "-o", str(tmp_path / "y.npz"), "--mean", "0.5"]) == 0
+    assert f"WARNING: {note}" in capsys.readouterr().out
+    assert ptqc.evaluate(artifact, metric="top-1", data=images).notes == ()
+
+
+def test_images_for_what_was_compiled_on_arrays_are_warned_of(images: Path, tmp_path: Path) -> None:
+    plain = compiled(residual(), samples(3, 8, 8), tmp_path)
+    (note,) = ptqc.evaluate(plain, metric="top-1", data=images).notes
+    assert note.startswith(f"{plain.folder} was compiled on arrays, so that nothing says how its images are prepared")
+    assert ptqc.evaluate(plain, metric="top-1", data=images, preprocessing=Preprocessing()).notes == ()
+    arrays = {"x": samples(3, 8, 8), "labels": np.zeros(len(samples(3, 8, 8)), int)}
+    assert ptqc.evaluate(plain, metric="top-1", data=arrays).notes == ()
 
 
 def test_another_budget_keeps_it(artifact: Artifact, tmp_path: Path) -> None:

@@ -86,9 +86,9 @@ def test_it_is_verified_anew(denoiser: Artifact) -> None:
 
 def test_models_are_compared_on_the_same_numbers(denoiser: Artifact) -> None:
     found = ptqc.compare(denoiser.folder.parent / "model.onnx", denoiser.folder, data=noisy_samples(4, seed=8))
-    judged = found.rows[1].judged
-    assert judged is not None
-    assert 25 < judged.sqnr < 100
+    sqnr = found.models[1].sqnr_db
+    assert sqnr is not None
+    assert 25 < sqnr < 100
 
 
 def test_a_run_and_a_score_draw(denoiser: Artifact, tmp_path: Path) -> None:

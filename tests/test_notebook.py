@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from compiling import quick
+from compiling import kept_budgets, quick
 from stand_ins import link_models
 
 import ptqc
@@ -42,5 +42,5 @@ def test_it_runs(
                 source = "".join(map(str, cell["source"]))  # type: ignore[arg-type, call-overload]
                 exec(compile(source, f"{NOTEBOOK.name}, cell {number}", "exec"), known)
     assert "top-1" in capsys.readouterr().out
-    assert ptqc.load(tmp_path / "examples" / "out").kept_budgets.size
-    assert ptqc.load(tmp_path / "examples" / "smaller").kept_budgets.size
+    assert kept_budgets(ptqc.load(tmp_path / "examples" / "out"))["size"]
+    assert kept_budgets(ptqc.load(tmp_path / "examples" / "smaller"))["size"]

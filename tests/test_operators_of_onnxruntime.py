@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from compiling import compiled, proto, store_of, weight
+from compiling import compiled, kept_budgets, proto, store_of, weight
 from graphs import noise
 
 import ptqc
@@ -97,11 +97,11 @@ def test_formats_keep_a_budget_of_memory(place: Path) -> None:
     needed = free.manifest["memory"]["needed_bytes"]
     assert NUMBERS < free.manifest["memory"]["weights_bytes"] < 1.3 * NUMBERS
     held = wide(place, "held", f"{int(0.8 * needed)}Bram")
-    assert held.kept_budgets.memory is True
+    assert kept_budgets(held)["memory"] is True
     assert {entry["format"] for entry in held.plan["weights"]} == {"int4", "int8"}
     # A size that asks for fewer bytes is kept beside it, one that allows more changes nothing.
     both = wide(place, "both", (f"{int(0.8 * needed)}Bram", "15%"))
-    assert (both.kept_budgets.memory, both.kept_budgets.size) == (True, True)
+    assert (kept_budgets(both)["memory"], kept_budgets(both)["size"]) == (True, True)
     assert both.path.stat().st_size < held.path.stat().st_size
     again = wide(place, "again", (f"{int(0.8 * needed)}Bram", "60%"))
     assert again.plan == held.plan
@@ -122,11 +122,11 @@ def test_the_least_memory_that_is_told_can_be_had(place: Path) -> None:
     assert 0.5 * NUMBERS < least < 0.9 * NUMBERS
     found = wide(place, "least", f"{least}Bram")
     assert {entry["format"] for entry in found.plan["weights"]} == {"int4"}
-    assert found.kept_budgets.memory is True
+    assert kept_budgets(found)["memory"] is True
 
 
 def test_codes_and_packed_weights_are_chosen_together(place: Path) -> None:
     """With 8-bit activations a weight takes a byte for each number: less than int4 in float takes, it cannot be."""
     found = wide(place, "auto", f"{int(0.95 * NUMBERS)}Bram", activations="auto")
-    assert found.kept_budgets.memory is True
+    assert kept_budgets(found)["memory"] is True
     assert found.manifest["file"]["runtime_operators"] == ["MatMulNBits"]

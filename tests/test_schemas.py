@@ -4,15 +4,25 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import fields
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 import pytest
 from json_outputs import collect
 
+from ptqc import Artifact, BudgetResult, ExpandedModel, Latency, Note, OutputAgreement, Score
+from ptqc.artifact.expanded import FileCost
+from ptqc.artifact.results import AgreementFigure
+from ptqc.artifact.verify import Verification
 from ptqc.cli.parser import COMMANDS
+from ptqc.execution.loading import LoadCost
 from ptqc.options import CompileOptions
+from ptqc.tools.comparing import ComparedModel, ModelComparison
+from ptqc.tools.evaluating import EvaluatedModel, Evaluation
+from ptqc.tools.evaluating.metric import Estimate
+from ptqc.tools.inspecting.facts import Compilable, Inspection, Tensor
+from ptqc.tools.running import RunOutputs
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 sys.path.insert(0, str(DOCS))
@@ -87,6 +97,60 @@ def test_the_pages_have_the_tables_of_the_schemas() -> None:
         assert schema_tables.written(page) == page.read_text(encoding="utf-8"), page.name
         shown = {match[2] for match in schema_tables.MARKED.finditer(page.read_text(encoding="utf-8"))}
         assert shown <= set(names())
+
+
+def of(name: str, *keys: str) -> set[str]:
+    """The keys of an object in a schema, but for those of every document. keys: the way to the object."""
+    part: dict[str, Any] = schema(name)
+    for key in keys:
+        part = part["properties"][key]
+        part = part.get("items", part)
+    return set(part["properties"]) - set(schema_tables.HEAD)
+
+
+def attributes(kind: type) -> set[str]:
+    own = {field.name for field in fields(kind)}
+    return own | {name for name, value in vars(kind).items() if isinstance(value, property | cached_property)}
+
+
+MANIFEST_OUTPUT = ("results", "outputs")
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys"),
+    [
+        (Artifact, of("compile")),
+        (Artifact, of("resolve")),
+        (BudgetResult, of("compile", "budgets")),
+        (Latency, of("run-times", "latency")),
+        (ExpandedModel, of("expand")),
+        (FileCost, of("expand", "manifest", "expanded", "packed")),
+        (LoadCost, of("expand", "manifest", "expanded", "packed", "load")),
+        (Inspection, of("inspect")),
+        (Compilable, of("inspect", "found")),
+        (Tensor, of("inspect", "inputs")),
+        (ModelComparison, of("compare")),
+        (ComparedModel, of("compare", "models")),
+        (OutputAgreement, of("compare", "models", "outputs")),
+        (AgreementFigure, of("compare", "models", "outputs", "figures")),
+        (Evaluation, of("eval")),
+        (EvaluatedModel, of("eval", "models")),
+        (Estimate, of("eval", "models", "score")),
+        (Verification, of("verify")),
+        (RunOutputs, of("run")),
+        (Note, of("explain", "notes")),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else "",
+)
+def test_results_in_python_have_the_names_of_the_documents(kind: type, keys: set[str]) -> None:
+    assert keys
+    assert keys - attributes(kind) == set()
+
+
+def test_what_python_says_of_an_output_is_in_the_manifest() -> None:
+    assert attributes(OutputAgreement) - of("manifest", *MANIFEST_OUTPUT) == set()
+    assert attributes(AgreementFigure) == of("manifest", *MANIFEST_OUTPUT, "figures")
+    assert attributes(Score) - {"title", "difference"} <= of("manifest", "results")
 
 
 def test_a_missing_key_and_an_unknown_one_are_noticed(documents: dict[str, list[dict[str, Any]]]) -> None:

@@ -14,26 +14,24 @@ def right(model: onnx.ModelProto, other: onnx_ir.Model, feeds: Mapping[str, np.n
     ptqc.compile("net.onnx", calibration="images", output="out", budget=0.13, samples=64, bits=(4, 8), strict=True)
     ptqc.compile(other, calibration="images", output="out", budget=200_000, loss="auto")
     artifact: ptqc.Artifact = ptqc.compile(model, calibration=feeds, output="out", budget=["12 MB", "2ms"])
-    kept: ptqc.KeptBudgets = artifact.kept_budgets
-    latency: bool | None = kept.latency
+    kept: dict[str, bool] = {budget.kind: budget.kept for budget in artifact.budgets}
     outputs: list[object] = artifact.session().run(None, feeds)
-    return [*outputs, artifact.session().get_modelmeta(), latency]
+    return [*outputs, artifact.session().get_modelmeta(), kept]
 
 
 def measured(artifact: ptqc.Artifact) -> list[float | int | str | None]:
     """What a compile reports of its file."""
-    result: list[float | int | str | None] = [artifact.size, artifact.budget]
+    result: list[float | int | str | None] = [artifact.bytes, *(budget.value for budget in artifact.budgets)]
     for output in artifact.outputs:
-        share: float | None = output.agreement
-        result += [output.name, output.judged_as, share, output.divergence, output.unit, output.sqnr_db]
-        result += [output.figures["SQNR"]]
+        share: float | None = output.top1_agreement
+        result += [output.name, output.judged_as, share, output.loss, output.loss_unit, output.sqnr_db]
+        result += [figure.value for figure in output.figures]
     score: ptqc.Score | None = artifact.score
     if score is not None:
-        result += [score.metric, score.float_model, score.compiled, score.difference]
+        result += [score.title, score.float_score, score.compiled_score, score.difference]
     latency: ptqc.Latency | None = artifact.latency
     if latency is not None:
-        low, high = latency.spread
-        result += [latency.float_ms, latency.compiled_ms, latency.speedup, low, high, latency.batch]
+        result += [latency.float_ms, latency.compiled_ms, latency.speedup, latency.low, latency.high, latency.batch]
     warnings: tuple[ptqc.Note, ...] = artifact.warnings
     return [*result, *(note.message for note in warnings)]
 
@@ -58,5 +56,5 @@ def wrong() -> None:
     ptqc.compile("net.onnx", calibration="images", output="out", pipeline="heavy")  # type: ignore[arg-type]
     ptqc.resolve("out", output="small", budget={"size": 3})  # type: ignore[arg-type]
     ptqc.load("out").session().run(3)  # type: ignore[call-arg, arg-type]
-    ptqc.load("out").size = 3  # type: ignore[misc]
-    print(ptqc.load("out").score.compiled)  # type: ignore[union-attr]
+    ptqc.load("out").bytes = 3  # type: ignore[misc]
+    print(ptqc.load("out").score.compiled_score)  # type: ignore[union-attr]

@@ -2,10 +2,9 @@
 
 import json
 import platform
-import re
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,7 +32,7 @@ from ptqc.evaluation.judge import Judged, Measured, to_json
 from ptqc.formats import coded
 from ptqc.frontend.operators import FUSED
 from ptqc.ir import zipmaps
-from ptqc.ir.layers import Weight
+from ptqc.ir.layers import module_labels
 from ptqc.ir.plan import Plan, write_json
 from ptqc.notes import Level, Note, is_cut_short, reasons_unfit
 from ptqc.passes.allocate.allocation import frontier, price, smallest_choice
@@ -45,25 +44,6 @@ from ptqc.passes.quantize.phases import Analysis
 from ptqc.passes.registry import used
 from ptqc.utils.arguments import command_line
 from ptqc.utils.version import __version__
-
-# Names by which people know layers: exporters number what operators give, and keep the names of modules in weights.
-
-# `blocks.5.c1.weight`, `encoder/dense/kernel:0`
-OF_MODULE = re.compile(r"(?P<module>.+)[./](weight|kernel)s?(:\d+)?", re.IGNORECASE)
-# Names with a path tell the module themselves, as `/blocks.5/c1/Conv_output_0`.
-PATH = re.compile(r"[./:]")
-
-
-def labels_of(weights: Sequence[Weight]) -> Mapping[str, str]:
-    """The module of each layer that has a weight for itself, where only the weight tells it: by the layer's name."""
-    result = {}
-    for weight in weights:
-        match = OF_MODULE.fullmatch(weight.name)
-        if match and len(weight.layers) == 1 and not PATH.search(name := weight.layers[0].name):
-            result[name] = match["module"]
-    times = Counter(result.values())
-    return {name: module for name, module in result.items() if times[module] == 1}
-
 
 # Checks at the end that what was said earlier still holds: the loss of the activations, plan and manifest.
 
@@ -200,7 +180,7 @@ def manifest(job: CompileState, outcome: CompileOutcome) -> dict[str, Any]:
         "maps": zipmaps.remembered(job.model),
         **({"recorded": dict(values)} if (values := fitted.exported.recorded_values) else {}),
         "names": dict(fitted.exported.own),
-        "labels": dict(labels_of(fitted.plan.weights)),
+        "labels": dict(module_labels(fitted.plan.weights)),
         "allocation": _allocation(job, fitted),
         **_of_budgets(outcome.reports),
         "caches": None if job.prepared.caches is None else dict(job.prepared.caches),

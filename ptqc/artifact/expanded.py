@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,7 @@ class FileCost:
 
     def to_json(self) -> dict[str, Any]:
         """As the manifest has it."""
-        milliseconds, memory = (self.load.milliseconds, self.load.memory_bytes) if self.load else (None, None)
-        return {"bytes": self.bytes, "load_ms": milliseconds, "load_memory_bytes": memory}
+        return asdict(self)
 
     def __str__(self) -> str:
         return f"{self.bytes:,} bytes; {self.load or 'is not loaded here'}"
@@ -57,7 +56,7 @@ class ExpandedModel:
 
     def to_json(self) -> dict[str, Any]:
         """The document of `--json`: where it lies, and its manifest."""
-        return {"folder": str(self.folder), "model": str(self.path), "manifest": self.manifest}
+        return {"folder": str(self.folder), "path": str(self.path), "manifest": self.manifest}
 
     def __str__(self) -> str:
         return f"packed      {self.packed}\nexpanded    {self.expanded}\ngolden      {visible(self.golden)}"

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 import numpy as np
 
 from ptqc.artifact.expanded import EXPANDED, ExpandedModel
-from ptqc.artifact.results import Latency, OutputAgreement, Score
-from ptqc.errors import Interrupted, TargetError, UsageError
+from ptqc.artifact.results import BudgetResult, Latency, OutputAgreement, Score, budgets_of
+from ptqc.errors import IntegrityError, Interrupted, TargetError, UsageError
 from ptqc.notes import UNFIT, Level, Note
 from ptqc.utils.arguments import path_of
 from ptqc.utils.locks import Claim, InUse
@@ -54,23 +54,6 @@ class Session(Protocol):
 
     def __getattr__(self, name: str) -> Any:
         """All else that it has."""
-
-
-@dataclass(frozen=True)
-class KeptBudgets:
-    """Which budgets a delivered file meets; true as a whole if it meets all."""
-
-    #: Whether the file has at most the requested bytes; None without such a budget.
-    size: bool | None
-    #: Whether it takes at most the requested time, measured or, without the hardware, predicted; None without a budget.
-    latency: bool | None
-    #: Whether the bound on its output divergence is within the budget; None without such a budget.
-    loss: bool | None = None
-    #: Whether it needs at most the requested memory; None without such a budget.
-    memory: bool | None = None
-
-    def __bool__(self) -> bool:
-        return False not in (self.size, self.latency, self.loss, self.memory)
 
 
 MANIFEST, MODEL, PLAN, SENSITIVITY = "manifest.json", "model.onnx", "plan.json", "sensitivity.json"
@@ -115,26 +98,14 @@ class Artifact:
         return self.folder / MODEL
 
     @property
-    def size(self) -> int:
-        """Bytes of the packed ONNX file."""
+    def bytes(self) -> int:
+        """Size of the packed ONNX file."""
         return int(self.manifest["file"]["bytes"])
 
     @property
-    def budget(self) -> int | None:
-        """The most bytes that the file was allowed to have; None without a budget of size."""
-        return None if self.manifest["budget"] is None else int(self.manifest["allocation"]["limit"])
-
-    @property
-    def kept_budgets(self) -> KeptBudgets:
-        """Which budgets the file meets, of size, latency, divergence and memory."""
-        result, latency, loss = self.manifest, self.manifest["latency"], self.manifest.get("loss_budget")
-        size = None if self.budget is None else self.size <= self.budget
-        in_time = None if latency is None else _time_of(latency) <= latency["budget_ms"]
-        # Artifacts of earlier versions have no memory.
-        memory = result.get("memory", {})
-        limit = memory.get("limit_bytes")
-        in_memory = None if limit is None else memory["needed_bytes"] <= limit
-        return KeptBudgets(size, in_time, None if loss is None else loss["kept"], in_memory)
+    def budgets(self) -> tuple[BudgetResult, ...]:
+        """The budgets of the compile, and whether the file meets each."""
+        return budgets_of(self.manifest)
 
     @property
     def outputs(self) -> tuple[OutputAgreement, ...]:
@@ -324,13 +295,13 @@ class Artifact:
         return result
 
     def to_json(self) -> dict[str, Any]:
-        """The document of `--json`: folder, met budgets, manifest and times."""
+        """The document of `--json`: folder, budgets, manifest and times."""
         return {
             "folder": str(self.folder),
-            "model": str(self.path),
-            "kept_budgets": asdict(self.kept_budgets),
+            "path": str(self.path),
+            "budgets": [asdict(budget) for budget in self.budgets],
             "manifest": self.manifest,
-            "run": self.times,
+            "times": self.times,
         }
 
     def __str__(self) -> str:
@@ -350,11 +321,6 @@ class Artifact:
         if not isinstance(result, dict):
             raise UsageError(f"{self.folder} is not a folder that `ptqc compile` wrote: {name} holds no object")
         return result
-
-
-def _time_of(latency: Mapping[str, Any]) -> float:
-    measured = latency["measured_ms"]
-    return float(latency["predicted_ms"] if measured is None else measured)
 
 
 def _is_array(value: object) -> bool:
@@ -377,8 +343,8 @@ def load(folder: str | PathLike[str]) -> Artifact:
         The artifact.
 
     Raises:
-        UsageError: The folder is no artifact, is incomplete, or a file was
-            changed.
+        UsageError: The folder is no artifact.
+        IntegrityError: A file was changed, is missing, or was added.
 
     Example:
         >>> ptqc.load("out").run({"input": x})
@@ -392,7 +358,7 @@ def load(folder: str | PathLike[str]) -> Artifact:
 
 
 def open_checked(folder: str | PathLike[str]) -> Artifact:
-    """Open what `ptqc compile` or `ptqc expand` wrote. Raises UsageError as `load` does."""
+    """Open what `ptqc compile` or `ptqc expand` wrote. Raises UsageError and IntegrityError as `load` does."""
     from ptqc.codegen.targets import names
 
     artifact = Artifact(path_of("folder", folder))
@@ -404,18 +370,26 @@ def open_checked(folder: str | PathLike[str]) -> Artifact:
         _check_file(artifact.folder, name, expected)
     for path in (path for target in names() for path in (artifact.folder / target).glob("*")):
         if f"{path.parent.name}/{path.name}" not in artifact.manifest["files"]:
-            raise UsageError(f"{path} is not a file that `ptqc compile` wrote, and would be run: remove it")
+            raise IntegrityError(f"{path} is not a file that `ptqc compile` wrote, and would be run: remove it")
     return artifact
+
+
+def artifact_of(file: Path) -> Artifact | None:
+    """The artifact in whose folder an ONNX file lies, if it is the one that was compiled; None for any other file."""
+    artifact = Artifact(file.parent)
+    if file.name != MODEL or not (file.parent / MANIFEST).is_file() or not _is_ours(file.parent):
+        return None
+    return artifact if artifact.manifest["files"].get(MODEL) == file_digest(file) else None
 
 
 def _check_file(folder: Path, name: str, expected: str) -> None:
     path = folder / name
     if not path.resolve().is_relative_to(folder.resolve()):
-        raise UsageError(f"the {MANIFEST} of {folder} lists {name!r}, which lies outside; compile again")
+        raise IntegrityError(f"the {MANIFEST} of {folder} lists {name!r}, which lies outside; compile again")
     if not path.is_file():
-        raise UsageError(f"{folder} is incomplete: {name} is missing; compile again")
+        raise IntegrityError(f"{folder} is incomplete: {name} is missing; compile again")
     if file_digest(path) != expected:
-        raise UsageError(f"{path} was changed after it was compiled (its SHA-256 differs); compile again")
+        raise IntegrityError(f"{path} was changed after it was compiled (its SHA-256 differs); compile again")
 
 
 def check_output(folder: Path, force: bool) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ptqc.errors import UsageError
+from ptqc.errors import IntegrityError
 from ptqc.execution.agreement import relative_to_float
 from ptqc.execution.onnxruntime import Feeds, Runner, open_packed, session_options, tensors_of
 
@@ -44,7 +44,7 @@ class Golden:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Raises UsageError when the file is missing or holds anything else."""
+        """Raises IntegrityError when the file is missing or holds anything else."""
         from safetensors import SafetensorError
         from safetensors.numpy import load
 
@@ -52,7 +52,7 @@ class Golden:
             arrays = load(path.read_bytes())
             count = 1 + max(int(key.partition(".")[0]) for key in arrays)
         except (OSError, ValueError, SafetensorError) as error:
-            raise UsageError(f"{path} does not hold golden samples: {error}; compile again") from error
+            raise IntegrityError(f"{path} does not hold golden samples: {error}; compile again") from error
         inputs, outputs = ([_sample(arrays, i, roles) for i in range(count)] for roles in (INPUTS, OUTPUTS))
         return cls(tuple(inputs), tuple(outputs))
 

@@ -5,10 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ptqc.artifact.folder import MANIFEST, MODEL, Artifact
-from ptqc.errors import UsageError
+from ptqc.artifact.folder import Artifact, artifact_of
 from ptqc.ir.lowered import own_name
-from ptqc.utils.store import file_digest
 
 
 @dataclass(frozen=True)
@@ -29,16 +27,8 @@ class OwnNames:
     @classmethod
     def beside(cls, file: Path) -> "OwnNames":
         """Those of an ONNX file that lies in the folder of the artifact that it is part of; none of any other file."""
-        artifact = Artifact(file.parent)
-        if file.name != MODEL or not (file.parent / MANIFEST).is_file():
-            return cls()
-        try:
-            written = artifact.manifest.get("files")
-        except UsageError:
-            return cls()
-        if not isinstance(written, dict) or written.get(MODEL) != file_digest(file):
-            return cls()
-        return cls.of(artifact)
+        artifact = artifact_of(file)
+        return cls() if artifact is None else cls.of(artifact)
 
     def of_value(self, name: str) -> str:
         """The model's name of a value of the file."""

@@ -1,8 +1,65 @@
 """What was measured of a delivered file beside the float model: outputs, score and latency, as typed values."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
+
+# Where a manifest has the bytes that are limited, by kind of budget.
+USED_BYTES = {"memory": "needed_bytes", "flash": "used_bytes", "ram": "used_bytes", "caches": "bytes"}
+
+
+@dataclass(frozen=True)
+class BudgetResult:
+    """A budget of a compile, and what the delivered file needs of it."""
+
+    #: What is limited: "size", "latency", "memory", "flash", "ram", "caches" or "loss".
+    kind: str
+    #: The budget as it was requested, such as "13%".
+    budget: str
+    #: The most that is allowed, in `unit`.
+    limit: float
+    #: What the file needs; of a loss the bound on it, or None if a single sample bounds nothing.
+    value: float | None
+    #: Unit of both: "bytes", "ms", or that of the loss.
+    unit: str
+    #: Whether the file meets the budget.
+    kept: bool
+
+
+def budgets_of(manifest: Mapping[str, Any]) -> tuple[BudgetResult, ...]:
+    """All budgets of a compile, from its manifest; earlier versions knew fewer kinds."""
+    return tuple(_budgets(manifest))
+
+
+def _budgets(manifest: Mapping[str, Any]) -> Iterator[BudgetResult]:
+    if manifest["budget"]:
+        size, limit = manifest["file"]["bytes"], manifest["allocation"]["limit"]
+        yield BudgetResult("size", manifest["budget"], limit, size, "bytes", size <= limit)
+    if (latency := manifest.get("latency")) is not None:
+        taken = latency["predicted_ms" if latency["measured_ms"] is None else "measured_ms"]
+        limit = latency["budget_ms"]
+        yield BudgetResult("latency", latency["budget"], limit, taken, "ms", taken <= limit)
+    for kind, used in USED_BYTES.items():
+        part = manifest.get(kind)
+        if part is not None and part["limit_bytes"] is not None:
+            value, limit = part[used], part["limit_bytes"]
+            yield BudgetResult(kind, part["budget"], limit, value, "bytes", value <= limit)
+    if (loss := manifest.get("loss_budget")) is not None:
+        judged = loss["judged"]
+        yield BudgetResult("loss", loss["budget"], loss["limit"], judged["bound"], loss["unit"], loss["kept"])
+
+
+@dataclass(frozen=True)
+class AgreementFigure:
+    """One measured figure of an output."""
+
+    #: Such as "same top class" or "SQNR".
+    name: str
+    value: float
+    #: As the summary shows it.
+    text: str
+    #: Whether ptqc warns of it.
+    low: bool
 
 
 @dataclass(frozen=True)
@@ -14,32 +71,23 @@ class OutputAgreement:
     #: What the output was compared as, such as "class scores, softmax over axis 1".
     judged_as: str
     #: Share of predictions with the float model's top class, 0 to 1; None for outputs without classes.
-    agreement: float | None
-    #: Mean divergence from the float model's output, in `unit`; 0 for equal outputs. Not a training loss.
-    divergence: float
-    #: Unit of the divergence: "nat" (Kullback-Leibler divergence of probabilities), "nat per detection",
+    top1_agreement: float | None
+    #: Mean divergence from the float model's output, in `loss_unit`; 0 for equal outputs. Not a training loss.
+    loss: float
+    #: Unit of the loss: "nat" (Kullback-Leibler divergence of probabilities), "nat per detection",
     #: "relative squared error" or "cosine distance".
-    unit: str
+    loss_unit: str
     #: Signal to quantization noise in dB, of the worst group of channels; 300 for equal outputs.
     sqnr_db: float | None
-    #: Every measured figure by name, such as {"same top class": 0.98, "SQNR": 31.2}.
-    figures: Mapping[str, float]
+    #: Every measured figure.
+    figures: tuple[AgreementFigure, ...]
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> "OutputAgreement":
         """From an entry of a manifest."""
-        from ptqc.losses.classes import SAME_CLASS
-
-        figures = {figure["name"]: float(figure["value"]) for figure in document["figures"]}
-        return cls(
-            document["output"],
-            document["judged_as"],
-            figures.get(SAME_CLASS),
-            float(document["loss"]),
-            document["loss_unit"],
-            min(document.get("sqnr_db", {}).values(), default=None),
-            figures,
-        )
+        figures = tuple(AgreementFigure(**figure) for figure in document["figures"])
+        own = {field.name: document[field.name] for field in fields(cls) if field.name != "figures"}
+        return cls(**own, figures=figures)
 
 
 @dataclass(frozen=True)
@@ -47,16 +95,16 @@ class Score:
     """The score of the file and of the float model, on your labelled samples or by your own function."""
 
     #: What was scored, such as "top-1 accuracy, %"; "score" for a function of your own.
-    metric: str
+    title: str
     #: Score of the float model.
-    float_model: float
+    float_score: float
     #: Score of the file.
-    compiled: float
+    compiled_score: float
 
     @property
     def difference(self) -> float:
         """Score of the file less that of the float model: negative where the file is worse."""
-        return self.compiled - self.float_model
+        return self.compiled_score - self.float_score
 
     @classmethod
     def of(cls, results: Mapping[str, Any]) -> "Score | None":
@@ -77,16 +125,16 @@ class Latency:
     compiled_ms: float
     #: How many times as fast the file is: below 1, it is slower.
     speedup: float
-    #: The range of the speedup over repeated measurements: least, most.
-    spread: tuple[float, float]
+    #: The range of the speedup over repeated measurements.
+    low: float
+    high: float
+    #: Measurements.
+    rounds: int
     #: Samples in a run: 1, unless the model takes a fixed batch.
     batch: int
 
     @classmethod
     def of(cls, times: Mapping[str, Any]) -> "Latency | None":
         """From the times of a compile; None where none were measured."""
-        speed = times.get("speed")
-        if speed is None:
-            return None
-        spread = speed["low"], speed["high"]
-        return cls(times["float_ms"], times["compiled_ms"], speed["times_as_fast"], spread, speed["rows"])
+        latency = times.get("latency")
+        return None if latency is None else cls(**latency)

@@ -5,6 +5,7 @@ against those of the machine that compiled it; the native library against `model
 against the one that was compiled; the same file, or its QDQ form, in runtimes of others.
 """
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -20,10 +21,11 @@ from ptqc.artifact.expanded import EXPANDED
 from ptqc.artifact.folder import GOLDEN, MODEL, Artifact, open_checked
 from ptqc.artifact.golden import Golden
 from ptqc.artifact.names import OwnNames
+from ptqc.artifact.report.scores import divergence_in_words
 from ptqc.codegen.onnxruntime.unpack import unpack
 from ptqc.codegen.onnxruntime.verify import compare
 from ptqc.codegen.targets import check_emulated
-from ptqc.errors import TargetError, UsageError, VerificationError
+from ptqc.errors import IntegrityError, TargetError, UsageError, VerificationError
 from ptqc.execution import sandboxed
 from ptqc.execution.agreement import alike, allowed, relative
 from ptqc.execution.onnxruntime import (
@@ -49,7 +51,9 @@ from ptqc.runtime.cuda_library import NAME
 from ptqc.runtime.foreign import check_installed, file_for, remedy, run_in
 from ptqc.runtime.interface import KERNELS
 from ptqc.utils.logs import quiet_libraries
-from ptqc.utils.text import entries
+from ptqc.utils.text import entries, percent
+
+LABEL, WIDTH = 12, 100
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,10 @@ class Verification:
         return {"checks": self.checks}
 
     def __str__(self) -> str:
-        return "\n".join(f"{name:<10}  {result}" for name, result in self.checks.items())
+        return "\n".join(
+            textwrap.fill(f"{name:<{LABEL}}{result}", WIDTH, subsequent_indent=" " * LABEL, break_on_hyphens=False)
+            for name, result in self.checks.items()
+        )
 
 
 @quiet_libraries()
@@ -89,7 +96,9 @@ def verify(
         What was checked; `print` it.
 
     Raises:
-        UsageError: The artifact is incomplete, changed, or of another model.
+        UsageError: The folder is no artifact, or an option does not apply.
+        IntegrityError: A file was changed, is missing or was added, or
+            `model` is not the one that was compiled.
         VerificationError: It computes anything else than it should.
         TargetError: Its library cannot run here, or a runtime is not
             installed or refuses the file.
@@ -212,7 +221,7 @@ def _source(artifact: Artifact, kept: Golden, path: Path) -> str:
     recorded = artifact.manifest["source"]
     source = read_model(path, cast_double=artifact.manifest["options"]["cast_double"])
     if source.digest != recorded["sha256"]:
-        raise UsageError(
+        raise IntegrityError(
             f"{path} is not the model that {artifact.folder} was compiled from: its SHA-256 is {source.digest}, "
             f"that of {recorded['name']} was {recorded['sha256']}"
         )
@@ -226,7 +235,14 @@ def _source(artifact: Artifact, kept: Golden, path: Path) -> str:
             raise VerificationError(
                 f"output {name!r} is {difference:.1%} of its size away from that of {path} (allowed {limit:.1%})"
             )
-    return f"{path} is the one that was compiled; outputs differ from it by {max(result.values(), default=0.0):.1%}"
+    here, then = (
+        percent(max(distances.values(), default=0.0))
+        for distances in (result, artifact.manifest["golden"]["distances"])
+    )
+    return (
+        f"{path} is the one that was compiled; outputs differ from its by {here} of their size ({then} when it was "
+        f"compiled): {divergence_in_words(artifact.manifest['results'])}"
+    )
 
 
 def _library(artifact: Artifact, kept: Golden) -> str:

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,14 @@ def files_below(folder: Path, suffixes: frozenset[str]) -> list[Path]:
     result = [path.relative_to(folder) for path in folder.rglob("*") if path.suffix.lower() in suffixes]
     seen = [path for path in result if not is_hidden(path) and (folder / path).is_file()]
     return [folder / path for path in sorted(seen, key=Path.as_posix)]
+
+
+def holds_images(data: object) -> bool:
+    """Whether data are files of images, in a folder or named by a CSV."""
+    if not isinstance(data, str | PathLike):
+        return False
+    path = path_of("data", data)
+    return bool(files_below(path, IMAGE_SUFFIXES)) if path.is_dir() else path.suffix.lower() == ".csv"
 
 
 def may_hold_images(data: str) -> bool:

@@ -150,11 +150,12 @@ def _preprocessing(options: argparse.Namespace, *models: str) -> Any:
 
     None where nothing is stated and a model is an artifact, which is asked later.
     """
+    from ptqc.artifact.folder import artifact_of
     from ptqc.calibration.images import Preprocessing
 
     stated, named = _given(options, *PREPROCESSING), options.preprocessing
     _check_for_images(options)
-    if not (stated or named) and any(Path(model).is_dir() for model in models):
+    if not (stated or named) and any(Path(model).is_dir() or artifact_of(Path(model)) for model in models):
         return None
     if named:
         is_file = named not in presets.PREPROCESSING and (Path(named).suffix or Path(named).exists())
@@ -191,10 +192,10 @@ def _detector(options: argparse.Namespace, *models: str) -> Any:
 
 def _kept(models: Sequence[str], what: str) -> Any:
     """What the first artifact keeps that keeps any. Raises the errors of `ptqc.load`."""
-    from ptqc.artifact.folder import load
+    from ptqc.artifact.folder import artifact_of, load
 
-    folders = [model for model in models if Path(model).is_dir()]
-    return next(filter(None, (getattr(load(folder), what) for folder in folders)), None)
+    artifacts = (load(model) if Path(model).is_dir() else artifact_of(Path(model)) for model in models)
+    return next(filter(None, (getattr(artifact, what) for artifact in artifacts if artifact is not None)), None)
 
 
 def data_of(options: argparse.Namespace) -> Any:

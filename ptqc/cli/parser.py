@@ -335,7 +335,8 @@ def _add_eval(parser: Parser) -> None:
         HelpGroup.DATA,
         "--labels",
         metavar="FILE",
-        help="the labels, if they are not with the data: an .npz with `labels`, or an .npy; for map, a folder of "
+        help="the labels, if they are not with the data: an .npz with `labels`, an .npy, or a CSV with lines "
+        "image,class-number of images in the folder of --data; for map, a folder of "
         "YOLO's text files, or COCO's JSON file",
     )
     text = "the output of the model that is scored"
@@ -385,8 +386,9 @@ def _add_common(parser: Parser, defaults: str = "") -> None:
         "--labels",
         metavar="DATA",
         help="labelled samples, to report a score and for a drop budget: for top-1 accuracy an .npz with the inputs "
-        "and `labels`, or a CSV with lines image,class-number (paths relative to the CSV); for a detector's mAP a "
-        "folder of images with YOLO's text files, or COCO's JSON file with the images below its folder",
+        "and `labels`, or a CSV with lines image,class-number (images beside the CSV or in the folder of "
+        "--calibration); for a detector's mAP a folder of images with YOLO's text files, or COCO's JSON file with the "
+        "images below its folder",
     )
     parser.add(
         HelpGroup.LIMITS,

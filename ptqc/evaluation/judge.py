@@ -51,6 +51,11 @@ class JudgedOutput:
         return [figure for figure in self.figures if figure.is_low]
 
     @property
+    def agreement(self) -> float | None:
+        """Share of predictions with the same top class; None for outputs without classes."""
+        return next((figure.value for figure in self.figures if figure.name == SAME_CLASS), None)
+
+    @property
     def worst_sqnr(self) -> float:
         """The least signal to noise of the output's groups, in dB."""
         return min(self.sqnr.values())
@@ -58,14 +63,16 @@ class JudgedOutput:
     def to_json(self) -> dict[str, Any]:
         """The document for the manifest."""
         return {
-            "output": self.name,
+            "name": self.name,
             **self.kind.to_json(),
             "judged_as": self.kind.describe(),
+            "top1_agreement": self.agreement,
             "loss": self.loss,
             "loss_unit": self.kind.unit.name,
             "losses": dict(self.losses),
             "units": {group: unit.name for group, unit in self.kind.units().items()},
-            "sqnr_db": dict(self.sqnr),
+            "sqnr_db": self.worst_sqnr,
+            "sqnr_db_by_group": dict(self.sqnr),
             "figures": [{"name": f.name, "value": f.value, "text": f.text, "low": f.is_low} for f in self.figures],
         }
 
@@ -89,8 +96,7 @@ class Judged:
     @property
     def agreement(self) -> float | None:
         """Share of predictions with the same top class: of the output of classes that has the least."""
-        result = [f.value for output in self.outputs for f in output.figures if f.name == SAME_CLASS]
-        return min(result, default=None)
+        return min((each for output in self.outputs if (each := output.agreement) is not None), default=None)
 
     @property
     def sqnr(self) -> float:
@@ -234,17 +240,17 @@ class Measured:
         """The document for `run.json`."""
         speed = self.speed
         if speed is None:
-            return {"speed": None, "speed_missing": self.missing}
+            return {"latency": None, "latency_missing": self.missing}
         return {
-            "float_ms": speed.float_ms,
-            "compiled_ms": speed.compiled_ms,
-            "speed": {
-                "times_as_fast": speed.ratio,
+            "latency": {
+                "float_ms": speed.float_ms,
+                "compiled_ms": speed.compiled_ms,
+                "speedup": speed.ratio,
                 "low": speed.low,
                 "high": speed.high,
                 "rounds": speed.rounds,
-                "rows": self.rows,
-            },
+                "batch": self.rows,
+            }
         }
 
 

@@ -5,8 +5,9 @@ A budget of points chooses on every second sample and judges on the others; noth
 
 import csv
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -14,19 +15,23 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.calibration.images import Preprocessing
-from ptqc.calibration.inputs import InputSpec, input_specs
+from ptqc.calibration.inputs import InputSpec, as_array, input_specs
 from ptqc.calibration.samples import EVERY_SAMPLE, Samples, collect
-from ptqc.calibration.sources import LABELS, spread
-from ptqc.errors import CalibrationError
+from ptqc.calibration.sources import LABELS, are_classes, spread
+from ptqc.errors import CalibrationError, UsageError
 from ptqc.evaluation.detection.detector import Detector
 from ptqc.evaluation.detection.pictures import labelled_pictures
 from ptqc.evaluation.detection.precision import Matched, MeanPrecision, Truth, matched
 from ptqc.execution.onnxruntime import Feeds
+from ptqc.utils.arguments import path_of, shown
 
 GROUPS = 50  # of pictures: a precision is computed without each
 ARRAYS, TABLE, COCO = ".npz", ".csv", ".json"
+IN_MEMORY = "a dict of arrays such as {'input': images, 'labels': classes}, or an iterable of (image, class)"
 
 Runs = Callable[[Feeds], dict[str, np.ndarray]]
+LabelSource = Path | Mapping[str, Any] | Iterable[Any]
+AnyLabels = str | PathLike[str] | LabelSource
 
 
 @dataclass(frozen=True)
@@ -149,15 +154,35 @@ def predicted(outputs: Mapping[str, object]) -> int:
     return int((arrays[0] if scores is None else scores).reshape(-1).argmax())
 
 
+def labels_of(labels: AnyLabels) -> LabelSource:
+    """Labelled samples as `read_labels` takes them. Raises UsageError for what holds no samples."""
+    if isinstance(labels, str | PathLike):
+        return path_of("labels", labels)
+    if hasattr(labels, "__array__") or not isinstance(labels, Iterable) or are_classes(labels):
+        raise UsageError(
+            f"labels is {shown(labels)}, which holds no samples; give the samples with their class numbers: {IN_MEMORY}"
+        )
+    return labels
+
+
 def read_labels(
-    model: ir.Model, path: Path, folder: Path, preprocessing: Preprocessing | None, detector: Detector | None = None
+    model: ir.Model,
+    labels: LabelSource,
+    folder: Path,
+    preprocessing: Preprocessing | None,
+    detector: Detector | None = None,
+    images: Path | None = None,
 ) -> Labelled:
     """Samples and labels, spooled into `folder`: an .npz, a CSV of `image,class` lines, or pictures with boxes.
 
     These are a folder with labels as YOLO writes them, or a file as COCO writes it, below whose folder the pictures
-    lie. Raises CalibrationError naming the file and what is wrong.
+    lie. In memory: a mapping like the .npz, or items as `labelled_items` reads them. images: the folder
+    of those that a CSV names, where they are not beside it. Raises CalibrationError naming the file and what is wrong.
     """
     inputs = input_specs(model)
+    if not isinstance(labels, Path):
+        return _in_memory(labels, inputs, folder)
+    path = labels
     if path.is_dir() or (path.is_file() and path.suffix == COCO):
         return _objects(path, inputs, folder, preprocessing or Preprocessing(), detector or Detector())
     if not path.is_file():
@@ -170,16 +195,86 @@ def read_labels(
             f"the labels {path} are neither {ARRAYS}, {TABLE} nor {COCO}; give an .npz with `{LABELS}`, a CSV of "
             "image,class, or for a detector a COCO file"
         )
-    if path.suffix == ARRAYS and is_input(LABELS, inputs):
+    if path.suffix == ARRAYS:
+        return _of_arrays(_from_npz(path), str(path), inputs, folder)
+    feeds, classes = from_csv(path, inputs, preprocessing, folder=images)
+    return LabelledClasses(collect(feeds, inputs, folder, EVERY_SAMPLE, preprocessing), classes)
+
+
+def _in_memory(
+    labels: Mapping[str, Any] | Iterable[Any], inputs: tuple[InputSpec, ...], folder: Path
+) -> LabelledClasses:
+    if isinstance(labels, Mapping):
+        arrays = {str(name): as_array(array, f"the array {name!r} of labels") for name, array in labels.items()}
+        return _of_arrays(arrays, "labels", inputs, folder)
+    classes = list[np.ndarray]()
+    samples = collect(labelled_items(labels, inputs, classes), inputs, folder, EVERY_SAMPLE)
+    if len(classes) != len(samples) or any(each.size != 1 for each in classes):
+        numbers = sum(each.size for each in classes)
         raise CalibrationError(
-            f"the model has an input {LABELS!r}, so that {path} has no place for class numbers: judge the compiled "
+            f"labels holds {len(samples)} samples and {numbers} class numbers; give one with each sample: {IN_MEMORY}"
+        )
+    return LabelledClasses(samples, np.array([each.item() for each in classes]))
+
+
+def _of_arrays(
+    arrays: Mapping[str, np.ndarray], where: str, inputs: tuple[InputSpec, ...], folder: Path
+) -> LabelledClasses:
+    if is_input(LABELS, inputs):
+        raise CalibrationError(
+            f"the model has an input {LABELS!r}, so that {where} has no place for class numbers: judge the compiled "
             "file with `ptqc eval`, whose --labels has them alone"
         )
-    feeds, labels = _from_npz(path) if path.suffix == ARRAYS else from_csv(path, inputs, preprocessing)
-    samples = collect(feeds, inputs, folder, EVERY_SAMPLE, preprocessing)
+    feeds = {name: array for name, array in arrays.items() if name != LABELS}
+    labels = arrays.get(LABELS)
+    if labels is None or labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise CalibrationError(f"{where} has no array `{LABELS}` of one integer per sample; it has {sorted(feeds)}")
+    samples = collect(feeds, inputs, folder, EVERY_SAMPLE)
     if len(samples) != len(labels):
-        raise CalibrationError(f"{path} has {len(samples)} samples and {len(labels)} labels; give one label per sample")
+        raise CalibrationError(
+            f"{where} has {len(samples)} samples and {len(labels)} labels; give one label per sample"
+        )
     return LabelledClasses(samples, labels)
+
+
+def labelled_items(items: Iterable[Any], inputs: Sequence[InputSpec], labels: list[np.ndarray]) -> Iterator[Any]:
+    """The items, without the class numbers behind their arrays or under `labels`, which are appended to `labels`.
+
+    A batch whose rows have a class each is taken apart, as far as the model leaves the size of its batch open.
+    """
+    for item in items:
+        parts = _with_classes(item, inputs)
+        if parts is None:
+            yield item
+            continue
+        *values, classes = (as_array(value, "an item") for value in parts)
+        pairs = list(zip(values, inputs, strict=True))
+        is_batch = classes.ndim == 1 and all(
+            value.ndim == len(spec.shape) > 0 and len(value) == len(classes) and _takes_rows(spec)
+            for value, spec in pairs
+        )
+        for row in range(len(classes)) if is_batch else ():
+            labels.append(classes[row].copy())
+            yield tuple(value[row : row + 1] for value in values)
+        if not is_batch:
+            labels.append(classes.copy())  # a reader may fill one array again and again
+            yield tuple(values)
+
+
+def _with_classes(item: Any, inputs: Sequence[InputSpec]) -> list[Any] | None:
+    """The arrays of an item in the order of the inputs, and its class numbers; None where it has none of them."""
+    names = [spec.name for spec in inputs]
+    if isinstance(item, Mapping) and LABELS not in names and item.keys() >= {*names, LABELS}:
+        parts = [item[name] for name in (*names, LABELS)]
+    elif isinstance(item, tuple | list) and len(item) == len(inputs) + 1:
+        parts = list(item)
+    else:
+        return None
+    return parts if are_classes(parts[-1]) else None
+
+
+def _takes_rows(spec: InputSpec) -> bool:
+    return not isinstance(spec.shape[0], int) or spec.shape[0] == 1
 
 
 def _objects(
@@ -200,41 +295,48 @@ def _objects(
     return LabelledObjects(samples, tuple(truths), detector)
 
 
-def _from_npz(path: Path) -> tuple[object, np.ndarray]:
+def _from_npz(path: Path) -> dict[str, np.ndarray]:
     try:
         # numpy.load, given a path, leaves a damaged file open.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
+            return {name: archive[name] for name in archive.files}
     except Exception as error:  # NumPy and zipfile raise many types for a damaged file
         raise CalibrationError(f"cannot read the labels {path}: {error}") from error
-    labels = arrays.pop(LABELS, None)
-    if labels is None or labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise CalibrationError(f"{path} has no array `{LABELS}` of one integer per sample; it has {sorted(arrays)}")
-    return arrays, labels
 
 
 def from_csv(
-    path: Path, inputs: tuple[InputSpec, ...], preprocessing: Preprocessing | None, most: int = EVERY_SAMPLE
+    path: Path,
+    inputs: tuple[InputSpec, ...],
+    preprocessing: Preprocessing | None,
+    most: int = EVERY_SAMPLE,
+    folder: Path | None = None,
 ) -> tuple[object, np.ndarray]:
     """Images of `image,class` lines, as feeds one by one, and their classes; at most so many, evenly spread.
 
-    Raises CalibrationError.
+    folder: of images, where those lie that are not beside the CSV. Raises CalibrationError.
     """
     if len(inputs) != 1:
         raise CalibrationError(f"a CSV of images fits models with one input; this one has {len(inputs)}: give an .npz")
-    rows = _rows(path)
+    folders = [path.parent, *([folder] if folder is not None and folder.is_dir() else [])]
+    rows = _rows(path, folders)
     rows = [rows[place] for place in spread(len(rows), most)]
-    if missing := next((name for name, _ in rows if not (path.parent / name).is_file()), None):
-        raise CalibrationError(
-            f"{path} names {missing}, and there is no {path.parent / missing}: give paths relative to the CSV"
-        )
+    files = [_found(name, folders) for name, _ in rows]
+    if None in files:
+        missing = rows[files.index(None)][0]
+        tried = " nor ".join(str(place / missing) for place in folders)
+        where = "the CSV" if len(folders) == 1 else "the CSV or to the folder of images"
+        raise CalibrationError(f"{path} names {missing}, and there is no {tried}: give paths relative to {where}")
     loader = preprocessing or Preprocessing()
-    images = ({inputs[0].name: loader.load(path.parent / name, inputs[0])} for name, _ in rows)
+    images = ({inputs[0].name: loader.load(file, inputs[0])} for file in files if file is not None)
     return images, np.array([label for _, label in rows])
 
 
-def _rows(path: Path) -> list[tuple[str, int]]:
-    """Image and class number of every line."""
+def _found(name: str, folders: Sequence[Path]) -> Path | None:
+    return next((place / name for place in folders if (place / name).is_file()), None)
+
+
+def _rows(path: Path, folders: Sequence[Path]) -> list[tuple[str, int]]:
+    """Image and class number of every line. folders: that the images may lie in."""
     try:
         lines = list(csv.reader(path.read_text(encoding="utf-8-sig").splitlines()))
     except (OSError, ValueError, csv.Error) as error:
@@ -243,7 +345,7 @@ def _rows(path: Path) -> list[tuple[str, int]]:
     for number, line in enumerate(lines, 1):
         if len(line) >= 2 and line[1].strip().isdecimal():
             rows.append((line[0], int(line[1])))
-        elif line and (number > 1 or (path.parent / line[0]).is_file()):  # a first line without image is a heading
+        elif line and (number > 1 or _found(line[0], folders) is not None):  # a first line without image is a heading
             raise CalibrationError(f"{path}, line {number}: {line} is not `image,class number`")
     if not rows:
         raise CalibrationError(f"{path} has no line `image,class number`")

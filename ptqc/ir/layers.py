@@ -1,8 +1,9 @@
 """Views of a model by role: the layers with their weights, and the constants that may be stored packed."""
 
 import math
+import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -443,6 +444,25 @@ def _found(inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]) -> Iterator[
 
 def _rank(value: ir.Value) -> int | None:
     return None if value.shape is None else value.shape.rank()
+
+
+# Names by which people know layers: exporters number what operators give, and keep the names of modules in weights.
+
+# `blocks.5.c1.weight`, `encoder/dense/kernel:0`
+OF_MODULE = re.compile(r"(?P<module>.+)[./](weight|kernel)s?(:\d+)?", re.IGNORECASE)
+# Names with a path tell the module themselves, as `/blocks.5/c1/Conv_output_0`.
+PATH = re.compile(r"[./:]")
+
+
+def module_labels(weights: Sequence[Weight]) -> Mapping[str, str]:
+    """The module of each layer that has a weight for itself, where only the weight tells it: by the layer's name."""
+    result = {}
+    for weight in weights:
+        match = OF_MODULE.fullmatch(weight.name)
+        if match and len(weight.layers) == 1 and not PATH.search(name := weight.layers[0].name):
+            result[name] = match["module"]
+    times = Counter(result.values())
+    return {name: module for name, module in result.items() if times[module] == 1}
 
 
 # Values through which the whole of a network passes.

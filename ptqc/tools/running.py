@@ -29,7 +29,7 @@ from ptqc.utils.text import number, visible
 class RunOutputs:
     """What was run. output: the .npz file or the folder that was written. shapes: of outputs, by name, of all samples.
 
-    milliseconds: of a sample on average, as time passes.
+    milliseconds: of a sample on average, as time passes. notes: what to look at.
     """
 
     model: str
@@ -38,6 +38,7 @@ class RunOutputs:
     samples: int
     shapes: Mapping[str, Set[tuple[int, ...]]]
     milliseconds: float
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The document of `--json`."""
@@ -46,8 +47,9 @@ class RunOutputs:
             "runtime": self.runtime,
             "output": str(self.output),
             "samples": self.samples,
-            "outputs": {name: sorted(map(list, shapes)) for name, shapes in self.shapes.items()},
+            "shapes": {name: sorted(map(list, shapes)) for name, shapes in self.shapes.items()},
             "milliseconds": self.milliseconds,
+            "notes": list(self.notes),
         }
 
     def __str__(self) -> str:
@@ -57,7 +59,8 @@ class RunOutputs:
         message = (
             f"{self.samples:,} samples in {self.runtime}, {number(self.milliseconds)} ms each; outputs of a sample:"
         )
-        return "\n".join([message, *outputs, f"written to {self.output}"])
+        warnings = [f"WARNING: {note}" for note in self.notes]
+        return "\n".join([message, *outputs, f"written to {self.output}", *warnings])
 
 
 @quiet_libraries()
@@ -104,12 +107,13 @@ def run(
     result = list(contenders(model, threads))
     chosen = result[0] if onnx_only else result[-1]
     inputs = input_specs(chosen.model)
-    stream = open_source(data, inputs, EVERY_SAMPLE, as_compiled(preprocessing, result))
+    prepared, notes = as_compiled(preprocessing, result, data)
+    stream = open_source(data, inputs, EVERY_SAMPLE, prepared)
     with tempfile.TemporaryDirectory(dir=place.resolve().parent, prefix=".ptqc-run-") as room:
         writer = _Stacked(place) if place.suffix == ".npz" else _Separate(place, Path(room) / "outputs", stream)
         count, seconds = _run(chosen, checked(stream, inputs, EVERY_SAMPLE), stream.count, writer, progress)
         writer.close()
-    return RunOutputs(chosen.name, chosen.runtime, place, count, writer.shapes, 1e3 * seconds / count)
+    return RunOutputs(chosen.name, chosen.runtime, place, count, writer.shapes, 1e3 * seconds / count, notes)
 
 
 class _Stacked:

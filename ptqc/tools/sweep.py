@@ -132,7 +132,7 @@ def sweep(
         with progress.stage("compare speeds"):
             times = _times(analysis, [file.proto for file in files])
     for row, nanoseconds in zip(rows, times[1:], strict=True):
-        row["ms"] = nanoseconds / MILLISECOND
+        row["milliseconds"] = nanoseconds / MILLISECOND
     document = {
         "unit": analysis.loss_unit,
         "original_bytes": prepared.origin.size,

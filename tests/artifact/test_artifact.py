@@ -10,7 +10,7 @@ import pytest
 
 from ptqc.artifact import folder as artifact
 from ptqc.artifact.folder import check_output, load, publish, reserved
-from ptqc.errors import Interrupted, TargetError, UsageError
+from ptqc.errors import IntegrityError, Interrupted, TargetError, UsageError
 from ptqc.utils.locks import InUse
 
 FILES = {"model.onnx": b"model", "plan.json": b'{"version": 1}'}
@@ -166,13 +166,13 @@ def test_a_failed_rename_puts_the_old_artifact_back(tmp_path: Path, monkeypatch:
 
 def test_a_changed_file_is_found(tmp_path: Path) -> None:
     write(tmp_path / "out").path.write_bytes(b"tampered")
-    with pytest.raises(UsageError, match=r"model\.onnx was changed after it was compiled"):
+    with pytest.raises(IntegrityError, match=r"model\.onnx was changed after it was compiled"):
         load(tmp_path / "out")
 
 
 def test_a_missing_file_is_found(tmp_path: Path) -> None:
     write(tmp_path / "out").path.unlink()
-    with pytest.raises(UsageError, match=r"incomplete: model\.onnx is missing"):
+    with pytest.raises(IntegrityError, match=r"incomplete: model\.onnx is missing"):
         load(tmp_path / "out")
 
 
@@ -196,14 +196,14 @@ def test_a_library_that_the_manifest_does_not_list_is_never_run(tmp_path: Path) 
     folder = write(tmp_path / "out").folder
     (folder / "cpu").mkdir()
     (folder / "cpu" / "model.so").write_bytes(b"code")
-    with pytest.raises(UsageError, match=r"model\.so is not a file that `ptqc compile` wrote"):
+    with pytest.raises(IntegrityError, match=r"model\.so is not a file that `ptqc compile` wrote"):
         load(folder)
 
 
 def test_files_outside_the_folder_are_not_read(tmp_path: Path) -> None:
     folder = write(tmp_path / "out").folder
     (folder / "manifest.json").write_text(json.dumps({"ptqc": "0", "files": {"../secret": "0"}}))
-    with pytest.raises(UsageError, match=r"lists '\.\./secret', which lies outside"):
+    with pytest.raises(IntegrityError, match=r"lists '\.\./secret', which lies outside"):
         load(folder)
 
 

@@ -16,7 +16,7 @@ from ptqc.artifact import folder as publishing
 from ptqc.artifact.folder import GOLDEN, MANIFEST, MODEL, Artifact
 from ptqc.artifact.golden import Golden
 from ptqc.cli.main import main
-from ptqc.errors import Interrupted, ModelError, UsageError, VerificationError
+from ptqc.errors import IntegrityError, Interrupted, ModelError, UsageError, VerificationError
 from ptqc.execution.loading import LoadCost, measure_load
 from ptqc.execution.onnxruntime import Runner
 from ptqc.ir import external
@@ -43,15 +43,15 @@ def test_the_command_and_what_it_tells(
     monkeypatch.setattr(expanding, "measure_load", partial(measure_load, processes=1))
     assert main(["expand", str(small.folder), "-o", str(tmp_path / "new"), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert document["model"] == str(tmp_path / "new" / MODEL)
+    assert document["path"] == str(tmp_path / "new" / MODEL)
     manifest = document["manifest"]
     packed, expanded = (manifest["expanded"][form] for form in ("packed", "expanded"))
-    assert (packed["bytes"], expanded["bytes"]) == (small.path.stat().st_size, Path(document["model"]).stat().st_size)
-    assert 0 < expanded["load_ms"] < packed["load_ms"]
-    assert 0 < expanded["load_memory_bytes"] <= packed["load_memory_bytes"]
+    assert (packed["bytes"], expanded["bytes"]) == (small.path.stat().st_size, Path(document["path"]).stat().st_size)
+    assert 0 < expanded["load"]["milliseconds"] < packed["load"]["milliseconds"]
+    assert 0 < expanded["load"]["memory_bytes"] <= packed["load"]["memory_bytes"]
     assert manifest["expanded"]["from"] == small.manifest["files"][MODEL]
     assert manifest["file"]["oldest_onnxruntime"] == small.manifest["file"]["oldest_onnxruntime"]
-    assert golden_of(small, Path(document["model"]))
+    assert golden_of(small, Path(document["path"]))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new"]
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == [GOLDEN, MANIFEST, MODEL]
     assert main(["verify", str(tmp_path / "new")]) == 0
@@ -95,7 +95,7 @@ def test_what_is_refused(small: Artifact, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="leave out --model and --runtime"):
         ptqc.verify(made.folder, model="m.onnx")
     made.path.write_bytes(b"")
-    with pytest.raises(UsageError, match="was changed"):
+    with pytest.raises(IntegrityError, match="was changed"):
         ptqc.verify(made.folder)
     assert ptqc.verify(small.expand(made.folder, force=True).folder).checks["files"].startswith("2 have")
 
@@ -126,7 +126,7 @@ def test_a_packed_file_that_memory_does_not_take_is_expanded(
 
     monkeypatch.setattr(expanding, "measure_load", load)
     made = small.expand(tmp_path / "new")
-    assert made.manifest["expanded"]["packed"]["load_ms"] is None
+    assert made.manifest["expanded"]["packed"]["load"] is None
     assert str(made).startswith(f"packed      {small.path.stat().st_size:,} bytes; is not loaded here\nexpanded")
 
 

@@ -8,10 +8,10 @@ import onnx_ir as ir
 import pytest
 from compiling import compiled, proto, samples, weight
 
-from ptqc.artifact.documents import labels_of
 from ptqc.artifact.folder import REPORT
 from ptqc.artifact.report.explanation import Explanation
-from ptqc.ir.layers import find_layers, find_weights
+from ptqc.errors import Infeasible
+from ptqc.ir.layers import find_layers, find_weights, module_labels
 
 # As PyTorch's exporter writes a network with batch normalization.
 NUMBERED = """g (float[N,8] x) => (float[N,4] linear_1) {
@@ -33,7 +33,7 @@ def numbered(first: str = "blocks.5.c1.weight", last: str = "head.weight") -> on
 
 def labels(model: onnx.ModelProto) -> dict[str, str]:
     found = ir.from_proto(model)
-    return dict(labels_of(find_weights(found, find_layers(found))))
+    return dict(module_labels(find_weights(found, find_layers(found))))
 
 
 def test_the_weight_tells_the_module() -> None:
@@ -65,3 +65,10 @@ def test_report_and_explanation_name_modules(tmp_path: Path) -> None:
     assert [list(entry["layers"]) for entry in found.plan["weights"]] == [["getitem_57"], ["linear_1"]]
     y = found.run({"x": np.zeros((1, 8), np.float32)})
     assert list(y) == ["linear_1"]
+
+
+def test_a_latency_that_cannot_be_met_names_modules(tmp_path: Path) -> None:
+    with pytest.raises(Infeasible, match=r"Slowest: .*blocks\.5\.c1 \(MatMul") as refusal:
+        compiled(numbered(), samples(8), tmp_path, "1ns")
+    assert any(what.startswith("head (MatMul") for what, _ in refusal.value.blockers)
+    assert "getitem_57 (" not in str(refusal.value)

@@ -22,9 +22,10 @@ from ptqc.artifact.bisect import EMULATED, Bisection
 from ptqc.artifact.folder import GOLDEN, MANIFEST, MODEL, Artifact
 from ptqc.artifact.golden import Golden
 from ptqc.cli.main import main
-from ptqc.errors import UsageError, VerificationError
+from ptqc.errors import IntegrityError, UsageError, VerificationError
 from ptqc.execution.onnxruntime import Runner
 from ptqc.runtime.interface import KERNELS
+from ptqc.utils.text import percent
 
 pytestmark = pytest.mark.processor
 
@@ -65,8 +66,9 @@ def test_golden_samples_are_the_same_in_every_compile(artifact: Artifact, tmp_pa
 def test_a_changed_file_is_refused(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = (copy / MODEL).read_bytes()
     (copy / MODEL).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    assert main(["verify", str(copy)]) == 2
+    assert main(["verify", str(copy)]) == IntegrityError.exit_code == 4
     assert "was changed after it was compiled" in capsys.readouterr().err
+    assert main(["verify", str(copy / "nowhere")]) == UsageError.exit_code == 2
 
 
 def test_changed_weights_behind_a_new_hash_are_found(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,11 +122,20 @@ def test_a_rounding_of_another_machine_is_told(copy: Path) -> None:
     assert "to 1.0e-03 of their size" in ptqc.verify(copy).checks["golden"]
 
 
+def test_the_difference_from_the_float_model_is_graded(artifact: Artifact) -> None:
+    said = ptqc.verify(artifact, model=artifact.folder.parent / "model.onnx").checks["model"]
+    then = percent(max(artifact.manifest["golden"]["distances"].values()))
+    assert f"({then} when it was compiled): divergence " in said
+    assert any(
+        f"({grade}: the default limit is 0.02 nat)" in said for grade in ("negligible", "small", "noticeable", "large")
+    )
+
+
 def test_another_model_is_refused(copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = residual()
     other.producer_name = "another exporter"
     onnx.save(other, tmp_path / "other.onnx")
-    assert main(["verify", str(copy), "--model", str(tmp_path / "other.onnx")]) == 2
+    assert main(["verify", str(copy), "--model", str(tmp_path / "other.onnx")]) == 4
     assert "is not the model that" in capsys.readouterr().err
 
 
@@ -136,7 +147,7 @@ def test_without_golden_samples_an_artifact_is_refused(copy: Path, content: byte
         seal(copy)
     else:
         seal_without_golden(copy)
-    with pytest.raises(UsageError, match="does not hold golden samples"):
+    with pytest.raises(IntegrityError, match="does not hold golden samples"):
         ptqc.verify(copy)
 
 

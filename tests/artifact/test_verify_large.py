@@ -11,7 +11,7 @@ from compiling import compiled, proto, weight
 import ptqc
 from ptqc.artifact import verify as verification
 from ptqc.artifact.folder import MODEL, Artifact
-from ptqc.errors import UsageError
+from ptqc.errors import IntegrityError
 from ptqc.execution.onnxruntime import Runner
 from ptqc.ir import external
 from ptqc.ir.external import has_references
@@ -70,7 +70,7 @@ def test_it_is_compared_with_a_model_in_half_precision(kind: str, tmp_path: Path
 def test_changed_data_are_found(artifact: Artifact) -> None:
     place = artifact.folder / DATA
     place.write_bytes(place.read_bytes()[::-1])
-    with pytest.raises(UsageError, match=r"model\.data was changed after it was compiled"):
+    with pytest.raises(IntegrityError, match=r"model\.data was changed after it was compiled"):
         ptqc.verify(artifact.folder)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import figures
 import harness
 import pytest
+import sentences
 
 TABLE = re.compile(r"^\| (.+) \|$", re.MULTILINE)
 
@@ -49,6 +50,17 @@ def test_slower_networks_are_counted_rightly() -> None:
     text = " ".join((harness.ROOT / "docs" / "start" / "choosing.md").read_text(encoding="utf-8").split())
     words = {1: "one", 2: "two", 3: "three", 4: "four", 5: "five"}
     assert f"{words[sum(time >= 1 for time in times)]} of the {len(times)} networks" in text
+
+
+def test_a_figure_in_a_sentence_that_was_changed_by_hand_is_found() -> None:
+    for sentence in sentences.SENTENCES:
+        text = (harness.ROOT / sentence.document).read_text(encoding="utf-8")
+        assert sentence.stated(text) == list(sentence.figures())
+        place = sentence.place(text, len(sentence.figures()) - 1)
+        wrong = f"{text[: place.start]}0.77{text[place.stop :]}"
+        assert [each for each in sentences.outdated(sentence.document, wrong) if sentence.words in each]
+        assert sentences.written(sentence.document, wrong) == text
+        assert [each for each in sentences.outdated(sentence.document, "") if "has None" in each]
 
 
 def test_no_runtime_scores_otherwise_than_the_packed_file() -> None:

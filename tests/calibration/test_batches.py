@@ -141,7 +141,7 @@ def test_a_loader_with_classes_is_scored(tmp_path: Path) -> None:
     labels = (ROWS @ LAYER).argmax(1)
     labels[:12] = (labels[:12] + 1) % 4
     found = ptqc.evaluate(path, metric="top-1", data=of_loader(20, torch.from_numpy(labels)))
-    assert (found.cases, found.rows[0].score.value) == (48, 75)
+    assert (found.cases, found.models[0].score.value) == (48, 75)
 
 
 def test_a_loader_gives_the_file_that_its_rows_give(tmp_path: Path) -> None:

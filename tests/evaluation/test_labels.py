@@ -1,9 +1,11 @@
 """Labelled samples: what is read, what is refused by name, and the accuracy that comes of it."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 from compiling import compiled, proto, weight
@@ -12,9 +14,17 @@ from PIL import Image
 
 import ptqc
 from ptqc.calibration.images import Preprocessing
-from ptqc.errors import CalibrationError
+from ptqc.errors import CalibrationError, UsageError
 from ptqc.evaluation.detection.detector import Detector
-from ptqc.evaluation.labels import LabelledClasses, LabelledObjects, predicted, read_labels
+from ptqc.evaluation.labels import (
+    AnyLabels,
+    LabelledClasses,
+    LabelledObjects,
+    LabelSource,
+    labels_of,
+    predicted,
+    read_labels,
+)
 from ptqc.execution.onnxruntime import Runner
 from ptqc.passes.allocate.constraints.criteria import LabelledDrop
 from ptqc.utils.store import write_npz
@@ -43,6 +53,66 @@ def test_top1_is_the_share_of_hits(classifier: ir.Model, tmp_path: Path) -> None
     assert found.labels.tolist() == [0, 1, 2, 0]
 
 
+CLASSES = np.array([0, 1, 2, 0])
+ROWS = np.eye(3, dtype=np.float32)[[0, 1, 2, 2]]
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {"x": ROWS, "labels": CLASSES},
+        [(ROWS[:3], CLASSES[:3]), (ROWS[3:], CLASSES[3:])],
+        [{"x": ROWS[:2], "labels": CLASSES[:2]}, {"x": ROWS[2:], "labels": CLASSES[2:]}],
+        [(row[np.newaxis], int(number)) for row, number in zip(ROWS, CLASSES, strict=True)],
+    ],
+    ids=["arrays", "batches", "batches of dicts", "samples"],
+)
+def test_labelled_samples_in_memory_score_as_those_of_a_file(
+    classifier: ir.Model, tmp_path: Path, labels: LabelSource
+) -> None:
+    np.savez(tmp_path / "a.npz", x=ROWS, labels=CLASSES)
+    wanted = read_labels(classifier, tmp_path / "a.npz", tmp_path / "of a file", None)
+    found = read_labels(classifier, labels_of(labels), tmp_path / "spool", None)
+    assert isinstance(found, LabelledClasses)
+    assert found.labels.tolist() == CLASSES.tolist()
+    assert found.samples.digest == wanted.samples.digest
+    assert found.score(scores) == wanted.score(scores) == 75.0
+
+
+def test_a_loader_that_fills_one_array_again_keeps_its_classes(classifier: ir.Model, tmp_path: Path) -> None:
+    row, number = np.empty((1, 3), np.float32), np.empty((), int)
+
+    def loader() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for row[0], number[...] in zip(ROWS, CLASSES, strict=True):
+            yield row, number
+
+    found = read_labels(classifier, loader(), tmp_path / "spool", None)
+    assert isinstance(found, LabelledClasses)
+    assert found.labels.tolist() == CLASSES.tolist()
+
+
+@pytest.mark.parametrize("labels", [CLASSES, CLASSES.tolist(), ROWS, 5])
+def test_class_numbers_without_samples_are_refused(labels: AnyLabels, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="which holds no samples; give the samples with their class numbers"):
+        ptqc.compile("m.onnx", calibration=ROWS, output=tmp_path / "out", labels=labels)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ({"x": ROWS, "labels": CLASSES[:3]}, "labels has 4 samples and 3 labels; give one label per sample"),
+        ({"x": ROWS}, r"labels has no array `labels` of one integer per sample; it has \['x'\]"),
+        ([{"x": ROWS[:1]}, {"x": ROWS[1:2]}], "labels holds 2 samples and 0 class numbers; give one with each sample"),
+        ([(ROWS[:1], CLASSES[:2])], "labels holds 1 samples and 2 class numbers"),
+    ],
+)
+def test_samples_in_memory_have_a_class_each(
+    classifier: ir.Model, tmp_path: Path, labels: LabelSource, message: str
+) -> None:
+    with pytest.raises(CalibrationError, match=message):
+        read_labels(classifier, labels, tmp_path / "spool", None)
+
+
 @pytest.mark.parametrize("heading", ["", "image,class\n", "image,class\n\n", "\ufeff"])
 def test_a_csv_names_images_relative_to_itself(of_images: ir.Model, tmp_path: Path, heading: str) -> None:
     (tmp_path / "images").mkdir()
@@ -54,6 +124,26 @@ def test_a_csv_names_images_relative_to_itself(of_images: ir.Model, tmp_path: Pa
     assert isinstance(found, LabelledClasses)
     assert found.labels.tolist() == [0, 1, 1]
     assert found.score(scores) == pytest.approx(200 / 3)
+
+
+def test_a_csv_may_name_images_in_the_folder_of_the_data(of_images: ir.Model, tmp_path: Path) -> None:
+    places = [tmp_path / "labels", tmp_path / "images" / "a"]
+    for place, color in zip(places, ((255, 0, 0), (0, 255, 0)), strict=True):
+        place.mkdir(parents=True)
+        Image.new("RGB", (4, 4), color).save(place / f"{place.name}.png")
+    table, images = tmp_path / "labels" / "a.csv", tmp_path / "images"
+    table.write_text("labels.png,0\na/a.png,1\n", encoding="utf-8")
+    found = read_labels(of_images, table, tmp_path / "spool", Preprocessing(), images=images)
+    assert found.score(scores) == 100
+    onnx.save(ir.to_proto(of_images), tmp_path / "m.onnx")
+    scored = ptqc.evaluate(
+        tmp_path / "m.onnx", metric="top-1", data=images, labels=table, preprocessing=Preprocessing()
+    )
+    assert (scored.models[0].score.value, scored.cases) == (100, 2)
+    table.write_text("labels.png,0\nb.png,1\n", encoding="utf-8")
+    told = rf"names b\.png, and there is no {table.parent / 'b.png'} nor {images / 'b.png'}: give paths relative to"
+    with pytest.raises(CalibrationError, match=f"{told} the CSV or to the folder of images"):
+        read_labels(of_images, table, tmp_path / "spool", Preprocessing(), images=images)
 
 
 def test_a_first_line_that_names_an_image_is_no_heading(of_images: ir.Model, tmp_path: Path) -> None:
@@ -178,7 +268,7 @@ def test_pictures_with_boxes_give_the_score_that_evaluate_gives(
     path = tmp_path / "m.onnx"
     ir.save(of_quarters, path)
     stretched = Preprocessing(fit="stretch")
-    (row,) = ptqc.evaluate(path, metric="map", data=pictures, preprocessing=stretched, detector=IN_PIXELS).rows
+    (row,) = ptqc.evaluate(path, metric="map", data=pictures, preprocessing=stretched, detector=IN_PIXELS).models
     score = found.score(Runner(of_quarters).run)
     assert score == pytest.approx(row.score.value)
     assert 50 < score < 100

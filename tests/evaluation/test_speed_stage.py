@@ -46,10 +46,10 @@ def test_an_axis_that_need_not_be_a_batch_stays_whole(tmp_path: Path) -> None:
 def test_why_a_speed_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, samples = given(tmp_path, "N", 8)
     late = measure_speed(model, ir.to_proto(model), samples, SILENT, Deadline(0.0))
-    assert late.to_json() == {"speed": None, "speed_missing": "there was no time left"}
+    assert late.to_json() == {"latency": None, "latency_missing": "there was no time left"}
     monkeypatch.setattr(external, "IN_MEMORY_LIMIT", 100)
     large = measure_speed(model, ir.to_proto(model), samples, SILENT)
-    assert "may not fit into memory" in large.to_json()["speed_missing"]
+    assert "may not fit into memory" in large.to_json()["latency_missing"]
 
 
 def test_what_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,6 +57,6 @@ def test_what_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, samples = given(tmp_path, "N", 8)
     found = measure_speed(model, ir.to_proto(model), replace(samples, batchable=True), SILENT)
     told = found.to_json()
-    assert told["float_ms"] > 0
-    assert told["speed"]["rows"] == 1
-    assert told["speed"]["low"] <= told["speed"]["times_as_fast"] <= told["speed"]["high"]
+    assert told["latency"]["float_ms"] > 0
+    assert told["latency"]["batch"] == 1
+    assert told["latency"]["low"] <= told["latency"]["speedup"] <= told["latency"]["high"]

@@ -11,7 +11,7 @@ import pytest
 from compiling import compiled, proto, weight
 
 import ptqc
-from ptqc.errors import UsageError
+from ptqc.errors import IntegrityError
 from ptqc.execution.onnxruntime import Runner
 from ptqc.ir import external
 from ptqc.ir.external import is_in_two, is_split, size_of, write_split
@@ -76,9 +76,9 @@ def test_an_artifact_of_two_files_is_one_unit(tmp_path: Path, monkeypatch: pytes
     assert (resolved.folder / "model.data").is_file()
     with (two.folder / "model.data").open("r+b") as file:
         file.write(b"\xff")
-    with pytest.raises(UsageError, match=r"model\.data was changed after it was compiled"):
+    with pytest.raises(IntegrityError, match=r"model\.data was changed after it was compiled"):
         ptqc.load(two.folder)
     (two.folder / "model.data").unlink()
-    with pytest.raises(UsageError, match=r"model\.data is missing"):
+    with pytest.raises(IntegrityError, match=r"model\.data is missing"):
         ptqc.load(two.folder)
     assert json.loads((two.folder / "manifest.json").read_text())["files"]["model.data"]

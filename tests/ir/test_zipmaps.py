@@ -90,7 +90,7 @@ def test_a_classifier_compiles_as_it_is(birds: Artifact) -> None:
     assert found["y"] == birds.session().run(["y"], {"x": x})[0]
     assert [max(row, key=lambda label: row[label]) for row in found["y"]] == [WORDS[i] for i in found["best"]]
     (judged,) = birds.manifest["results"]["outputs"]
-    assert (judged["output"], judged["kind"]) == ("y", "probabilities")
+    assert (judged["name"], judged["kind"]) == ("y", "probabilities")
     assert Golden.read(birds.folder / GOLDEN).outputs[0]["y"].shape == (1, 10)
     told = [note["message"] for note in birds.manifest["notes"] if note["subject"] == "y"]
     assert "the ZipMap that makes this output stays as it is" in told

@@ -28,11 +28,10 @@ def test_a_model_in_memory_is_scored_compared_run_and_timed(form: str, tmp_path:
     onnx.save(product(), path)
     labels = (X @ onnx.numpy_helper.to_array(product().graph.initializer[0])).argmax(1)
     scored = ptqc.evaluate(model, path, metric="top-1", data=X, labels=labels)
-    assert [(row.name, row.score.value) for row in scored.rows] == [(f"the {form}", 100), (str(path), 100)]
-    first, second = ptqc.compare(path, model, data=X, samples=4).rows
-    assert second.judged is not None
-    assert second.judged.loss == 0
-    assert (first.name, second.name) == (str(path), f"the {form}")
+    assert [(row.model, row.score.value) for row in scored.models] == [(f"the {form}", 100), (str(path), 100)]
+    first, second = ptqc.compare(path, model, data=X, samples=4).models
+    assert second.loss == 0
+    assert (first.model, second.model) == (str(path), f"the {form}")
     ptqc.run(model, {"x": X, "labels": labels}, output=tmp_path / "y.npz")
     ptqc.run(path, X, output=tmp_path / "same.npz")
     np.testing.assert_array_equal(np.load(tmp_path / "y.npz")["y"], np.load(tmp_path / "same.npz")["y"])

@@ -60,7 +60,7 @@ def test_outputs_of_different_shapes_take_a_folder(tmp_path: Path) -> None:
         ptqc.run(tmp_path / "m.onnx", feeds, output=tmp_path / "y.npz")
     assert not (tmp_path / "y.npz").exists()
     found = ptqc.run(tmp_path / "m.onnx", feeds, output=tmp_path / "y")
-    assert found.to_json()["outputs"] == {"y": [[1, 3, 8], [1, 5, 8]]}
+    assert found.to_json()["shapes"] == {"y": [[1, 3, 8], [1, 5, 8]]}
 
 
 def test_outputs_with_different_numbers_of_rows_take_a_folder(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_the_command(made: Artifact, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main([*command, str(tmp_path / "y.npz"), "--threads", "1"]) == 0
     assert "4 samples in ONNX Runtime" in capsys.readouterr().out
     assert main([*command, str(tmp_path / "z.npz"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["outputs"] == {"y": [[1, 32]]}
+    assert json.loads(capsys.readouterr().out)["shapes"] == {"y": [[1, 32]]}
     assert main([*command, str(tmp_path / "y.npz")]) == 2
     assert "cannot write" in capsys.readouterr().err
 

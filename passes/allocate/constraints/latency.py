@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Protocol, Self
 from ptqc.codegen.targets import Chosen
 from ptqc.errors import Infeasible, UsageError
 from ptqc.execution.speed import Profile
+from ptqc.ir.layers import module_labels
 from ptqc.ir.plan import Plan
 from ptqc.ir.sites import ScaleGroup, source_params
 from ptqc.notes import Level, Note
@@ -352,7 +353,7 @@ class MeetLatency:
         if is_fast and (self.activations != "auto" or self._fits(given)):
             return Result(given, False)
         if self.activations != "auto":
-            raise self._infeasible(quantized, f" with {self.activations} activations")
+            raise self._infeasible(given, quantized, f" with {self.activations} activations")
         sites, proof = self._least_loss(given, self.program(given))
         chosen = {site.name: given.ranges[site.name] for site in sites}
         loss = ActivationLoss(given).loss_of(source_params(sites, given.ranges))
@@ -412,7 +413,7 @@ class MeetLatency:
         if result.resources != (NANOSECONDS, BYTES):
             fastest = sites_of(sensitivities, solve(program, Goal(NANOSECONDS)).selection)
             if NANOSECONDS in result.resources:
-                return self._infeasible(sensitivities.tensors_of({site.name for site in fastest}))
+                return self._infeasible(sensitivities, sensitivities.tensors_of({site.name for site in fastest}))
         size, beside = self.weighed.limit or 0, result.beside
         least, shortest = beside.get(BYTES) or result.alone[BYTES], beside.get(NANOSECONDS) or result.alone[NANOSECONDS]
         return Infeasible(
@@ -422,12 +423,12 @@ class MeetLatency:
             round(least),
         )
 
-    def _infeasible(self, quantized: Mapping[str, object], how: str = "") -> Infeasible:
+    def _infeasible(self, sensitivities: Sensitivities, quantized: Mapping[str, object], how: str = "") -> Infeasible:
         shortest = self._predict(quantized)
-        codes = self.network.on_codes(quantized)
+        codes, labels = self.network.on_codes(quantized), module_labels(sensitivities.weights)
         types = {operator.node: operator.op_type for operator in self.network.operators}
         parts = [
-            (f"{node} ({types[node]} {'on integers' if node in codes else 'in float'})", int(ns))
+            (f"{labels.get(node, node)} ({types[node]} {'on integers' if node in codes else 'in float'})", int(ns))
             for node, ns in self.network.operator_times(self.times, quantized).items()
         ]
         parts.append(("conversions", int(sum(self.network.conversion_times(self.times, quantized).values()))))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from ptqc.artifact.report.markup import cell, details, dot, label, name, path, safe, svg, table
 from ptqc.artifact.report.plots import HEIGHT, RIGHT, TOP, WIDTH, PlotAxes, loss_axis, size_axis
 from ptqc.artifact.report.rows import Document, ReportFacts
+from ptqc.artifact.results import budgets_of
 from ptqc.passes.allocate.constraints.criteria import DROP, SAME
 from ptqc.utils.text import number, percent, visible
 from ptqc.utils.text import table as text_table
@@ -88,6 +89,7 @@ def _time(microseconds: float | None) -> str:
 # What the file needs of memory when it is loaded and run: a line for the terminal, and the section of the report.
 
 MEGABYTE = 1e6
+LOADING = "loading itself takes more: see `ptqc expand`"
 UNTOLD = "memory when loaded: not recorded, since an earlier version of ptqc compiled this"
 
 
@@ -111,7 +113,13 @@ def memory_in_words(manifest: Document) -> str:
     how = "predicted" if memory["run_bytes"] is None else "measured"
     parts = f"weights {weights / MEGABYTE:.2f} MB, a run of one sample at most {(needed - weights) / MEGABYTE:.2f} MB"
     where = f"{how}; {memory['runtime']}, one thread, beside the runtime itself"
-    return f"memory when loaded: {needed / MEGABYTE:.2f} MB{budget}; {parts} ({where}){libraries}"
+    return f"memory when loaded: {needed / MEGABYTE:.2f} MB{budget}; {parts} ({where}){libraries}; {LOADING}"
+
+
+def memory_in_short(memory: Document) -> str:
+    """What the loaded file and a run of it need in ONNX Runtime."""
+    needed, weights = memory["needed_bytes"], memory["weights_bytes"]
+    return f"{needed / MEGABYTE:.2f} MB when loaded (weights {weights / MEGABYTE:.2f} MB); {LOADING}"
 
 
 def memory_table(facts: ReportFacts) -> str:
@@ -127,7 +135,7 @@ def _memory_rows(manifest: Document) -> Iterator[tuple[str, str]]:
     measured = memory["run_bytes"]
     if memory["limit_bytes"] is not None:
         yield "budget", memory["budget"]
-        yield "met", "yes" if memory["needed_bytes"] <= memory["limit_bytes"] else "no"
+        yield "met", "yes" if all(budget.kept for budget in budgets_of(manifest) if budget.kind == "memory") else "no"
     yield "together", f"{memory['needed_bytes']:,} bytes"
     yield "weights as they are loaded", f"{memory['weights_bytes']:,} bytes"
     yield "a run of one sample, predicted from what lives at each step", f"{memory['predicted_run_bytes']:,} bytes"
@@ -332,7 +340,7 @@ def _output_rows(outputs: list[Document]) -> Iterator[str]:
         message = "; ".join(figure["text"] for figure in output["figures"])
         loss = cell(number(output["loss"]), output["loss"])
         yield (
-            cell(name(output["output"])) + cell(safe(output["judged_as"])) + loss + _rest(output["loss_unit"], message)
+            cell(name(output["name"])) + cell(safe(output["judged_as"])) + loss + _rest(output["loss_unit"], message)
         )
         if len(output["losses"]) > 1:
             for group, value in output["losses"].items():
@@ -369,7 +377,7 @@ def _told(document: Document, point: Document) -> Iterator[str]:
     yield number(point["loss"])
     yield "–" if point["top1_agreement"] is None else f"{100 * point['top1_agreement']:.1f} %"
     yield f"{point['sqnr_db']:.1f}"
-    yield f"{point['ms']:.3f}"
+    yield f"{point['milliseconds']:.3f}"
 
 
 def sweep_plots(facts: ReportFacts) -> str:
@@ -401,7 +409,7 @@ def _shapes(
 ) -> Iterator[str]:
     yield from loss_axis(axes, f"divergence ({facts.unit}), lower is better")
     yield from size_axis(axes, facts.original)
-    yield path([(axes.x(size), axes.y(loss)) for size, loss in predicted], "grid")
+    yield path([(axes.x(size), axes.y(loss)) for size, loss in predicted], "predicted")
     yield path([(axes.x(size), axes.y(loss)) for size, loss in measured], "curve")
     for size, loss in measured:
         yield dot(axes.x(size), axes.y(loss), 3.5, "point", f"{size:,} bytes: {number(loss)} {facts.unit} measured")
@@ -409,13 +417,13 @@ def _shapes(
     message = f"this file: {facts.size:,} bytes, {number(lost)}"
     yield dot(axes.x(facts.size), axes.y(lost), 7, "here", message)
     yield label(
-        WIDTH - RIGHT, TOP + 10, f"line with dots: measured; thin line: predicted; ring: {message}", "tick", "end"
+        WIDTH - RIGHT, TOP + 10, f"line with dots: measured; dashed: predicted; red dot: {message}", "tick", "end"
     )
 
 
 def _table(document: Document) -> str:
     head = [">bytes", ">of float", ">predicted", ">measured", ">same top class", ">SQNR (dB)", ">ms"]
-    keys = ("bytes", "bytes", "predicted", "loss", "top1_agreement", "sqnr_db", "ms")
+    keys = ("bytes", "bytes", "predicted", "loss", "top1_agreement", "sqnr_db", "milliseconds")
     rows = []
     for point in document["points"]:
         values = [-1.0 if point[key] is None else float(point[key]) for key in keys]

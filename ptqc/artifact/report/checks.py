@@ -6,8 +6,10 @@ from ptqc.artifact.report.budgets import shown
 from ptqc.artifact.report.markup import safe, table
 from ptqc.artifact.report.rows import Document, ReportFacts
 from ptqc.artifact.report.targets import has_native
+from ptqc.artifact.results import budgets_of
 from ptqc.utils.text import number
 
+NAMES = {"ram": "RAM", "loss": "accuracy"}
 MET, MISSED, OPEN = "✓ passed", "✗ failed", "– open"
 
 
@@ -22,7 +24,7 @@ def check_table(facts: ReportFacts) -> str:
 
 def _checks(facts: ReportFacts) -> Iterator[tuple[str, str, str]]:
     manifest, checked = facts.manifest, facts.manifest["verification"]
-    yield from _budgets(facts)
+    yield from _budgets(manifest)
     equal = (
         f"{checked['codes_compared']:,} values of {checked['kernels_compared']:,} kernels equal an integer reference"
     )
@@ -46,28 +48,18 @@ def _checks(facts: ReportFacts) -> Iterator[tuple[str, str, str]]:
     yield "complete", MISSED if unfit else OPEN if is_cut else MET, about
 
 
-def _budgets(facts: ReportFacts) -> Iterator[tuple[str, str, str]]:
-    manifest = facts.manifest
-    if manifest["budget"]:
-        limit = manifest["allocation"]["limit"]
-        yield "size", _met(facts.size <= limit), f"{facts.size:,} of {limit:,} bytes"
-    if (latency := manifest.get("latency")) is not None:
-        how = "predicted" if latency["measured_ms"] is None else "measured"
-        taken = latency[f"{how}_ms"]
-        yield "latency", _met(taken <= latency["budget_ms"]), f"{number(taken)} ms {how}, of {latency['budget']}"
-    for kind, used in (("memory", "needed_bytes"), ("flash", "used_bytes"), ("ram", "used_bytes"), ("caches", "bytes")):
-        budget = manifest.get(kind)
-        if budget is not None and budget["limit_bytes"] is not None:
-            about = f"{budget[used]:,} of {budget['limit_bytes']:,} bytes"
-            yield kind.replace("ram", "RAM"), _met(budget[used] <= budget["limit_bytes"]), about
-    if (loss := manifest.get("loss_budget")) is not None:
-        judged, unit = loss["judged"], loss["unit"]
-        worst = "" if judged["bound"] is None else f", {shown(judged['bound'], unit)} at worst"
-        yield "accuracy", _met(loss["kept"]), f"{shown(judged['lost'], unit)}{worst}, of the budget of {loss['budget']}"
-
-
-def _met(is_met: bool) -> str:
-    return MET if is_met else MISSED
+def _budgets(manifest: Document) -> Iterator[tuple[str, str, str]]:
+    for budget in budgets_of(manifest):
+        if budget.unit == "bytes":
+            about = f"{budget.value:,} of {budget.limit:,} bytes"
+        elif budget.kind == "latency":
+            how = "predicted" if manifest["latency"]["measured_ms"] is None else "measured"
+            about = f"{number(budget.value or 0)} ms {how}, of {budget.budget}"
+        else:
+            lost = shown(manifest["loss_budget"]["judged"]["lost"], budget.unit)
+            worst = "" if budget.value is None else f", {shown(budget.value, budget.unit)} at worst"
+            about = f"{lost}{worst}, of the budget of {budget.budget}"
+        yield NAMES.get(budget.kind, budget.kind), MET if budget.kept else MISSED, about
 
 
 def _libraries(manifest: Document) -> Iterator[tuple[str, str, str]]:

@@ -179,13 +179,14 @@ linear-gradient(to left,var(--shade),transparent) 100%/14px 100%;
 background-repeat:no-repeat;background-attachment:local,local,scroll,scroll}
 .about{font-size:13px;font-weight:400;margin-left:10px}
 .meaning{margin:8px 0;padding-left:18px;font-size:14px;color:var(--soft)}
-.format,.mark{white-space:nowrap}
+.format,.mark{white-space:nowrap}.command span{display:inline-block;max-width:100%}
 svg{display:block;width:100%;min-width:0;height:auto;overflow:visible}
 svg text{font:12.5px system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;fill:var(--fg)}
 svg text.tick{fill:var(--soft);font-size:11.5px}svg text.strong{font-weight:600}
 svg text.inside{fill:#fff;font-weight:600;paint-order:stroke;stroke:rgba(0,0,0,.35);stroke-width:2px}
 .edge{stroke:var(--bg);stroke-width:1}.zoom{fill:var(--tint)}
 .grid{stroke:var(--line)}.axis{stroke:var(--soft)}.budget{stroke:var(--soft);stroke-dasharray:4 4}
+.predicted{fill:none;stroke:var(--soft);stroke-width:1.4;stroke-dasharray:5 3}
 .curve{fill:none;stroke:var(--accent);stroke-width:1.8}.point{fill:var(--bg);stroke:var(--accent);stroke-width:1.8}
 .here{fill:var(--b2);stroke:var(--bg);stroke-width:2}
 .hatching{fill:var(--bg)}rect.hatched{fill:url(#hatch);pointer-events:none}
@@ -194,7 +195,9 @@ KINDS
 .swatch.hatch{background:repeating-linear-gradient(45deg,var(--soft) 0 2px,transparent 2px 4px)}
 .legend{display:flex;flex-wrap:wrap;gap:4px 26px;margin:0;padding:0;list-style:none;font-size:14px}
 table{border-collapse:collapse;width:100%;font-size:14px}
-@media(min-width:641px){td>code{white-space:nowrap}}
+@media(min-width:641px){td>code{display:inline-block;min-width:200px}}
+@media(min-width:641px) and (max-width:960px){thead th.n{white-space:normal}
+.stack td:last-child:not(.n){min-width:220px}.stack td.bar{background:none}}
 table.narrow{max-width:560px}
 th,td{padding:6px 12px 6px 0;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}
 thead th{color:var(--soft);font-weight:550;font-size:13px;vertical-align:bottom}

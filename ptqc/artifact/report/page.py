@@ -254,7 +254,9 @@ def _origin(facts: ReportFacts) -> str:
     date, command = facts.times.get("date"), facts.times.get("command")
     samples = f"{facts.manifest['calibration']['samples']:,} calibration samples"
     when = f" on {safe(date.partition('T')[0])}" if date else ""
-    how = f", with <code>{safe(command)}</code>" if command else ""
+    # Lines break between words: not behind the hyphens of an option.
+    words = " ".join(f"<span>{safe(word)}</span>" for word in command.split(" ")) if command else ""
+    how = f', with <code class="command">{words}</code>' if command else ""
     return f"Compiled by ptqc {safe(facts.manifest['ptqc'])}{when} on {samples}{how}."
 
 

@@ -257,7 +257,9 @@ def _budget(facts: ReportFacts, axes: PlotAxes) -> Iterator[str]:
         x = axes.x(limit)
         yield line(x, TOP, x, HEIGHT - BOTTOM, "budget")
         right = x < WIDTH / 2
-        yield label(x + 6 if right else x - 6, TOP + 10, f"budget {budget}", "tick", "start" if right else "end")
+        # The label of this file stands beside its dot, which may be at the top as well.
+        y = HEIGHT - BOTTOM - 8 if axes.y(facts.loss) < TOP + 30 else TOP + 10
+        yield label(x + 6 if right else x - 6, y, f"budget {budget}", "tick", "start" if right else "end")
 
 
 def _this_file(facts: ReportFacts, axes: PlotAxes) -> Iterator[str]:

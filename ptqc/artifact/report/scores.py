@@ -50,6 +50,12 @@ def least_agreement(results: Document) -> str:
 GRADES = ((0.01, "negligible"), (0.3, "small"), (1.0, "noticeable"))
 
 
+def divergence_in_words(results: Document) -> str:
+    """The divergence on held-back samples, with its grade."""
+    grade = graded(results)
+    return f"divergence {results['loss']:.3g} {results['loss_unit']}" + (f" ({grade})" if grade else "")
+
+
 def graded(results: Document) -> str:
     """The divergence on a scale for people; empty for units without one."""
     unit = UNITS.get(results["loss_unit"])

@@ -9,13 +9,14 @@ from ptqc.artifact.report.budgets import (
     caches_in_words,
     flash_in_words,
     loss_in_words,
+    memory_in_short,
     memory_in_words,
     ram_in_words,
     with_activations,
 )
 from ptqc.artifact.report.markup import safe, unbroken
 from ptqc.artifact.report.rows import ReportFacts, labelled_notes
-from ptqc.artifact.report.scores import graded, least_agreement, scores_of
+from ptqc.artifact.report.scores import divergence_in_words, graded, least_agreement, scores_of
 from ptqc.artifact.report.verdict import is_busy, is_faster, times_smaller, verdict_line
 from ptqc.codegen.onnxruntime.matmul_nbits import FUSED_FROM
 from ptqc.formats import Format, mean_bits
@@ -161,8 +162,7 @@ def what_more_buys(allocation: Document, activation_loss: float) -> str:
 def _quality(manifest: Document) -> Iterator[tuple[str, str]]:
     results = manifest["results"]
     agreement, samples = results["top1_agreement"], f"{results['held_back_samples']:,} held-back samples"
-    figures = f"SQNR {results['sqnr_db']:.1f} dB, divergence {results['loss']:.3g} {results['loss_unit']}"
-    figures += f" ({grade})" if (grade := graded(results)) else ""
+    figures = f"SQNR {results['sqnr_db']:.1f} dB, {divergence_in_words(results)}"
     if agreement is None:
         yield "agreement", f"{figures}, on {samples}"
     else:
@@ -192,7 +192,7 @@ def _outputs(outputs: Sequence[Document]) -> Iterator[tuple[str, str]]:
 
 def judged_as(output: Document) -> str:
     """What an output was compared as."""
-    return f"{shorten(visible(output['output']), NAME_LENGTH)} compared as {output['judged_as']}"
+    return f"{shorten(visible(output['name']), NAME_LENGTH)} compared as {output['judged_as']}"
 
 
 def agreement(output: Document) -> str:
@@ -213,8 +213,10 @@ def _speed(manifest: Document, times: Document) -> Iterator[tuple[str, str]]:
 
 
 def _memory(manifest: Document) -> Iterator[tuple[str, str]]:
-    if manifest.get("memory", {}).get("limit_bytes") is not None:
-        yield "memory", memory_in_words(manifest).partition(": ")[2]
+    memory = manifest.get("memory")
+    if memory is not None:  # artifacts of earlier versions have none
+        is_limited = memory["limit_bytes"] is not None
+        yield "memory", memory_in_words(manifest).partition(": ")[2] if is_limited else memory_in_short(memory)
 
 
 def _microcontroller(manifest: Document) -> Iterator[tuple[str, str]]:
@@ -240,17 +242,17 @@ def _time(manifest: Document) -> Iterator[tuple[str, str]]:
 
 
 def _latency(times: Document) -> str:
-    speed = times["speed"]
+    speed = times["latency"]
     if speed is None:
-        return f"not measured: {times.get('speed_missing', 'for want of time or memory')}"
-    text = f"{times['float_ms']:.3f} -> {times['compiled_ms']:.3f} ms"
-    rows = "one sample" if speed["rows"] == 1 else f"a batch of {speed['rows']} as the model asks for"
+        return f"not measured: {times.get('latency_missing', 'for want of time or memory')}"
+    text = f"{speed['float_ms']:.3f} -> {speed['compiled_ms']:.3f} ms"
+    rows = "one sample" if speed["batch"] == 1 else f"a batch of {speed['batch']} as the model asks for"
     return f"{text}, {rows}, one thread, ONNX Runtime: {_faster(speed)}"
 
 
 def _faster(speed: Document) -> str:
     """Which of the two is faster, as far as the spread of what was measured allows to say."""
-    ratio, low, high = (speed[name] for name in ("times_as_fast", "low", "high"))
+    ratio, low, high = (speed[name] for name in ("speedup", "low", "high"))
     faster = is_faster(speed)
     if faster:
         return f"{ratio:.2f} times as fast ({low:.2f}-{high:.2f})"

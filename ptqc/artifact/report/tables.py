@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ptqc.artifact.report.markup import cell, details, name, safe, swatch, table
+from ptqc.artifact.report.markup import cell, details, name, safe, swatch, table, unbroken
 from ptqc.artifact.report.rows import Choice, Document, ReportFacts, Row
 from ptqc.artifact.report.summary import NAMED, NoteGroup, groups
 from ptqc.formats import PORTABLE_BITS, Integer
@@ -12,7 +12,6 @@ from ptqc.utils.text import decibels, magnitude, number, percent
 
 OPEN_ROWS = 300  # longer tables are collapsed
 OPEN_SITES = 24
-LAYER_LENGTH = 36  # of names in wide tables
 
 
 def worst_table(facts: ReportFacts) -> str:
@@ -24,7 +23,7 @@ def worst_table(facts: ReportFacts) -> str:
         + cell(_format(row.chosen))
         + cell(number(row.chosen.loss), row.chosen.loss)
         + _of_all(row.chosen.loss, facts.loss)
-        + cell(safe(_remedy(row, facts)))
+        + cell(unbroken(_remedy(row, facts)))
         for row in facts.worst
     )
     return _if_activations_cost_more(facts) + table(
@@ -113,7 +112,7 @@ def _format(choice: Choice) -> str:
 
 def _names(row: Row) -> str:
     more = f' <span class="soft" title="{safe(", ".join(row.names))}">+{len(row.names) - 1}</span>'
-    return name(row.names[0], LAYER_LENGTH) + (more if len(row.names) > 1 else "")
+    return name(row.names[0]) + (more if len(row.names) > 1 else "")
 
 
 def activation_table(facts: ReportFacts) -> str:

@@ -22,10 +22,10 @@ def verdict(facts: ReportFacts) -> str:
 
 def verdict_line(manifest: Document, times: Document) -> str:
     """The same in one line, for a terminal."""
-    results, speed = manifest["results"], times.get("speed")
+    results, speed = manifest["results"], times.get("latency")
     parts = [times_smaller(manifest)]
     if speed is not None and is_faster(speed) is not None:
-        ratio = float(speed["times_as_fast"])
+        ratio = float(speed["speedup"])
         parts.append(f"{ratio:.2f}x as fast" if ratio > 1 else f"{1 / ratio:.2f}x as slow")
     scores = scores_of(results)
     if scores is not None:
@@ -45,7 +45,7 @@ def is_busy(speed: Document) -> bool:
 
 def is_faster(speed: Document) -> bool | None:
     """Which of two files is faster; None where that is not known, or within what chance changes from run to run."""
-    ratio, low, high = (float(speed[name]) for name in ("times_as_fast", "low", "high"))
+    ratio, low, high = (float(speed[name]) for name in ("speedup", "low", "high"))
     if low > 1 and ratio > 1 + EQUAL:
         return True
     return False if high < 1 and 1 / ratio > 1 + EQUAL else None
@@ -54,7 +54,7 @@ def is_faster(speed: Document) -> bool | None:
 def _smaller(manifest: Document, times: Document) -> str:
     before, after = manifest["source"]["bytes"], manifest["file"]["bytes"]
     sizes = f"{magnitude(after)}B instead of {magnitude(before)}B, {percent(after / before)}"
-    return f"This file is {times_smaller(manifest).replace('x ', '× ')} ({sizes}){_faster(times.get('speed'))}."
+    return f"This file is {times_smaller(manifest).replace('x ', '× ')} ({sizes}){_faster(times.get('latency'))}."
 
 
 def times_smaller(manifest: Document) -> str:
@@ -66,7 +66,7 @@ def times_smaller(manifest: Document) -> str:
 def _faster(speed: Document | None) -> str:
     if speed is None or is_busy(speed):
         return "; how fast it is could not be measured here"
-    ratio, faster = float(speed["times_as_fast"]), is_faster(speed)
+    ratio, faster = float(speed["speedup"]), is_faster(speed)
     if faster is None:
         return " and as fast in ONNX Runtime"
     return (
@@ -117,10 +117,10 @@ def _ready(manifest: Document) -> str:
 
 def _bars(facts: ReportFacts) -> Iterator[str]:
     yield _pair("size", [("float", facts.original), ("compiled", facts.size)], lambda size: f"{magnitude(size)}B")
-    times = [("float", facts.times.get("float_ms")), ("compiled", facts.times.get("compiled_ms"))]
-    known = [(label, float(ms)) for label, ms in times if ms is not None]
-    if len(known) == len(times):
-        yield _pair("time of one sample, one thread", known, lambda ms: f"{number(ms)} ms")
+    latency = facts.times.get("latency")
+    if latency is not None:
+        times = [(label, float(latency[f"{label}_ms"])) for label in ("float", "compiled")]
+        yield _pair("time of one sample, one thread", times, lambda ms: f"{number(ms)} ms")
 
 
 def _pair(title: str, bars: Sequence[tuple[str, float]], told: Callable[[float], str]) -> str:

@@ -1,15 +1,16 @@
 """`ptqc compare`: models beside each other, in bytes, in time, and in what they answer."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from os import getloadavg
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import onnx_ir as ir
 
 from ptqc.artifact.folder import GOLDEN, Artifact
 from ptqc.artifact.golden import Golden
+from ptqc.artifact.results import OutputAgreement
 from ptqc.calibration.images import AnyPreprocessing, Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.open_batches import OpenBatches
@@ -42,17 +43,52 @@ class ComparedModel:
     """What was measured of one model."""
 
     #: Its path, or that of its artifact.
-    name: str
+    model: str
     #: What ran it, with its version.
     runtime: str
     #: Of the model file.
     bytes: int
-    #: Times of a run; None in runtimes of others, where models are not timed.
-    speed: Speed | None
-    #: How its outputs agree with those of the first model; None for the first, and where no output is float.
-    judged: Judged | None
+    #: Share of the first model's bytes.
+    bytes_of_first: float
+    #: Time of one sample; None in runtimes of others, where models are not timed.
+    milliseconds: float | None
+    #: How many times as fast as the first model it is: below 1, it is slower.
+    speedup: float | None
+    #: The range of the speedup over repeated measurements.
+    low: float | None
+    high: float | None
     #: What is on integers in a runtime of others, in words.
-    placement: str = ""
+    placement: str | None
+    #: Mean divergence of all outputs from those of the first model; None for the first, and where no output is float.
+    loss: float | None
+    #: Unit of the loss.
+    loss_unit: str | None
+    #: Least share of predictions with the first model's top class, 0 to 1; None without classes.
+    top1_agreement: float | None
+    #: Least signal to quantization noise of an output in dB; 300 for equal outputs.
+    sqnr_db: float | None
+    #: How each output agrees with the first model's; empty where there is no loss.
+    outputs: tuple[OutputAgreement, ...]
+
+    @classmethod
+    def of(cls, contender: Contender, first: Contender, speed: Speed | None, judged: Judged | None, where: str) -> Self:
+        """From what was measured. where: it ran, in runtimes of others."""
+        return cls(
+            contender.name,
+            contender.runtime,
+            contender.bytes,
+            contender.bytes / first.bytes,
+            milliseconds=None if speed is None else speed.compiled_ms,
+            speedup=None if speed is None else speed.ratio,
+            low=None if speed is None else speed.low,
+            high=None if speed is None else speed.high,
+            placement=where or None,
+            loss=None if judged is None else judged.loss,
+            loss_unit=None if judged is None else judged.loss_unit,
+            top1_agreement=None if judged is None else judged.agreement,
+            sqnr_db=None if judged is None else judged.sqnr,
+            outputs=() if judged is None else tuple(OutputAgreement.of(one.to_json()) for one in judged.outputs),
+        )
 
 
 @dataclass(frozen=True)
@@ -60,74 +96,58 @@ class ModelComparison:
     """What was measured of each model."""
 
     #: A row for each model, in the order in which they were passed.
-    rows: tuple[ComparedModel, ...]
+    models: tuple[ComparedModel, ...]
     #: Of each run.
     threads: int
     #: What the models ran on, in words.
     samples: str
     #: Load average of the machine.
-    load: float
+    load_average: float
+    #: What to look at, such as images that are not prepared as for the compile.
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The document of `--json`: milliseconds of one sample, and ratios to the first model."""
-        return {
-            "threads": self.threads,
-            "samples": self.samples,
-            "load_average": self.load,
-            "models": [self._document(row) for row in self.rows],
-        }
-
-    def _document(self, row: ComparedModel) -> dict[str, Any]:
-        judged = row.judged
-        return {
-            "model": row.name,
-            "runtime": row.runtime,
-            "bytes": row.bytes,
-            "bytes_of_first": row.bytes / self.rows[0].bytes,
-            "milliseconds": row.speed and row.speed.compiled_ms,
-            "times_as_fast": row.speed and row.speed.ratio,
-            "low": row.speed and row.speed.low,
-            "high": row.speed and row.speed.high,
-            "placement": row.placement or None,
-            "outputs": None if judged is None else [output.to_json() for output in judged.outputs],
-        }
+        return asdict(self)
 
     def __str__(self) -> str:
         speeds, answers = ("ms", "times as fast", "range"), ("same top class", "loss", "SQNR dB")
         heading: tuple[str, ...] = ("model", "runs in", "bytes", "vs. first", *speeds, *answers)
-        rows = [self._cells(row) for row in self.rows]
-        if any(row.placement for row in self.rows):
+        rows = [_cells(model, is_first=place == 0) for place, model in enumerate(self.models)]
+        if any(model.placement for model in self.models):
             heading = (*heading, "on integers")
-            rows = [(*cells, row.placement) for cells, row in zip(rows, self.rows, strict=True)]
+            rows = [(*cells, model.placement or "") for cells, model in zip(rows, self.models, strict=True)]
         whose = (
             "of the processor's time on one thread" if self.threads == 1 else f"that pass, with {self.threads} threads"
         )
         result = [table(heading, rows), "", f"ms {whose}, of one sample, in turns; compared on {self.samples}"]
-        if self.load > processors():
+        if self.load_average > processors():
             result.append(
-                f"the machine was busy, a load of {self.load:.1f} on {processors()} processors: {self._trust}"
+                f"the machine was busy, a load of {self.load_average:.1f} on {processors()} processors: {self._trust}"
             )
+        result += [f"WARNING: {note}" for note in self.notes]
         return "\n".join(result)
 
     @property
     def _trust(self) -> str:
         return "compare the ratios, not the ms" if self.threads == 1 else "run it again where nothing else runs"
 
-    def _cells(self, row: ComparedModel) -> tuple[str, ...]:
-        first, speed, judged = self.rows[0], row.speed, row.judged
-        same = None if judged is None else judged.agreement
-        return (
-            shorten(row.name, NAME),
-            row.runtime,
-            f"{row.bytes:,}",
-            percent(row.bytes / first.bytes),
-            "" if speed is None else number(speed.compiled_ms),
-            "" if speed is None else number(speed.ratio),
-            "" if row is first or speed is None else f"{number(speed.low)} to {number(speed.high)}",
-            "" if same is None else percent(same),
-            "" if judged is None else f"{judged.loss:.3g}",
-            "" if judged is None else "equal" if judged.sqnr == BEST_SQNR else f"{judged.sqnr:.1f}",
-        )
+
+def _cells(model: ComparedModel, *, is_first: bool) -> tuple[str, ...]:
+    times, speedup, low, high = model.milliseconds, model.speedup, model.low, model.high
+    loss, same, sqnr = model.loss, model.top1_agreement, model.sqnr_db
+    return (
+        shorten(model.model, NAME),
+        model.runtime,
+        f"{model.bytes:,}",
+        percent(model.bytes_of_first),
+        "" if times is None else number(times),
+        "" if speedup is None else number(speedup),
+        "" if is_first or low is None or high is None else f"{number(low)} to {number(high)}",
+        "" if same is None else percent(same),
+        "" if loss is None else f"{loss:.3g}",
+        "" if sqnr is None else "equal" if sqnr == BEST_SQNR else f"{sqnr:.1f}",
+    )
 
 
 @quiet_libraries()
@@ -176,7 +196,8 @@ def compare(
         )
     result = of_one_interface(result)
     with scratch() as folder:
-        feeds, described = _samples(result, data, samples, as_compiled(preprocessing, result), Path(folder))
+        prepared, notes = as_compiled(preprocessing, result, data)
+        feeds, described = _samples(result, data, samples, prepared, Path(folder))
         pairs, placements = _outputs(result, feeds, progress)
         timed = [one for one in result if one.run_all is None]
         with progress.stage("compare speeds"):
@@ -184,11 +205,11 @@ def compare(
         judged = _judged(result[0].model, feeds, pairs)
     assert times is not None  # there was no deadline
     speeds = {id(one): speed_of(times[:, 0], times[:, place]) for place, one in enumerate(timed)}
-    rows = [
-        ComparedModel(one.name, one.runtime, one.bytes, speeds.get(id(one)), judged[place], placements[place])
+    compared = [
+        ComparedModel.of(one, result[0], speeds.get(id(one)), judged[place], placements[place])
         for place, one in enumerate(result)
     ]
-    return ModelComparison(tuple(rows), threads, described, load)
+    return ModelComparison(tuple(compared), threads, described, load, notes)
 
 
 def _samples(

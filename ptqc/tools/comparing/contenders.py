@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -11,10 +11,11 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from ptqc.artifact.folder import Artifact, load
+from ptqc.artifact.folder import Artifact, artifact_of, load
 from ptqc.calibration.images import AnyPreprocessing, Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.recording import recorder
+from ptqc.calibration.sources import holds_images
 from ptqc.errors import ModelError, PtqcError, TargetError, UsageError
 from ptqc.execution.onnxruntime import Feeds, Runner, session_options
 from ptqc.frontend.in_memory import Model, file_of
@@ -71,10 +72,46 @@ class Contender:
         return opened
 
 
-def as_compiled(stated: AnyPreprocessing | None, found: Sequence[Contender]) -> Preprocessing | None:
-    """How images are prepared: as stated, else as for the compile of the first artifact that says so."""
-    kept = (one.artifact.preprocessing for one in found if one.artifact is not None)
-    return Preprocessing.of(stated) or next(filter(None, kept), None)
+def as_compiled(
+    stated: AnyPreprocessing | None, found: Sequence[Contender], data: object
+) -> tuple[Preprocessing | None, tuple[str, ...]]:
+    """How images are prepared: as stated, else as for the compile of the first artifact that says so.
+
+    Also warnings of artifacts whose compile prepared the images of data otherwise, or does not say how.
+    """
+    artifacts = {one.artifact.folder: one.artifact for one in found if one.artifact is not None}
+    recorded = {folder: artifact.preprocessing for folder, artifact in artifacts.items()}
+    own = Preprocessing.of(stated)
+    result = own or next(filter(None, recorded.values()), None)
+    if not holds_images(data):
+        return result, ()
+    used = (result or Preprocessing()).resolved(input_specs(found[0].model))
+    warnings = [_otherwise(folder, used, before, is_stated=own is not None) for folder, before in recorded.items()]
+    return result, tuple(filter(None, warnings))
+
+
+def _otherwise(folder: Path, used: Preprocessing, before: Preprocessing | None, *, is_stated: bool) -> str:
+    if before is None:
+        return (
+            ""
+            if is_stated
+            else (
+                f"{folder} was compiled on arrays, so that nothing says how its images are prepared; here with "
+                f"{_settings(used, Preprocessing())}: give --preprocessing"
+            )
+        )
+    if used == before:
+        return ""
+    return (
+        f"images are prepared with {_settings(used, before)}, but {folder} was compiled with "
+        f"{_settings(before, used)}: leave --preprocessing and its options out to prepare them as there"
+    )
+
+
+def _settings(preprocessing: Preprocessing, other: Preprocessing) -> str:
+    """Where it differs from the other; all of it where it does not."""
+    mine, others = asdict(preprocessing), asdict(other)
+    return ", ".join(f"{name} {value}" for name, value in mine.items() if mine == others or value != others[name])
 
 
 def contenders(
@@ -93,7 +130,7 @@ def contenders(
         return
     path = path_of("model", model)
     if not path.is_dir():
-        yield file_contender(path, threads, None, recording=recording)
+        yield file_contender(path, threads, artifact_of(path), recording=recording)
         return
     artifact = load(path)
     in_onnx = file_contender(artifact.path, threads, artifact, recording=recording)

@@ -32,7 +32,7 @@ class EvaluatedModel:
     """The score of one model."""
 
     #: Its path, or that of its artifact.
-    name: str
+    model: str
     #: What ran it, with its version.
     runtime: str
     #: Of the model file.
@@ -47,17 +47,17 @@ class EvaluatedModel:
     def to_json(self) -> dict[str, Any]:
         """The document of `--json`."""
         return {
-            "model": self.name,
+            "model": self.model,
             "runtime": self.runtime,
             "bytes": self.bytes,
-            **_document("", self.score),
+            "score": _document(self.score),
             "details": {name: _finite(value) for name, value in self.details.items()},
-            **({} if self.difference is None else _document("difference_", self.difference)),
+            "difference": None if self.difference is None else _document(self.difference),
         }
 
 
-def _document(prefix: str, found: Estimate) -> dict[str, Any]:
-    return {f"{prefix}score": _finite(found.value), f"{prefix}standard_error": _finite(found.error)}
+def _document(estimate: Estimate) -> dict[str, Any]:
+    return {"value": _finite(estimate.value), "standard_error": _finite(estimate.standard_error)}
 
 
 def _finite(value: float) -> float | None:
@@ -78,9 +78,11 @@ class Evaluation:
     #: Samples, or tokens, that were scored.
     cases: int
     #: A row for each model, in the order in which they were passed.
-    rows: tuple[EvaluatedModel, ...]
+    models: tuple[EvaluatedModel, ...]
     #: By name, why a model has no score.
     left_out: Mapping[str, str] = field(default_factory=dict)
+    #: What to look at, such as images that are not prepared as for the compile.
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The document of `--json`."""
@@ -89,33 +91,35 @@ class Evaluation:
             "title": self.title,
             "higher_is_better": self.higher_is_better,
             "cases": self.cases,
-            "models": [row.to_json() for row in self.rows],
+            "models": [model.to_json() for model in self.models],
             "left_out": dict(self.left_out),
+            "notes": list(self.notes),
         }
 
     def __str__(self) -> str:
-        names = list(self.rows[0].details)
+        names = list(self.models[0].details)
         heading = ("model", "runs in", "bytes", "score", "± error", *names, "vs. first", "± error")
         rows = [
             (
-                shorten(row.name, NAME),
+                shorten(row.model, NAME),
                 row.runtime,
                 f"{row.bytes:,}",
                 f"{row.score.value:.5g}",
-                number(row.score.error),
+                number(row.score.standard_error),
                 *(f"{row.details[name]:.5g}" for name in names),
                 *(("", "") if row.difference is None else _signed(row.difference)),
             )
-            for row in self.rows
+            for row in self.models
         ]
         better = "more" if self.higher_is_better else "less"
         result = [f"{self.title} ({better} is better), with its standard error, on {self.cases:,} cases", ""]
         left = [f"left out: {name}: {reason}" for name, reason in self.left_out.items()]
-        return "\n".join([*result, table(heading, rows), *([""] if left else []), *left])
+        warnings = [f"WARNING: {note}" for note in self.notes]
+        return "\n".join([*result, table(heading, rows), *([""] if left or warnings else []), *left, *warnings])
 
 
 def _signed(found: Estimate) -> tuple[str, str]:
-    return (f"{found.value:+.3g}", number(found.error))
+    return (f"{found.value:+.3g}", number(found.standard_error))
 
 
 @quiet_libraries()
@@ -146,7 +150,9 @@ def evaluate(
             label is the one of the sample.
         data: Samples as `calibration` of `ptqc.compile`, with labels beside
             them (see `ptqc eval --help`) or in `labels`.
-        labels: Labels in the order of the samples, if not in `data`.
+        labels: Labels, if they are not in `data`: a path, a sequence in the
+            order of the samples, or for a folder a dict from file names to
+            labels.
         score_output: The output to score; default: the first.
         samples: The most labels to use.
         threads: Threads of a run; 0: one for each core.
@@ -159,7 +165,7 @@ def evaluate(
         progress: Shows progress, such as `ptqc.Lines()`.
 
     Returns:
-        The score of each model in the metric's unit (`rows`), and its
+        The score of each model in the metric's unit (`models`), and its
         difference from the first with a standard error; `print` it.
 
     Raises:
@@ -179,7 +185,8 @@ def evaluate(
     inputs = input_specs(result[0].model)
     judged = _judged_output(result[0], score_output)
     decode = _decoder(data, tokenizer)
-    prepared, found_roles = as_compiled(preprocessing, result), roles(inputs)
+    prepared, notes = as_compiled(preprocessing, result, data)
+    found_roles = roles(inputs)
     chosen = _of_detector(requested, Detector.of(detector), result)
     if isinstance(chosen, MeanAP):
         judges = read_pictures(data, labels, chosen.detector.classes, inputs, samples, prepared or Preprocessing())
@@ -194,7 +201,7 @@ def evaluate(
     if not rows:
         raise ModelError("; ".join(f"{name}: {reason}" for name, reason in left_out.items()))
     count = len(next(iter(measured.values())))
-    return Evaluation(chosen.name, chosen.title, chosen.higher_is_better, count, tuple(rows), left_out)
+    return Evaluation(chosen.name, chosen.title, chosen.higher_is_better, count, tuple(rows), left_out, notes)
 
 
 def _of_detector(metric: Metric, stated: Detector | None, found: Sequence[Contender]) -> Metric:

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from ptqc.calibration.images import IMAGE_SUFFIXES, Preprocessing
-from ptqc.calibration.inputs import InputSpec, as_array
+from ptqc.calibration.inputs import InputSpec
 from ptqc.calibration.samples import EVERY_SAMPLE, CheckedSample, checked
 from ptqc.calibration.sources import (
     LABELS,
     LENGTHS,
-    are_classes,
+    SampleSource,
     bounds_of,
     files_below,
     is_hidden,
@@ -32,7 +32,8 @@ from ptqc.calibration.texts import TABLE, Texts
 from ptqc.errors import CalibrationError, UsageError
 from ptqc.evaluation.detection.detector import ClassNumbers
 from ptqc.evaluation.detection.pictures import labelled_pictures
-from ptqc.evaluation.labels import from_csv, is_input
+from ptqc.evaluation.labels import TABLE as TABLE_OF_IMAGES
+from ptqc.evaluation.labels import from_csv, is_input, labelled_items
 from ptqc.execution.onnxruntime import Feeds
 from ptqc.tools.evaluating.metric import Metric
 from ptqc.utils.arguments import path_of, shown
@@ -70,17 +71,25 @@ def read_judges(
     Raises CalibrationError for data and labels that cannot be read, or do not belong together, here or from the cases.
     """
     # Which samples labels belong to that are given apart, only their place among all samples tells.
-    source, result = _opened(data, metric, inputs, preprocessing, most if labels is None else None)
+    names = labels if isinstance(labels, Mapping) else None
+    source, result = data, list[Any]()
+    if isinstance(labels, str | Path) and Path(labels).suffix == TABLE_OF_IMAGES:
+        source, result = _named_images(data, Path(labels), inputs, preprocessing, most)
+        labels = None
+    elif names is None:
+        source, result = _opened(data, metric, inputs, preprocessing, most if labels is None else None)
     if metric.needs_labels and labels is None and is_input(LABELS, inputs):
         raise CalibrationError(
             f"the model has an input {LABELS!r}, which the array `{LABELS}` of the data feeds, and the metric "
             f"{metric.called} needs labels: give them apart, with --labels"
         )
-    if labels is not None:
+    if labels is not None and names is None:
         result = _apart(labels)
     together = metric.samples
-    limit = EVERY_SAMPLE if most is None or result or together > 1 else most
+    limit = EVERY_SAMPLE if most is None or labels is not None or result or together > 1 else most
     stream = open_source(source, inputs, limit, preprocessing)
+    if names is not None:
+        result = _by_name(names, stream)
     if stream.count is not None:
         _check_counts(stream.count, result, together)
     total = len(result) or (None if stream.count is None else stream.count // together)
@@ -89,6 +98,35 @@ def read_judges(
         return Judges(_cases(checked(stream, inputs, limit), result, metric, None), None)
     chosen = frozenset(spread(total, total if most is None else most))
     return Judges(_cases(checked(stream, inputs, limit), result, metric, chosen), len(chosen))
+
+
+def _named_images(
+    data: object, table: Path, inputs: Sequence[InputSpec], preprocessing: Preprocessing | None, most: int | None
+) -> tuple[object, list[Any]]:
+    """Those that a CSV of image,class names, which lie beside it or in the folder of the data."""
+    folder = Path(data) if isinstance(data, str | Path) else None
+    if folder is None or not folder.is_dir():
+        raise CalibrationError(
+            f"{table} names its images: give it in place of the data, or the folder of these images as the data"
+        )
+    images, classes = from_csv(table, tuple(inputs), preprocessing, most or EVERY_SAMPLE, folder)
+    return images, list(classes)
+
+
+def _by_name(labels: Mapping[str, Any], stream: SampleSource) -> list[Any]:
+    """The label of each file of a folder."""
+    if not stream.files:
+        raise CalibrationError(
+            f"labels are by name, and the samples of {stream.description} have no names: give one label for each "
+            "sample, in their order"
+        )
+    if missing := [name for name in stream.files if name not in labels]:
+        first = next(iter(labels), None)
+        raise CalibrationError(
+            f"labels has none for {len(missing)} of the {len(stream.files)} files of {stream.description}, such as "
+            f"{missing[0]!r}; its first name is {first!r}: give the names of all files, relative to the folder"
+        )
+    return [labels[name] for name in stream.files]
 
 
 def read_pictures(
@@ -155,14 +193,14 @@ def _opened(
     if not isinstance(data, str | Path):
         labels: list[Any] = []
         if isinstance(data, Iterable) and _may_have_classes(data):
-            return _of_items(data, inputs, labels), labels
+            return labelled_items(data, inputs, labels), labels
         return data, labels
     path = path_of("data", data)
     if path.is_dir():
         return _of_folder(path, metric, inputs, preprocessing, most)
     if path.is_file() and path.suffix == ".npz":
         return _of_arrays(npz_members(path), inputs)
-    if path.is_file() and path.suffix == ".csv":
+    if path.is_file() and path.suffix == TABLE_OF_IMAGES:
         images, classes = from_csv(path, tuple(inputs), preprocessing, most or EVERY_SAMPLE)
         return images, list(classes)
     if _is_table(path):
@@ -174,34 +212,7 @@ def _may_have_classes(data: Iterable[Any]) -> bool:
     """Whether items of an iterable may have class numbers behind their arrays, as those of a data loader."""
     if hasattr(data, "__array__") or callable(getattr(data, "get_next", None)):
         return False
-    return not isinstance(data, Sequence) or (len(data) > 0 and isinstance(data[0], tuple | list))
-
-
-def _of_items(data: Iterable[Any], inputs: Sequence[InputSpec], labels: list[Any]) -> Iterator[Any]:
-    """The items, without the class numbers behind their arrays, which are appended to `labels`.
-
-    A batch whose rows have a class each is taken apart, as far as the model leaves the size of its batch open.
-    """
-    for item in data:
-        if not isinstance(item, tuple | list) or len(item) != len(inputs) + 1 or not are_classes(item[-1]):
-            yield item
-            continue
-        *values, classes = (as_array(value, "an item") for value in item)
-        pairs = list(zip(values, inputs, strict=True))
-        is_batch = classes.ndim == 1 and all(
-            value.ndim == len(spec.shape) > 0 and len(value) == len(classes) and _takes_rows(spec)
-            for value, spec in pairs
-        )
-        for row in range(len(classes)) if is_batch else ():
-            labels.append(classes[row])
-            yield tuple(value[row : row + 1] for value in values)
-        if not is_batch:
-            labels.append(classes)
-            yield tuple(values)
-
-
-def _takes_rows(spec: InputSpec) -> bool:
-    return not isinstance(spec.shape[0], int) or spec.shape[0] == 1
+    return not isinstance(data, Sequence) or (len(data) > 0 and isinstance(data[0], tuple | list | Mapping))
 
 
 def _of_arrays(values: Mapping[str, Any], inputs: Sequence[InputSpec]) -> tuple[object, list[Any]]:
@@ -314,8 +325,6 @@ def _apart(labels: object) -> list[Any]:
         if LABELS not in members:
             raise CalibrationError(f"{path} has no array `{LABELS}`; it has {sorted(members)}")
         return _cut(members)
-    if path.suffix == ".csv":
-        raise CalibrationError(f"{path} names its images: give it in place of the data, without labels of their own")
     if path.suffix != ".npy":
         raise CalibrationError(f"the labels {path} are neither .npz nor .npy; give an .npz with `{LABELS}`, or an .npy")
     try:

@@ -158,7 +158,7 @@ class Estimate:
     #: In the metric's unit.
     value: float
     #: The standard error of the value; NaN for a single case.
-    error: float
+    standard_error: float
 
 
 def estimate(score: Score, measured: np.ndarray) -> Estimate:

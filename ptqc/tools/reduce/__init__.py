@@ -38,7 +38,7 @@ class Reduced:
     """nodes: of the smallest model found, which lies in `model`, with samples for its inputs in `data`.
 
     of: nodes of the model given. trials: runs of the command. failure: what they were compared with.
-    command: how to see it fail.
+    fails_with: the command that shows it.
     """
 
     model: Path
@@ -47,7 +47,7 @@ class Reduced:
     of: int
     trials: int
     failure: Failure
-    command: str
+    fails_with: str
 
     def to_json(self) -> dict[str, Any]:
         """The document of `--json`."""
@@ -58,13 +58,13 @@ class Reduced:
             "of": self.of,
             "trials": self.trials,
             "failure": str(self.failure),
-            "fails_with": self.command,
+            "fails_with": self.fails_with,
         }
 
     def __str__(self) -> str:
         return (
             f"{self.nodes} of {self.of} nodes are left after {self.trials} trials: the command still {self.failure}\n"
-            f"written to {self.model}, samples to {self.data}; see it with\n  {self.command}"
+            f"written to {self.model}, samples to {self.data}; see it with\n  {self.fails_with}"
         )
 
 

@@ -24,9 +24,7 @@ CHANGED: dict[str, Any] = {
     ],
 }  # fmt: skip
 TIMES = {
-    "float_ms": 4.0,
-    "compiled_ms": 1.6,
-    "speed": {"times_as_fast": 2.5, "low": 2.4, "high": 2.6, "rounds": 12, "rows": 1},
+    "latency": {"float_ms": 4.0, "compiled_ms": 1.6, "speedup": 2.5, "low": 2.4, "high": 2.6, "rounds": 12, "batch": 1},
 }
 
 
@@ -141,7 +139,8 @@ SWEEP: dict[str, Any] = {
     "points": [
         {
             "budget": None, "limit": size, "bytes": size, "predicted": 10 / size, "loss": 12 / size,
-            "top1_agreement": None if size == 4000 else 0.98, "sqnr_db": 20.0, "held_back_samples": 64, "ms": 1.25,
+            "top1_agreement": None if size == 4000 else 0.98, "sqnr_db": 20.0, "held_back_samples": 64,
+            "milliseconds": 1.25,
         }
         for size in (3000, 4000, 6000)
     ],
@@ -233,7 +232,7 @@ def manifest(told: int, original: int, loss: float, names: list[str]) -> dict[st
             "float_score": 91.2, "compiled_score": 90.95,
             "outputs": [
                 {
-                    "output": names[-1], "judged_as": "boxes and scores, channels on axis 1", "loss": 0.5,
+                    "name": names[-1], "judged_as": "boxes and scores, channels on axis 1", "loss": 0.5,
                     "loss_unit": "nat", "losses": {"scores": 0.3, "values (channels 0 to 3)": 0.02},
                     "units": {"scores": "nat", "values (channels 0 to 3)": "relative squared error"},
                     "figures": [{"name": "SQNR", "value": 27.1, "text": "SQNR of scores 27.1 dB", "low": False}],

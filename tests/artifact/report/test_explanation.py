@@ -99,7 +99,8 @@ def test_memory_is_told(documents: tuple[dict[str, Any], dict[str, Any]]) -> Non
     document = manifest(memory=found, targets={"cpu": {"libraries": libraries}, "gone": {"missing": "why"}})
     assert str(Explanation(document, *documents)).splitlines()[-1] == (
         "memory when loaded: 1.68 MB; weights 1.23 MB, a run of one sample at most 0.45 MB (measured; a runtime, one "
-        "thread, beside the runtime itself); avx2 library 1.00 MB and 0.25 MB"
+        "thread, beside the runtime itself); avx2 library 1.00 MB and 0.25 MB; loading itself takes more: see "
+        "`ptqc expand`"
     )
     found |= {"run_bytes": None, "budget": "2,000,000 B of memory", "limit_bytes": 2_000_000}
     words = "1.68 MB, 84.0 % of the budget of 2,000,000 B of memory; weights 1.23 MB, a run"

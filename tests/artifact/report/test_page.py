@@ -515,3 +515,23 @@ def test_a_budget_that_nothing_bounds_is_in_the_checks() -> None:
     given.manifest["loss_budget"] = loss_budget("%drop", 0.004, 0.0098, kept=False)
     given.manifest["loss_budget"]["judged"] |= {"bound": None, "samples": 0}
     assert "accuracy ✗ failed +0.00 points lost, of the budget of 99%drop" in given.page().text
+
+
+def test_lines_of_drawings_are_not_filled() -> None:
+    """A path is filled with black unless the style says otherwise."""
+    html = documents().html()
+    kinds = set(re.findall(r'<path d="[^"]*" class="(\w+)"', html)) - {"zoom"}
+    assert {"curve", "predicted"} <= kinds
+    assert [kind for kind in kinds if f".{kind}{{fill:none" not in html] == []
+
+
+def test_names_that_differ_in_their_middle_are_told_apart() -> None:
+    html = documents(12, "/model/blocks.{}/attention/self/query/MatMul_out").html()
+    layers = html.partition('id="layers"')[2].partition("</section>")[0]
+    assert len(set(re.findall(r"<td[^>]*><code[^>]*>([^<]*)</code>", layers))) == 12
+
+
+def test_labels_of_this_file_and_of_the_budget_stand_apart() -> None:
+    plot = documents(12).html().partition('id="frontier"')[2].partition("</section>")[0]
+    places = {what: float(y) for y, what in re.findall(r'<text x="[^"]*" y="([^"]*)"[^>]*>(budget|this file)', plot)}
+    assert abs(places["budget"] - places["this file"]) > 14

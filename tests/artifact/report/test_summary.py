@@ -7,8 +7,8 @@ from summary_documents import judged, manifest
 
 from ptqc.artifact.report.summary import WIDTH, summarize
 
-SPEED = {"times_as_fast": 2.0, "low": 1.96, "high": 2.11, "rounds": 12, "rows": 1}
-TIMES = {"float_ms": 2.0, "compiled_ms": 1.0, "speed": SPEED, "seconds": 7.06, "peak_memory_mb": 1254.1}
+SPEED = {"speedup": 2.0, "low": 1.96, "high": 2.11, "rounds": 12, "batch": 1, "float_ms": 2.0, "compiled_ms": 1.0}
+TIMES = {"latency": SPEED, "seconds": 7.06, "peak_memory_mb": 1254.1}
 
 
 def lines(times: dict[str, Any] = TIMES, **changes: Any) -> dict[str, str]:
@@ -106,16 +106,16 @@ def test_a_given_plan() -> None:
     ],
 )
 def test_the_faster_one_is_named_only_where_the_spread_allows(ratio: float, low: float, high: float, said: str) -> None:
-    speed = {**SPEED, "times_as_fast": ratio, "low": low, "high": high}
-    assert lines({**TIMES, "speed": speed})["latency"].partition(": ")[2] == said
+    speed = {**SPEED, "speedup": ratio, "low": low, "high": high}
+    assert lines({**TIMES, "latency": speed})["latency"].partition(": ")[2] == said
 
 
 def test_why_speeds_were_not_compared() -> None:
-    assert lines({**TIMES, "speed": None, "speed_missing": "it rains"})["latency"] == "not measured: it rains"
+    assert lines({**TIMES, "latency": None, "latency_missing": "it rains"})["latency"] == "not measured: it rains"
 
 
 def test_a_batch_that_the_model_asks_for_is_named() -> None:
-    told = lines({**TIMES, "speed": {**SPEED, "rows": 8}})["latency"]
+    told = lines({**TIMES, "latency": {**SPEED, "batch": 8}})["latency"]
     assert told.startswith("2.000 -> 1.000 ms, a batch of 8 as the model asks for, one thread")
 
 
@@ -180,7 +180,8 @@ def test_many_and_long_warnings() -> None:
 def test_a_budget_of_memory() -> None:
     found = {"runtime": "a runtime", "weights_bytes": 1_230_000, "run_bytes": None, "predicted_run_bytes": 400_000}
     found |= {"needed_bytes": 1_680_000, "budget": None, "limit_bytes": None}
-    assert "memory" not in lines(memory=found)
+    short = "1.68 MB when loaded (weights 1.23 MB); loading itself takes more: see `ptqc expand`"
+    assert lines(memory=found)["memory"] == short
     found |= {"budget": "2,000,000 B of memory", "limit_bytes": 2_000_000}
     assert lines(memory=found)["memory"].startswith(
         "1.68 MB, 84.0 % of the budget of 2,000,000 B of memory; weights 1.23 MB, a run"

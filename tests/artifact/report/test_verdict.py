@@ -38,7 +38,9 @@ def test_a_good_file() -> None:
 )
 def test_speed_is_said_as_far_as_it_is_known(speed: tuple[float, float, float] | None, words: str) -> None:
     given = given_sizes(1000, 100)
-    given.times["speed"] = None if speed is None else dict(zip(("times_as_fast", "low", "high"), speed, strict=True))
+    given.times["latency"] = (
+        None if speed is None else given.times["latency"] | dict(zip(("speedup", "low", "high"), speed, strict=True))
+    )
     assert f"instead of 1 kB, 10.0 %){words}" in told(given)
 
 

@@ -38,13 +38,13 @@ def test_the_slowest_come_first(artifact: Artifact, capsys: pytest.CaptureFixtur
 
 def test_the_library_stands_beside_its_file(artifact: Artifact) -> None:
     with quick():
-        file, library = ptqc.compare(artifact.folder).rows
+        file, library = ptqc.compare(artifact.folder).models
     parts = [artifact.folder / "cpu" / f"{artifact.native().isa}.so", artifact.folder / "cpu" / "weights.bin"]
     assert library.bytes == sum(part.stat().st_size for part in parts)
     assert library.runtime == f"native library, {artifact.native().isa}"
     assert file.runtime.startswith("ONNX Runtime")
-    assert library.judged is not None
-    assert library.judged.sqnr > 40
+    assert library.sqnr_db is not None
+    assert library.sqnr_db > 40
 
 
 def test_json(artifact: Artifact, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from ptqc.cli.main import main
 from ptqc.codegen.cpu import isa, target
 from ptqc.codegen.cpu.options import CpuOptions
 from ptqc.codegen.targets import choose
-from ptqc.errors import TargetError, UsageError
+from ptqc.errors import IntegrityError, TargetError, UsageError
 
 pytest.importorskip("tvm_ffi", reason="native libraries need apache-tvm: pip install 'ptqc[tvm]'")
 
@@ -70,7 +70,7 @@ def test_a_changed_library_is_refused_before_it_is_loaded(artifact: Artifact, tm
     folder = shutil.copytree(artifact.folder, tmp_path / "out")
     with (folder / "cpu" / "weights.bin").open("ab") as file:
         file.write(b"\0")
-    with pytest.raises(UsageError, match=r"weights\.bin was changed"):
+    with pytest.raises(IntegrityError, match=r"weights\.bin was changed"):
         ptqc.load(folder)
 
 

@@ -205,7 +205,7 @@ def test_a_decoder_compiles_with_packed_caches(llama: ModelSource, tmp_path: Pat
     assert names[1:] == [name.replace("past", "present") for name in inputs]
     assert not any(node.metadata_props for node in file.graph.node)
     assert any(note["message"].startswith("2 caches are packed") for note in manifest["notes"])
-    judged = {output["output"]: output["judged_as"] for output in manifest["results"]["outputs"]}
+    judged = {output["name"]: output["judged_as"] for output in manifest["results"]["outputs"]}
     assert not any(name.endswith((".scale", ".exponent")) for name in judged)
     for cache in manifest["caches"]["caches"]:
         present = cache["name"].replace("past", "present")
@@ -216,14 +216,13 @@ def test_a_decoder_compiles_with_packed_caches(llama: ModelSource, tmp_path: Pat
         assert np.array_equal(found[name.replace("past", "present")][:, :, :9], given[name])
     assert sum(found[name.replace("past", "present")].nbytes for name in inputs) == manifest["caches"]["bytes"]
     assert "caches      2,560 -> " in artifact.summary()
-    compared = ptqc.compare(llama.path, artifact.folder, data=feeds(3)).rows[1].judged
-    assert compared is not None
+    compared = ptqc.compare(llama.path, artifact.folder, data=feeds(3)).models[1]
     assert [output.name for output in compared.outputs][1:] == [f"present_{kind}_0" for kind in ("key", "value")]
     assert ptqc.compare(llama.path, artifact.folder).samples.endswith(f"golden samples of {artifact.folder}")
-    scored = ptqc.evaluate(llama.path, artifact.folder, metric="cosine", data=feeds(3)).rows
+    scored = ptqc.evaluate(llama.path, artifact.folder, metric="cosine", data=feeds(3)).models
     assert [row.score.value for row in scored] == [pytest.approx(1.0), pytest.approx(1.0, abs=0.2)]
     assert 'id="caches"' in (artifact.folder / "report.html").read_text()
-    assert "is the one that was compiled" in str(ptqc.verify(artifact.folder, model=llama.path))
+    assert "is the one that was compiled" in ptqc.verify(artifact.folder, model=llama.path).checks["model"]
     with quick():
         again = ptqc.resolve(artifact.folder, output=tmp_path / "again", cache=tmp_path / "cache", budget="60%")
     assert again.path.read_bytes() == artifact.path.read_bytes()

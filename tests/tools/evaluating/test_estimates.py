@@ -21,17 +21,17 @@ def test_the_error_of_a_mean_is_the_usual_one(count: int) -> None:
     values = np.random.default_rng(0).standard_normal((count, 1))
     found = estimate(mean, values)
     assert found.value == pytest.approx(values.mean())
-    assert found.error == pytest.approx(values.std(ddof=1) / np.sqrt(count))
+    assert found.standard_error == pytest.approx(values.std(ddof=1) / np.sqrt(count))
 
 
 def test_a_single_case_has_no_error() -> None:
-    assert math.isnan(estimate(mean, np.ones((1, 1))).error)
-    assert math.isnan(difference(mean, np.ones((1, 1)), np.ones((1, 1))).error)
+    assert math.isnan(estimate(mean, np.ones((1, 1))).standard_error)
+    assert math.isnan(difference(mean, np.ones((1, 1)), np.ones((1, 1))).standard_error)
 
 
 def test_more_cases_than_groups() -> None:
     values = np.random.default_rng(1).standard_normal((20 * GROUPS, 1))
-    assert estimate(mean, values).error == pytest.approx(1 / np.sqrt(len(values)), rel=0.15)
+    assert estimate(mean, values).standard_error == pytest.approx(1 / np.sqrt(len(values)), rel=0.15)
 
 
 @pytest.mark.parametrize("order", ["one after the other", "in turns"])
@@ -41,7 +41,7 @@ def test_kinds_of_cases_that_differ_are_in_all_groups(order: str) -> None:
     usual = kinds.std(ddof=1) / np.sqrt(len(kinds))
     kinds.sort()
     values = kinds if order == "one after the other" else kinds.reshape(10, -1).T
-    assert estimate(mean, values.reshape(-1, 1)).error == pytest.approx(usual, rel=0.15)
+    assert estimate(mean, values.reshape(-1, 1)).standard_error == pytest.approx(usual, rel=0.15)
 
 
 def test_the_error_of_a_ratio_is_how_far_it_spreads() -> None:
@@ -51,7 +51,7 @@ def test_the_error_of_a_ratio_is_how_far_it_spreads() -> None:
         return np.stack([weights * 2.0 + random.normal(0, np.sqrt(weights)), weights], 1)
 
     scores = [ratio(drawn(seed)) for seed in range(400)]
-    errors = [estimate(ratio, drawn(seed)).error for seed in range(20)]
+    errors = [estimate(ratio, drawn(seed)).standard_error for seed in range(20)]
     assert np.mean(errors) == pytest.approx(np.std(scores), rel=0.15)
 
 
@@ -61,5 +61,5 @@ def test_a_difference_on_the_same_cases_is_surer_than_both_scores() -> None:
     other = first + 0.1 + 0.01 * random.standard_normal((100, 1))
     found = difference(mean, first, other)
     assert found.value == pytest.approx(0.1, abs=0.005)
-    assert found.error == pytest.approx((other - first).std(ddof=1) / 10)
-    assert found.error < 0.02 * estimate(mean, first).error
+    assert found.standard_error == pytest.approx((other - first).std(ddof=1) / 10)
+    assert found.standard_error < 0.02 * estimate(mean, first).standard_error

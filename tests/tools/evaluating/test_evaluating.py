@@ -79,13 +79,13 @@ def test_float_and_artifact_on_the_same_samples(
     found = ptqc.evaluate(float_file, made.folder, metric="top-1", data=tmp_path / "labelled.npz")
     first, second = (100.0 * hits(path, labelled) for path in (float_file, made.path))
     assert found.cases == COUNT
-    for row, wanted in zip(found.rows, (first, second), strict=True):
+    for row, wanted in zip(found.models, (first, second), strict=True):
         assert row.score.value == pytest.approx(wanted.mean())
-        assert row.score.error == pytest.approx(wanted.std(ddof=1) / np.sqrt(COUNT))
-    assert found.rows[0].difference is None
-    assert found.rows[1].difference is not None
-    assert found.rows[1].difference.value == pytest.approx((second - first).mean())
-    assert found.rows[1].difference.error == pytest.approx((second - first).std(ddof=1) / np.sqrt(COUNT))
+        assert row.score.standard_error == pytest.approx(wanted.std(ddof=1) / np.sqrt(COUNT))
+    assert found.models[0].difference is None
+    assert found.models[1].difference is not None
+    assert found.models[1].difference.value == pytest.approx((second - first).mean())
+    assert found.models[1].difference.standard_error == pytest.approx((second - first).std(ddof=1) / np.sqrt(COUNT))
     assert "top-1 accuracy, % (more is better), with its standard error, on 40 cases" in str(found)
 
 
@@ -102,7 +102,8 @@ def test_the_document_says_the_same(
     document = json.loads(capsys.readouterr().out)
     found = ptqc.evaluate(float_file, made.folder, metric=TopK(3), data=labelled)
     assert document == {"schema": 1, "command": "eval", **found.to_json()}
-    assert set(document["models"][1]) - set(document["models"][0]) == {"difference_score", "difference_standard_error"}
+    assert document["models"][0]["difference"] is None
+    assert set(document["models"][1]["difference"]) == {"value", "standard_error"}
     assert main(words) == 0
     assert str(found) in capsys.readouterr().out
 
@@ -128,6 +129,20 @@ def test_labels_lie_in_many_places(float_file: Path, labelled: dict[str, np.ndar
     given = {"x": labelled["x"]}
     assert ptqc.evaluate(float_file, metric="top-1", data=given, labels=tmp_path / "labels.npz") == wanted
     assert ptqc.evaluate(float_file, metric="top-1", data=given, labels=list(labelled["labels"])) == wanted
+
+
+def test_labels_are_told_apart_by_the_names_of_files(
+    float_file: Path, labelled: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    (tmp_path / "files").mkdir()
+    wanted = ptqc.evaluate(float_file, metric="top-1", data=labelled, samples=7)
+    folder = files(tmp_path, {"x": labelled["x"], "labels": np.zeros(COUNT, int)})
+    names = {f"{number:03}.npz": label for number, label in reversed(list(enumerate(labelled["labels"])))}
+    assert ptqc.evaluate(float_file, metric="top-1", data=folder, labels=names, samples=7) == wanted
+    with pytest.raises(CalibrationError, match=rf"labels has none for {COUNT} of the {COUNT} files of folder .*'000'"):
+        ptqc.evaluate(float_file, metric="top-1", data=folder, labels={"000": 1})
+    with pytest.raises(CalibrationError, match="the samples of the dict of arrays have no names: give one label for"):
+        ptqc.evaluate(float_file, metric="top-1", data={"x": labelled["x"]}, labels=names)
 
 
 @pytest.mark.parametrize("data", ["arrays", "files"])
@@ -222,11 +237,11 @@ def test_a_single_case_has_a_score_without_an_error(float_file: Path) -> None:
 
 def test_perplexity_needs_no_labels(language: Path) -> None:
     data = Texts(language / "corpus.txt", language / "tokenizer.json")
-    nats = ptqc.evaluate(language / "decoder.onnx", metric="cross-entropy", data=data).rows[0].score
+    nats = ptqc.evaluate(language / "decoder.onnx", metric="cross-entropy", data=data).models[0].score
     found = ptqc.evaluate(language / "decoder.onnx", metric="perplexity", data=data)
     assert found.cases == 12
-    assert found.rows[0].score.value == pytest.approx(np.exp(nats.value))
-    assert found.rows[0].score.error == pytest.approx(np.exp(nats.value) * nats.error, rel=0.1)
+    assert found.models[0].score.value == pytest.approx(np.exp(nats.value))
+    assert found.models[0].score.standard_error == pytest.approx(np.exp(nats.value) * nats.standard_error, rel=0.1)
     some = ptqc.evaluate(language / "decoder.onnx", metric="perplexity", data=data, samples=5)
     assert some.cases == 5
 
@@ -264,11 +279,11 @@ def test_what_is_heard_is_turned_into_words(language: Path, tmp_path: Path, caps
     )
     words = ["eval", str(tmp_path / "listener.onnx"), "--metric", "word-errors"]
     assert main([*words, "--data", str(tmp_path / "tokens.npz"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["models"][0]["score"] == pytest.approx(100 / 5)
+    assert json.loads(capsys.readouterr().out)["models"][0]["score"]["value"] == pytest.approx(100 / 5)
     write_npz(tmp_path / "words.npz", {**data, "labels": np.array(["cat sees", "the dog sees it"])})
     more = ["--data", str(tmp_path / "words.npz"), "--tokenizer", str(language / "tokenizer.json"), "--json"]
     assert main([*words, *more]) == 0
-    assert json.loads(capsys.readouterr().out)["models"][0]["score"] == pytest.approx(100 * 2 / 6)
+    assert json.loads(capsys.readouterr().out)["models"][0]["score"]["value"] == pytest.approx(100 * 2 / 6)
 
 
 def test_without_labels_answers_are_held_to_the_first_model(made: Artifact, float_file: Path) -> None:
@@ -276,9 +291,9 @@ def test_without_labels_answers_are_held_to_the_first_model(made: Artifact, floa
     found = ptqc.evaluate(float_file, made.folder, metric="cosine", data=x)
     first, second = (Runner(path).run({"x": x})["y"].astype(np.float64) for path in (float_file, made.path))
     cosines = (first * second).sum(1) / np.linalg.norm(first, axis=1) / np.linalg.norm(second, axis=1)
-    assert found.rows[0].score.value == pytest.approx(1)
-    assert found.rows[1].score.value == pytest.approx(cosines.mean(), abs=1e-4)
-    assert found.rows[1].details == {"worst": pytest.approx(cosines.min(), abs=1e-4)}
+    assert found.models[0].score.value == pytest.approx(1)
+    assert found.models[1].score.value == pytest.approx(cosines.mean(), abs=1e-4)
+    assert found.models[1].details == {"worst": pytest.approx(cosines.min(), abs=1e-4)}
 
 
 OWN = """def largest(outputs, label):
@@ -296,9 +311,9 @@ def test_a_metric_of_ones_own(
     found = ptqc.evaluate(float_file, metric="own_metric:largest", data=labelled)
     run = Runner(float_file).run
     wanted = np.mean([run({"x": x[None]})["y"].max() for x in labelled["x"]])
-    assert found.rows[0].score.value == pytest.approx(wanted + labelled["labels"].mean())
+    assert found.models[0].score.value == pytest.approx(wanted + labelled["labels"].mean())
     by_function = ptqc.evaluate(float_file, metric=lambda outputs, label: outputs["y"].max() + label, data=labelled)
-    assert by_function.rows == found.rows
+    assert by_function.models == found.models
     with pytest.raises(CalibrationError, match=r"samples\[0\]: the metric raised KeyError: 3"):
         ptqc.evaluate(float_file, metric="own_metric:fails", data=labelled)
     with pytest.raises(UsageError, match="has no attribute 'absent'"):
@@ -332,7 +347,7 @@ def test_a_class_of_metrics_is_made_one(
     assert found.title == "largest value"
     run = Runner(float_file).run
     wanted = np.mean([run({"x": x[None]})["y"].max() for x in labelled["x"]])
-    assert found.rows[0].score.value == pytest.approx(wanted)
+    assert found.models[0].score.value == pytest.approx(wanted)
     with pytest.raises(UsageError, match=r"metric Scaled is a class .*'factor'\); give an object of it"):
         ptqc.evaluate(float_file, metric="own_classes:Scaled", data=labelled)
 
@@ -342,7 +357,7 @@ def test_another_output_is_judged_where_it_is_named(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "two.onnx")
     data = {"x": np.eye(3, dtype=np.float32), "labels": np.arange(3)}
     scores = [
-        ptqc.evaluate(tmp_path / "two.onnx", metric="top-1", data=data, score_output=o).rows[0].score for o in "ab"
+        ptqc.evaluate(tmp_path / "two.onnx", metric="top-1", data=data, score_output=o).models[0].score for o in "ab"
     ]
     assert [score.value for score in scores] == [100, 0]
     with pytest.raises(UsageError, match="has no output 'c'; it has a, b"):
@@ -473,19 +488,22 @@ def test_the_library_is_scored_too_and_left_out_where_it_takes_another_size(tmp_
 
     artifact = compiled(proto(graph, w=weight(10, 4, 3)), data, tmp_path, bits=(7,), target="cpu")
     found = ptqc.evaluate(artifact.folder, metric=score, data=data, labels=labels)
-    scores = [row.score.value for row in found.rows]
-    assert [row.runtime.split()[0] for row in found.rows] == ["ONNX", "native"]
+    scores = [row.score.value for row in found.models]
+    assert [row.runtime.split()[0] for row in found.models] == ["ONNX", "native"]
     assert scores[1] == pytest.approx(scores[0], rel=1e-4)
     longer = samples(4, 9, count=3)
     alone: Evaluation = ptqc.evaluate(artifact.folder, metric=score, data=longer, labels=labels[:3])
-    assert len(alone.rows) == 1
+    assert len(alone.models) == 1
     assert "input 'x' is float32 [1, 4, 9]" in next(iter(alone.left_out.values()))
     assert "left out: " in str(alone)
 
 
 @pytest.mark.parametrize(
     ("name", "told"),
-    [("eval.csv", "names its images: give it in place of the data"), ("y.txt", "neither .npz nor .npy")],
+    [
+        ("eval.csv", "names its images: give it in place of the data, or the folder of these images as the data"),
+        ("y.txt", "neither .npz nor .npy"),
+    ],
 )
 def test_labels_of_another_kind_say_where_they_belong(
     float_file: Path, labelled: dict[str, np.ndarray], tmp_path: Path, name: str, told: str
@@ -518,7 +536,7 @@ def test_an_input_named_labels_is_fed(form: str, tmp_path: Path) -> None:
             write_npz(tmp_path / "data" / f"{number:02}.npz", rows)
     found = ptqc.evaluate(path, metric="top-1", data=given, labels=classes)
     scores = Runner(path).run(data)["y"]
-    assert found.rows[0].score.value == pytest.approx(100 * (scores.argmax(1) == classes).mean())
+    assert found.models[0].score.value == pytest.approx(100 * (scores.argmax(1) == classes).mean())
 
 
 def test_labels_beside_an_input_of_that_name_are_asked_for_apart(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_a_fault_of_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     found = ptqc.reduce("m.onnx", output="s.onnx", command=command)
     assert operators("s.onnx") == ["Mul", "Add"]
     assert str(found.failure) == "ends with exit code 70 (ZeroDivisionError)"
-    assert found.command == "ptqc compile s.onnx --calibration nowhere.npz -o out"
+    assert found.fails_with == "ptqc compile s.onnx --calibration nowhere.npz -o out"
 
 
 # The search, the files and the refusals

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from compiling import compiled, measure_residual, quick, residual, samples
+from compiling import compiled, kept_budgets, measure_residual, quick, residual, samples
 
 import ptqc
-from ptqc.artifact.folder import Artifact, KeptBudgets
+from ptqc.artifact.folder import Artifact
 from ptqc.budget import parse_budgets
 from ptqc.cli.main import main
 from ptqc.errors import Infeasible, Missed, UsageError
@@ -146,11 +146,11 @@ def test_recorded_times_give_the_same_bytes(
 def test_a_latency_that_is_missed_counts_where_asked_for(
     tight: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert tight.kept_budgets == KeptBudgets(size=True, latency=True)
+    assert kept_budgets(tight) == {"size": True, "latency": True}
     monkeypatch.setattr(clocks, "profile", lambda subjects, _seconds: [Profile(4e6, {}, {}, False) for _ in subjects])
     found = resolve(tight, tmp_path / "missed", ["30%", "3ms"])
-    assert found.kept_budgets == KeptBudgets(size=True, latency=False)
-    assert not found.kept_budgets
+    assert kept_budgets(found) == {"size": True, "latency": False}
+    assert not all(kept_budgets(found).values())
     with pytest.raises(Missed, match=r"took 4 ms, over the budget of 3 ms.*without strict the file is delivered"):
         resolve(tight, tmp_path / "strict", ["30%", "3ms"], strict=True)
     cache = str(tight.folder.parent / "cache")
@@ -169,7 +169,7 @@ def test_what_cannot_be_reached_is_refused(place: Path, tmp_path: Path) -> None:
 
 def test_a_loss_beside_the_latency_is_kept_too(place: Path, tmp_path: Path) -> None:
     found = compile_(place, tmp_path / "out", ("3ms", "0.1nat"), samples=32)
-    assert found.kept_budgets.loss
+    assert kept_budgets(found)["loss"]
     assert found.manifest["latency"]["predicted_ms"] <= 3
     assert integers(found)
 
