@@ -125,7 +125,7 @@ def main() -> None:
     known = {row["test"]: row for row in json.loads(DATA.read_text("utf-8"))["rows"]} if DATA.exists() else {}
     tests = collected()
     known = {test: known[test] for test in tests if test in known}
-    rows = []
+    rows = list[dict[str, Any]]()
     for test in in_order([test for test in tests if arguments.only in test], known, commit, arguments.again):
         left = 60 * arguments.minutes - (time.monotonic() - began)
         if left <= 0:

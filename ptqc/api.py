@@ -180,7 +180,7 @@ def compile(  # noqa: A001
         ...     preprocessing="imagenet",
         ...     output="out",
         ... )
-        >>> artifact.bytes, artifact.outputs[0].top1_agreement
+        >>> artifact.size, artifact.outputs[0].top1_agreement
     """
     started = time.monotonic()
     check_extensions()

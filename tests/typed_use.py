@@ -21,7 +21,7 @@ def right(model: onnx.ModelProto, other: onnx_ir.Model, feeds: Mapping[str, np.n
 
 def measured(artifact: ptqc.Artifact) -> list[float | int | str | None]:
     """What a compile reports of its file."""
-    result: list[float | int | str | None] = [artifact.bytes, *(budget.value for budget in artifact.budgets)]
+    result: list[float | int | str | None] = [artifact.size, *(budget.value for budget in artifact.budgets)]
     for output in artifact.outputs:
         share: float | None = output.top1_agreement
         result += [output.name, output.judged_as, share, output.loss, output.loss_unit, output.sqnr_db]
@@ -56,5 +56,5 @@ def wrong() -> None:
     ptqc.compile("net.onnx", calibration="images", output="out", pipeline="heavy")  # type: ignore[arg-type]
     ptqc.resolve("out", output="small", budget={"size": 3})  # type: ignore[arg-type]
     ptqc.load("out").session().run(3)  # type: ignore[call-arg, arg-type]
-    ptqc.load("out").bytes = 3  # type: ignore[misc]
+    ptqc.load("out").size = 3  # type: ignore[misc]
     print(ptqc.load("out").score.compiled_score)  # type: ignore[union-attr]

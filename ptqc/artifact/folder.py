@@ -98,8 +98,8 @@ class Artifact:
         return self.folder / MODEL
 
     @property
-    def bytes(self) -> int:
-        """Size of the packed ONNX file."""
+    def size(self) -> int:
+        """Bytes of the packed ONNX file."""
         return int(self.manifest["file"]["bytes"])
 
     @property

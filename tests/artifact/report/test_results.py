@@ -24,7 +24,7 @@ def test_typed_values(tmp_path: Path) -> None:
     given.manifest["results"]["outputs"][0] |= {"figures": [asdict(figure)], "top1_agreement": 0.98, "sqnr_db": 27.1}
     given.manifest["notes"] += [note("judge", "y", "is low", "warning"), note("not-fit-for-use", "", "why", "warning")]
     artifact = opened(tmp_path, given)
-    assert artifact.bytes == given.manifest["file"]["bytes"]
+    assert artifact.size == given.manifest["file"]["bytes"]
     assert artifact.score == Score("score", 91.2, 90.95)
     assert artifact.score.difference == pytest.approx(-0.25)
     assert artifact.latency == Latency(4.0, 1.6, 2.5, 2.4, 2.6, 12, 1)

@@ -1,0 +1,247 @@
+"""Coverage-guided fuzzing of what ptqc reads.
+
+python tests/fuzzing.py TARGET [--minutes 60] [--corpus FOLDER]
+
+Needs atheris. An input is refused by an error of ptqc's own, or it is read; any other exception is a fault, and so are
+a crash, 2 GB of memory and 20 seconds. What reached new code is kept in the folder, build/corpus/TARGET unless told
+otherwise, from which the next run starts. A fault is written beside it, and is run again by naming its file in the
+place of the minutes: `python tests/fuzzing.py TARGET FILE`.
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from unittest import mock
+
+import atheris
+
+with atheris.instrument_imports(include=["ptqc"]):
+    import numpy as np
+    import onnx_ir as ir
+    from compiling import compiled, measured_model, product, residual, samples
+
+    import ptqc
+    from ptqc import frontend
+    from ptqc.budget import parse_budgets
+    from ptqc.calibration.inputs import input_specs
+    from ptqc.calibration.sources import open_source
+    from ptqc.cli.config_file import Commands, Configuration
+    from ptqc.cli.parser import parsers
+    from ptqc.errors import ModelError, PtqcError
+    from ptqc.evaluation.labels import read_labels
+    from ptqc.execution import sandboxed
+    from ptqc.formats import Format
+    from ptqc.ir.plan import Plan
+    from ptqc.utils.store import Store
+
+ROOT = Path(__file__).resolve().parent.parent
+MEGABYTES, SECONDS = 2048, 20
+
+
+@dataclass(frozen=True)
+class Target:
+    """Something that is read. seeds: inputs that it takes; read: reads one."""
+
+    seeds: Callable[[], Iterator[bytes]]
+    read: Callable[[bytes], object]
+
+
+@cache
+def scratch() -> Path:
+    """A folder for what is read from files."""
+    return Path(tempfile.mkdtemp(prefix="ptqc-fuzz-"))
+
+
+def written(name: str, data: bytes) -> Path:
+    """A file with this content."""
+    path = scratch() / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+@cache
+def artifact() -> ptqc.Artifact:
+    """What a compile delivers."""
+    return compiled(product(), samples(16), scratch() / "artifact", bits=(4,))
+
+
+class Stop(ModelError):
+    """Ends reading a model where another process would try it."""
+
+
+def models() -> Iterator[bytes]:
+    for model in (product(), residual()):
+        yield model.SerializeToString()
+
+
+def read_model(data: bytes) -> None:
+    """All checks in front of the first process that runs the model."""
+    with (
+        mock.patch.object(sandboxed, "check", side_effect=Stop),
+        mock.patch.object(sandboxed, "check_bytes", side_effect=Stop),
+    ):
+        frontend.read_model(written("model.onnx", data))
+
+
+def plans() -> Iterator[bytes]:
+    yield json.dumps(artifact().plan).encode()
+
+
+@cache
+def roles() -> Plan:
+    """Layers and weights of the model that a plan is for."""
+    folder = scratch() / "roles"
+    folder.mkdir()
+    return measured_model(product(), samples(16), folder, bits=(4,)).context.roles
+
+
+def read_plan(data: bytes) -> None:
+    try:
+        document = json.loads(data)
+    except ValueError:
+        return
+    if isinstance(document, dict):
+        Plan.from_json(document, roles())
+
+
+def manifests() -> Iterator[bytes]:
+    yield (artifact().folder / "manifest.json").read_bytes()
+
+
+def read_artifact(data: bytes) -> None:
+    folder = scratch() / "damaged"
+    if not folder.exists():
+        shutil.copytree(artifact().folder, folder)
+    (folder / "manifest.json").write_bytes(data)
+    ptqc.load(folder)
+
+
+def entries() -> Iterator[bytes]:
+    store = Store(scratch() / "store")
+    store.put({"a": 1}, {"b": [1, 2]}, {"x": np.arange(4, dtype=np.float32)})
+    folder = next(path for path in store.folder.rglob("entry.json")).parent
+    for path in sorted(folder.iterdir()):
+        yield path.name.encode() + b"\0" + path.read_bytes()
+
+
+def read_entry(data: bytes) -> None:
+    """One file of an entry has other content."""
+    store = Store(scratch() / "damaged-store")
+    store.put({"a": 1}, {"b": [1, 2]}, {"x": np.arange(4, dtype=np.float32)})
+    folder = next(path for path in store.folder.rglob("entry.json") if "quarantine" not in path.parts).parent
+    name, _, content = data.partition(b"\0")
+    target = folder / Path(name.decode("utf-8", "replace").replace("\0", "")).name
+    if target.is_file():
+        target.write_bytes(content)
+    entry = store.get({"a": 1})
+    assert entry is None or entry.document == {"b": [1, 2]}, "damage was not noticed"
+
+
+@cache
+def images() -> ir.Model:
+    """A model of images."""
+    return ir.from_proto(residual())
+
+
+def arrays() -> Iterator[bytes]:
+    for write in (np.save, np.savez):
+        file = io.BytesIO()
+        write(file, samples(3, 8, 8, count=2))  # type: ignore[operator]
+        yield file.getvalue()
+
+
+def read_arrays(data: bytes) -> None:
+    name = "x.npz" if data[:2] == b"PK" else "x.npy"
+    source = open_source(written(name, data), input_specs(images()), 4)
+    assert all(islice(source.samples, 3))
+
+
+def tables() -> Iterator[bytes]:
+    yield b"image,class\na.png,1\nb.png,2\n"
+    yield json.dumps({"images": [], "annotations": [], "categories": []}).encode()
+
+
+def read_table(data: bytes) -> None:
+    name = "labels.json" if data[:1] == b"{" else "labels.csv"
+    with tempfile.TemporaryDirectory() as folder:
+        read_labels(images(), written(f"labels/{name}", data), Path(folder), None)
+
+
+@cache
+def commands() -> Commands:
+    """The options of each command."""
+    return parsers()[1]
+
+
+def configurations() -> Iterator[bytes]:
+    yield b'budget = "13%"\n[compile]\nbits = [4, 8]\nsamples = 64\ncalibration = "x.npy"\n'
+
+
+def read_configuration(data: bytes) -> None:
+    known = commands()
+    path = written("configuration/ptqc.toml", data)
+    found = Configuration.find(path.parent, known)
+    if found is not None:
+        found.apply("compile", known["compile"])
+
+
+def texts() -> Iterator[bytes]:
+    yield from (b"13%", b"12MB", b"2ms@cpu", b"64KBflash", b"99%same", b"0.01nat", b"4.1bit")
+
+
+def read_text(data: bytes) -> None:
+    text = data.decode("utf-8", "replace")
+    for read in (parse_budgets, Format.parse):
+        with contextlib.suppress(PtqcError, ValueError):
+            read(text)
+
+
+TARGETS = {
+    "model": Target(models, read_model),
+    "plan": Target(plans, read_plan),
+    "artifact": Target(manifests, read_artifact),
+    "store": Target(entries, read_entry),
+    "arrays": Target(arrays, read_arrays),
+    "labels": Target(tables, read_table),
+    "configuration": Target(configurations, read_configuration),
+    "texts": Target(texts, read_text),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("target", choices=TARGETS)
+    parser.add_argument("inputs", nargs="*", type=Path, help="read these and nothing else")
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--corpus", type=Path, help="default: build/corpus/TARGET")
+    arguments = parser.parse_args()
+    target = TARGETS[arguments.target]
+    corpus = arguments.corpus or ROOT / "build" / "corpus" / arguments.target
+    corpus.mkdir(parents=True, exist_ok=True)
+    for number, seed in enumerate(target.seeds()):
+        (corpus / f"seed-{number}").write_bytes(seed)
+
+    def one(data: bytes) -> None:
+        with contextlib.suppress(PtqcError):
+            target.read(data)
+
+    for path in arguments.inputs:
+        one(path.read_bytes())
+    if not arguments.inputs:
+        limits = [f"-max_total_time={60 * arguments.minutes:.0f}", f"-timeout={SECONDS}", f"-rss_limit_mb={MEGABYTES}"]
+        atheris.Setup([sys.argv[0], *limits, f"-artifact_prefix={corpus.parent}/{arguments.target}-", str(corpus)], one)
+        atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()
