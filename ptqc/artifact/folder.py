@@ -56,6 +56,7 @@ class Session(Protocol):
         """All else that it has."""
 
 
+REMEDY = "copy the folder again, or compile"
 MANIFEST, MODEL, PLAN, SENSITIVITY = "manifest.json", "model.onnx", "plan.json", "sensitivity.json"
 REPORT, RUN, GOLDEN, SWEEP = "report.html", "run.json", "golden.safetensors", "sweep.json"
 CHANGED = "most_changed.json"
@@ -385,11 +386,11 @@ def artifact_of(file: Path) -> Artifact | None:
 def _check_file(folder: Path, name: str, expected: str) -> None:
     path = folder / name
     if not path.resolve().is_relative_to(folder.resolve()):
-        raise IntegrityError(f"the {MANIFEST} of {folder} lists {name!r}, which lies outside; compile again")
+        raise IntegrityError(f"the {MANIFEST} of {folder} lists {name!r}, which lies outside; {REMEDY}")
     if not path.is_file():
-        raise IntegrityError(f"{folder} is incomplete: {name} is missing; compile again")
+        raise IntegrityError(f"{folder} is incomplete: {name} is missing; {REMEDY}")
     if file_digest(path) != expected:
-        raise IntegrityError(f"{path} was changed after it was compiled (its SHA-256 differs); compile again")
+        raise IntegrityError(f"{path} was changed after it was compiled (its SHA-256 differs); {REMEDY}")
 
 
 def check_output(folder: Path, force: bool) -> None:
