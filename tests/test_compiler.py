@@ -103,6 +103,7 @@ def test_every_byte_limit_is_kept(small: Artifact, tmp_path: Path, limit: int) -
     assert abs(file["bytes"] - file["bytes_told_to_solver"]) <= told_bound(other)
 
 
+@pytest.mark.slow
 def test_the_smallest_size_told_is_the_smallest_reachable(small: Artifact, tmp_path: Path) -> None:
     with quick():
         with pytest.raises(Infeasible, match="cannot be met") as refusal:
@@ -237,6 +238,7 @@ def test_a_subset_of_samples_is_told_without_the_users_paths(tmp_path: Path) -> 
     assert str(tmp_path) not in (found.folder / "manifest.json").read_text()
 
 
+@pytest.mark.slow
 def test_another_seed_is_another_compile(small: Artifact, tmp_path: Path) -> None:
     other = compiled(
         residual(), samples(3, 8, 8), tmp_path, "25%", seed=1, cache=store_of(small), activations="integer"

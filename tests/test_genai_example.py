@@ -203,6 +203,7 @@ def test_onnxruntime_genai_makes_the_same_tokens(build: Callable[[], onnx.ModelP
     assert min(lengths) < max(lengths) == CONTEXT
 
 
+@pytest.mark.slow
 def test_onnxruntime_genai_makes_the_same_tokens_with_a_compiled_decoder(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_genai", reason=MISSING)
     onnx.save(exported(), tmp_path / "llama.onnx")

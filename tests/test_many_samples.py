@@ -64,7 +64,8 @@ def most_alive(count: int, budget: str, folder: Path, monkeypatch: pytest.Monkey
     return alive.most
 
 
-@pytest.mark.parametrize("budget", ["80%", pytest.param("0.01relative", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("budget", ["80%", "0.01relative"])
 def test_memory_does_not_grow_with_samples(budget: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few, many = (most_alive(count, budget, tmp_path, monkeypatch) for count in (96, 192))
     assert few > 0

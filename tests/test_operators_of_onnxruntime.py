@@ -63,6 +63,7 @@ def test_an_older_onnxruntime_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
         compiled(model(), texts(), tmp_path, "24%", activations="float", operators="dequantize")
 
 
+@pytest.mark.slow
 def test_products_on_integers_are_as_they_were(tmp_path: Path) -> None:
     found = compiled(model(), texts(), tmp_path, "30%", activations="integer", operators="onnxruntime")
     assert found.manifest["file"]["runtime_operators"] == []
@@ -91,6 +92,7 @@ def wide(place: Path, name: str, budget: Any, **options: Any) -> Artifact:
     return compiled(given, texts(), place, budget, output=place / name, cache=place / "cache", **settings)
 
 
+@pytest.mark.slow
 def test_formats_keep_a_budget_of_memory(place: Path) -> None:
     free = wide(place, "free", None)
     assert {entry["format"] for entry in free.plan["weights"]} == {"int8"}

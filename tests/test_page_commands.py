@@ -42,7 +42,7 @@ def commands(page: Path) -> list[list[str]]:
 @pytest.mark.parametrize(
     ("name", "kinds"),
     [
-        ("qdq", {"compile", "resolve", "verify", "compare"}),
+        pytest.param("qdq", {"compile", "resolve", "verify", "compare"}, marks=pytest.mark.slow),
         ("litert", {"compile", "resolve", "verify", "compare"}),
         ("microcontrollers", {"compile", "resolve", "verify"}),
     ],

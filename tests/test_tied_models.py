@@ -120,6 +120,7 @@ def test_a_weight_is_used_as_it_is_and_transposed(sensitivity: str, tmp_path: Pa
     assert [weight["weight"] for weight in found.plan["weights"]] == ["w"]
 
 
+@pytest.mark.slow
 def test_gradient_steps_leave_it_tied(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="gradient steps need torch")
     found = compiled(tied(), texts(), tmp_path, "25%", pipeline="advanced")

@@ -43,6 +43,7 @@ def test_a_row_is_told(row: dict[str, object], line: str) -> None:
     assert gpu._line(row) == line
 
 
+@pytest.mark.slow
 def test_a_prepared_folder_runs_in_the_emulator(tmp_path: Path) -> None:
     pytest.importorskip("tvm.tirx", reason="the cuda target needs Apache TVM")
     from ptqc.codegen.cuda.emulator import building

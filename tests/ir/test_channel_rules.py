@@ -101,6 +101,7 @@ def faults(case: Case) -> Iterator[str]:
                 yield f"{case.name} {is_last}: {step.name}"
 
 
+@pytest.mark.slow
 def test_operators_that_lead_channels_on() -> None:
     chosen = [case for case in cases() if any(name in case.name for name in FAST)]
     assert len(chosen) > 20

@@ -242,6 +242,7 @@ def test_what_is_fused_gives_the_same_integers(chosen: Isa, tmp_path: Path) -> N
     assert compared(programs, chosen, tmp_path).wrong == {}
 
 
+@pytest.mark.slow
 @SETS
 def test_what_is_fused_gives_the_same_real_numbers(chosen: Isa, tmp_path: Path) -> None:
     programs, feeds = {}, samples(*SHAPE)

@@ -65,7 +65,8 @@ def test_a_network_becomes_a_verified_library(tmp_path: Path) -> None:
 
 
 @needs_nvcc
-@pytest.mark.parametrize("how", [pytest.param("whole", marks=pytest.mark.slow), "cropped"])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["whole", "cropped"])
 def test_a_fault_in_the_kernels_is_found(how: str, tmp_path: Path) -> None:
     found = planted(how, 1, tmp_path, "none", *FEW)
     assert found == {"none": [NOTHING]}

@@ -28,6 +28,7 @@ def test_random_networks(chip: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert found["reals"] > 100_000
 
 
+@pytest.mark.slow
 @needs_nvcc
 def test_a_library_is_built_and_compared_on_both_architectures(tmp_path: Path) -> None:
     """All layers but the first one, which has three channels; the last one is behind a Flatten."""

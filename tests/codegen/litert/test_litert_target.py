@@ -62,6 +62,7 @@ def test_an_artifact_without_one_is_told_how_to_get_it(tmp_path: Path) -> None:
         ptqc.verify(without.folder, runtimes=["litert"])
 
 
+@pytest.mark.slow
 def test_layers_in_float_are_told(tmp_path: Path) -> None:
     artifact = compiled(residual(), samples(3, 8, 8), tmp_path, "25%", target="litert", activations="float")
     placement = artifact.manifest["targets"]["litert"]["runtimes"]["litert"]["placement"]

@@ -60,6 +60,7 @@ def kurtosis(values: np.ndarray) -> float:
     return float(np.mean(values**4) / np.mean(values**2) ** 2)
 
 
+@pytest.mark.slow
 def test_no_channel_stands_out_where_it_was_rotated() -> None:
     """Rows that the output projections read, (1, T, 256): two of 64 channels carry 25 times their values before."""
     model, feeds = tiny_llama_model.without_cache(outliers=True)

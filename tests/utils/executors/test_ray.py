@@ -47,6 +47,7 @@ def test_without_ray_the_error_says_how_to_get_it(tmp_path: Path, monkeypatch: p
         Ray.of(Store(tmp_path), 1)
 
 
+@pytest.mark.slow
 @needs_ray
 def test_a_cluster_of_its_own_gives_the_same_bytes_and_goes(tmp_path: Path, usual: Usual) -> None:
     one = Killable(tmp_path / "one", LOCAL, {"HOME": str(tmp_path)})

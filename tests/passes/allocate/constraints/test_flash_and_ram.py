@@ -158,6 +158,7 @@ def test_an_artifact_is_resolved_for_another_flash(place: Path) -> None:
     assert 0.95 * 9_500 <= flash["used_bytes"] <= 9_500
 
 
+@pytest.mark.slow
 def test_a_plan_that_is_given_has_to_keep_it(place: Path) -> None:
     artifact = on_c(place, "15KBflash")
     options: dict[str, Any] = {"cache": place / "store", "output": place / "planned", "target": "c"}
