@@ -32,7 +32,6 @@ from ptqc.evaluation.judge import Judged, Measured, to_json
 from ptqc.formats import coded
 from ptqc.frontend.operators import FUSED
 from ptqc.ir import zipmaps
-from ptqc.ir.layers import module_labels
 from ptqc.ir.plan import Plan, write_json
 from ptqc.notes import Level, Note, is_cut_short, reasons_unfit
 from ptqc.passes.allocate.allocation import frontier, price, smallest_choice
@@ -180,7 +179,7 @@ def manifest(job: CompileState, outcome: CompileOutcome) -> dict[str, Any]:
         "maps": zipmaps.remembered(job.model),
         **({"recorded": dict(values)} if (values := fitted.exported.recorded_values) else {}),
         "names": dict(fitted.exported.own),
-        "labels": dict(module_labels(fitted.plan.weights)),
+        "labels": fitted.plan.labels,
         "allocation": _allocation(job, fitted),
         **_of_budgets(outcome.reports),
         "caches": None if job.prepared.caches is None else dict(job.prepared.caches),
