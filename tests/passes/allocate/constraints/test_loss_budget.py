@@ -11,6 +11,7 @@ import pytest
 from compiling import compiled, kept_budgets, quick, residual, samples
 
 import ptqc
+from ptqc.artifact.fit_for_use import check_budgets
 from ptqc.artifact.folder import Artifact
 from ptqc.cli.main import main
 from ptqc.errors import Infeasible, Missed, UsageError
@@ -143,9 +144,10 @@ def test_what_is_missed_says_what_helps() -> None:
     assert told.document["samples_needed"] == 256
     assert "may lose up to 0.012 nat" in str(told.notes)
     assert "about 192 samples more" in str(told.notes)
-    with pytest.raises(Missed, match="without strict the file is delivered"):
-        told.check()
-    loss_report(budget, found, "nat").check()
+    with pytest.raises(Missed, match="without strict the file is delivered") as missed:
+        check_budgets({"loss": told})
+    assert missed.value.figures == {"budget": "0.01nat", "limit": 0.01, "value": 0.012, "unit": "nat"}
+    check_budgets({"loss": loss_report(budget, found, "nat")})
 
 
 def test_what_has_no_bound_is_said_without_one() -> None:
