@@ -137,7 +137,7 @@ def test_a_sequence_of_tests_errs_as_rarely_as_one() -> None:
 def test_what_is_missed_says_what_helps() -> None:
     budget = LossBudget(0.01, "nat")
     over = loss_report(budget, verdict_of(0.02), "nat")
-    assert "the file loses 0.02 nat on 64 unseen samples, over the budget of 0.01nat" in str(over.notes)
+    assert "the file loses 0.02 nat on 64 judging samples, over the budget of 0.01nat" in str(over.notes)
     found = verdict_of(0.008)
     unsure = replace(found, judged={0: Lost(0.008, 0.012, 64, "planted")})
     told = loss_report(budget, unsure, "nat")
@@ -197,7 +197,7 @@ def test_a_larger_loss_takes_fewer_bytes(kept: Artifact, tmp_path: Path) -> None
 
 def test_documents_tell_the_loss(kept: Artifact, capsys: pytest.CaptureFixture[str]) -> None:
     told = " ".join(kept.summary().split())
-    assert "on 24 unseen samples, at most" in told
+    assert "on 24 judging samples, at most" in told
     assert "of the budget of 0.002nat" in told
     assert 'id="loss-budget"' in (kept.folder / "report.html").read_text()
     assert main(["explain", str(kept.folder)]) == 0
