@@ -202,7 +202,7 @@ def compile(  # noqa: A001
     if calibration is None:
         raise UsageError(
             "no calibration data: give a few hundred samples with --calibration DATA (in Python, calibration=DATA); "
-            "if you have none, the word synthetic as DATA generates some, at a loss of accuracy"
+            "if you have none, --calibration synthetic generates some, at a loss of accuracy"
         )
     if is_module(model):
         model, calibration = exported(model, calibration)
