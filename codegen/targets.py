@@ -349,34 +349,33 @@ def choose(
     name: str | None,
     given: Mapping[str, object],
     known: Collection[str] = (),
-    others: Collection[str] = (),
     *,
     may_be_missing: bool = False,
 ) -> Chosen | None:
     """A target by name with the options given by name; None without one.
 
-    known: other options that there are. others: names that may have been meant, too.
+    known: other options that there are.
 
     Raises UsageError for an unknown target or option, and for an option of a target that was not asked for.
     """
     if name is None:
-        _check_none(given, known, others)
+        _check_none(given, known)
         return None
     target, options = target_named(name), options_of(name)
     own = [option.name for option in fields(options)]
     if strange := given.keys() - own:
-        raise unknown("option", strange, [*known, *own], others)
+        raise unknown("option", strange, [*known, *own])
     return Chosen(name, target, options(**given), may_be_missing)
 
 
-def _check_none(given: Mapping[str, object], known: Collection[str], others: Collection[str]) -> None:
+def _check_none(given: Mapping[str, object], known: Collection[str]) -> None:
     """Raises UsageError where options are given without a target."""
     owners: dict[str, list[str]] = {}
     for name in names():
         for own in fields(options_of(name)):
             owners.setdefault(own.name, []).append(name)
     if strange := given.keys() - owners.keys():
-        raise unknown("option", strange, known, [*others, *owners])
+        raise unknown("option", strange, known, owners)
     for option in sorted(given):
         told = " or ".join(owners[option])
         raise UsageError(f"{option} is an option of the target {told}; give target {told} too")

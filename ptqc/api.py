@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from inspect import Parameter, signature
 from numbers import Real
@@ -81,7 +81,7 @@ def _keywords(first: Phase) -> tuple[list[Parameter], dict[str, str]]:
 def compile(  # noqa: A001
     model: "Model | torch.nn.Module",
     *,
-    calibration: object,
+    calibration: object = None,
     output: str | Path,
     budget: Given = None,
     preprocessing: AnyPreprocessing | None = None,
@@ -108,13 +108,13 @@ def compile(  # noqa: A001
             `onnx.ModelProto`, an `onnx_ir.Model`, a PyTorch module (exported
             with the shapes of the calibration samples), or the result of
             `ptqc.from_torch`.
-        calibration: A few hundred samples of what the model will read: a
-            folder of images, an .npz or .npy file, "module:function", an
-            ONNX Runtime `CalibrationDataReader`, `ptqc.Texts`, an array
-            (axis 0 is the batch), or an iterable of arrays or of dicts from
-            input names to arrays, one sample or one batch each. Arrays have
-            the dtype and rank of the model's input. "synthetic" generates
-            samples, at a loss of accuracy.
+        calibration: Required: a few hundred samples of what the model will
+            read: a folder of images, an .npz or .npy file,
+            "module:function", an ONNX Runtime `CalibrationDataReader`,
+            `ptqc.Texts`, an array (axis 0 is the batch), or an iterable of
+            arrays or of dicts from input names to arrays, one sample or one
+            batch each. Arrays have the dtype and rank of the model's input.
+            "synthetic" generates samples, at a loss of accuracy.
         output: The folder to write; it must not exist without `force`.
         budget: What the file may cost, or a list of several such limits:
             size ("13%" of the float file, "4.5MB", "4.2bit" per weight, or
@@ -185,11 +185,10 @@ def compile(  # noqa: A001
     started = time.monotonic()
     check_extensions()
     check_progress(progress)
-    known, parameters = CompileOptions.names(), signature(compile).parameters
-    stated, of_target = _apart(keywords, known)
+    stated, of_target = _apart(keywords, CompileOptions.names())
     implied = {"runtime": target} if target in RUNTIMES else {}  # a target for one runtime
     chosen = CompileOptions.of({**implied, **stated})
-    built = choose(target, of_target, known, parameters, may_be_missing=allow_missing_target)
+    built = choose(target, of_target, _known(compile), may_be_missing=allow_missing_target)
     budgets = parse_budgets(budget, strict=strict).for_target(built)
     own_score = _own_score(evaluate, perfect_score)
     place = path_of("output", output)
@@ -202,7 +201,7 @@ def compile(  # noqa: A001
     given_times = times_of(times) if times is not None else None
     if calibration is None:
         raise UsageError(
-            "no calibration data: give a few hundred samples with --calibration DATA; "
+            "no calibration data: give a few hundred samples with --calibration DATA (in Python, calibration=DATA); "
             "if you have none, --calibration synthetic generates some, at a loss of accuracy"
         )
     if is_module(model):
@@ -307,7 +306,7 @@ def resolve(
     if fixed := sorted(keywords.keys() & (set(CompileOptions.names()) - set(fitting))):
         raise UsageError(f"give {', '.join(fixed)} to `ptqc compile`: `ptqc resolve` keeps what was compiled")
     stated, of_target = _apart(keywords, fitting)
-    built = choose(target, of_target, fitting, signature(resolve).parameters, may_be_missing=allow_missing_target)
+    built = choose(target, of_target, _known(resolve), may_be_missing=allow_missing_target)
     place = path_of("output", output)
     check_output(place, force)
     check_target(built)
@@ -360,6 +359,12 @@ def _apart(values: Mapping[str, Any], known: Sequence[str]) -> tuple[dict[str, A
     """Options of ptqc's own, and those of a target."""
     stated = {name: value for name, value in values.items() if name in known}
     return stated, {name: value for name, value in values.items() if name not in known}
+
+
+def _known(function: Callable[..., object]) -> list[str]:
+    """Parameters by name, those that are options first, without options of targets."""
+    options, parameters = CompileOptions.names(), signature(function).parameters.keys() - built_in_options().keys()
+    return sorted(parameters, key=lambda name: options.index(name) if name in options else len(options))
 
 
 def _own_score(evaluate: object, perfect: object) -> OwnScore | None:

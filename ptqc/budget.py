@@ -1,8 +1,9 @@
 """Reads budgets as users write them; `CONSTRAINTS` lists every kind."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
+from typing import Any
 
 from ptqc.errors import UsageError
 from ptqc.passes.allocate.constraints.caches import CacheBudget
@@ -11,7 +12,7 @@ from ptqc.passes.allocate.constraints.loss import LossBudget
 from ptqc.passes.allocate.constraints.memory import MemoryBudget
 from ptqc.passes.allocate.constraints.microcontroller import FlashBudget, RamBudget
 from ptqc.passes.allocate.constraints.size import SizeBudget
-from ptqc.passes.allocate.state import Budgets, Constraint, Quantity
+from ptqc.passes.allocate.state import BudgetReport, Budgets, Constraint, Quantity
 from ptqc.utils.arguments import meant, shown
 
 One = str | float  # a float is a fraction of the model's size, an int (which is a float to type checkers) bytes
@@ -99,3 +100,9 @@ def _percent(text: str) -> str:
         return ""
     percent = 100 * number if number < 1 else number
     return f" (did you mean {percent:g}%?)" if 0 < percent <= 100 else ""
+
+
+def sections_of(reports: Mapping[str, BudgetReport]) -> dict[str, Any]:
+    """The manifest's section for each kind of budget that reports; None where there was none of the kind."""
+    sections = {kind.kind: kind.section for kind in CONSTRAINTS if kind.section}
+    return {section: dict(reports[kind].document) if kind in reports else None for kind, section in sections.items()}

@@ -17,7 +17,7 @@ from ptqc.artifact import documents, golden
 from ptqc.artifact import folder as artifact
 from ptqc.artifact.build_target import build_target, check_samples
 from ptqc.artifact.documents import CompileOutcome, check_activations
-from ptqc.artifact.fit_for_use import check_fit, worse_than_predicted
+from ptqc.artifact.fit_for_use import check_budgets, check_fit, worse_than_predicted
 from ptqc.artifact.folder import Artifact
 from ptqc.calibration.images import Preprocessing
 from ptqc.codegen.targets import Chosen
@@ -189,8 +189,7 @@ def _deliver(job: CompileState, request: CompileRequest, scoring: Scoring | None
     job, fitted = delivery.job, delivery.fitted
     if job.budgets.strict:
         check_fit([*job.notes, *fitted.notes])
-        for report in delivery.reports.values():
-            report.check()
+        check_budgets(delivery.reports)
     request.dump.document("plan", fitted.plan.to_json())
     request.dump.model(Lower.name, fitted.lowered.model)
     file = fitted.exported.proto

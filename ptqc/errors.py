@@ -33,6 +33,11 @@ class PtqcError(Exception):
     exit_code = 70
     found: Mapping[str, Any] = {}
 
+    @property
+    def figures(self) -> Mapping[str, Any]:
+        """The attributes of the error, as the document of `--json` has them."""
+        return {}
+
 
 class UsageError(PtqcError):
     """An option, a budget or an output folder is not acceptable."""
@@ -106,11 +111,39 @@ class Infeasible(PtqcError):
         self.blockers = blockers
         self.unit = unit
 
+    @property
+    def figures(self) -> Mapping[str, Any]:
+        """The smallest, its unit, and what makes up most of it."""
+        blockers = [{"name": name, "amount": amount} for name, amount in self.blockers]
+        return {"smallest": self.smallest, "unit": self.unit, "blockers": blockers}
+
 
 class Missed(PtqcError):
-    """The finished file does not keep its budget of time or of loss, and was not delivered for that."""
+    """The finished file does not keep a budget, and was not delivered for that.
+
+    budget: as it was requested, None where the file is not fit for use. limit, value: the most that it allows, and what
+    the file needs (of a loss the bound on it), in `unit`.
+    """
 
     exit_code = 2
+
+    def __init__(
+        self,
+        message: str,
+        budget: str | None = None,
+        limit: float | None = None,
+        value: float | None = None,
+        unit: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.budget, self.limit, self.value, self.unit = budget, limit, value, unit
+
+    @property
+    def figures(self) -> Mapping[str, Any]:
+        """The budget, and what the file needs of it; nothing where the file is not fit for use."""
+        if self.budget is None:
+            return {}
+        return {"budget": self.budget, "limit": self.limit, "value": self.value, "unit": self.unit}
 
 
 class TimeTooShort(PtqcError):

@@ -76,5 +76,9 @@ def collect(folder: Path) -> dict[str, list[dict[str, Any]]]:
             "passes": [printed("passes")],
             "cache": [printed("cache", "size"), printed("cache", "clear")],
             "reduce": [printed("reduce", "net.onnx", "-o", "small.onnx", "--", sys.executable, "check.py", "{model}")],
-            "error": [printed("compile", "absent.onnx", *data, "-o", "never")],
+            "error": [
+                printed("compile", "absent.onnx", *data, "-o", "never"),
+                printed("resolve", "out", "--budget", "1%", "-o", "never"),
+                printed("resolve", "budgets", "--budget", "0.000000000001nat", "--strict", "-o", "never"),
+            ],
         }

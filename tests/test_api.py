@@ -142,7 +142,14 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         r"budget 13.0 is neither a fraction of the model's size \(0.13\) nor a number of bytes",
     ),
     "a misspelled option": ({"sampels": 64}, r"unknown option sampels \(did you mean samples\?\); known: samples, obs"),
-    "a misspelled parameter": ({"buget": "13%"}, r"unknown option buget \(did you mean budget\?\); known: samples"),
+    "a misspelled parameter": (
+        {"buget": "13%"},
+        r"unknown option buget \(did you mean budget\?\); known: samples, .*, budget, ",
+    ),
+    "a parameter in the plural": (
+        {"budgets": "13%"},
+        r"options? budgets \(did you mean budget\?\); known: .*, budget, ",
+    ),
     "samples": ({"samples": "64"}, "samples is '64'; give a whole number"),
     "bits": ({"bits": 8}, r"bits is 8; give widths, as in \(2, 4, 8\)"),
     "a flag": ({"allow_8bit": "no"}, "allow_8bit is 'no'; give True or False"),

@@ -104,8 +104,8 @@ def test_an_unknown_option_names_the_known_ones(tmp_path: Path) -> None:
 
 
 def test_calibration_data_are_needed(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no calibration data"):
-        compiled(product(), None, tmp_path)
+    with pytest.raises(UsageError, match=r"no calibration data: .*calibration=DATA.* synthetic"):
+        ptqc.compile(product(), output=tmp_path / "out", budget="13%")
 
 
 @pytest.mark.parametrize("pipeline", ["light", "advanced"])

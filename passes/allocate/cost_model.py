@@ -137,11 +137,15 @@ class Network:
 
 @dataclass(frozen=True)
 class Timed:
-    """A limit on the latency, in nanoseconds, with what it is predicted from."""
+    """A limit on the latency, in nanoseconds, with what it is predicted from.
+
+    load: load average of this machine when the operators were timed; None where nothing was timed now.
+    """
 
     limit: float
     network: Network
     times: OpLatencies
+    load: float | None = None
 
 
 def owners(kernels: Collection[QuantizableOp]) -> dict[str, str]:

@@ -27,7 +27,7 @@ NAME = 48
 class Timing:
     """One kernel: seconds, products and sums, and bytes of values that it reads and writes.
 
-    name: what the model calls the value that it makes.
+    name: the module of the model that computes the value, or what the model calls it.
     """
 
     call: Call
@@ -103,7 +103,7 @@ def bench(folder: str | PathLike[str], *, threads: int = 1, rounds: int = ROUNDS
     timings = [
         Timing(
             call,
-            names.of_kernel(call.value),
+            names.label(names.of_kernel(call.value)),
             seconds,
             sum(at(size(layouts[name]), loaded.listing.lengths) for name in (*call.inputs, call.output)),
         )

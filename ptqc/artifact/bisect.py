@@ -310,5 +310,6 @@ def _given(
             remember(model, stand_ins)
             more = recorder(model)
     with scratch() as folder:
-        for index, feeds in enumerate(collect(data, input_specs(model), Path(folder), samples, preprocessing)):
-            yield f"sample {index}", feeds if more is None else {**feeds, **more(feeds)}
+        collected = collect(data, input_specs(model), Path(folder), samples, preprocessing)
+        for record, feeds in zip(collected.records, collected, strict=True):
+            yield f"sample {record.number}", feeds if more is None else {**feeds, **more(feeds)}

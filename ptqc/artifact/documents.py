@@ -14,7 +14,6 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 
-from ptqc import budget
 from ptqc.artifact import folder as artifact
 from ptqc.artifact.build_target import BuiltTargets
 from ptqc.artifact.fit_for_use import worse_than_predicted
@@ -22,6 +21,7 @@ from ptqc.artifact.golden import Golden
 from ptqc.artifact.report import render
 from ptqc.artifact.report.energy import Energy
 from ptqc.artifact.unquantized import float_operators, rounded_for_float, unquantized_weights
+from ptqc.budget import sections_of
 from ptqc.calibration.inputs import input_specs
 from ptqc.codegen.onnxruntime import verify
 from ptqc.codegen.onnxruntime.export import Exported
@@ -32,7 +32,6 @@ from ptqc.evaluation.judge import Judged, Measured, to_json
 from ptqc.formats import coded
 from ptqc.frontend.operators import FUSED
 from ptqc.ir import zipmaps
-from ptqc.ir.layers import module_labels
 from ptqc.ir.plan import Plan, write_json
 from ptqc.notes import Level, Note, is_cut_short, reasons_unfit
 from ptqc.passes.allocate.allocation import frontier, price, smallest_choice
@@ -180,9 +179,9 @@ def manifest(job: CompileState, outcome: CompileOutcome) -> dict[str, Any]:
         "maps": zipmaps.remembered(job.model),
         **({"recorded": dict(values)} if (values := fitted.exported.recorded_values) else {}),
         "names": dict(fitted.exported.own),
-        "labels": dict(module_labels(fitted.plan.weights)),
+        "labels": fitted.plan.labels,
         "allocation": _allocation(job, fitted),
-        **_of_budgets(outcome.reports),
+        **sections_of(outcome.reports),
         "caches": None if job.prepared.caches is None else dict(job.prepared.caches),
         "cut_short": is_cut_short(notes),
         "unfit": reasons_unfit(notes),
@@ -200,12 +199,6 @@ def manifest(job: CompileState, outcome: CompileOutcome) -> dict[str, Any]:
         "golden": {"samples": len(outcome.golden.inputs), "distances": dict(outcome.distances)},
         "targets": dict(outcome.built.documents),
     }
-
-
-def _of_budgets(reports: Mapping[str, BudgetReport]) -> dict[str, Any]:
-    """A section for each kind of budget that reports; None where there was none of the kind."""
-    sections = {kind.kind: kind.section for kind in budget.CONSTRAINTS if kind.section}
-    return {section: dict(reports[kind].document) if kind in reports else None for kind, section in sections.items()}
 
 
 def _allocation(job: CompileState, fitted: QuantizedModel) -> dict[str, Any]:

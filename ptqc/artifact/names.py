@@ -11,18 +11,21 @@ from ptqc.ir.lowered import own_name
 
 @dataclass(frozen=True)
 class OwnNames:
-    """in_file: the model's name of a value, by its name in the file. mark: of the graph that a library was made of.
+    """in_file: the model's name of a value, by its name in the file. labels: the module that computes a value of the
+    model, where only weights tell it. mark: of the graph that a library was made of.
 
     Of artifacts of earlier versions nothing is known, and names stay as they are.
     """
 
     in_file: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
     mark: str = ""
 
     @classmethod
     def of(cls, artifact: Artifact, kernels: Mapping[str, Any] | None = None) -> "OwnNames":
         """Those that the manifest tells. kernels: what is kept of a library's kernels."""
-        return cls(artifact.manifest.get("names", {}), (kernels or {}).get("mark", ""))
+        manifest = artifact.manifest
+        return cls(manifest.get("names", {}), manifest.get("labels", {}), (kernels or {}).get("mark", ""))
 
     @classmethod
     def beside(cls, file: Path) -> "OwnNames":
@@ -33,6 +36,10 @@ class OwnNames:
     def of_value(self, name: str) -> str:
         """The model's name of a value of the file."""
         return self.in_file.get(name, name)
+
+    def label(self, name: str) -> str:
+        """The module that computes a value of the model; the value's own name where none is known."""
+        return self.labels.get(name, name)
 
     def of_kernel(self, value: str) -> str:
         """The model's name of what a library's kernel makes; a copy or a border of codes is called like these."""

@@ -52,7 +52,8 @@ class _Tensor:
 class _Record:
     """Where one sample lies in the data file, and what it holds.
 
-    number: its place among all that were collected. file: what it was read from, where it was a file of its own.
+    number: its place in the data that it was read from, counted in samples. file: what it was read from, where it was
+    a file of its own.
     """
 
     number: int
@@ -296,10 +297,10 @@ def checked(
     for place, item in enumerate(_guarded(stream)):
         file = stream.files[place] if place < len(stream.files) else ""
         for part in parts_of(item, inputs) if stream.batches else (item,):
-            feeds = conform(part, inputs, number, file)
+            feeds = conform(part, inputs, stream.place(number), file)
             added = frozenset(name for name, array in feeds.items() if np.ndim(part[name]) < array.ndim)
             for sample in rows(feeds) if rows and stream.batches else (feeds,):
-                yield CheckedSample(number, file, sample, added)
+                yield CheckedSample(stream.place(number), file, sample, added)
                 number += 1
                 if number >= limit:
                     return
@@ -320,7 +321,7 @@ def _guarded(stream: SampleSource) -> Iterator[Feeds]:
         except Exception as error:
             kind = type(error).__name__
             raise CalibrationError(
-                f"{sample_name(index)}: reading {stream.description} raised {kind}: {error}"
+                f"{sample_name(stream.place(index))}: reading {stream.description} raised {kind}: {error}"
             ) from error
         yield sample
         index += 1
@@ -420,7 +421,7 @@ def _read_index(directory: Path) -> tuple[_Record, ...]:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["layout"] != LAYOUT:
             raise ValueError(f"layout {content['layout']!r}, expected {LAYOUT!r}")
-        records = tuple(_record(number, entry) for number, entry in enumerate(content["samples"]))
+        records = tuple(map(_record, content["samples"]))
         size = (directory / DATA).stat().st_size
         end = max((record.offset + record.nbytes for record in records), default=0)
         if end > size:
@@ -432,12 +433,14 @@ def _read_index(directory: Path) -> tuple[_Record, ...]:
     return records
 
 
-def _record(number: int, entry: dict[str, object]) -> _Record:
-    offset, sha256, tensors, file = entry["offset"], entry["sha256"], entry["tensors"], entry.get("file", "")
-    if not isinstance(offset, int) or not isinstance(sha256, str) or not isinstance(tensors, list):
-        raise TypeError("a sample without offset, sha256 and tensors")
+def _record(entry: dict[str, object]) -> _Record:
+    number, offset, sha256, tensors = (entry[name] for name in ("number", "offset", "sha256", "tensors"))
+    if not (isinstance(number, int) and isinstance(offset, int) and isinstance(sha256, str)):
+        raise TypeError("a sample without number, offset and sha256")
+    if not isinstance(tensors, list):
+        raise TypeError("a sample without tensors")
     held = tuple(_Tensor(t["name"], t["dtype"], tuple(t["shape"])) for t in tensors)
-    return _Record(number, offset, sha256, held, str(file))
+    return _Record(number, offset, sha256, held, str(entry.get("file", "")))
 
 
 def _row_shapes(record: _Record) -> tuple[tuple[int, ...], ...]:

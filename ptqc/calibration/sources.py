@@ -36,7 +36,7 @@ class SampleSource:
     count: samples expected from it, None when unknown. available: samples the source holds, None when unknown.
     description: how messages name it. holds_images: whether samples are pictures that were preprocessed.
     files: where each sample is a file, their names in order. batches: whether an item may hold several samples, the
-    rows of a batch.
+    rows of a batch. places: of the samples in the data, where a subset of them is read.
     """
 
     samples: Iterator[Feeds]
@@ -46,6 +46,11 @@ class SampleSource:
     holds_images: bool = False
     files: Sequence[str] = ()
     batches: bool = False
+    places: Sequence[int] = ()
+
+    def place(self, index: int) -> int:
+        """The place in the data of a sample of the stream, by which messages name it."""
+        return self.places[index] if self.places else index
 
 
 class SampleReader(ABC):
@@ -112,12 +117,13 @@ def _open_folder(
         kinds = " ".join(sorted(IMAGE_SUFFIXES | ARRAY_SUFFIXES))
         raise CalibrationError(f"folder {folder} holds no calibration data, expected files ending in {kinds}")
     read = _image_reader(folder, inputs, preprocessing) if images else _array_file_reader(inputs)
-    chosen = [files[index] for index in spread(len(files), limit)]
+    places = spread(len(files), limit)
+    chosen = [files[index] for index in places]
     names = [path.relative_to(folder).as_posix() for path in chosen]
-    is_images = bool(images)
-    return SampleSource(
-        map(read, chosen), f"folder {folder}", len(chosen), len(files), is_images, names, batches=not is_images
-    )
+    where, counts = f"folder {folder}", (len(chosen), len(files))
+    if images:
+        return SampleSource(map(read, chosen), where, *counts, holds_images=True, files=names, places=places)
+    return SampleSource(map(read, chosen), where, *counts, files=names, batches=True)
 
 
 def files_below(folder: Path, suffixes: frozenset[str]) -> list[Path]:
@@ -229,7 +235,7 @@ def _stacked(arrays: Mapping[str, np.ndarray], inputs: Sequence[InputSpec], limi
     def cut(index: int) -> Feeds:
         return {name: stack.cut(index) for name, stack in stacks.items()}
 
-    return SampleSource(map(cut, chosen), where, len(chosen), count)
+    return SampleSource(map(cut, chosen), where, len(chosen), count, places=chosen)
 
 
 def _without_labels(arrays: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Feeds:

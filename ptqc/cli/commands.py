@@ -40,11 +40,11 @@ def document(command: str, values: dict[str, Any]) -> str:
     return json.dumps({"schema": SCHEMA, "command": command, **values}, indent=1)
 
 
-def _tell(told: Told, options: argparse.Namespace, more: str = "") -> None:
-    """Print a result as it was asked for. more: what people are told beside it."""
+def _tell(told: Told, options: argparse.Namespace, more: str = "", *, is_answer: bool = False) -> None:
+    """Print a result as it was asked for. more: what people are told beside it. is_answer: even where it is quiet."""
     if options.json:
         print(document(options.name, told.to_json()))
-    elif not getattr(options, "quiet", False):
+    elif is_answer or not getattr(options, "quiet", False):
         print(f"{told}{more}")
 
 
@@ -380,23 +380,23 @@ def run_run(options: argparse.Namespace) -> None:
 def run_compare(options: argparse.Namespace) -> None:
     """`ptqc compare`."""
     from ptqc.tools.comparing import compare
-    from ptqc.utils.progress import for_terminal
+    from ptqc.utils.progress import SILENT
 
     result = compare(
         *options.models,
         data=data_of(options),
         preprocessing=_preprocessing(options, *options.models),
         runtimes=options.runtime,
-        progress=for_terminal(options.json),
+        progress=SILENT if options.json else _progress(options),
         **_given(options, "samples", "threads"),
     )
-    _tell(result, options)
+    _tell(result, options, is_answer=True)
 
 
 def run_eval(options: argparse.Namespace) -> None:
     """`ptqc eval`."""
     from ptqc.tools.evaluating import evaluate
-    from ptqc.utils.progress import for_terminal
+    from ptqc.utils.progress import SILENT
 
     result = evaluate(
         *options.models,
@@ -404,10 +404,10 @@ def run_eval(options: argparse.Namespace) -> None:
         data=_judged(options),
         preprocessing=_preprocessing(options, *options.models),
         detector=_detector(options, *options.models),
-        progress=for_terminal(options.json),
+        progress=SILENT if options.json else _progress(options),
         **_given(options, "labels", "score_output", "samples", "threads", "tokenizer"),
     )
-    _tell(result, options)
+    _tell(result, options, is_answer=True)
 
 
 def kinds_of(texts: Sequence[str], option: str, what: str) -> str | dict[str, str]:

@@ -35,11 +35,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is that of `ptqc.errors`."""
     words, command = _split(sys.argv[1:] if arguments is None else arguments)
 
-    def failed(kind: str, message: str, code: int, found: Mapping[str, Any] = NOTHING) -> int:
+    def failed(
+        kind: str, message: str, code: int, found: Mapping[str, Any] = NOTHING, figures: Mapping[str, Any] = NOTHING
+    ) -> int:
         """Tell what went wrong: in a line, and as a document where that is asked for."""
         print(f"ptqc: {message}", file=sys.stderr)
         if "--json" in words:
-            error = {"kind": kind, "message": message, "exit_code": code}
+            error = {"kind": kind, "message": message, "exit_code": code, **figures}
             print(document(words[0], {**found, "error": error}))
         return code
 
@@ -52,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PtqcError as error:
         is_fault = error.exit_code == InternalError.exit_code and words[0] not in CHECKING
         message = _internal_fault(error, words) if is_fault else _one_line(error)
-        return failed(type(error).__name__, message, error.exit_code, error.found)
+        return failed(type(error).__name__, message, error.exit_code, error.found, error.figures)
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

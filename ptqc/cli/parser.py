@@ -231,6 +231,7 @@ def _add_verify(parser: Parser) -> None:
     parser.add(HelpGroup.DATA, "--model", metavar="FILE", help=text)
     _add_onnx_only(parser)
     _add_runtime(parser, "run the golden samples in this runtime too, on what was built for it; may be repeated")
+    _add_quiet(parser)
     parser.set_defaults(run=commands.run_verify)
 
 
@@ -272,8 +273,8 @@ def _add_threads(parser: Parser, default_text: str, text: str = "threads per run
     parser.add(HelpGroup.RUNNING, "--threads", type=whole, metavar="N", help=text, default_text=default_text)
 
 
-def _add_quiet(parser: Parser) -> None:
-    parser.add(HelpGroup.OUTPUT, "-q", "--quiet", action="store_true", help="print nothing but errors")
+def _add_quiet(parser: Parser, text: str = "print nothing but errors") -> None:
+    parser.add(HelpGroup.OUTPUT, "-q", "--quiet", action="store_true", help=text)
 
 
 def _add_cache_option(parser: Parser) -> None:
@@ -292,6 +293,7 @@ def _add_compare(parser: Parser) -> None:
     _add_samples(parser, "use at most this many samples", "16")
     _add_threads(parser, "1")
     _add_runtime(parser, "run artifacts in this runtime too, on what was built for it; may be repeated")
+    _add_quiet(parser, "print the result alone, without progress")
     _add_data_options(parser)
     parser.set_defaults(run=commands.run_compare)
 
@@ -343,6 +345,7 @@ def _add_eval(parser: Parser) -> None:
     parser.add(HelpGroup.DATA, "--score-output", metavar="NAME", help=text, default_text="the first")
     _add_samples(parser, "use at most this many labels, evenly spread", "all")
     _add_threads(parser, "all processors")
+    _add_quiet(parser, "print the result alone, without progress")
     _add_data_options(parser)
     _add_detector(parser)
     parser.set_defaults(run=commands.run_eval)

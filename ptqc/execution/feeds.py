@@ -157,7 +157,8 @@ class CheckedSession:
         check_mapping(feeds)
         check_names(feeds, list(self._inputs), self._optional)
         for name, value in feeds.items():
-            (self._inputs.get(name) or self._optional[name]).check(value)
+            self._input(name).check(value)
+        self._check_sizes(feeds)
         try:
             result = self._session.run(self._outputs, dict(feeds))
         except Exception as error:  # ONNX Runtime raises a dozen types of its own
@@ -166,6 +167,24 @@ class CheckedSession:
                 "the original model takes"
             ) from error
         return dict(zip(self._outputs, result, strict=True))
+
+    def _input(self, name: str) -> SessionInput:
+        return self._inputs.get(name) or self._optional[name]
+
+    def _check_sizes(self, feeds: Mapping[str, Any]) -> None:
+        """Raises UsageError where what the model declares to be one size, such as the batch, differs."""
+        sizes: dict[str, list[tuple[str, int]]] = {}
+        for name, value in feeds.items():
+            if isinstance(value, np.ndarray):
+                for size, declared in zip(value.shape, self._input(name).shape, strict=True):
+                    if isinstance(declared, str):
+                        sizes.setdefault(declared, []).append((name, size))
+        for declared, given in sizes.items():
+            if len({size for _, size in given}) > 1:
+                each = ", ".join(f"{name!r} has {size}" for name, size in given)
+                raise UsageError(
+                    f"inputs differ in {declared!r}, which the model declares to be one size: {each}; give the same"
+                )
 
 
 def _told(feeds: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from ptqc.errors import UsageError
 from ptqc.formats import ActivationParams, FloatActivation, Format, QuantParams, Reader, coded, mean_bits, rounded_to
 from ptqc.formats.activations import read
-from ptqc.ir.layers import Layer, Weight
+from ptqc.ir.layers import Layer, Weight, module_labels
 from ptqc.ir.sites import QuantizableOp, ScaleGroup, integer_kernels, source_params, useful_sites
 
 VERSION = 1
@@ -75,6 +75,13 @@ class Plan:
         """The kernels but for those of layers whose weights are no codes."""
         layers = {layer.name: layer for layer in self.layers}
         return [one for one in self.kernels if one.node not in layers or self._has_codes(layers[one.node])]
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The module of what a layer computes, by the layer's name and by that of the Relu or Clip that it absorbs."""
+        labels = module_labels(self.weights)
+        absorbed = {one.output: labels[one.node] for one in self.kernels if one.node in labels}
+        return {**labels, **absorbed}
 
     @cached_property
     def code_bits(self) -> float:

@@ -33,7 +33,8 @@ MICROSECOND, MILLISECOND = 1e3, 1e6
 class OperatorTime:
     """One operator of the file: its name, its type, the first value that it makes, and nanoseconds.
 
-    own: what the model that was compiled calls that value; else the same.
+    own: the module of the model that was compiled which computes that value, or what this model calls it; else the
+    same.
     kernel: what ONNX Runtime runs for it, such as QLinearConv for a Conv on integers.
     What ONNX Runtime adds to it or merges into it (conversions of layouts, activation functions) counts as its own.
     """
@@ -164,4 +165,4 @@ def _bench_file(name: str, model: ir.Model, feeds: Feeds, names: OwnNames) -> Fi
 def _operator(node: ir.Node, names: OwnNames, kernel: str, nanoseconds: float) -> OperatorTime:
     value = str(node.outputs[0].name)
     kernel = kernel or node.op_type
-    return OperatorTime(node.name or "", node.op_type, kernel, value, names.of_value(value), nanoseconds)
+    return OperatorTime(node.name or "", node.op_type, kernel, value, names.label(names.of_value(value)), nanoseconds)

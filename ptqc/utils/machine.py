@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from ptqc.errors import TargetError
+from ptqc.utils.parallel import processors
 
 # arch_prctl(2): a process asks the system once before it may use the tile registers of AMX.
 SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA = 158, 0x1023, 18
@@ -43,6 +44,18 @@ def _told(*names: str) -> list[str]:
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     named = [line.partition(":") for line in lines]
     return [value.strip() for name, _, value in named if name.strip() in names]
+
+
+def load_average() -> float:
+    """How many programs wanted a processor of this machine, on average over the last minute."""
+    return os.getloadavg()[0]
+
+
+def busy(load: float) -> str:
+    """Say that a machine with this load average was busy; empty where each program had a processor."""
+    if load <= processors():
+        return ""
+    return f"the machine was busy, a load of {load:.1f} on {processors()} processors"
 
 
 @cache

@@ -8,10 +8,13 @@ import onnx_ir as ir
 import pytest
 from compiling import compiled, proto, samples, weight
 
+import ptqc
 from ptqc.artifact.folder import REPORT
 from ptqc.artifact.report.explanation import Explanation
 from ptqc.errors import Infeasible
 from ptqc.ir.layers import find_layers, find_weights, module_labels
+from ptqc.tools import benching
+from ptqc.tools.benching import FileBench
 
 # As PyTorch's exporter writes a network with batch normalization.
 NUMBERED = """g (float[N,8] x) => (float[N,4] linear_1) {
@@ -21,8 +24,18 @@ NUMBERED = """g (float[N,8] x) => (float[N,4] linear_1) {
 }"""
 
 
+WITH_IMAGES = """g (float[N,3,8,8] x) => (float[N,4] linear_1) {
+    getitem_57 = Conv<pads=[1,1,1,1]>(x, w1)  relu_7 = Relu(getitem_57)
+    p = GlobalAveragePool(relu_7)  f = Flatten(p)
+    linear_1 = Gemm<transB=1>(f, w2)
+}"""
+
+
 def numbered(first: str = "blocks.5.c1.weight", last: str = "head.weight") -> onnx.ModelProto:
-    model = proto(NUMBERED, w1=weight(8, 8), w2=weight(8, 4, seed=1))
+    return named(proto(NUMBERED, w1=weight(8, 8), w2=weight(8, 4, seed=1)), first, last)
+
+
+def named(model: onnx.ModelProto, first: str, last: str) -> onnx.ModelProto:
     for old, new in (("w1", first), ("w2", last)):
         for node in model.graph.node:
             node.input[:] = [new if each == old else each for each in node.input]
@@ -72,3 +85,19 @@ def test_a_latency_that_cannot_be_met_names_modules(tmp_path: Path) -> None:
         compiled(numbered(), samples(8), tmp_path, "1ns")
     assert any(what.startswith("head (MatMul") for what, _ in refusal.value.blockers)
     assert "getitem_57 (" not in str(refusal.value)
+
+
+def test_a_layer_that_absorbs_an_activation_function_has_the_name_of_its_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(benching, "SECONDS", 0.1)
+    constants = {"w1": weight(32, 3, 3, 3), "w2": weight(4, 32, seed=1)}
+    model, data = named(proto(WITH_IMAGES, **constants), "blocks.5.c1.weight", "head.weight"), samples(3, 8, 8)
+    found = ptqc.bench(compiled(model, data, tmp_path, activations="integer").folder)
+    assert isinstance(found, FileBench)
+    kernels = {operator.name: operator.kernel for operator in found.operators}
+    assert (kernels["blocks.5.c1"], kernels["head"]) == ("QLinearConv", "QGemm")
+    assert kernels.keys().isdisjoint({"relu_7", "getitem_57", "linear_1"})
+    with pytest.raises(Infeasible, match=r"Slowest: .*blocks\.5\.c1 \(Conv on integers\)") as refusal:
+        compiled(model, data, tmp_path, "1ns", activations="integer", output=tmp_path / "fast")
+    assert "relu_7" not in str(refusal.value)

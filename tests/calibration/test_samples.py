@@ -243,6 +243,17 @@ def test_a_subset_is_noted(tmp_path):
     assert [note.message for note in samples.notes] == ["40 of the 100 samples given are used, evenly spread"]
 
 
+def test_samples_of_a_subset_are_named_by_their_rows_in_the_data(tmp_path):
+    rows = np.arange(400, dtype=np.float32).reshape(100, 4)
+    samples = collect(rows, [X], tmp_path, 5)
+    in_data = [int(feeds["x"][0, 0]) // 4 for feeds in samples]
+    assert samples.names == [f"samples[{row}]" for row in in_data] != [f"samples[{place}]" for place in range(5)]
+    assert Samples.open(tmp_path).names == samples.names
+    rows[in_data[2], 1] = np.nan
+    with pytest.raises(CalibrationError, match=rf"^samples\[{in_data[2]}\], input 'x': "):
+        collect(rows, [X], tmp_path, 5)
+
+
 def test_progress_is_told_with_the_expected_count(tmp_path):
     calls = []
     collect(np.zeros((3, 4), np.float32), [X], tmp_path, 9, progress=lambda done, total: calls.append((done, total)))
@@ -324,7 +335,7 @@ def test_a_spool_remembers_the_files_of_its_samples(tmp_path):
         np.savez(tmp_path / f"{name}.npz", x=np.full((1, 4), ord(name), np.float32))
     collect(tmp_path, [X], tmp_path / "spool", 10).select([1]).save(tmp_path / "copy")
     assert Samples.open(tmp_path / "spool").names == ["samples[0] (a.npz)", "samples[1] (b.npz)"]
-    assert Samples.open(tmp_path / "copy").names == ["samples[0] (b.npz)"]
+    assert Samples.open(tmp_path / "copy").names == ["samples[1] (b.npz)"]
 
 
 def test_what_cancels_is_not_taken_for_a_full_disk(tmp_path: Path) -> None:

@@ -410,6 +410,8 @@ def test_results_are_json_where_asked_for(
             found = json.loads(capsys.readouterr().out)
             assert (found["schema"], found["command"]) == (1, words[0])
             assert key in found
+    assert cli.main(["verify", "art", "-q"]) == 0
+    assert capsys.readouterr() == ("", "")
 
 
 def test_errors_are_json_as_well(

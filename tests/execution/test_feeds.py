@@ -54,6 +54,10 @@ def test_what_fits_is_computed(image: CheckedSession) -> None:
         (given(x=X[0]), "input 'x' is float32 [3, 4, 4]; expected float32 [N, 3, 4, 4]: the axis of samples is"),
         (given(x=X[0, 0]), "expected float32 [N, 3, 4, 4]: give 4 axes in place of 2"),
         (given(x=X.transpose(0, 2, 3, 1)), "channels come first, value.transpose(0, 3, 1, 2)"),
+        (
+            given(k=np.zeros(3, np.int64)),
+            "inputs differ in 'N', which the model declares to be one size: 'x' has 2, 'k' has",
+        ),
         (given(x=X[:, :2]), "input 'x' is float32 [2, 2, 4, 4]; expected float32 [N, 3, 4, 4]: give 3 along axis 1"),
     ],
 )

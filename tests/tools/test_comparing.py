@@ -100,7 +100,10 @@ def test_a_model_of_integers_alone_is_timed(tmp_path: Path) -> None:
 
 def test_json(made: Artifact, float_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with quick():
+        assert main(["compare", str(float_file), str(made.folder), "-q"]) == 0
+        quiet = capsys.readouterr()
         assert main(["compare", str(float_file), str(made.folder), "--json"]) == 0
+    assert (quiet.out.split()[:3], quiet.err) == (["model", "runs", "in"], "")
     document = json.loads(capsys.readouterr().out)
     first, second = document["models"]
     assert (first["bytes_of_first"], first["speedup"], first["outputs"]) == (1, 1, [])

@@ -24,6 +24,7 @@ from ptqc.passes.allocate.state import BudgetReport, CompileState, Constraint, C
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.quantize.phases import Analysis, Sensitivities
 from ptqc.solver.integer_program import Goal, JointChoice, NoSelection, Proof, contradiction, solve
+from ptqc.utils.machine import busy, load_average
 from ptqc.utils.progress import Progress
 from ptqc.utils.store import Store
 
@@ -71,13 +72,14 @@ class LatencyBudget(Constraint):
         UsageError where a fixed plan or given times do not fit.
         """
         clock = meter_of(self, context.target, context.store)
-        network, times = clocks.network_of(job.analysis), context.times
+        network, times, load = clocks.network_of(job.analysis), context.times, None
         if times is None:
+            load = load_average()
             times = clock.measure(job.analysis, job.options, context.progress)
         else:
             _check_of_this(times, network)
             _check_where(times, self, job.options)
-        timed = Timed(self.nanoseconds, network, times)
+        timed = Timed(self.nanoseconds, network, times, load if times.is_measured else None)
         if context.plan is not None:
             _check(self, timed, context.plan)
             return replace(job, timed=timed)
@@ -95,8 +97,8 @@ class LatencyBudget(Constraint):
         clock, what = meter_of(self, context.target, context.store), "library" if self.target else "file"
         measured = job.timed.times.is_measured
         with context.progress.stage(f"{'time' if measured else 'predict the time of'} the {what}"):
-            profiles = clock.profiles(job.analysis, job.options, fitted)
-        return latency_report(self, job.timed, fitted.plan, *profiles)
+            load, profiles = load_average(), clock.profiles(job.analysis, job.options, fitted)
+        return latency_report(self, job.timed, fitted.plan, *profiles, load)
 
     def revise(self, job: CompileState, report: BudgetReport, context: Context) -> CompileState | None:
         """Choose activations for longer times where the file took longer than its budget and others may keep it."""
@@ -165,9 +167,13 @@ def meter_of(budget: LatencyBudget, chosen: Chosen | None, store: Store) -> Late
 
 MILLISECOND, MICROSECOND = 1e6, 1e3
 STEP = "latency"
+# Where a time was measured.
+REMEDY = "run it again where nothing else runs, or allow more time"
 
 
-def latency_report(budget: LatencyBudget, timed: Timed, plan: Plan, real: Profile, profile: Profile) -> BudgetReport:
+def latency_report(
+    budget: LatencyBudget, timed: Timed, plan: Plan, real: Profile, profile: Profile, load: float
+) -> BudgetReport:
     """The times of a delivered file beside its prediction. real: of the float network at the same time."""
     is_measured = timed.times.is_measured
     predicted = timed.network.predict(timed.times, plan.params) if is_measured else profile.nanoseconds
@@ -182,7 +188,7 @@ def latency_report(budget: LatencyBudget, timed: Timed, plan: Plan, real: Profil
         "conversions": _conversions(timed, plan, profile.charges),
         "times": timed.times.to_json(),
     }
-    return BudgetReport(document, _over_budget(budget, timed.times, profile))
+    return BudgetReport(document, _over_budget(budget, timed.times, profile, load))
 
 
 def _operators(timed: Timed, plan: Plan, charges: Mapping[Hashable, float]) -> list[dict[str, Any]]:
@@ -213,14 +219,14 @@ def _conversions(timed: Timed, plan: Plan, charges: Mapping[Hashable, float]) ->
     }
 
 
-def _over_budget(budget: LatencyBudget, times: OpLatencies, profile: Profile) -> tuple[Note, ...]:
+def _over_budget(budget: LatencyBudget, times: OpLatencies, profile: Profile, load: float) -> tuple[Note, ...]:
     if profile.nanoseconds <= budget.nanoseconds:
         return ()
     what = "one run of the library" if budget.target else "one run"
-    took, remedy = "took", "run it again where nothing else runs, or give a smaller budget"
-    if not times.is_measured:
-        took, remedy = "is predicted to take", "give a smaller budget"
-    message = f"{what} {took} {profile.nanoseconds / MILLISECOND:.3g} ms, over the budget of {budget}: {remedy}"
+    took, remedy, cause = "is predicted to take", "allow more time", ""
+    if times.is_measured:
+        took, remedy, cause = "took", REMEDY, f"; {machine}" if (machine := busy(load)) else ""
+    message = f"{what} {took} {profile.nanoseconds / MILLISECOND:.3g} ms, over the budget of {budget}{cause}: {remedy}"
     return (Note(STEP, "", message, Level.WARNING),)
 
 
@@ -281,8 +287,8 @@ def _choose(
 ) -> tuple[Analysis, list[Note]]:
     """The activations of least loss within the predicted time, with formats of weights that keep the size."""
     options = job.options
-    step = MeetLatency(timed.network, timed.times, budget, options.activations, options.activation_limit, weighed)
-    return within_size(job, step)
+    allowed = (options.activations, options.activation_limit)
+    return within_size(job, MeetLatency(timed.network, timed.times, budget, *allowed, weighed, timed.load))
 
 
 def _choose_and_correct(
@@ -331,7 +337,8 @@ NAMES = {NANOSECONDS: "time", BYTES: "size"}
 class MeetLatency:
     """Choose the 8-bit activations that keep a latency budget, and one of size beside it, at the least loss.
 
-    activations, limit: as in `ChooseActivations`; only "auto" leaves a choice. weighed: what weights cost.
+    activations, limit: as in `ChooseActivations`; only "auto" leaves a choice. weighed: what weights cost. load: as in
+    `Timed`.
     """
 
     network: Network
@@ -340,6 +347,7 @@ class MeetLatency:
     activations: Activations = "auto"
     limit: float = 0.0
     weighed: WeightCosts = field(default_factory=WeightCosts)
+    load: float | None = None
     name: ClassVar[str] = "meet-latency"
     effect: ClassVar[Effect] = Effect.DECIDE
 
@@ -435,9 +443,13 @@ class MeetLatency:
         slowest = tuple(sorted(parts, key=lambda part: -part[1])[:SLOWEST_PARTS])
         named = ", ".join(f"{what} {ns / 1e6:.3g} ms" for what, ns in slowest)
         where = " on this machine" if self.times.is_measured else ""
+        advice = ""
+        if self.load is not None:
+            machine = busy(self.load)
+            advice = f". When operators were timed, {machine}: {REMEDY}" if machine else f". R{REMEDY[1:]}"
         return Infeasible(
             f"the budget of {self.budget} cannot be met{where}: the shortest predicted latency{how} is "
-            f"{shortest / 1e6:.3g} ms in {self.times.runtime}. Slowest: {named}",
+            f"{shortest / 1e6:.3g} ms in {self.times.runtime}. Slowest: {named}{advice}",
             round(shortest),
             slowest,
             unit="ns",

@@ -423,7 +423,7 @@ def _to_json(lost: Lost) -> dict[str, Any]:
 
 def _missed(budget: LossBudget, verdict: Verdict, judged: Lost, needed: int | None) -> Note:
     shown = verdict.criterion.shown
-    on = f"on {judged.samples:,} unseen samples" if judged.samples else "by the score"
+    on = f"on {judged.samples:,} judging samples" if judged.samples else "by the score"
     text = f"the file loses {shown(judged.value)} {on}"
     if judged.value > budget.limit:
         return Note(STEP, "", f"{text}, over the budget of {budget}: allow a larger loss", Level.WARNING)

@@ -214,21 +214,40 @@ def has_loss_budget(facts: ReportFacts) -> bool:
     return facts.manifest.get("loss_budget") is not None
 
 
+# What plans were chosen by, where it is not counted on held-back samples alone.
+HOW_CHOSEN = {SAME: "estimated from held-back samples", DROP: "when plans were compared"}
+
+
 def loss_in_words(document: Document) -> str:
     """What was asked, predicted, measured and shown, on one line."""
     judged, count = document["judged"], len(document["rounds"])
     plans = f"{count} {'plan' if count == 1 else 'plans'} built"
-    first = f"{shown(judged['lost'], document['unit'])} on {judged['samples']:,} unseen samples"
-    if not judged["samples"]:
-        first = f"{shown(judged['lost'], document['unit'])} by the score, with no bound"
-    elif document["unit"] == SAME:
-        first += f", at least {shown(judged['bound'], SAME)} ({_certainty(document)})"
-    else:
-        first += f", at most {shown(judged['bound'], document['unit'])} ({_certainty(document)})"
+    first = f"{shown(judged['lost'], document['unit'])} by the score, with no bound"
+    if judged["samples"]:
+        first = f"{judged_loss(document)}, {loss_bound(document)} ({_certainty(document)})"
     kept = "" if document["kept"] else "NOT SHOWN TO BE MET: "
-    held = f"{shown(document['measured']['lost'], document['unit'])} on held-back samples"
+    how = HOW_CHOSEN.get(document["unit"], "on held-back samples")
+    held = f"{shown(document['measured']['lost'], document['unit'])} {how}"
     predicted = f"predicted {number(document['predicted'])} {document['predicted_unit']}"
     return f"{kept}{first}, of the budget of {document['budget']}; {held}, {predicted}; {plans}"
+
+
+def judged_budget(manifest: Document) -> Document | None:
+    """The budget of loss that judging samples decided; None where none did."""
+    budget: Document | None = manifest.get("loss_budget")
+    return budget if budget is not None and budget["judged"]["samples"] else None
+
+
+def judged_loss(document: Document) -> str:
+    """What judging samples say: "99.60 % same on 945 judging samples"."""
+    judged = document["judged"]
+    return f"{shown(judged['lost'], document['unit'])} on {judged['samples']:,} judging samples"
+
+
+def loss_bound(document: Document) -> str:
+    """What is lost at most, as judging samples show."""
+    most = "at least" if document["unit"] == SAME else "at most"
+    return f"{most} {shown(document['judged']['bound'], document['unit'])}"
 
 
 def shown(lost: float | None, unit: str) -> str:
@@ -258,7 +277,7 @@ def _whole_loss(document: Document) -> Iterator[tuple[str, str]]:
     judged = document["judged"]
     yield "budget", document["budget"]
     yield "met", "yes" if document["kept"] else "not shown"
-    yield "judged on", f"{judged['samples']:,} unseen samples" if judged["samples"] else "the score"
+    yield "judged on", f"{judged['samples']:,} judging samples" if judged["samples"] else "the score"
     yield "bound", f"{_certainty(document)}, one-sided"
     if document["samples_needed"] is not None:
         yield "samples that would show it, if others are like these", f"about {document['samples_needed']:,}"

@@ -8,6 +8,9 @@ from typing import Any
 from ptqc.artifact.report.budgets import (
     caches_in_words,
     flash_in_words,
+    judged_budget,
+    judged_loss,
+    loss_bound,
     loss_in_words,
     memory_in_short,
     memory_in_words,
@@ -20,6 +23,7 @@ from ptqc.artifact.report.scores import divergence_in_words, graded, least_agree
 from ptqc.artifact.report.verdict import is_busy, is_faster, times_smaller, verdict_line
 from ptqc.codegen.onnxruntime.matmul_nbits import FUSED_FROM
 from ptqc.formats import Format, mean_bits
+from ptqc.passes.allocate.constraints.criteria import SAME
 from ptqc.runtime.foreign import RuntimeCheck
 from ptqc.utils.text import differences_end_to_end, facts, magnitude, number, percent, shorten, visible
 
@@ -328,6 +332,9 @@ def _agreement(facts: ReportFacts) -> HeadlineFigure:
     results = facts.manifest["results"]
     sqnr, agreement = f"{results['sqnr_db']:.1f} dB", results["top1_agreement"]
     samples = f"on {results['held_back_samples']:,} held-back samples"
+    if (budget := judged_budget(facts.manifest)) is not None and budget["unit"] == SAME:
+        same, _, judges = judged_loss(budget).partition(" same ")
+        return HeadlineFigure("same top class as the float model", same, f"{judges}, {loss_bound(budget)}")
     if agreement is None:
         return HeadlineFigure("signal to quantization noise", sqnr, f"{samples}; 6 dB more halve the error")
     bound = least_agreement(results)

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
+from ptqc.artifact.report.budgets import judged_budget, judged_loss, loss_bound
 from ptqc.artifact.report.markup import safe, unbroken
 from ptqc.artifact.report.rows import Document, ReportFacts
 from ptqc.artifact.report.scores import least_agreement, scores_of
 from ptqc.notes import Level
+from ptqc.passes.allocate.constraints.criteria import SAME
 from ptqc.utils.text import magnitude, number, percent
 
 EQUAL = 0.05  # within this of each other two files are called equally fast
@@ -27,13 +29,15 @@ def verdict_line(manifest: Document, times: Document) -> str:
     if speed is not None and is_faster(speed) is not None:
         ratio = float(speed["speedup"])
         parts.append(f"{ratio:.2f}x as fast" if ratio > 1 else f"{1 / ratio:.2f}x as slow")
-    scores = scores_of(results)
+    scores, budget = scores_of(results), judged_budget(manifest)
     if scores is not None:
         parts.append(f"{scores.metric} {scores.difference}")
-    elif results["top1_agreement"] is not None:
-        parts.append(f"same top class in {100 * results['top1_agreement']:.1f} % of samples")
-    else:
-        parts.append(f"quantization error {results['sqnr_db']:.0f} dB below the signal")
+    if budget is not None:
+        parts.append(f"top class {judged_loss(budget)}" if budget["unit"] == SAME else judged_loss(budget))
+    elif scores is None:
+        agreement = results["top1_agreement"]
+        noise = f"quantization error {results['sqnr_db']:.0f} dB below the signal"
+        parts.append(noise if agreement is None else f"same top class in {100 * agreement:.1f} % of samples")
     return f"{readiness(manifest)}: {', '.join(parts)}"
 
 
@@ -81,9 +85,15 @@ def _lost(manifest: Document) -> str:
     scores, agreement = scores_of(results), results["top1_agreement"]
     count = results["held_back_samples"]
     samples = "one held-back sample" if count == 1 else f"{count:,} held-back samples"
+    said = []
     if scores is not None:
         metric = "the score" if scores.metric == "score" else scores.metric
-        return f"On your labelled data, {metric} is {scores.after}; {scores.before} for the float model."
+        said.append(f"On your labelled data, {metric} is {scores.after}; {scores.before} for the float model.")
+    if (budget := judged_budget(manifest)) is not None:
+        what = "Top class: " if budget["unit"] == SAME else "Loss: "
+        said.append(f"{what}{judged_loss(budget)}, {loss_bound(budget)}.")
+    if said:
+        return " ".join(said)
     if agreement is not None:
         bound = least_agreement(results)
         more = f" ({bound})" if bound else ""

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from os import getloadavg
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,7 +26,7 @@ from ptqc.kv_cache.form import unpacked_feeds
 from ptqc.losses import recognize
 from ptqc.tools.comparing.contenders import Contender, as_compiled, contenders, of_one_interface, running
 from ptqc.utils.logs import quiet_libraries
-from ptqc.utils.parallel import processors
+from ptqc.utils.machine import busy, load_average
 from ptqc.utils.progress import SILENT, Progress
 from ptqc.utils.scratch import scratch
 from ptqc.utils.stopwatch import processor_ns, wall_ns
@@ -121,10 +120,8 @@ class ModelComparison:
             "of the processor's time on one thread" if self.threads == 1 else f"that pass, with {self.threads} threads"
         )
         result = [table(heading, rows), "", f"ms {whose}, of one sample, in turns; compared on {self.samples}"]
-        if self.load_average > processors():
-            result.append(
-                f"the machine was busy, a load of {self.load_average:.1f} on {processors()} processors: {self._trust}"
-            )
+        if machine := busy(self.load_average):
+            result.append(f"{machine}: {self._trust}")
         result += [f"WARNING: {note}" for note in self.notes]
         return "\n".join(result)
 
@@ -187,7 +184,7 @@ def compare(
     """
     if threads < 1:
         raise UsageError(f"threads = {threads}; expected a positive number")
-    load = getloadavg()[0]
+    load = load_average()
     ways = (contenders(model, threads, recording=True, runtimes=runtimes) for model in models)
     result = [contender for several in ways for contender in several]
     if len(result) < 2:

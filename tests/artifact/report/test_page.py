@@ -40,9 +40,9 @@ def test_how_caches_are_kept() -> None:
 @pytest.mark.parametrize(
     ("unit", "kept", "told"),
     [
-        ("%same", True, "99.60 % same on 945 unseen samples, at least 99.02 % same (90 % sure,"),
-        ("nat", False, "NOT SHOWN TO BE MET: 0.004 nat on 945 unseen samples, at most 0.0098 nat"),
-        ("%drop", True, "+0.00 points lost on 945 unseen samples, at most +0.01 points lost"),
+        ("%same", True, "99.60 % same on 945 judging samples, at least 99.02 % same (90 % sure,"),
+        ("nat", False, "NOT SHOWN TO BE MET: 0.004 nat on 945 judging samples, at most 0.0098 nat"),
+        ("%drop", True, "+0.00 points lost on 945 judging samples, at most +0.01 points lost"),
     ],
 )
 def test_a_budget_of_loss(unit: str, kept: bool, told: str) -> None:
@@ -459,6 +459,7 @@ def test_a_given_plan_without_budget() -> None:
 def test_a_gap_and_no_classes_and_no_score() -> None:
     given = documents()
     given.manifest["allocation"]["gap"] = 0.02
+    given.manifest["loss_budget"] = None
     given.manifest["results"] |= {"top1_agreement": None, "float_score": None, "compiled_score": None}
     text = given.page().text
     assert "within 2.00 % no choice of this size has a predicted divergence that is lower by more than this" in text

@@ -3,7 +3,9 @@
 import re
 
 import pytest
-from report_documents import Documents, documents, note
+from report_documents import Documents, documents, loss_budget, note
+
+from ptqc.artifact.report.verdict import verdict_line
 
 
 def told(given: Documents) -> str:
@@ -14,6 +16,7 @@ def told(given: Documents) -> str:
 
 def given_sizes(before: int, after: int) -> Documents:
     given = documents()
+    given.manifest["loss_budget"] = None
     given.manifest["source"]["bytes"], given.manifest["file"]["bytes"] = before, after
     given.manifest["notes"] = []
     return given
@@ -51,6 +54,25 @@ def test_without_labels_the_agreement_is_told() -> None:
     assert "Score it on labelled data of your own as well." in told(given)
     given.manifest["results"]["top1_agreement"] = None
     assert "On 32 held-back samples, quantization error is 22 dB below" in told(given)
+
+
+@pytest.mark.parametrize(
+    ("unit", "line", "sentence"),
+    [
+        ("%same", "top class 99.60 % same on 945", "Top class: 99.60 % same on 945 judging samples, at least 99.02 %"),
+        ("nat", "0.004 nat on 945", "Loss: 0.004 nat on 945 judging samples, at most 0.0098 nat."),
+    ],
+)
+def test_where_judging_samples_decide_their_figure_is_told(unit: str, line: str, sentence: str) -> None:
+    given = given_sizes(1000, 100)
+    given.manifest["results"] |= {"float_score": None, "compiled_score": None, "top1_agreement": 1.0}
+    assert "100" in told(given).partition("held-back samples")[2]
+    given.manifest["loss_budget"] = loss_budget(unit, 0.004, 0.0098, kept=True)
+    assert sentence in told(given)
+    assert "held-back" not in told(given)
+    assert verdict_line(given.manifest, given.times).endswith(f", {line} judging samples")
+    if unit == "%same":
+        assert "same top class as the float model 99.60 % on 945 judging samples, at least 99.02" in given.page().text
 
 
 def test_doubts_are_named() -> None:

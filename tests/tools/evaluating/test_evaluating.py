@@ -105,7 +105,9 @@ def test_the_document_says_the_same(
     assert document["models"][0]["difference"] is None
     assert set(document["models"][1]["difference"]) == {"value", "standard_error"}
     assert main(words) == 0
-    assert str(found) in capsys.readouterr().out
+    assert str(found) in (printed := capsys.readouterr()).out
+    assert main([*words, "-q"]) == 0
+    assert capsys.readouterr() == (printed.out, "")
 
 
 def files(folder: Path, data: dict[str, np.ndarray]) -> Path:

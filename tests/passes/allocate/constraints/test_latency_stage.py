@@ -1,5 +1,6 @@
 """A latency budget with times that are given: nothing here depends on how fast the machine is."""
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from ptqc.passes.allocate.constraints.latency import LatencyBudget, _over_budget
 from ptqc.passes.allocate.cost_model import Network, OpLatencies, Timed, TimedOperator
 from ptqc.passes.allocate.state import BudgetReport, Budgets, CompileState, Context
 from ptqc.utils.deadline import NEVER
+from ptqc.utils.parallel import processors
 from ptqc.utils.progress import SILENT
 from ptqc.utils.store import Store
 
@@ -151,12 +153,16 @@ def test_a_latency_that_is_missed_counts_where_asked_for(
     found = resolve(tight, tmp_path / "missed", ["30%", "3ms"])
     assert kept_budgets(found) == {"size": True, "latency": False}
     assert not all(kept_budgets(found).values())
-    with pytest.raises(Missed, match=r"took 4 ms, over the budget of 3 ms.*without strict the file is delivered"):
+    with pytest.raises(Missed, match=r"took 4 ms, over the budget of 3 ms.*without strict the file is deli") as missed:
         resolve(tight, tmp_path / "strict", ["30%", "3ms"], strict=True)
+    assert (missed.value.limit, missed.value.value, missed.value.unit) == (3.0, 4.0, "ms")
     cache = str(tight.folder.parent / "cache")
     words = ["resolve", str(tight.folder), "-o", str(tmp_path / "strict"), "--budget", "3ms", "--cache", cache]
-    assert main([*words, "--strict", "-q"]) == Missed.exit_code == 2
-    assert "over the budget of 3 ms" in capsys.readouterr().err
+    assert main([*words, "--strict", "-q", "--json"]) == Missed.exit_code == 2
+    printed = capsys.readouterr()
+    assert "over the budget of 3 ms" in printed.err
+    figures = {"budget": "3 ms", "limit": 3.0, "value": 4.0, "unit": "ms"}
+    assert json.loads(printed.out)["error"].items() >= {"kind": "Missed", **figures}.items()
     assert not (tmp_path / "strict").exists()
 
 
@@ -165,6 +171,28 @@ def test_what_cannot_be_reached_is_refused(place: Path, tmp_path: Path) -> None:
         compile_(place, tmp_path / "out", "500us")
     assert refusal.value.unit == "ns"
     assert 1_000_000 < refusal.value.smallest < 2_000_000
+    blockers = refusal.value.figures["blockers"]
+    assert [(one["name"], one["amount"]) for one in blockers] == list(refusal.value.blockers)
+
+
+@pytest.mark.parametrize(
+    ("load", "advice"),
+    [
+        (0.0, r"ms\. Run it again where nothing else runs, or allow more time$"),
+        (
+            1e3,
+            r"ms\. When operators were timed, the machine was busy, a load of 1000\.0 on \d+ processors: run it again",
+        ),
+    ],
+)
+def test_a_latency_too_short_says_whether_the_machine_was_busy(
+    job: CompileState, monkeypatch: pytest.MonkeyPatch, load: float, advice: str
+) -> None:
+    monkeypatch.setattr(latency, "load_average", lambda: load)
+    with pytest.raises(Infeasible, match=advice):
+        LatencyBudget(5e5).decide(job, context())
+    with pytest.raises(Infeasible, match=r"Slowest: .* ms$"):
+        LatencyBudget(5e5).decide(job, context(TIMES))
 
 
 def test_a_loss_beside_the_latency_is_kept_too(place: Path, tmp_path: Path) -> None:
@@ -247,17 +275,22 @@ def test_without_a_latency_nothing_is_timed(job: CompileState, monkeypatch: pyte
 def test_a_file_over_the_budget_is_told() -> None:
     (note,) = _over(2.5e6)
     assert note.level == "warning"
-    assert "took 2.5 ms, over the budget of 2 ms" in note.message
+    advice = "run it again where nothing else runs, or allow more time"
+    assert note.message == f"one run took 2.5 ms, over the budget of 2 ms: {advice}"
     assert _over(1.9e6) == ()
+    load = processors() + 0.5
+    (busy,) = _over(2.5e6, load=load)
+    machine = f"the machine was busy, a load of {load:.1f} on {processors()} processors"
+    assert busy.message == f"one run took 2.5 ms, over the budget of 2 ms; {machine}: {advice}"
 
 
 def test_a_prediction_over_the_budget_is_told_as_one() -> None:
-    (note,) = _over(2.5e6, replace(TIMES, is_measured=False))
-    assert note.message == "one run is predicted to take 2.5 ms, over the budget of 2 ms: give a smaller budget"
+    (note,) = _over(2.5e6, replace(TIMES, is_measured=False), load=1e3)
+    assert note.message == "one run is predicted to take 2.5 ms, over the budget of 2 ms: allow more time"
 
 
-def _over(nanoseconds: float, known: OpLatencies = TIMES) -> tuple[Note, ...]:
-    return _over_budget(LatencyBudget(2e6), known, Profile(nanoseconds, {}, {}, False))
+def _over(nanoseconds: float, known: OpLatencies = TIMES, load: float = 0.0) -> tuple[Note, ...]:
+    return _over_budget(LatencyBudget(2e6), known, Profile(nanoseconds, {}, {}, False), load)
 
 
 @pytest.mark.parametrize(("budget", "found"), [("2ms", TIMES), ("2ms@cpu", None), ("13%", None)])

@@ -11,6 +11,7 @@ import pytest
 from compiling import compiled, kept_budgets, quick, residual, samples
 
 import ptqc
+from ptqc.artifact.fit_for_use import check_budgets
 from ptqc.artifact.folder import Artifact
 from ptqc.cli.main import main
 from ptqc.errors import Infeasible, Missed, UsageError
@@ -136,16 +137,17 @@ def test_a_sequence_of_tests_errs_as_rarely_as_one() -> None:
 def test_what_is_missed_says_what_helps() -> None:
     budget = LossBudget(0.01, "nat")
     over = loss_report(budget, verdict_of(0.02), "nat")
-    assert "the file loses 0.02 nat on 64 unseen samples, over the budget of 0.01nat" in str(over.notes)
+    assert "the file loses 0.02 nat on 64 judging samples, over the budget of 0.01nat" in str(over.notes)
     found = verdict_of(0.008)
     unsure = replace(found, judged={0: Lost(0.008, 0.012, 64, "planted")})
     told = loss_report(budget, unsure, "nat")
     assert told.document["samples_needed"] == 256
     assert "may lose up to 0.012 nat" in str(told.notes)
     assert "about 192 samples more" in str(told.notes)
-    with pytest.raises(Missed, match="without strict the file is delivered"):
-        told.check()
-    loss_report(budget, found, "nat").check()
+    with pytest.raises(Missed, match="without strict the file is delivered") as missed:
+        check_budgets({"loss": told})
+    assert missed.value.figures == {"budget": "0.01nat", "limit": 0.01, "value": 0.012, "unit": "nat"}
+    check_budgets({"loss": loss_report(budget, found, "nat")})
 
 
 def test_what_has_no_bound_is_said_without_one() -> None:
@@ -195,7 +197,7 @@ def test_a_larger_loss_takes_fewer_bytes(kept: Artifact, tmp_path: Path) -> None
 
 def test_documents_tell_the_loss(kept: Artifact, capsys: pytest.CaptureFixture[str]) -> None:
     told = " ".join(kept.summary().split())
-    assert "on 24 unseen samples, at most" in told
+    assert "on 24 judging samples, at most" in told
     assert "of the budget of 0.002nat" in told
     assert 'id="loss-budget"' in (kept.folder / "report.html").read_text()
     assert main(["explain", str(kept.folder)]) == 0
