@@ -18,23 +18,29 @@ def digits(tmp_path_factory: pytest.TempPathFactory, digits_model_path: Path) ->
     return compiled(digits_model_path, "synthetic", folder, "25%", samples=32, bits=(4, 6))
 
 
+@pytest.mark.slow
 def test_digits_keep_most_of_their_accuracy(digits: Artifact, digits_evaluation: tuple[np.ndarray, np.ndarray]) -> None:
     x, labels = digits_evaluation
     hits = digits.run({"input": x})["logits"].argmax(-1) == labels
     assert 100 * hits.mean() > 95  # float: 98.61
 
 
-def test_the_warning_is_in_manifest_summary_and_report(digits: Artifact) -> None:
-    told = [note["message"] for note in digits.manifest["notes"] if note["level"] == "warning"]
+@pytest.fixture(scope="module")
+def tagger(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    folder = tmp_path_factory.mktemp("tagger")
+    return compiled(MODELS / "tiny_gru_tagger.onnx", "synthetic", folder, "40%", samples=32)
+
+
+def test_the_warning_is_in_manifest_summary_and_report(tagger: Artifact) -> None:
+    told = [note["message"] for note in tagger.manifest["notes"] if note["level"] == "warning"]
     assert "calibrated without data" in told[0]
-    assert "WARNING     calibrated without data" in digits.summary()
-    assert "calibrated without data" in (digits.folder / "report.html").read_text()
+    assert "WARNING     calibrated without data" in tagger.summary()
+    assert "calibrated without data" in (tagger.folder / "report.html").read_text()
 
 
-def test_tokens_are_drawn_from_the_embedding(tmp_path: Path) -> None:
-    found = compiled(MODELS / "tiny_gru_tagger.onnx", "synthetic", tmp_path, "40%", samples=32)
-    assert found.manifest["calibration"]["samples"] == 32
-    assert found.run({"tokens": np.zeros((2, 9), np.int64)})
+def test_tokens_are_drawn_from_the_embedding(tagger: Artifact) -> None:
+    assert tagger.manifest["calibration"]["samples"] == 32
+    assert tagger.run({"tokens": np.zeros((2, 9), np.int64)})
 
 
 def test_the_same_seed_gives_the_same_file(tmp_path: Path) -> None:

@@ -134,6 +134,7 @@ def test_the_interface_says_what_varies(encoder: tuple[TargetOutput, Runner]) ->
     assert library.run(text(5, samples=0))["y"].shape == (0, 5, WIDTH)
 
 
+@pytest.mark.slow
 def test_words_behind_a_cache_of_any_length(tmp_path: Path) -> None:
     native, runner = built(DECODER, [continued(4, 7, seed=n) for n in range(3)], tmp_path / "cpu", "quick")
     assert native.document["libraries"][0]["tuned"]["kernels"] > 0

@@ -303,6 +303,7 @@ def test_kernels_of_a_budget_are_timed_by_another_process(tmp_path: Path) -> Non
     assert microseconds > 0
 
 
+@pytest.mark.slow
 @needs_nvcc
 def test_variants_are_built_run_and_timed_by_another_process(tmp_path: Path) -> None:
     """On the emulator, which this test names as the device: a compile never does."""

@@ -15,7 +15,8 @@ from ptqc.codegen.cuda import mma_fp8
 
 
 @needs_nvcc
-@pytest.mark.parametrize("kind", ["few", pytest.param("all", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["few", "all"])
 def test_every_cut_gives_the_same_sums_on_all_chips(kind: str, tmp_path: Path) -> None:
     found = kernel_processes.run("float8_cases", kind, tmp_path)
     assert found["wrong"] == {}

@@ -45,7 +45,8 @@ def test_dense_products_that_are_predicted_to_take_no_longer_are_taken(monkeypat
 
 
 @needs_nvcc
-@pytest.mark.parametrize("kind", ["few", pytest.param("all", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["few", "all"])
 def test_every_cut_and_packing_gives_the_same_integers(kind: str, tmp_path: Path) -> None:
     found = kernel_processes.run("sparse_cases", kind, tmp_path)
     assert found["wrong"] == {}

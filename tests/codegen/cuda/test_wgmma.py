@@ -11,7 +11,8 @@ from test_cuda_target import needs_nvcc
 
 
 @needs_nvcc
-@pytest.mark.parametrize("kind", ["one", pytest.param("all", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["one", "all"])
 def test_every_cut_and_packing_gives_the_same_integers(kind: str, tmp_path: Path) -> None:
     """On Hopper each part of a step is two instructions, which do not wait for each other."""
     found = kernel_processes.run("group_cases", kind, tmp_path)

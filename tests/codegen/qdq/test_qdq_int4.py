@@ -45,6 +45,7 @@ def test_a_model_without_narrow_weights_stays_as_it_is() -> None:
     assert with_int4(model) == model
 
 
+@pytest.mark.slow
 def test_it_runs_on_the_npu(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_qnn", reason="needs pip install 'ptqc[qnn]'")
     more = {"bits": (4,), "formats": ("int",), "activations": "integer", "verify_in": "qnn"}

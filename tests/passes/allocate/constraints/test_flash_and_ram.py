@@ -151,6 +151,7 @@ def test_another_compiler_is_named_where_that_of_arm_is_missing(place: Path, mon
     assert flash["structure_bytes"] > 0
 
 
+@pytest.mark.slow
 def test_an_artifact_is_resolved_for_another_flash(place: Path) -> None:
     artifact = on_c(place, "13KBflash")
     options: dict[str, Any] = {"cache": place / "store", "output": place / "resolved", "target": "c"}
