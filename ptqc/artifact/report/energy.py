@@ -1,8 +1,8 @@
 """Energy of a run, as bit flips in hardware that multiplies the plan's codes at their own widths.
 
 A model of ASICs and microcontrollers: nothing is measured, and it says nothing of CPUs. It is that of PANN (Spingarn
-Eliezer et al. 2022, "Energy awareness in low precision neural networks"): of one multiply-accumulate of b_w and b_x
-bits, with an accumulator of B = 32 bits,
+Eliezer et al. 2022, arXiv 2202.02783): of one multiply-accumulate of b_w and b_x bits, with an accumulator of B = 32
+bits,
 
     multiplier   ½ max(b_w, b_x)² + ½ (b_w + b_x)
     accumulator  signed: ½ B + (b_w + b_x);  unsigned: 3/2 (b_w + b_x)
