@@ -4,6 +4,7 @@ A budget of points chooses on every second sample and judges on the others; noth
 """
 
 import csv
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from ptqc.evaluation.detection.precision import Matched, MeanPrecision, Truth, m
 from ptqc.execution.onnxruntime import Feeds
 from ptqc.utils.arguments import path_of, shown
 
+MOST_DIGITS = 9  # of a class number
 GROUPS = 50  # of pictures: a precision is computed without each
 ARRAYS, TABLE, COCO = ".npz", ".csv", ".json"
 IN_MEMORY = "a dict of arrays such as {'input': images, 'labels': classes}, or an iterable of (image, class)"
@@ -332,7 +334,8 @@ def from_csv(
 
 
 def _found(name: str, folders: Sequence[Path]) -> Path | None:
-    return next((place / name for place in folders if (place / name).is_file()), None)
+    # Unlike Path.is_file, this raises nothing for names that no file can have.
+    return next((place / name for place in folders if os.path.isfile(place / name)), None)  # noqa: PTH113
 
 
 def _rows(path: Path, folders: Sequence[Path]) -> list[tuple[str, int]]:
@@ -343,8 +346,9 @@ def _rows(path: Path, folders: Sequence[Path]) -> list[tuple[str, int]]:
         raise CalibrationError(f"cannot read the labels {path}: {error}") from error
     rows = []
     for number, line in enumerate(lines, 1):
-        if len(line) >= 2 and line[1].strip().isdecimal():
-            rows.append((line[0], int(line[1])))
+        label = line[1].strip() if len(line) >= 2 else ""
+        if label.isdecimal() and len(label) <= MOST_DIGITS:
+            rows.append((line[0], int(label)))
         elif line and (number > 1 or _found(line[0], folders) is not None):  # a first line without image is a heading
             raise CalibrationError(f"{path}, line {number}: {line} is not `image,class number`")
     if not rows:

@@ -185,6 +185,10 @@ def test_archives_that_do_not_fit_are_refused(
         ("a.csv", b"1.png,0\n2.png,cat\n", r"a\.csv, line 2: \['2\.png', 'cat'\] is not"),
         ("a.csv", b"1.png,0\n2.png\n", r"a\.csv, line 2"),
         ("a.csv", b"1.png,-1\n2.png,-1\n", r"a\.csv, line 2"),
+        ("a.csv", b"gone.png,\x1f1\n", r"names gone"),  # white space for str.strip, and none for int
+        ("a.csv", b"1.png,0\n2.png," + b"9" * 5000, r"a\.csv, line 2"),
+        ("a.csv", b"x" * 300 + b",0\n", r"names x+, and there is no"),
+        ("a.csv", b"a\0.png,0\n", r"names a.\.png, and there is no"),
         ("a.csv", b"gone.png,0\n", r"names gone\.png, and there is no .*give paths relative to the CSV"),
     ],
 )
