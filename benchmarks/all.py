@@ -14,7 +14,6 @@ files that `figures.py` writes documents from; what others print is in figures/a
 
 import argparse
 import hashlib
-import json
 import shlex
 import subprocess
 import sys
@@ -31,7 +30,7 @@ from harness import FIGURES, RESULTS, ROOT, Column, number
 STATE, OUTPUTS, LOGS = FIGURES / "all.json", FIGURES / "all", RESULTS / "all"
 PASSED, FAILED, STOPPED = "passed", "FAILED", "STOPPED"
 LONGEST = 3600  # seconds
-# Code by what depends on it. All of it is below the compile.
+# Code by what depends on it.
 COMPILE = (
     *("ptqc/api.py", "ptqc/compiler.py", "ptqc/options.py", "ptqc/budget.py", "ptqc/calibration", "ptqc/execution"),
     *("ptqc/formats", "ptqc/frontend", "ptqc/ir", "ptqc/losses", "ptqc/solver", "passes", "codegen/onnxruntime"),
@@ -49,7 +48,6 @@ NETWORKS = (
 )
 TINY = ("mlperftiny_ad_autoencoder", "mlperftiny_ic_resnet8", "mlperftiny_kws_dscnn", "mlperftiny_vww_mbv1_025_96")
 TIMED = ("mlperftiny_kws_dscnn", "cifar10_resnet20", "mobilenetv2_imagenette", "squeezenet1_1", "yolox_nano_416")
-SLOW = ("resnet50v2_c4_imagenette",)
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ def pieces() -> Iterator[Piece]:
     for task in NETWORKS:
         budgets = "25%,16%,13%,10%,8%" if task.startswith("yolox") else "25%,13%,10%,8%"
         yield Piece(f"accuracy {task}", f"accuracy.py --tasks {task} --budgets {budgets} --record")
-    for task in (*TIMED, *SLOW):
+    for task in (*TIMED, "resnet50v2_c4_imagenette"):
         for seed in (0, 1, 2):
             yield Piece(f"compile time {task} {seed}", f"compile_time.py --tasks {task} --seeds {seed} --record")
     for task in NETWORKS:
@@ -94,8 +92,7 @@ def pieces() -> Iterator[Piece]:
         yield Piece(f"c {task}", f"c_networks.py --tasks {task} --budgets 25%,13%,10%,8bit --record", MICRO)
         yield Piece(f"cmsis-nn {task}", f"microcontroller.py --tasks {task} --record", MICRO, needs=("cmsis_nn",))
     for task in NETWORKS:
-        command = f"runtimes.py --tasks {task} --record"
-        yield Piece(f"runtimes {task}", command, FOREIGN)
+        yield Piece(f"runtimes {task}", f"runtimes.py --tasks {task} --record", FOREIGN)
     for task in ("cifar10_resnet20", "yolox_nano_416"):
         yield Piece(f"widths {task}", f"widths.py --tasks {task} --record", FOREIGN)
     yield Piece("releases", "compat.py --record")
@@ -108,6 +105,7 @@ def pieces() -> Iterator[Piece]:
     yield Piece("exports", "exports.py", keeps=True)
     yield Piece("channels", "even_channels.py", keeps=True)
     yield Piece("caches", "kv_caches.py", keeps=True)
+    yield Piece("packed matmuls", "packed_matmuls.py --record")
     yield Piece("decoder", "decode.py", CPU, needs=("llama",), keeps=True)
     yield Piece("cuda", f"cuda_verification.py --artifacts {RESULTS} --built {RESULTS / 'cuda'}", CUDA, keeps=True)
     yield Piece("scale", "scale.py", keeps=True)
@@ -120,14 +118,18 @@ def fingerprint(piece: Piece) -> str:
     return hashlib.sha256(piece.command.encode() + listed).hexdigest()[:16]
 
 
+def flag(name: str) -> str:
+    """The option of a command line by the name of its value."""
+    return f"--{name.replace('_', '-')}"
+
+
 def why_not(piece: Piece, state: Mapping[str, Any], arguments: argparse.Namespace) -> str | None:
     """Why a piece does not run now, if so."""
-    missing = [f"--{name.replace('_', '-')}" for name in piece.needs if getattr(arguments, name) is None]
+    missing = [flag(name) for name in piece.needs if getattr(arguments, name) is None]
     if missing:
         return f"needs {', '.join(missing)}"
     known = state.get(piece.name)
-    is_done = known and known["result"] == PASSED and known["fingerprint"] == fingerprint(piece)
-    if known and is_done and not arguments.again:
+    if known and not arguments.again and (known["result"], known["fingerprint"]) == (PASSED, fingerprint(piece)):
         return f"done on {known['commit']}"
     absent = [str(path.relative_to(ROOT)) for path in piece.reads if not path.exists()]
     return f"needs {', '.join(absent)}, which --only accuracy --again makes" if absent else None
@@ -138,21 +140,17 @@ def run(piece: Piece, arguments: argparse.Namespace) -> dict[str, Any]:
     OUTPUTS.mkdir(exist_ok=True)
     LOGS.mkdir(parents=True, exist_ok=True)
     slug = harness.slug(piece.name)
-    options = [part for name in piece.needs for part in (f"--{name.replace('_', '-')}", str(getattr(arguments, name)))]
+    options = [part for name in piece.needs for part in (flag(name), str(getattr(arguments, name)))]
     out = OUTPUTS / f"{slug}.json" if piece.keeps else LOGS / f"{slug}.json"
-    command = [sys.executable, *shlex.split(f"benchmarks/{piece.command}"), *options, "--out", str(out)]
+    script, *stated = shlex.split(piece.command)
+    command = [sys.executable, str(ROOT / "benchmarks" / script), *stated, *options, "--out", str(out)]
     began, log = time.monotonic(), LOGS / f"{slug}.txt"
-    with log.open("w", encoding="utf-8") as written:
-        try:
-            code = subprocess.run(command, cwd=ROOT, stdout=written, stderr=written, timeout=LONGEST, check=False)
-            result = FAILED if code.returncode else PASSED
-        except subprocess.TimeoutExpired:
-            result = STOPPED
+    code = harness.call(command, LONGEST, log)
+    result = STOPPED if code is None else FAILED if code else PASSED
     row = {"piece": piece.name, "result": result, "seconds": round(time.monotonic() - began)}
     if result == PASSED:
         return row
-    lines = log.read_text(encoding="utf-8").strip().splitlines()
-    return {**row, "note": harness.describe(RuntimeError(lines[-1] if lines else "no output"))}
+    return {**row, "note": harness.describe(RuntimeError(harness.last_line(log)))}
 
 
 def listed(all_pieces: Sequence[Piece], state: Mapping[str, Any], arguments: argparse.Namespace) -> None:
@@ -174,7 +172,7 @@ def main() -> None:
     parser.add_argument("--llama", type=Path, help="where llama-cpp-python and gguf are installed")
     parser.add_argument("--cmsis-nn", type=Path, help="a checkout of github.com/ARM-software/CMSIS-NN")
     arguments = parser.parse_args()
-    state = {row["piece"]: row for row in json.loads(STATE.read_text("utf-8"))["rows"]} if STATE.exists() else {}
+    state = {row["piece"]: row for row in (harness.recorded(STATE) if STATE.exists() else ())}
     selected = [piece for piece in pieces() if arguments.only in piece.name]
     if arguments.list:
         listed(selected, state, arguments)
@@ -189,8 +187,7 @@ def main() -> None:
         about = {"commit": commit, "fingerprint": fingerprint(piece), "date": str(date.today())}
         rows.append({**run(piece, arguments), **about, "machine": harness.heading(facts)})
         state[piece.name] = rows[-1]
-        known = [state[each.name] for each in pieces() if each.name in state]
-        STATE.write_text(json.dumps({"rows": known}, indent=1) + "\n", encoding="utf-8")
+        harness.write_recorded(STATE, [state[each.name] for each in pieces() if each.name in state])
     columns = (Column("piece", "piece"), Column("result", "result"), Column("s", "seconds", number(0)))
     harness.print_results(rows, (*columns, Column("note", "note")), facts)
     sys.exit(any(row["result"] != PASSED for row in rows))

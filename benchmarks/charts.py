@@ -4,12 +4,11 @@ SVG without scripts or fonts. Greys and blues that are seen on white and on blac
 """
 
 import csv
-import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from html import escape
 
-from harness import FIGURES, ROOT, Row
+from harness import FIGURES, ROOT, Row, recorded
 
 BLUE, LIGHT, ORANGE, GREY = "#2f7fd1", "#9cc4ec", "#d98e00", "#808080"
 # What the pages call the networks of a chart.
@@ -47,8 +46,7 @@ COMPARED = ("mobilenetv2_imagenette", "squeezenet1_1", "mlperftiny_ic_resnet8", 
 @cache
 def rows(name: str) -> list[Row]:
     """The rows of a data file."""
-    found: list[Row] = json.loads((FIGURES / f"{name}.json").read_text(encoding="utf-8"))["rows"]
-    return found
+    return [*recorded(FIGURES / f"{name}.json")]
 
 
 def text(x: float, y: float, content: str, anchor: str = "start", color: str = GREY) -> str:

@@ -8,7 +8,6 @@ middle brightness, to be read on white and on black.
 """
 
 import argparse
-import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from channel_plot import INK, LINES
-from harness import FIGURES, ROOT
+from harness import FIGURES, ROOT, recorded
 from pareto_plot import text
 
 from ptqc.formats.levels import fit
@@ -370,7 +369,7 @@ def rounding() -> str:
 
 
 def _rows(name: str) -> list[Mapping[str, Any]]:
-    return list(json.loads((FIGURES / f"{name}.json").read_text(encoding="utf-8"))["rows"])
+    return [*recorded(FIGURES / f"{name}.json")]
 
 
 DRAWINGS: Mapping[str, Callable[[], str]] = {

@@ -9,6 +9,7 @@ import os
 import platform
 import re
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -32,6 +33,7 @@ FIGURES = ROOT / "benchmarks" / "figures"
 WRITTEN = ("benchmarks/figures", "docs", "notes", "*.md")
 MISSING = "–"
 LONGEST_ERROR = 200
+STOPPING = 60.0  # seconds in which a command that is stopped may end what it started
 
 # What decides which 8-bit kernels a processor can use.
 CPU_FLAGS = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "asimddp", "i8mm")
@@ -260,13 +262,46 @@ def record(path: Path, measured: Sequence[Row], facts: Mapping[str, Any], *more:
 
     more: other columns that rows are told apart by.
     """
-    known = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
     keys = ("task", "budget", *more)
-    rows = {tuple(row[key] for key in keys): row for row in known}
+    rows = {tuple(row[key] for key in keys): row for row in (recorded(path) if path.exists() else ())}
     about = {"commit": commit(), "machine": heading(facts)}
     for row in measured:
         rows[tuple(row[key] for key in keys)] = {**row, **about}
-    path.write_text(json.dumps({"rows": list(rows.values())}, indent=1) + "\n", encoding="utf-8")
+    write_recorded(path, list(rows.values()))
+
+
+def recorded(path: Path) -> list[dict[str, Any]]:
+    """The rows of a data file."""
+    return list(json.loads(path.read_text(encoding="utf-8"))["rows"])
+
+
+def write_recorded(path: Path, rows: Sequence[Row]) -> None:
+    """Write a data file."""
+    path.write_text(json.dumps({"rows": rows}, indent=1) + "\n", encoding="utf-8")
+
+
+def call(command: Sequence[str], limit: float, log: Path) -> int | None:
+    """Run a command that writes to a file; its exit code, or None where it was stopped with all that it started.
+
+    limit: seconds that it may take.
+    """
+    with log.open("w", encoding="utf-8") as written:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=written, stderr=written, start_new_session=True)
+        try:
+            return process.wait(limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(STOPPING)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return None
+
+
+def last_line(log: Path) -> str:
+    """The last line of what a command wrote."""
+    return next(reversed(log.read_text(encoding="utf-8").strip().splitlines()), "no output")
 
 
 def commit() -> str:

@@ -8,7 +8,6 @@ much resident memory grows until the file is loaded and memory that is free is g
 processor time of one token and of 64 together. --record puts the rows into figures/packed_matmuls.json.
 """
 
-import ctypes
 import statistics
 import sys
 import time
@@ -21,6 +20,7 @@ from harness import FIGURES, RESULTS, ROOT, Column, in_child, number
 
 from ptqc.execution.loading import CLEAR, CLEAR_PEAK, resident
 from ptqc.options import Operators
+from ptqc.utils.memory import give_back
 
 sys.path.append(str(ROOT / "models"))
 
@@ -70,8 +70,7 @@ def measured(size: str, path: str) -> dict[str, float]:
     before = resident("VmRSS")
     run = harness.open_model(path, 1)
     most = resident("VmHWM")
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
+    give_back(0)
     row = {"loaded_mb": (resident("VmRSS") - before) / 1e6, "peak_mb": (most - before) / 1e6}
     for count in TOKENS:
         feeds = {"tokens": random_llama.samples(random_llama.SHAPES[size], 1, count)}

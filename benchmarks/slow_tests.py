@@ -7,11 +7,7 @@ then with the oldest. --each: minutes after which a test is stopped. --again: th
 The results are in figures/slow_tests.json.
 """
 
-import contextlib
-import json
-import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -50,7 +46,6 @@ PYTEST = (
     "-m",
     "slow",
 )
-STOPPING = 60  # seconds in which a stopped test ends what it started
 
 
 def collected() -> list[str]:
@@ -65,29 +60,13 @@ def run(test: str, processes: int, limit: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="ptqc-slow-") as folder:
         written = Path(folder) / "results.xml"
         command = [*PYTEST, "-n", str(processes), "--basetemp", f"{folder}/tmp", f"--junitxml={written}", test]
-        began = time.monotonic()
-        process = subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-        )
-        try:
-            output, _ = process.communicate(timeout=limit)
-        except subprocess.TimeoutExpired:
-            _stop(process)
+        began, log = time.monotonic(), Path(folder) / "log.txt"
+        if harness.call(command, limit, log) is None:
             return {"test": test, "result": STOPPED, "seconds": limit, "note": f"not ended in {limit / 60:.0f} minutes"}
         row: dict[str, Any] = {"test": test, "seconds": round(time.monotonic() - began, 1)}
         if not written.exists():
-            return {**row, "result": FAILED, "note": output.strip().splitlines()[-1][:200]}
+            return {**row, "result": FAILED, "note": harness.last_line(log)[:200]}
         return {**row, **_results(ET.parse(written).getroot())}
-
-
-def _stop(process: "subprocess.Popen[str]") -> None:
-    """End a test and what it started."""
-    for sent in (signal.SIGINT, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, sent)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.communicate(timeout=STOPPING)
-            return
 
 
 def _results(suite: ET.Element) -> dict[str, Any]:
@@ -122,9 +101,9 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2, help="for the cases of a test")
     arguments = parser.parse_args()
     facts, commit, began = harness.machine(), harness.commit(), time.monotonic()
-    known = {row["test"]: row for row in json.loads(DATA.read_text("utf-8"))["rows"]} if DATA.exists() else {}
     tests = collected()
-    known = {test: known[test] for test in tests if test in known}
+    rows_before = harness.recorded(DATA) if DATA.exists() else []
+    known = {row["test"]: row for row in rows_before if row["test"] in tests}
     rows = list[dict[str, Any]]()
     for test in in_order([test for test in tests if arguments.only in test], known, commit, arguments.again):
         left = 60 * arguments.minutes - (time.monotonic() - began)
@@ -138,8 +117,7 @@ def main() -> None:
         about = {"commit": commit, "date": str(date.today()), "machine": harness.heading(facts)}
         rows.append({**row, **about})
         known[test] = rows[-1]
-        ordered = [known[each] for each in tests if each in known]
-        DATA.write_text(json.dumps({"rows": ordered}, indent=1) + "\n", encoding="utf-8")
+        harness.write_recorded(DATA, [known[each] for each in tests if each in known])
     harness.write_results(arguments.out, rows, facts)
     harness.print_results(rows, COLUMNS, facts)
     sys.exit(any(row["result"] in (FAILED, STOPPED) for row in rows))

@@ -2,6 +2,7 @@
 
 import xml.etree.ElementTree as ET
 
+import harness
 import pytest
 import slow_tests
 from slow_tests import FAILED, PASSED, SKIPPED, STOPPED, in_order
@@ -35,7 +36,7 @@ def test_results_of_cases(cases: str, expected: tuple[str, int, int | None, str]
 
 def test_a_test_that_does_not_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slow_tests, "PYTEST", ("bash", "-c", "sleep 60 & wait"))
-    monkeypatch.setattr(slow_tests, "STOPPING", 0.2)
+    monkeypatch.setattr(harness, "STOPPING", 0.2)
     row = slow_tests.run("test", 1, 0.2)
     assert row["result"] == STOPPED
     assert row["seconds"] == 0.2
