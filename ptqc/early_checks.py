@@ -12,7 +12,7 @@ from ptqc.codegen.onnxruntime.matmul_nbits import BLOCK_PRODUCTS, FUSED_FROM, De
 from ptqc.codegen.targets import Chosen
 from ptqc.errors import CalibrationError, UsageError
 from ptqc.evaluation.detection.detector import Detector
-from ptqc.execution.onnxruntime import Runner, tensors_of
+from ptqc.execution.onnxruntime import Runner, release, tensors_of
 from ptqc.formats import Format
 from ptqc.formats.trellis import Trellis, path_search
 from ptqc.options import CompileOptions
@@ -63,16 +63,12 @@ def _check_formats(options: CompileOptions) -> None:
 def _check_operators(options: CompileOptions) -> None:
     """Raises UsageError where the installed ONNX Runtime does not keep weights of standard operators packed."""
     is_fused = BLOCK_PRODUCTS.get(options.operators) is DequantizedProduct
-    if is_fused and _release(ort.__version__) < _release(FUSED_FROM):
+    if is_fused and release(ort.__version__) < release(FUSED_FROM):
         raise UsageError(
             f"operators is {options.operators!r}, which needs ONNX Runtime {FUSED_FROM} or newer to keep weights "
             f"packed, and {ort.__version__} is installed: pip install -U onnxruntime, or give operators 'onnxruntime' "
             "or 'standard'"
         )
-
-
-def _release(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".")[:2])
 
 
 def check_detector(prepared: CanonicalModel, detector: Detector | None) -> None:

@@ -8,7 +8,7 @@ to rounding what the plan asks of it; agreement of the outputs with the unpacked
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -141,7 +141,9 @@ def take(
     """
     named = onnx.ModelProto()
     named.CopyFrom(proto)
-    marks, products = _mark(named.graph, expected), _mark_products(named.graph, fused)
+    makers = {name: node for node in named.graph.node for name in node.output}
+    marks = _mark({node: _kernel(makers, *value) for node, value in expected.items()}, "k")
+    products = _mark({name: maker for name, maker in makers.items() if name in fused}, "p")
     graph = optimized(named, WITHOUT if lean and not expected and not fused else ())
     results = {node.name.partition(MARK)[0]: node.op_type for node in graph.node if MARK in node.name}
     unfused = [name for name, mark in products.items() if results.get(mark) != matmul_nbits.OPERATOR]
@@ -179,26 +181,19 @@ def optimized(proto: onnx.ModelProto, without: Sequence[str] = ()) -> onnx.Graph
             raise
 
 
-def _mark(graph: onnx.GraphProto, expected: Mapping[str, tuple[str, str]]) -> dict[str, str]:
-    """Name the nodes that compute the expected values; node -> its mark."""
-    makers = {name: node for node in graph.node for name in node.output}
-    marks = {}
-    for number, (node, (operator, value)) in enumerate(expected.items()):
-        maker = makers[value]
-        if maker.op_type == "QuantizeLinear" or OPERATORS[operator].is_looked_up:  # what a table gives gets a shape
-            maker = makers[maker.input[0]]
-        marks[node] = f"k{number}"
-        maker.name = marks[node] + MARK
-    return marks
+def _kernel(makers: Mapping[str, onnx.NodeProto], operator: str, value: str) -> onnx.NodeProto:
+    """The node that computes an expected value. makers: nodes by their outputs."""
+    maker = makers[value]
+    if maker.op_type == "QuantizeLinear" or OPERATORS[operator].is_looked_up:  # what a table gives gets a shape
+        maker = makers[maker.input[0]]
+    return maker
 
 
-def _mark_products(graph: onnx.GraphProto, products: Collection[str]) -> dict[str, str]:
-    """Name the nodes that compute these values; value -> its mark."""
-    marks = {}
-    for number, node in enumerate(graph.node):
-        if node.output and node.output[0] in products:
-            marks[node.output[0]] = f"p{number}"
-            node.name = marks[node.output[0]] + MARK
+def _mark(nodes: Mapping[str, onnx.NodeProto], kind: str) -> dict[str, str]:
+    """Name nodes; their marks, by the same keys."""
+    marks = {key: f"{kind}{number}" for number, key in enumerate(nodes)}
+    for key, node in nodes.items():
+        node.name = marks[key] + MARK
     return marks
 
 

@@ -29,6 +29,7 @@ from ptqc.codegen.onnxruntime.verify import Verified
 from ptqc.errors import VerificationError
 from ptqc.evaluation.detection.detector import Detector
 from ptqc.evaluation.judge import Judged, Measured, to_json
+from ptqc.execution.onnxruntime import release
 from ptqc.formats import coded
 from ptqc.frontend.operators import FUSED
 from ptqc.ir import zipmaps
@@ -311,4 +312,4 @@ def oldest_runtime(opset: int, ir_version: int, needed: Collection[str] = ()) ->
     by_operator = {"GatherBlockQuantized": "1.23", "DequantizeLinear": "1.19"}  # of bytes of 4 or 8 bits; in blocks
     versions = ["1.18", by_opset.get(opset, "1.18"), by_ir_version.get(ir_version, "1.18")]
     versions += [by_operator.get(name, "1.18") for name in needed]
-    return max(versions, key=lambda version: [int(part) for part in version.split(".")])
+    return max(versions, key=release)

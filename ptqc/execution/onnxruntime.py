@@ -169,8 +169,12 @@ def open_proto(
 
 def softmax_in_float64() -> bool:
     """How its integer softmax multiplies and divides: see `ptqc.ir.integer_arithmetic.softmax`."""
-    major, minor = ort.__version__.split(".")[:2]
-    return (int(major), int(minor)) >= (1, 32)
+    return release(ort.__version__) >= (1, 32)
+
+
+def release(version: str) -> tuple[int, ...]:
+    """The first two numbers of a version, which compare as releases follow one another."""
+    return tuple(int(part) for part in version.split(".")[:2])
 
 
 def _with_taps(proto: onnx.ModelProto, taps: Iterable[str]) -> onnx.ModelProto:

@@ -446,7 +446,7 @@ class MeetLatency:
         advice = ""
         if self.load is not None:
             machine = busy(self.load)
-            advice = f". When operators were timed, {machine}: {REMEDY}" if machine else f". R{REMEDY[1:]}"
+            advice = f". When operators were timed, {machine}: {REMEDY}" if machine else f". {REMEDY.capitalize()}"
         return Infeasible(
             f"the budget of {self.budget} cannot be met{where}: the shortest predicted latency{how} is "
             f"{shortest / 1e6:.3g} ms in {self.times.runtime}. Slowest: {named}{advice}",

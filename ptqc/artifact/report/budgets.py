@@ -240,8 +240,12 @@ def judged_budget(manifest: Document) -> Document | None:
 
 def judged_loss(document: Document) -> str:
     """What judging samples say: "99.60 % same on 945 judging samples"."""
-    judged = document["judged"]
-    return f"{shown(judged['lost'], document['unit'])} on {judged['samples']:,} judging samples"
+    return f"{shown(document['judged']['lost'], document['unit'])} {on_judges(document)}"
+
+
+def on_judges(document: Document) -> str:
+    """What judged: "on 945 judging samples"."""
+    return f"on {document['judged']['samples']:,} judging samples"
 
 
 def loss_bound(document: Document) -> str:

@@ -9,12 +9,13 @@ from ptqc.artifact.report.budgets import (
     caches_in_words,
     flash_in_words,
     judged_budget,
-    judged_loss,
     loss_bound,
     loss_in_words,
     memory_in_short,
     memory_in_words,
+    on_judges,
     ram_in_words,
+    shown,
     with_activations,
 )
 from ptqc.artifact.report.markup import safe, unbroken
@@ -333,8 +334,8 @@ def _agreement(facts: ReportFacts) -> HeadlineFigure:
     sqnr, agreement = f"{results['sqnr_db']:.1f} dB", results["top1_agreement"]
     samples = f"on {results['held_back_samples']:,} held-back samples"
     if (budget := judged_budget(facts.manifest)) is not None and budget["unit"] == SAME:
-        same, _, judges = judged_loss(budget).partition(" same ")
-        return HeadlineFigure("same top class as the float model", same, f"{judges}, {loss_bound(budget)}")
+        same = shown(budget["judged"]["lost"], SAME).removesuffix(" same")
+        return HeadlineFigure("same top class as the float model", same, f"{on_judges(budget)}, {loss_bound(budget)}")
     if agreement is None:
         return HeadlineFigure("signal to quantization noise", sqnr, f"{samples}; 6 dB more halve the error")
     bound = least_agreement(results)
