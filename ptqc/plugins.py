@@ -12,7 +12,7 @@ from functools import lru_cache
 from importlib import metadata
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from ptqc.errors import UsageError
 
@@ -26,12 +26,12 @@ Place = tuple[str, int, int, int]
 
 def entry_points(group: str) -> metadata.EntryPoints:
     """The entry points of a group, as `importlib.metadata` finds them."""
-    return _within(tuple(map(_place, sys.path)), group)
+    return cast("metadata.EntryPoints", _within(tuple(map(_place, sys.path))).select(group=group))
 
 
-@lru_cache(maxsize=16)
-def _within(_places: tuple[Place, ...], group: str) -> metadata.EntryPoints:
-    return metadata.entry_points(group=group)
+@lru_cache(maxsize=4)
+def _within(_places: tuple[Place, ...]) -> Any:
+    return metadata.entry_points()  # a SelectableGroups before Python 3.12, EntryPoints since
 
 
 def _place(path: str) -> Place:

@@ -109,7 +109,8 @@ def export(
     of codes are slow. in_blocks: what products in float become whose weights stay packed; tables may, too. pack:
     `constants.sized` where only the size of the file matters.
     """
-    graph = onnx.GraphProto(node=map(ir.to_proto, lowered.model.graph), output=protos.interface(lowered.model).output)
+    graph = protos.interface(lowered.model)
+    graph.node.extend(map(ir.serde.serialize_node, lowered.model.graph))
     packer = _Packer(graph, lowered, in_blocks, SpilledTensors() if is_in_files(interface) else None, pack)
     nodes = list(with_float_layers(lowered, with_products_apart(lowered, packer.nodes())))
     if is_fast:

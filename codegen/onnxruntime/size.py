@@ -7,6 +7,7 @@ which are stored once.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import onnx
@@ -197,9 +198,14 @@ def function_bytes(functions: Sequence[UnpackFunction], opset: int) -> Mapping[s
     """Bytes of each function by name, and of the import that the first one brings."""
     if not functions:
         return {}
-    sizes = {function.name: field_bytes(function.to_proto(opset).ByteSize()) for function in functions}
     imports = onnx.helper.make_opsetid(DOMAIN, 1)
+    sizes = {function.name: _function_bytes(function, opset) for function in functions}
     return {**sizes, DOMAIN: field_bytes(imports.ByteSize())}
+
+
+@lru_cache(maxsize=1024)
+def _function_bytes(function: UnpackFunction, opset: int) -> int:
+    return field_bytes(function.to_proto(opset).ByteSize())
 
 
 # Bytes of a file's constants once ONNX Runtime has loaded it: packed weights are unpacked then.

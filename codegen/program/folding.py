@@ -24,7 +24,7 @@ def standalone(
 ) -> tuple[onnx.NodeProto, dict[str, np.ndarray]]:
     """The node from a value x to a value y, and the constants that are its other inputs."""
     constants = {f"c{i}": value_of(v) for i, v in enumerate(node.inputs) if i and v is not None}
-    proto = ir.to_proto(node)
+    proto = ir.serde.serialize_node(node)
     proto.input[:] = ["x", *(f"c{i}" if f"c{i}" in constants else "" for i in range(1, len(node.inputs)))]
     proto.output[:] = ["y"]
     return proto, constants
@@ -181,7 +181,7 @@ def entering(node: ir.Node) -> Sequence[ir.Value | None]:
 
 def _proto(node: ir.Node, dtypes: Mapping[str, str]) -> onnx.NodeProto:
     if node.op_type != "CastLike":
-        return ir.to_proto(node)
+        return ir.serde.serialize_node(node)
     value = node.outputs[0]
     wanted = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtypes[str(value.name)]))
     return onnx.helper.make_node("Cast", [str(required(node.inputs[0]).name)], [str(value.name)], to=wanted)

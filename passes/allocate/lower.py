@@ -241,7 +241,7 @@ class _Builder:
         present = self.model.graph.initializers.get(name)
         if present is not None:
             return present
-        value = ir.Value(name=name, const_value=ir.tensor(array, name=name))
+        value = ir.Value(name=name, const_value=ir.Tensor(array, name=name))
         value.dtype, value.shape = value.const_value.dtype, ir.Shape(array.shape)  # type: ignore[union-attr]
         self.model.graph.register_initializer(value)
         return value

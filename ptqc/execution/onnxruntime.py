@@ -42,7 +42,7 @@ LOADED_WHOLE = frozenset({"QuantizeLinear", "MatMulNBits", "GatherBlockQuantized
 
 def message(model: ir.Model) -> onnx.ModelProto:
     """The model as a message, in which tensors that are in files are references, relative to ROOT."""
-    proto = ir.to_proto(model)
+    proto = ir.serde.serialize_model(model)
     for tensor in proto.graph.initializer:
         _root(tensor)
     return proto
@@ -52,9 +52,10 @@ def spilled_message(model: ir.Model, spilled: SpilledTensors) -> onnx.ModelProto
     """The model as a message without large tensors: those that it holds go to a file, one after the other."""
     graph = protos.interface(model)
     graph.name = model.graph.name or "graph"
-    graph.node.extend(map(ir.to_proto, model.graph))
+    graph.node.extend(map(ir.serde.serialize_node, model.graph))
     values = (value for node in model.graph for value in node.outputs)
-    graph.value_info.extend(ir.to_proto(v) for v in values if v.name and v.type is not None and not v.is_graph_output())
+    typed = (v for v in values if v.name and v.type is not None and not v.is_graph_output())
+    graph.value_info.extend(map(ir.serde.serialize_value, typed))
     for name, value in model.graph.initializers.items():
         tensor = value.const_value
         if tensor is None or isinstance(tensor, ir.ExternalTensor) or not _has_plain_bytes(tensor):

@@ -45,7 +45,7 @@ class Slicer:
     """Cuts runnable pieces out of a model: consecutive nodes with whatever they need."""
 
     def __init__(self, model: ir.Model) -> None:
-        self.nodes: list[onnx.NodeProto] = [ir.to_proto(node) for node in model.graph]
+        self.nodes: list[onnx.NodeProto] = [ir.serde.serialize_node(node) for node in model.graph]
         self.reads: list[set[str]] = [reads(node) for node in self.nodes]
         self.outputs: list[str] = [str(value.name) for value in model.graph.outputs]
         # What shapes and types the model states of values: arrays do not tell which of their axes are free.

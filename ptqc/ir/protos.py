@@ -38,8 +38,8 @@ def reads(node: onnx.NodeProto) -> set[str]:
 
 def interface(model: ir.Model) -> onnx.GraphProto:
     """A graph with the inputs and outputs of a model and nothing else."""
-    given, result = ([ir.to_proto(value) for value in values] for values in (model.graph.inputs, model.graph.outputs))
-    return onnx.GraphProto(input=given, output=result)
+    serialize = ir.serde.serialize_value
+    return onnx.GraphProto(input=map(serialize, model.graph.inputs), output=map(serialize, model.graph.outputs))
 
 
 # Walking over the parts of a protobuf model.
