@@ -94,7 +94,7 @@ def _in_memory(solution: QuantizedWeight) -> tuple[int, int]:
     return codes * solution.form.bits // 8, codes // size
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class BlockProduct:
     """A product that becomes the operator.
 
@@ -323,18 +323,16 @@ def _multiplies(node: ir.Node, axis: int) -> bool:
 def _block_product(
     kind: type[BlockProduct], node: ir.Node, weight: str, codes: str, stored: QuantizedWeight
 ) -> BlockProduct:
-    bias, is_turned = input_of(node, 2), not integer(node, "transB", 0)
-    x, output = required(node.inputs[0]), node.outputs[0]
-    clipped = any(clip_bounds(reader) is not None for reader in output.consumers())
-    name = None if bias is None else str(bias.name)
+    x, output, bias = required(node.inputs[0]), node.outputs[0], input_of(node, 2)
+    is_clipped = any(clip_bounds(reader) is not None for reader in output.consumers())
     return kind(
-        str(x.name),
-        str(output.name),
-        name,
-        weight,
-        codes,
-        stored,
-        is_turned,
-        comes_from_codes(x),
-        clipped or becomes_codes(output),
+        x=str(x.name),
+        output=str(output.name),
+        bias=None if bias is None else str(bias.name),
+        weight=weight,
+        codes=codes,
+        stored=stored,
+        is_turned=not integer(node, "transB", 0),
+        x_apart=comes_from_codes(x),
+        y_apart=is_clipped or becomes_codes(output),
     )

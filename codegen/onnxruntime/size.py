@@ -144,8 +144,18 @@ def _in_blocks(solution: QuantizedWeight, use: Use, counter: _Counter) -> int:
     """Bytes of the nodes of a product in blocks, less those of the one that is there without them."""
     name, kind = counter.name, use.in_blocks
     assert kind is not None
-    between = use.apart > 0, use.apart > 1
-    nodes = kind(name, name, None, name, name, solution.by_channel(), True, *between).nodes(counter.share, counter.own)
+    product = kind(
+        x=name,
+        output=name,
+        bias=None,
+        weight=name,
+        codes=name,
+        stored=solution.by_channel(),
+        is_turned=True,
+        x_apart=use.apart > 0,
+        y_apart=use.apart > 1,
+    )
+    nodes = product.nodes(counter.share, counter.own)
     for node in nodes:
         node.input[:], node.output[:] = [name] * len(node.input), [name] * len(node.output)
     plain = onnx.helper.make_node("MatMul", [name, name], [name])
