@@ -147,7 +147,7 @@ def test_a_room_cannot_be_imported_by_its_folder_name(room: str) -> None:
 
 @pytest.mark.parametrize("code", ["import ptqc", "from ptqc.cli.parser import parsers; parsers()"])
 def test_import_loads_no_heavy_module(code: str) -> None:
-    heavy = ("torch", "tvm", "onnx", "onnx_ir", "onnxruntime", "onnxscript", "pulp")
+    heavy = ("torch", "tvm", "onnx", "onnx_ir", "onnxruntime", "onnxscript", "highspy")
     done = python(f"import sys; {code}; print([name for name in {heavy} if name in sys.modules])")
     assert done.stdout.strip() == "[]", done.stderr
 

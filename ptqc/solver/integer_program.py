@@ -1,4 +1,4 @@
-"""The one integer program of all allocations: the least of one resource within limits on others (PuLP, HiGHS).
+"""The one integer program of all allocations: the least of one resource within limits on others (HiGHS).
 
 min c_0·x  s.t.  Σ_s x_{c,s} = 1 for every choice c,  fixed_r + c_r·(x, z) ≤ limit_r for every limited resource r, with
 z ≤ l_i, z ≥ Σ l_i − (n − 1) for an event of all of n conditions, and z ≥ l_i, z ≤ Σ l_i for one of any; of these rows
@@ -10,14 +10,13 @@ any other option costs at least the relaxation plus the least reduced cost left 
 """
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import highspy
 import numpy as np
-import pulp
 
 from ptqc.errors import InternalError
 
@@ -131,49 +130,6 @@ def total(several: Sequence[Costs]) -> dict[str, float]:
     return result
 
 
-# HiGHS as PuLP calls it, with the program handed over in three calls instead of one for each variable and row.
-#
-# Each row that is added alone moves the whole matrix. HiGHS gets the same numbers in the same order, so its answers are
-# the same to the bit.
-
-
-class HighsAtOnce(pulp.HiGHS):  # type: ignore[misc]  # PuLP defines it only where highspy is installed
-    """Solves as `pulp.HiGHS` does."""
-
-    def buildSolverModel(self, lp: pulp.LpProblem) -> None:  # noqa: N802
-        """Hand a program over. Sets the indices of its variables and rows."""
-        variables, rows = lp.variables(), lp.constraints()
-        for index, part in (*enumerate(variables), *enumerate(rows)):
-            part.index = index
-        sign = -1 if lp.sense == pulp.LpMaximize else 1
-        costs = [sign * lp.objective.get(variable, 0.0) for variable in variables]
-        within = _bounds([v.lowBound for v in variables], [v.upBound for v in variables])
-        model, count = lp.solverModel, len(variables)
-        model.addCols(count, np.array(costs, np.float64), *within, 0, np.zeros(count, np.int32), *_entries([]))
-        whole = [variable.index for variable in variables if variable.cat == pulp.LpInteger and self.mip]
-        kinds = np.full(len(whole), highspy.HighsVarType.kInteger)
-        model.changeColsIntegrality(len(whole), np.array(whole, np.int32), kinds)
-        entries = [[(v.index, factor) for v, factor in row.items() if factor != 0] for row in rows]
-        starts = np.cumsum([0, *map(len, entries)])[:-1].astype(np.int32)
-        flat = [entry for row in entries for entry in row]
-        within = _bounds([row.getLb() for row in rows], [row.getUb() for row in rows])
-        model.addRows(len(rows), *within, len(flat), starts, *_entries(flat))
-
-
-def _bounds(lower: list[float | None], upper: list[float | None]) -> tuple[np.ndarray, np.ndarray]:
-    """Float64 each; what has no bound is bounded by infinity."""
-    infinity = highspy.kHighsInf
-    lows = [-infinity if each is None else each for each in lower]
-    highs = [infinity if each is None else each for each in upper]
-    return np.array(lows, np.float64), np.array(highs, np.float64)
-
-
-def _entries(entries: list[tuple[int, float]]) -> tuple[np.ndarray, np.ndarray]:
-    """Indices of variables, int32, and their factors, float64."""
-    indices, factors = zip(*entries, strict=True) if entries else ((), ())
-    return np.array(indices, np.int32), np.array(factors, np.float64)
-
-
 RELATIVE_GAP = 1e-5
 # A gap up to this is the solver's tolerance: the answer is called optimal.
 PROVEN = 1e-4
@@ -193,8 +149,8 @@ ROUNDING = 1e-9
 # Largest coefficients of a row that the solver's absolute tolerances suit.
 SMALLEST, LARGEST = 1.0, 1e9
 TIGHTENINGS = 4
-# HiGHS's name for a solution that keeps all rows.
-FEASIBLE = 2
+# What HiGHS says of a program that no selection fits.
+IMPOSSIBLE = (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible)
 
 
 @dataclass(frozen=True)
@@ -347,8 +303,35 @@ def _relaxed(
     return model, model.value()
 
 
+@dataclass(frozen=True)
+class _Linear:
+    """A sum of variables, by their column, each with a factor, and of a constant."""
+
+    factors: Mapping[int, float] = field(default_factory=dict)
+    constant: float = 0.0
+
+    @staticmethod
+    def of(terms: Iterable[tuple[float, "_Linear"]]) -> "_Linear":
+        """The sum of others, each times a factor."""
+        factors: dict[int, float] = {}
+        constant = 0.0
+        for times, term in terms:
+            constant += times * term.constant
+            for column, factor in term.factors.items():
+                factors[column] = factors.get(column, 0.0) + times * factor
+        return _Linear(factors, constant)
+
+
+NEVER, ONE = _Linear(), _Linear({}, 1.0)
+
+_Row = tuple[float, float, Mapping[int, float]]  # lower and upper bound, factors
+
+
 class _Model:
-    """A program as PuLP has it. kept: which options may be taken. unit: of the objective."""
+    """A program as HiGHS takes it: a column for each option and event. kept: which options may be taken.
+
+    unit: of the objective.
+    """
 
     def __init__(
         self,
@@ -359,44 +342,48 @@ class _Model:
         kept: Sequence[bool],
     ) -> None:
         self._program, self._goal, self._limits, self._unit = program, goal, limits, unit
-        self._problem = pulp.LpProblem("program", pulp.LpMinimize)
         self._kept = kept
-        self._taken = [
-            self._problem.add_variable(f"x{i}", cat="Binary") if kept_ else None for i, kept_ in enumerate(self._kept)
-        ]
-        self._of: dict[Any, Any] = {}
+        self._most: list[float] = []  # of each column; the least is 0
+        self._rows: list[_Row] = []
+        self._taken = [self._column() if may else NEVER for may in kept]
+        self._of: dict[Any, _Linear] = {}
         conditions = [condition for event in program.events for condition in event.conditions]
         self._referred = {condition.of for condition in conditions if isinstance(condition.of, str)}
         self._choose()
-        self._events = [self._event(i, event) for i, event in enumerate(program.events)]
+        self._events = [self._event(event) for event in program.events]
         for resource in limits:
             self._limit(resource)
-        self._problem.setObjective(self._objective())
+        objective = self._sum({goal.least: unit, **{r: w * unit for r, w in goal.then.items()}}).factors
+        self._costs = np.array([objective.get(column, 0.0) for column in range(len(self._most))])
+        self._values = np.zeros(len(self._costs))
 
     def solve(self, gap: float, nodes: int) -> float:
         """Solve; a proven bound on the objective. Raises NoSelection."""
-        self._run(HighsAtOnce(msg=False, gapRel=gap, threads=1, mip_max_nodes=nodes))
-        info = self._problem.solverModel.getInfo()
+        self._run({"mip_rel_gap": gap, "mip_max_nodes": nodes}, is_whole=True)
+        info = self._solved.getInfo()
         bound = float(info.mip_dual_bound)
         # Without integers there are no branches, and no bound of theirs.
         return bound if info.mip_node_count >= 0 and math.isfinite(bound) else self.value()
 
     def relax(self) -> None:
         """Solve without asking for whole numbers. Raises NoSelection."""
-        self._run(HighsAtOnce(msg=False, mip=False, threads=1))
+        self._run({}, is_whole=False)
 
     def value(self) -> float:
         """Of the objective."""
-        return float(pulp.value(self._problem.objective) or 0.0)
+        return float(self._costs @ self._values)
 
     def reduced_costs(self) -> list[float]:
         """By how much the relaxation grows at least where an option is taken."""
-        return [float(variable.dj or 0.0) if variable is not None else math.inf for variable in self._taken]
+        growth = self._solved.getSolution().col_dual
+        return [next((growth[column] for column in taken.factors), math.inf) for taken in self._taken]
 
     def selection(self) -> dict[str, Any]:
         """The state of each choice."""
-        taken = zip(self._program.options, self._taken, strict=True)
-        return {o.choice: o.state for o, variable in taken if variable is not None and (variable.value() or 0) > 0.5}
+        options = zip(self._program.options, self._taken, strict=True)
+        return {
+            o.choice: o.state for o, taken in options if any(self._values[column] > 0.5 for column in taken.factors)
+        }
 
     def bound_on_least(self, bound: float) -> float:
         """The bound on the least resource that one on the objective gives, less what equals may differ by."""
@@ -409,49 +396,56 @@ class _Model:
                 most += weight * (sum(max(c, 0.0) for c in options) + sum(max(c, 0.0) for c in events))
         return bound / self._unit - most + self._program.fixed.get(self._goal.least, 0.0)
 
-    def _run(self, solver: pulp.HiGHS) -> None:
-        try:
-            self._problem.solve(solver)
-        except KeyError:  # PuLP has read the numbers, but knows no name for a run that a limit on nodes stopped
-            if self._problem.solverModel.getInfo().primal_solution_status != FEASIBLE:
-                raise InternalError(
-                    "the solver was stopped by its limit on nodes before it found a selection"
-                ) from None
-            return
-        if self._problem.status == pulp.LpStatusInfeasible:
+    def _run(self, options: Mapping[str, float], *, is_whole: bool) -> None:
+        self._solved = _handed_over(self._costs, self._most, self._rows, is_whole=is_whole)
+        for name, value in {"threads": 1, **options}.items():
+            self._solved.setOptionValue(name, value)
+        self._solved.run()
+        status = self._solved.getModelStatus()
+        if status in IMPOSSIBLE:
             raise NoSelection
-        if self._problem.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
-            raise InternalError(f"the solver gave no selection: {pulp.LpStatus[self._problem.status]}")
+        # One that a limit on nodes stopped may have found a selection.
+        has_selection = self._solved.getInfo().primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+        if not has_selection and status != highspy.HighsModelStatus.kModelEmpty:
+            raise InternalError(f"the solver found no selection: {self._solved.modelStatusToString(status)}")
+        self._values = np.array(self._solved.getSolution().col_value)
+
+    def _column(self, most: float = 1.0) -> _Linear:
+        self._most.append(most)
+        return _Linear({len(self._most) - 1: 1.0})
+
+    def _row(self, terms: Iterable[tuple[float, _Linear]], least: float = -math.inf, most: float = math.inf) -> None:
+        linear = _Linear.of(terms)
+        factors = {column: factor for column, factor in linear.factors.items() if factor}
+        self._rows.append((least - linear.constant, most - linear.constant, factors))
 
     def _choose(self) -> None:
-        groups: dict[str, list[Any]] = {}
-        for option, variable in zip(self._program.options, self._taken, strict=True):
-            groups.setdefault(option.choice, [])
-            if variable is not None:
-                groups[option.choice].append(variable)
-            self._of[option.choice, option.state] = variable if variable is not None else 0
+        groups: dict[str, list[_Linear]] = {}
+        for option, taken in zip(self._program.options, self._taken, strict=True):
+            groups.setdefault(option.choice, []).append(taken)
+            self._of[option.choice, option.state] = taken
         for group in groups.values():
-            self._problem += pulp.lpSum(group) == 1
+            self._row(((1, taken) for taken in group), 1, 1)
 
-    def _event(self, place: int, event: Event) -> Any:
+    def _event(self, event: Event) -> _Linear:
         """Its variable: 0 or 1 wherever options are."""
-        conditions = [self._literal(c.of) if c.holds else 1 - self._literal(c.of) for c in event.conditions]
-        happens = self._of[event.name] = self._problem.add_variable(f"z{place}", 0, 0 if event.never else 1, "Integer")
-        among = pulp.lpSum(conditions)
+        conditions = [self._literal(condition) for condition in event.conditions]
+        happens = self._of[event.name] = self._column(0.0 if event.never else 1.0)
+        less = [(-1, condition) for condition in conditions]
         if _one_choice(event):
-            self._problem += happens == among
+            self._row([(1, happens), *less], 0, 0)
             return happens
         down, up = self._pressed(event)
         if event.every:
             if down:
-                self._problem += happens >= among - (len(conditions) - 1)
+                self._row([(1, happens), *less], 1 - len(conditions))
             for condition in conditions if up else ():
-                self._problem += condition - happens >= 0
+                self._row([(1, condition), (-1, happens)], 0)
         else:
             if up:
-                self._problem += happens <= among
+                self._row([(1, happens), *less], most=0)
             for condition in conditions if down else ():
-                self._problem += happens - condition >= 0
+                self._row([(1, happens), (-1, condition)], 0)
         return happens
 
     def _pressed(self, event: Event) -> tuple[bool, bool]:
@@ -462,32 +456,44 @@ class _Model:
         costs = [cost for resource, cost in event.costs.items() if resource in weights]
         return any(cost > 0 for cost in costs), any(cost < 0 for cost in costs)
 
-    def _literal(self, of: object) -> Any:
-        return self._of[of] if isinstance(of, str) else self._of.get(of, 0)
+    def _literal(self, condition: Condition) -> _Linear:
+        of = self._of[condition.of] if isinstance(condition.of, str) else self._of.get(condition.of, NEVER)
+        return of if condition.holds else _Linear.of([(1, ONE), (-1, of)])
 
     def _limit(self, resource: str) -> None:
         largest = _largest(self._program, resource, self._kept)
         scale = 1.0 if largest == 0 or SMALLEST <= largest <= LARGEST else 2.0 ** (20 - math.frexp(largest)[1])
         room = self._limits[resource] - self._program.fixed.get(resource, 0.0)
         spent = self._sum({resource: scale})
-        if not spent:
-            if room < 0:
-                raise NoSelection
-            return
-        self._problem += spent <= room * scale
+        if spent.factors:
+            self._row([(1, spent)], most=room * scale)
+        elif room < 0:
+            raise NoSelection
 
-    def _objective(self) -> pulp.LpAffineExpression:
-        return self._sum({self._goal.least: self._unit, **{r: w * self._unit for r, w in self._goal.then.items()}})
+    def _sum(self, weights: Mapping[str, float]) -> _Linear:
+        """What all that happens costs of several resources, each at its weight."""
+        parts: list[Option | Event] = [*self._program.options, *self._program.events]
+        costs = (sum(part.costs.get(resource, 0.0) * each for resource, each in weights.items()) for part in parts)
+        terms = zip(costs, [*self._taken, *self._events], strict=True)
+        return _Linear.of((cost, linear) for cost, linear in terms if cost)
 
-    def _sum(self, weights: Mapping[str, float]) -> pulp.LpAffineExpression:
-        parts: list[tuple[Option | Event, Any]] = [*zip(self._program.options, self._taken, strict=True)]
-        parts += [*zip(self._program.events, self._events, strict=True)]
-        terms = []
-        for part, variable in parts:
-            weight = sum(part.costs.get(resource, 0.0) * each for resource, each in weights.items())
-            if weight and variable is not None:
-                terms.append((variable, weight))
-        return pulp.LpAffineExpression(terms)
+
+def _handed_over(costs: np.ndarray, most: Sequence[float], rows: Sequence[_Row], *, is_whole: bool) -> highspy.Highs:
+    """A program in HiGHS, in few calls: each row that is added alone moves the whole matrix."""
+    solver, count = highspy.Highs(), len(costs)  # type: ignore[no-untyped-call]
+    solver.setOptionValue("output_flag", False)
+    nothing = np.zeros(0, np.int32), np.zeros(0)
+    solver.addCols(count, costs, np.zeros(count), np.array(most), 0, np.zeros(count, np.int32), *nothing)
+    if is_whole:
+        kinds = np.full(count, highspy.HighsVarType.kInteger)
+        solver.changeColsIntegrality(count, np.arange(count, dtype=np.int32), kinds)
+    lower, upper, factors = zip(*rows, strict=True) if rows else ((), (), ())
+    starts = np.cumsum([0, *map(len, factors)])[:-1].astype(np.int32)
+    columns = np.array([column for row in factors for column in row], np.int32)
+    values = np.array([value for row in factors for value in row.values()], np.float64)
+    bounds = np.array(lower, np.float64), np.array(upper, np.float64)
+    solver.addRows(len(rows), *bounds, len(columns), starts, columns, values)
+    return solver
 
 
 def _one_choice(event: Event) -> bool:

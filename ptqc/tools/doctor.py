@@ -169,8 +169,8 @@ def _solver() -> Iterator[Finding]:
     program = JointChoice((Option("weight", "small", small), Option("weight", "large", large)))
     try:
         result = solve(program, Goal("loss", {"bytes": 1.5})).selection["weight"]
-    except Exception as error:  # whatever PuLP and HiGHS raise
-        yield Finding("solver", f"does not run: {error}", Judgement.LACK, "pip install --force-reinstall pulp highspy")
+    except Exception as error:  # whatever HiGHS raises
+        yield Finding("solver", f"does not run: {error}", Judgement.LACK, "pip install --force-reinstall highspy")
         return
     state = Judgement.OK if result == "small" else Judgement.LACK
     yield Finding("solver", "HiGHS solves" if result == "small" else "HiGHS gives a wrong answer", state)
