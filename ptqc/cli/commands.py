@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ptqc import presets
-from ptqc.errors import Interrupted, PtqcError, UsageError, VerificationError
+from ptqc.errors import Interrupted, Missed, PtqcError, UsageError, VerificationError
 from ptqc.options import CompileOptions, Phase
 
 if TYPE_CHECKING:
@@ -407,6 +407,13 @@ def run_eval(options: argparse.Namespace) -> None:
         progress=SILENT if options.json else _progress(options),
         **_given(options, "labels", "score_output", "samples", "threads", "tokenizer"),
     )
+    try:
+        if options.max_drop is not None:
+            result.check_drop(options.max_drop)
+    except Missed as missed:
+        if not options.json:
+            print(result)
+        raise _holding(result, missed) from None
     _tell(result, options, is_answer=True)
 
 

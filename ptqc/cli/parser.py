@@ -343,6 +343,8 @@ def _add_eval(parser: Parser) -> None:
     )
     text = "the output of the model that is scored"
     parser.add(HelpGroup.DATA, "--score-output", metavar="NAME", help=text, default_text="the first")
+    text = "end with exit code 2 where a score is worse than the first by more than N, in the unit of the metric"
+    parser.add(HelpGroup.LIMITS, "--max-drop", type=real, metavar="N", help=text)
     _add_samples(parser, "use at most this many labels, evenly spread", "all")
     _add_threads(parser, "all processors")
     _add_quiet(parser, "print the result alone, without progress")

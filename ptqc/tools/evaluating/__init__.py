@@ -12,7 +12,7 @@ import numpy as np
 from ptqc.calibration.images import AnyPreprocessing, Preprocessing
 from ptqc.calibration.inputs import input_specs, roles
 from ptqc.calibration.texts import Texts, read_tokenizer
-from ptqc.errors import ModelError, UsageError
+from ptqc.errors import Missed, ModelError, UsageError
 from ptqc.evaluation.detection.detector import AnyDetector, Detector
 from ptqc.frontend.in_memory import Model
 from ptqc.tools.comparing.contenders import Contender, Run, as_compiled, contenders, of_one_interface, running
@@ -95,6 +95,24 @@ class Evaluation:
             "left_out": dict(self.left_out),
             "notes": list(self.notes),
         }
+
+    def check_drop(self, most: float) -> None:
+        """Check that no score is worse than the first one by more than `most`, in the metric's unit.
+
+        Raises Missed with the model and its difference; also where the difference is not a number.
+        """
+        if len(self.models) < 2:
+            raise UsageError("there is no score to compare with the first: give a second model")
+        sign = -1 if self.higher_is_better else 1
+        for row in self.models[1:]:
+            assert row.difference is not None
+            drop = sign * row.difference.value
+            if not drop <= most:
+                message = (
+                    f"{row.model} ({row.runtime}): the score is worse than that of {self.models[0].model} by "
+                    f"{drop:.3g} (± {row.difference.standard_error:.2g}), more than {most:g} ({self.title})"
+                )
+                raise Missed(message, f"{most:g}drop", most, _finite(drop), self.title)
 
     def __str__(self) -> str:
         names = list(self.models[0].details)
@@ -201,7 +219,7 @@ def evaluate(
     if not rows:
         raise ModelError("; ".join(f"{name}: {reason}" for name, reason in left_out.items()))
     count = len(next(iter(measured.values())))
-    return Evaluation(chosen.name, chosen.title, chosen.higher_is_better, count, tuple(rows), left_out, notes)
+    return Evaluation(chosen.called, chosen.title, chosen.higher_is_better, count, tuple(rows), left_out, notes)
 
 
 def _of_detector(metric: Metric, stated: Detector | None, found: Sequence[Contender]) -> Metric:

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from compiling import compiled, proto, residual, samples, weight
+from onnx import numpy_helper
 from PIL import Image
 from writing import encoder, sentences, tokenizer
 
@@ -72,6 +73,15 @@ def hits(path: Path, data: Mapping[str, np.ndarray]) -> np.ndarray:
     return np.array([*rows]) == data["labels"]
 
 
+def proto_of_other_classes(path: Path, folder: Path) -> Path:
+    """The same network with the rows of its classifier in another order."""
+    model = onnx.load(path)
+    weight = next(tensor for tensor in model.graph.initializer if tensor.name == "w4")
+    weight.CopyFrom(numpy_helper.from_array(np.roll(numpy_helper.to_array(weight), 1, 0), "w4"))
+    onnx.save(model, folder / "shifted.onnx")
+    return folder / "shifted.onnx"
+
+
 def test_float_and_artifact_on_the_same_samples(
     made: Artifact, float_file: Path, labelled: dict[str, np.ndarray], tmp_path: Path
 ) -> None:
@@ -87,6 +97,35 @@ def test_float_and_artifact_on_the_same_samples(
     assert found.models[1].difference.value == pytest.approx((second - first).mean())
     assert found.models[1].difference.standard_error == pytest.approx((second - first).std(ddof=1) / np.sqrt(COUNT))
     assert "top-1 accuracy, % (more is better), with its standard error, on 40 cases" in str(found)
+
+
+@pytest.mark.parametrize("is_json", [False, True])
+def test_a_drop_of_more_than_is_allowed_ends_with_2(
+    float_file: Path,
+    labelled: dict[str, np.ndarray],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    is_json: bool,
+) -> None:
+    right = {**labelled, "labels": Runner(float_file).run({"x": labelled["x"]})["y"].argmax(1)}
+    shifted = proto_of_other_classes(float_file, tmp_path)
+    write_npz(tmp_path / "labelled.npz", right)
+    options = ["--metric", "top-1", "--data", str(tmp_path / "labelled.npz"), *(["--json"] if is_json else [])]
+    assert main(["eval", str(float_file), str(float_file), *options, "--max-drop", "0"]) == 0
+    capsys.readouterr()
+    assert main(["eval", str(float_file), str(shifted), *options, "--max-drop", "1"]) == 2
+    printed, told = capsys.readouterr()
+    drop = 100 - 100 * hits(shifted, right).mean()
+    assert f"is worse than that of {float_file} by {drop:.3g}" in told
+    if is_json:
+        document = json.loads(printed)
+        assert document["error"]["value"] == pytest.approx(drop)
+        assert document["error"]["limit"] == 1
+        assert document["models"][1]["difference"]["value"] == pytest.approx(-drop)
+    else:
+        assert "vs. first" in printed
+    with pytest.raises(UsageError, match="give a second model"):
+        ptqc.evaluate(float_file, metric="top-1", data=right).check_drop(1)
 
 
 def test_the_document_says_the_same(
