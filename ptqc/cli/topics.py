@@ -34,7 +34,7 @@ def _budgets() -> str:
             "",
             "Size, flash and RAM are never exceeded. A file that misses another budget is delivered with a warning;",
             "with --strict nothing is written and the exit code is 2. Without a budget, the best file is built.",
-            "A loss budget alone gives the smallest file that meets it.",
+            "A loss budget alone gives the smallest of a few files that are built and judged.",
         ]
     )
 

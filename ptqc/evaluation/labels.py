@@ -42,6 +42,7 @@ class Labelled(ABC):
 
     samples: Samples
     title: ClassVar[str]
+    counts_hits: ClassVar[bool] = False  # whether each sample is a hit or none
 
     def score(self, run: Runs) -> float:
         """The score of a model that runs so."""
@@ -75,6 +76,7 @@ class LabelledClasses(Labelled):
 
     labels: np.ndarray
     title: ClassVar[str] = "top-1 accuracy, %"
+    counts_hits: ClassVar[bool] = True
 
     def measured(self, run: Runs) -> Sequence[int]:
         """Of each sample, 1 where its class is its label, else 0; see `predicted`."""

@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, ClassVar
@@ -33,6 +33,7 @@ LOSS_UNITS = {
 # How much a whole population loses at most, by some of its samples: one-sided bounds of CONFIDENCE.
 
 CONFIDENCE = 0.9
+POINTS = 100.0  # of a hit
 HALVINGS = 60
 STEPS = 4001  # of the integral over the density
 TAIL = 1e3  # no quantile that is asked for lies further out
@@ -98,6 +99,18 @@ def mean_at_most(values: Sequence[float] | np.ndarray, count: int = 0) -> float:
     if skewness <= 1e-6:  # a tail on the left makes no bound tighter
         return mean + t * spread / root
     return mean - 3 / skewness * (float(np.cbrt(1 - skewness * (t + skewness / 6))) - 1) * spread / root
+
+
+def drop_at_most(drops: Sequence[float] | np.ndarray, count: int = 0) -> float:
+    """An upper bound on the points that a score of hits falls by, from +100, 0 or -100 points of each sample.
+
+    count: see `mean_at_most`, whose bound is too low where few answers change: it is at least what is lost, at most,
+    by answers that become wrong (`most_of`), less what those that become right gain.
+    """
+    x = np.asarray(drops, np.float64)
+    count = count or len(x)
+    wrong, right = (float((sign * x > 0).mean()) for sign in (1, -1))
+    return max(mean_at_most(x, count), POINTS * (most_of(round(wrong * count), count) - right))
 
 
 @cache
@@ -178,6 +191,7 @@ MOST_SAMPLES = 10**6
 # bound asks for much less than the limit.
 WANTED, WANTED_DIFFERENCES = (256, 1024), 10
 STUDENT, EXACT, NO_BOUND = "Student's t, corrected for skewness", "Clopper-Pearson", "none: one figure"
+CHANGED = f"{STUDENT}, and at least Clopper-Pearson of answers that became wrong"
 
 Compared = Iterator[tuple[Outputs, Outputs]]
 
@@ -371,19 +385,20 @@ class SameClass(OnSplits):
     def needed(self, judged: Lost) -> int | None:
         if judged.method != EXACT or judged.value >= self.limit:
             return super().needed(judged)
-        low, high = 0, max(judged.samples, draws_needed(self.limit))
-        while not self._shows(judged.value, high):
-            if high > MOST_SAMPLES:
-                return None
-            low, high = high, 2 * high
-        while high - low > 1:
-            count = (low + high) // 2
-            low, high = (low, count) if self._shows(judged.value, count) else (count, high)
-        return high
+        return _fewest(lambda count: most_of(round(judged.value * count), count) <= self.limit)
 
-    def _shows(self, share: float, count: int) -> bool:
-        """Whether so many samples, of which this share differs, show that the limit is kept."""
-        return most_of(round(share * count), count) <= self.limit
+
+def _fewest(shows: Callable[[int], bool], known: int = 0) -> int | None:
+    """The fewest samples that show a limit, None where a million do not. known: so many do not."""
+    low, high = known, max(2 * known, 2)
+    while not shows(high):
+        if high > MOST_SAMPLES:
+            return None
+        low, high = high, 2 * high
+    while high - low > 1:
+        count = (low + high) // 2
+        low, high = (low, count) if shows(count) else (count, high)
+    return high
 
 
 def _scored(file: onnx.ModelProto, model: ir.Model) -> Runner:
@@ -410,8 +425,11 @@ class LabelledDrop(Criterion):
         half, real = self.labelled.every_second(first), self._real[first::2]
         result = half.measured(_scored(file, self.model).run)
         value, drops = half.points(real) - half.points(result), half.drops(real, result)
-        bound = value + mean_at_most(drops) - float(drops.mean())
-        return Lost(value, bound, len(half.samples), STUDENT, tuple(drops.tolist()))
+        bound = value + self._at_most(drops) - float(drops.mean())
+        return Lost(value, bound, len(half.samples), CHANGED if half.counts_hits else STUDENT, tuple(drops.tolist()))
+
+    def _at_most(self, drops: Sequence[float] | np.ndarray, count: int = 0) -> float:
+        return (drop_at_most if self.labelled.counts_hits else mean_at_most)(drops, count)
 
     @cached_property
     def _real(self) -> Sequence[Any]:
@@ -420,6 +438,21 @@ class LabelledDrop(Criterion):
     @property
     def judges(self) -> int:
         return self.labelled.every_second(1).draws
+
+    @property
+    def can_show(self) -> bool:
+        return not self.labelled.counts_hits or self.judges >= draws_needed(self.limit / POINTS)
+
+    def room(self, held: Lost) -> float:
+        if not self.can_show:  # what is seen is all that there is to go by
+            return _room(self.limit, held.value, self.order)
+        return _room(self.limit, _expected_bound(np.array(held.values), self.judges, self._at_most), self.order)
+
+    def needed(self, judged: Lost) -> int | None:
+        if not self.labelled.counts_hits or judged.value >= self.limit:
+            return super().needed(judged)
+        # Of the judges' own number no fewer, as these did not show it.
+        return _fewest(lambda count: self._at_most(judged.values, count) <= self.limit, judged.samples)
 
 
 @dataclass(frozen=True)
@@ -473,12 +506,12 @@ def _weighed(found: Sequence[tuple[float, int]]) -> np.ndarray:
     return np.asarray(values * weights / (weights.mean() or 1.0))
 
 
-def _expected_bound(held: np.ndarray, judges: int) -> float:
-    """What a judge's bound stays under with PASSING, for all that held-back samples say."""
+def _expected_bound(held: np.ndarray, judges: int, at_most: Callable[[np.ndarray, int], float] = mean_at_most) -> float:
+    """What a judge's bound stays under with PASSING, for all that held-back samples say. at_most: the bound."""
     if len(held) < 2:
         return 2 * float(held.mean())
     luck = float(held.std(ddof=1)) * math.sqrt(1 / judges + 1 / len(held)) * student(PASSING, len(held) - 1)
-    return mean_at_most(held, judges) + luck
+    return at_most(held, judges) + luck
 
 
 def _room(limit: float, lost: float, order: float) -> float:

@@ -424,7 +424,7 @@ def _to_json(lost: Lost) -> dict[str, Any]:
 def _missed(budget: LossBudget, verdict: Verdict, judged: Lost, needed: int | None) -> Note:
     shown = verdict.criterion.shown
     on = f"on {judged.samples:,} judging samples" if judged.samples else "by the score"
-    text = f"the file loses {shown(judged.value)} {on}"
+    text = f"the file {'gains' if judged.value < 0 else 'loses'} {shown(abs(judged.value))} {on}"
     if judged.value > budget.limit:
         return Note(STEP, "", f"{text}, over the budget of {budget}: allow a larger loss", Level.WARNING)
     more = "give more samples"

@@ -250,8 +250,9 @@ def on_judges(document: Document) -> str:
 
 def loss_bound(document: Document) -> str:
     """What is lost at most, as judging samples show."""
-    most = "at least" if document["unit"] == SAME else "at most"
-    return f"{most} {shown(document['judged']['bound'], document['unit'])}"
+    bound, unit = document["judged"]["bound"], document["unit"]
+    is_least = unit == SAME or (unit == DROP and bound is not None and bound < 0)
+    return f"{'at least' if is_least else 'at most'} {shown(bound, unit)}"
 
 
 def shown(lost: float | None, unit: str) -> str:
@@ -260,7 +261,9 @@ def shown(lost: float | None, unit: str) -> str:
         return "unknown"
     if unit == SAME:
         return f"{100 * (1 - lost):.2f} % same"
-    return f"{lost:+.2f} points lost" if unit == DROP else f"{number(lost)} {unit}"
+    if unit == DROP:
+        return f"{abs(lost):.2f} points {'gained' if lost < 0 else 'lost'}"
+    return f"{number(lost)} {unit}"
 
 
 def _certainty(document: Document) -> str:

@@ -42,7 +42,7 @@ def test_how_caches_are_kept() -> None:
     [
         ("%same", True, "99.60 % same on 945 judging samples, at least 99.02 % same (90 % sure,"),
         ("nat", False, "NOT SHOWN TO BE MET: 0.004 nat on 945 judging samples, at most 0.0098 nat"),
-        ("%drop", True, "+0.00 points lost on 945 judging samples, at most +0.01 points lost"),
+        ("%drop", True, "0.00 points lost on 945 judging samples, at most 0.01 points lost"),
     ],
 )
 def test_a_budget_of_loss(unit: str, kept: bool, told: str) -> None:
@@ -515,7 +515,7 @@ def test_a_budget_that_nothing_bounds_is_in_the_checks() -> None:
     given = documents()
     given.manifest["loss_budget"] = loss_budget("%drop", 0.004, 0.0098, kept=False)
     given.manifest["loss_budget"]["judged"] |= {"bound": None, "samples": 0}
-    assert "accuracy ✗ failed +0.00 points lost, of the budget of 99%drop" in given.page().text
+    assert "accuracy ✗ failed 0.00 points lost, of the budget of 99%drop" in given.page().text
 
 
 def test_lines_of_drawings_are_not_filled() -> None:

@@ -10,6 +10,7 @@ from ptqc.passes.allocate.constraints.criteria import (
     CONFIDENCE,
     at_most,
     draws_needed,
+    drop_at_most,
     mean_at_most,
     most_hits,
     most_of,
@@ -45,6 +46,36 @@ def test_the_most_hits_that_keep_a_share(share: float) -> None:
 def test_the_fewest_draws_that_can_show_a_share() -> None:
     assert draws_needed(0.01) == 230  # 0.99²³⁰ < 0.1 < 0.99²²⁹
     assert (most_hits(230, 0.01), most_hits(229, 0.01)) == (0, -1)
+
+
+def drops(wrong: int, right: int, count: int) -> np.ndarray:
+    """Points of samples of which some became wrong and others right."""
+    return np.repeat([100.0, -100.0, 0.0], [wrong, right, count - wrong - right])
+
+
+@pytest.mark.parametrize("count", [50, 250])
+@pytest.mark.parametrize(("wrong", "right"), [(0.005, 0), (0.02, 0), (0.02, 0.01), (0.01, 0.01), (0.01, 0.03)])
+def test_a_bound_on_a_drop_holds_as_often_as_it_says_where_few_answers_change(
+    count: int, wrong: float, right: float
+) -> None:
+    """Over all outcomes, by their multinomial probability; Student's bound alone holds in 22 % of some."""
+    holds = seen = 0.0
+    for b in range(min(count, 24)):
+        for c in range(min(count - b, 24)):
+            ways = math.comb(count, b) * math.comb(count - b, c)
+            chance = ways * wrong**b * right**c * (1 - wrong - right) ** (count - b - c)
+            if chance > 1e-6:
+                seen += chance
+                holds += chance * (drop_at_most(drops(b, c, count)) >= 100 * (wrong - right))
+    assert seen > 0.999
+    assert holds / seen >= CONFIDENCE - 0.01
+
+
+def test_no_changed_answer_shows_no_more_than_their_number_can() -> None:
+    assert drop_at_most(np.zeros(100)) == pytest.approx(100 * (1 - 0.1**0.01))
+    assert drop_at_most(np.zeros(100), 230) < 1 < drop_at_most(np.zeros(100), 229)
+    many = drops(40, 30, 1000)
+    assert drop_at_most(many) == mean_at_most(many)
 
 
 @pytest.mark.parametrize(

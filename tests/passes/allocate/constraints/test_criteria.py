@@ -1,6 +1,7 @@
 """What budgets of loss count: means, top classes and scores of files whose outputs are known."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -163,6 +164,17 @@ def test_points_of_labelled_samples(x: np.ndarray, tmp_path: Path) -> None:
     assert criterion.judged(packed(SWAPPED)).value == pytest.approx(100 * (labels[1::2] != 2).mean())
     assert criterion.judges == 30
     assert criterion.room(criterion.held(packed(np.eye(3)))) == 8
+
+
+def test_few_labelled_samples_show_no_small_drop(x: np.ndarray, tmp_path: Path) -> None:
+    """Of 30 judges none may differ, and up to 7.4 points may be lost all the same."""
+    labelled = LabelledClasses(spooled(x, tmp_path / "x"), x.argmax(1))
+    criterion = LabelledDrop(1.0, "%drop", model(np.eye(3)), labelled)
+    judged = criterion.judged(packed(np.eye(3)))
+    assert (judged.value, judged.bound) == (0, pytest.approx(7.39, abs=0.01))
+    assert not criterion.can_show
+    assert criterion.needed(judged) == 230
+    assert replace(criterion, limit=8.0).can_show
 
 
 def test_points_of_a_score_of_the_users_own(x: np.ndarray) -> None:
