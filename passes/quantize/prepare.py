@@ -1,7 +1,7 @@
 """From what the user gave to a model in normal form and two splits of checked samples."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -49,6 +49,7 @@ CONTINUED = "every other text goes on from a cache: the keys and values that the
 HELD_BACK = 4
 PROBES = 2
 PLAUSIBLE_SAMPLES = 16
+LOOKED_AT = 16  # samples in which an input may be the same
 
 
 @dataclass(frozen=True)
@@ -150,11 +151,25 @@ def gather(
     samples = dataclasses.replace(samples, notes=(*notes, *samples.notes))
     if len(samples) < 2:
         raise CalibrationError("one calibration sample was given; give at least 2, and preferably 100 or more")
+    if not is_drawn:
+        samples = dataclasses.replace(samples, notes=(*samples.notes, *_constant_inputs(samples)))
     if batches is not None and not batches.has_run:
         try_once(source, samples[0])
     if is_drawn or isinstance(calibration, Texts):
         samples = _with_caches(source.model, samples, folder)
     return with_recorded(whole, samples, folder / "recorded", seed)
+
+
+def _constant_inputs(samples: Samples) -> Iterator[Note]:
+    """A warning of each input of several real numbers that is the same in all samples, of which a few are looked at."""
+    first, *others = (samples[place] for place in range(min(len(samples), LOOKED_AT)))
+    for name, array in first.items():
+        if array.dtype.kind == "f" and array.size > 1 and all(np.array_equal(each[name], array) for each in others):
+            message = (
+                f"the same values in all of {len(others) + 1} samples that were looked at: ranges and losses hold for "
+                "these alone; if it is a state, record states of real runs"
+            )
+            yield Note("calibrate", name, message, Level.WARNING)
 
 
 def _with_caches(model: ir.Model, samples: Samples, folder: Path) -> Samples:

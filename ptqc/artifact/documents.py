@@ -16,7 +16,7 @@ import onnxruntime as ort
 
 from ptqc.artifact import folder as artifact
 from ptqc.artifact.build_target import BuiltTargets
-from ptqc.artifact.fit_for_use import worse_than_predicted
+from ptqc.artifact.fit_for_use import drifts, lower_score, worse_than_predicted
 from ptqc.artifact.golden import Golden
 from ptqc.artifact.report import render
 from ptqc.artifact.report.energy import Energy
@@ -148,7 +148,7 @@ def manifest(job: CompileState, outcome: CompileOutcome) -> dict[str, Any]:
     notes += [*(operator.note for operator in in_float), *_warnings(job, outcome)]
     for report in outcome.reports.values():
         notes += report.notes
-    notes += worse_than_predicted(job, fitted, judged, notes)
+    notes += [*worse_than_predicted(job, fitted, judged, notes), *lower_score(judged), *drifts(judged)]
     plugins, images = used(job.options.to_json(), list(outcome.built.documents)), job.prepared.samples.preprocessing
     weights: Counter[str] = Counter()
     for weight in fitted.plan.weights:

@@ -288,7 +288,7 @@ def _are_one(one: FoundObject, other: FoundObject) -> bool:
     return one.label == other.label and bool(overlap(np.array([one.box]), np.array([other.box]))[0, 0] >= SAME)
 
 
-SHOWN = 4
+SHOWN, SHOWN_DIFFERING = 4, 12
 # The longer side of a picture, in pixels, where boxes are drawn on it or not, and the quality of its JPEG: a few
 # kilobytes each.
 SIDE, SIDE_WITH_BOXES, QUALITY = 160, 360, 80
@@ -313,14 +313,15 @@ def most_changed(
     tokenizer: Path | None = None,
     detector: Detector | None = None,
 ) -> dict[str, Any]:
-    """The document: samples by falling loss, with what a person would look at.
+    """The document: samples whose answer changed, then others, by falling loss, with what a person would look at.
 
     These are pictures of images with what a detector finds in them, the tokens of texts, and what each output of
     classes said. tokenizer: of the texts, where it is known. detector: how boxes are written, where the user states it.
     Samples on which nothing changed are left out.
     """
-    order = sorted(range(judged.samples), key=lambda place: -judged.by_sample[place])[:SHOWN]
-    places = [place for place in order if judged.by_sample[place] > 0]
+    order = sorted(range(judged.samples), key=lambda place: (not judged.differing[place], -judged.by_sample[place]))
+    differing = sum(judged.differing)
+    places = [place for place in order[: max(SHOWN, min(differing, SHOWN_DIFFERING))] if judged.by_sample[place] > 0]
     if not places:
         return {"samples": []}
     runners, inputs = (Runner(model), open_packed(file, model)), input_specs(model)
@@ -345,7 +346,7 @@ def most_changed(
                 **({"text": tokens} if tokens is not None else {}),
             }
         )
-    return {"unit": judged.loss_unit, "of": judged.samples, "samples": samples}
+    return {"unit": judged.loss_unit, "of": judged.samples, "differing": differing, "samples": samples}
 
 
 def _found(kinds: Kinds, ran: Sequence[_Ran], spec: InputSpec, detector: Detector) -> list[dict[str, Any] | None]:

@@ -21,7 +21,8 @@ from ptqc.execution.tensors import outputs_in_files
 from ptqc.ir.recorded import release, remembered
 from ptqc.losses import Kinds, OutputKind, OutputLoss, Outputs, comparable
 from ptqc.losses.base import Figure, Pair
-from ptqc.losses.classes import SAME_CLASS
+from ptqc.losses.classes import SAME_CLASS, Classes
+from ptqc.losses.recognition import carried
 from ptqc.losses.state import State
 from ptqc.notes import Level, Note
 from ptqc.utils.deadline import NEVER, Deadline
@@ -78,10 +79,35 @@ class JudgedOutput:
 
 
 @dataclass(frozen=True)
+class FedBack:
+    """What outputs beside states lose in runs in a row, each of which reads the states that the one before gave.
+
+    single_loss: of the same outputs where each run reads states of the float model. agreement: see `Judged`.
+    """
+
+    runs: int
+    loss: float
+    single_loss: float
+    loss_unit: str
+    agreement: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The document for the manifest."""
+        return {
+            "runs": self.runs,
+            "loss": self.loss,
+            "single_loss": self.single_loss,
+            "loss_unit": self.loss_unit,
+            "top1_agreement": self.agreement,
+        }
+
+
+@dataclass(frozen=True)
 class Judged:
     """Held-back agreement, and scores if there were labels.
 
-    loss: of all outputs together; by_sample: of each sample. score_title: what the scores are.
+    loss: of all outputs together; by_sample: of each sample. differing: of each sample, whether a top class is another
+    one. score_title: what the scores are. fed_back: of models with states alone.
     """
 
     samples: int
@@ -89,9 +115,11 @@ class Judged:
     loss_unit: str
     outputs: tuple[JudgedOutput, ...]
     by_sample: tuple[float, ...]
+    differing: tuple[bool, ...]
     float_score: float | None = None
     compiled_score: float | None = None
     score_title: str | None = None
+    fed_back: FedBack | None = None
 
     @property
     def agreement(self) -> float | None:
@@ -125,7 +153,8 @@ def judge(
                 stage.advance()
 
         both = outputs_in_files(outputs())
-    judged = judge_pairs(kinds, list(zip(both[::2], both[1::2], strict=True)))
+    pairs = list(zip(both[::2], both[1::2], strict=True))
+    judged = replace(judge_pairs(kinds, pairs), fed_back=_fed_back(model, (real, packed), samples, kinds, pairs))
     if scoring is None:
         return judged
     if stand_ins := remembered(model):  # whoever scores feeds only what the delivered file takes
@@ -145,7 +174,38 @@ def judge_pairs(kinds: Kinds, pairs: Pairs) -> Judged:
         measure.unit,
         tuple(_judged(name, measure, pairs) for name in kinds),
         tuple(measure(real, packed) for real, packed in pairs),
+        tuple(_differs(kinds, real, packed) for real, packed in pairs),
     )
+
+
+def _differs(kinds: Kinds, real: Outputs, packed: Outputs) -> bool:
+    """Whether a top class is another one."""
+    return any(
+        not kind.same(*comparable(kind, kind.real(name, real), kind.real(name, packed))).all()
+        for name, kind in kinds.items()
+        if isinstance(kind, Classes)
+    )
+
+
+def _fed_back(
+    model: ir.Model, runners: tuple[Runner, Runner], samples: Samples, kinds: Kinds, single: Pairs
+) -> FedBack | None:
+    """What the samples as runs in a row lose. None where a state has not an input's shape, as a cache that grows."""
+    handed_on = carried(model, model.graph.outputs)
+    states = {name: handed_on.get(name) for name, kind in kinds.items() if isinstance(kind, State)}
+    if not states or not all(states.values()) or len(states) == len(kinds):
+        return None
+    pairs = list[tuple[Outputs, Outputs]]()
+    last = [dict[str, np.ndarray]() for _ in runners]
+    for feeds in samples:
+        outputs = [tensors_of(run.run({**feeds, **state})) for run, state in zip(runners, last, strict=True)]
+        last = [{given: one[name] for name, given in states.items() if given is not None} for one in outputs]
+        if any(array.shape != feeds[given].shape for state in last for given, array in state.items()):
+            return None
+        pairs.append((outputs[0], outputs[1]))
+    others = {name: kind for name, kind in kinds.items() if name not in states}
+    judged = judge_pairs(others, pairs)
+    return FedBack(len(pairs), judged.loss, judge_pairs(others, single).loss, judged.loss_unit, judged.agreement)
 
 
 def _judged(name: str, measure: OutputLoss, pairs: Pairs) -> JudgedOutput:
@@ -187,6 +247,7 @@ def to_json(judged: Judged) -> dict[str, Any]:
         "float_score": judged.float_score,
         "compiled_score": judged.compiled_score,
         "score_title": judged.score_title,
+        "fed_back": None if judged.fed_back is None else judged.fed_back.to_json(),
     }
 
 

@@ -4,6 +4,7 @@ Those of floats are judged; where there are none, those of integers.
 """
 
 from collections.abc import Mapping, Sequence
+from difflib import SequenceMatcher
 from typing import Any
 
 import numpy as np
@@ -99,7 +100,7 @@ def facts(model: ir.Model, feeds: Feeds, references: Sequence[Outputs]) -> dict[
     check_finite(model, references)
     values = _with_loss(model, references)
     shapes = _shapes(model, feeds, list(values.values()))
-    carried = _carried(model, list(values.values()))
+    handed_on = carried(model, list(values.values()))
     inputs = tuple(shape_of(value) for value in model.graph.inputs)
     result = {}
     for name, value in values.items():
@@ -119,7 +120,7 @@ def facts(model: ir.Model, feeds: Feeds, references: Sequence[Outputs]) -> dict[
             traced=traced is not None and traced.axis == axis,
             direct=traced is not None and traced.direct and traced.axis == axis,
             alone=len(values) == 1,
-            carried=name in carried,
+            carried=name in handed_on,
             packed=forms_to_json(forms[name]) if name in forms else None,
             inputs=inputs,
             labels=_are_labels(references[0][name]),
@@ -178,21 +179,21 @@ def _shapes(model: ir.Model, feeds: Feeds, outputs: Sequence[ir.Value]) -> dict[
     return {name: array.shape for name, array in ran.items() if isinstance(array, np.ndarray)}
 
 
-def _carried(model: ir.Model, outputs: Sequence[ir.Value]) -> frozenset[str]:
-    """Outputs that hand an input of their shape on, beside at least one input and one output that are not such.
+def carried(model: ir.Model, outputs: Sequence[ir.Value]) -> dict[str, str]:
+    """By output that hands an input of its shape on, that input, beside at least one input and one output more.
 
-    So do caches that a first run begins, for a model of another file, where there is another output beside them.
+    So do caches that a first run begins, for a model of another file, where there is another output beside them; they
+    have no input ("").
     """
     free = list(model.graph.inputs)
-    result = {str(value.name) for value in outputs if _begins_cache(value)}
+    result = {str(value.name): "" for value in outputs if _begins_cache(value)}
     for output in outputs:
-        for value in free:
-            if _hands_on(value, output):
-                result.add(str(output.name))
-                free.remove(value)
-                break
+        if likely := [value for value in free if _hands_on(value, output)]:
+            value = max(likely, key=lambda value: _likeness(value, output))
+            result[str(output.name)] = str(value.name)
+            free.remove(value)
     rest = [value for value in model.graph.outputs if str(value.name) not in result]
-    return frozenset(result) if free and rest else frozenset()
+    return result if free and rest else {}
 
 
 def _begins_cache(output: ir.Value) -> bool:
@@ -211,6 +212,12 @@ def _hands_on(given: ir.Value, output: ir.Value) -> bool:
     named = says(str(output.name), STATES) and len(numbers) < 2
     said = words(str(given.name))
     return named or (bool(said) and said <= words(str(output.name)))
+
+
+def _likeness(one: ir.Value, other: ir.Value) -> float:
+    """How much of two names is the same; the same first letter, as of h and h_next, counts most."""
+    first, second = str(one.name).lower(), str(other.name).lower()
+    return SequenceMatcher(None, first, second).ratio() + (first[:1] == second[:1])
 
 
 def _numbers(value: ir.Value) -> str:

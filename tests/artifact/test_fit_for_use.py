@@ -1,13 +1,15 @@
 """When a file that passed every check is not fit for use, or what helps against a loss."""
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ptqc.artifact.documents import _advice
-from ptqc.artifact.fit_for_use import check_fit, worse_than_predicted
+from ptqc.artifact.fit_for_use import check_fit, drifts, lower_score, worse_than_predicted
 from ptqc.errors import Missed
+from ptqc.evaluation.judge import FedBack, Judged
 from ptqc.notes import out_of_time, unfit
 
 
@@ -53,3 +55,45 @@ def test_what_is_fit_passes() -> None:
     check_fit([out_of_time("something")])
     with pytest.raises(Missed, match="not fit for use: a reason"):
         check_fit([unfit("a reason")])
+
+
+def judged(**changes: Any) -> Judged:
+    """64 held-back samples, all of whose answers stay the same where nothing else is said."""
+    usual: dict[str, Any] = {
+        "samples": 64,
+        "loss": 0.001,
+        "loss_unit": "nat",
+        "outputs": (SimpleNamespace(agreement=1.0),),
+    }
+    return Judged(**{**usual, "by_sample": (0.001,) * 64, "differing": (False,) * 64, **changes})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "title", "told"),
+    [
+        (90.0, 88.1, "top-1 accuracy, %", None),
+        (90.0, 87.5, "top-1 accuracy, %", "top-1 accuracy falls by 2.50 points on the labelled data$"),
+        (90.0, 66.5, "top-1 accuracy, %", "by 23.50 points.*let at most 6.9 % of the answers change: see whether"),
+        (0.90, 0.89, "score", None),
+        (0.90, 0.86, "score", "score falls by 4.44 % on the labelled data$"),
+        (None, None, None, None),
+    ],
+)  # fmt: skip
+def test_a_score_that_falls_is_warned_of(
+    before: float | None, after: float | None, title: str | None, told: str | None
+) -> None:
+    """Of 64 answers none changed, which 99 in 100 times means that fewer than 1 - 0.01^(1/64) = 6.9 % do."""
+    found = lower_score(judged(float_score=before, compiled_score=after, score_title=title))
+    assert bool(found) == (told is not None)
+    if told is not None:
+        assert re.search(told, found[0].message)
+
+
+def test_errors_that_add_up_are_warned_of() -> None:
+    assert not drifts(judged())
+    assert not drifts(judged(fed_back=FedBack(64, 0.019, 0.0001, "nat", 1.0)))
+    assert not drifts(judged(fed_back=FedBack(64, 0.05, 0.02, "nat", 1.0)))
+    (note,) = drifts(judged(fed_back=FedBack(64, 0.09, 0.02, "nat", 0.9)))
+    assert (
+        "over 64 runs in a row that read their own states, the outputs diverge by 0.09 nat, and by 0.02" in note.message
+    )

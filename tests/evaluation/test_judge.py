@@ -1,6 +1,8 @@
 """Judging: agreement, error and scores of the delivered file against the float model."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -123,3 +125,52 @@ def test_scores_are_asked_for_both(measured: Measured) -> None:
 def test_the_document_holds_what_was_found(measured: Measured) -> None:
     found = judged(measured, lambda w: w)
     assert to_json(found)["top1_agreement"] == 1.0
+
+
+RECURRENT = """g (float[N,4] x, float[N,4] h) => (float[N,3] y, float[N,4] h_next) {
+    wide = Gemm(h, w)
+    sum = Add(x, wide)
+    h_next = Tanh(sum)
+    y = Gemm(h_next, v)
+}"""
+
+
+def test_runs_that_read_their_own_states_are_judged_in_a_row(tmp_path: Path) -> None:
+    """The changed network forgets less: its states move away from those of the float model run by run."""
+    random = np.random.default_rng(5)
+    data = {name: random.standard_normal((24, 4)).astype(np.float32) for name in ("x", "h")}
+    model = proto(RECURRENT, w=0.4 * weight(4, 4), v=weight(4, 3))
+    known = measured_model(model, data, tmp_path, bits=(4,))
+    held = known.prepared.held_back
+    found = judge(known.model, packed(known.model, lambda w: 1.3 * w), held, known.context.kinds, None, SILENT).fed_back
+    assert found is not None
+
+    def logits(w: np.ndarray, x: np.ndarray, h: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        after = np.tanh(x + h @ w)
+        return after @ weight(4, 3), after
+
+    state = [held[0]["h"], held[0]["h"]]
+    rows = [list[np.ndarray](), list[np.ndarray]()]
+    for feeds in held:
+        for place, factor in enumerate((1.0, 1.3)):
+            y, state[place] = logits(factor * 0.4 * weight(4, 4), feeds["x"], state[place])
+            rows[place].append(y[0])
+    real, other = (np.array(each, np.float64) for each in rows)
+    p, q = (np.exp(each) / np.exp(each).sum(1, keepdims=True) for each in (real, other))
+    assert found.runs == len(held)
+    assert found.agreement == pytest.approx((real.argmax(1) == other.argmax(1)).mean())
+    assert found.loss == pytest.approx(float((p * np.log(p / q)).sum(1).mean()), rel=1e-3)
+    assert found.loss != found.single_loss
+    document = to_json(replace(Judged(1, 0.0, "nat", (), (), ()), fed_back=found))["fed_back"]
+    assert document == {
+        "runs": found.runs,
+        "loss": found.loss,
+        "single_loss": found.single_loss,
+        "loss_unit": "nat",
+        "top1_agreement": found.agreement,
+    }
+
+
+def test_answers_that_change_are_counted_by_sample(measured: Measured) -> None:
+    assert not any(judged(measured, lambda w: 1.01 * w).differing)
+    assert all(judged(measured, np.negative).differing)

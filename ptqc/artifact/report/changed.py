@@ -31,7 +31,8 @@ def changed_title(facts: ReportFacts) -> str:
     assert facts.changed is not None
     samples = facts.changed["samples"]
     if any(map(_answer_changed, samples)):
-        return "Samples that changed"
+        differing, count = facts.changed.get("differing", 0), facts.changed.get("of", 0)
+        return f"Samples that changed: {differing} of {count}" if differing else "Samples that changed"
     if any(sample["outputs"] or "text" in sample or "objects" in sample for sample in samples):
         return "Hardest samples: none changed its answer"
     return "Samples with the largest divergence"

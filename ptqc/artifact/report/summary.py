@@ -175,6 +175,12 @@ def _quality(manifest: Document) -> Iterator[tuple[str, str]]:
         more = f" ({bound})" if bound else ""
         yield "agreement", f"same top class in {100 * agreement:.1f} % of {samples}{more}; {figures}"
     yield from _outputs(results.get("outputs", []))
+    if fed := results.get("fed_back"):
+        same = "" if fed["top1_agreement"] is None else f"same top class in {100 * fed['top1_agreement']:.1f} %, "
+        loss = (
+            f"divergence {fed['loss']:.3g} {fed['loss_unit']} ({fed['single_loss']:.3g} with the float model's states)"
+        )
+        yield "fed back", f"{same}{loss}, over {fed['runs']} runs in a row that read their own states"
     scores = scores_of(results)
     if scores is not None:
         yield "score", f"{scores.metric} {scores.before} -> {scores.after} ({scores.difference})"
