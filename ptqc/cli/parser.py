@@ -290,7 +290,7 @@ def _add_cache_option(parser: Parser) -> None:
 def _add_compare(parser: Parser) -> None:
     _add_models(parser, "all are compared with the first")
     _add_data(parser, "samples to run, given as for compile", "an artifact's golden samples, or synthetic ones")
-    _add_samples(parser, "use at most this many samples", "16")
+    _add_samples(parser, "use at most this many samples", "256; 16 with --runtime or without data")
     _add_threads(parser, "1")
     _add_runtime(parser, "run artifacts in this runtime too, on what was built for it; may be repeated")
     _add_quiet(parser, "print the result alone, without progress")

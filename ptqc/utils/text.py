@@ -78,7 +78,7 @@ def differences_end_to_end(different: int, rounded: int | None) -> str:
 def magnitude(count: float) -> str:
     """A count with an SI prefix, for a unit to follow: "2.36 M", "640 "."""
     for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if count >= factor:
+        if count >= 0.9995 * factor:  # which is rounded to 1, as 999.5 would be to 1e+03
             return f"{count / factor:.3g} {prefix}"
     return f"{count:.3g} "
 

@@ -52,8 +52,21 @@ def test_a_file_and_its_artifact(made: Artifact, float_file: Path) -> None:
     assert first.loss is None
     wanted, got = outputs(float_file, x), outputs(made.path, x)
     assert second.top1_agreement == np.mean(wanted.argmax(1) == got.argmax(1))
+    assert second.changed == tuple(f"samples[{i}]" for i in np.flatnonzero(wanted.argmax(1) != got.argmax(1)))
     error = np.square(wanted.astype(np.float64) - got).sum()
     assert second.sqnr_db == pytest.approx(10 * np.log10(np.square(wanted, dtype=np.float64).sum() / error), rel=1e-6)
+
+
+def test_samples_with_another_answer_are_named(float_file: Path, tmp_path: Path) -> None:
+    model = onnx.load(float_file)
+    bias = next(tensor for tensor in model.graph.initializer if tensor.name == "b4")
+    bias.CopyFrom(onnx.numpy_helper.from_array(np.eye(10, dtype=np.float32)[3] * 100, "b4"))
+    x = samples(3, 8, 8, count=20, seed=3)
+    changed = np.flatnonzero(outputs(float_file, x).argmax(1) != 3)
+    result = found(float_file, saved(tmp_path, "threes.onnx", model), data=x)
+    assert result.models[1].changed == tuple(f"samples[{i}]" for i in changed)
+    assert f"another top class in {tmp_path / 'threes.onnx'}: samples[{changed[0]}], " in str(result)
+    assert f" and {len(changed) - 8} more" in str(result)
 
 
 def test_without_samples_the_golden_ones_are_run(made: Artifact, float_file: Path) -> None:

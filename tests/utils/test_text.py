@@ -20,7 +20,14 @@ def test_what_is_no_number_is_told_as_it_is(value: str) -> None:
 
 def test_other_numbers() -> None:
     assert [percent(x) for x in (0, 1e-6, 0.0512, 0.5, 1)] == ["0.00 %", "< 0.01 %", "5.12 %", "50.0 %", "100.0 %"]
-    assert [magnitude(x) for x in (0, 640, 2359296, 4e9)] == ["0 ", "640 ", "2.36 M", "4 G"]
+    assert [magnitude(x) for x in (0, 640, 999.6, 999_542, 2359296, 4e9)] == [
+        "0 ",
+        "640 ",
+        "1 k",
+        "1 M",
+        "2.36 M",
+        "4 G",
+    ]
     assert [decibels(x) for x in (0.0, 0.01, 1.0)] == ["exact", "20.0 dB", "0.0 dB"]
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import compress
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,7 +12,7 @@ from ptqc.artifact.folder import GOLDEN, Artifact
 from ptqc.artifact.golden import Golden
 from ptqc.artifact.results import OutputAgreement
 from ptqc.calibration.images import AnyPreprocessing, Preprocessing
-from ptqc.calibration.inputs import input_specs
+from ptqc.calibration.inputs import input_specs, sample_name
 from ptqc.calibration.open_batches import OpenBatches
 from ptqc.calibration.recording import recorder
 from ptqc.calibration.samples import collect
@@ -32,7 +33,8 @@ from ptqc.utils.scratch import scratch
 from ptqc.utils.stopwatch import processor_ns, wall_ns
 from ptqc.utils.text import number, percent, shorten, table
 
-SAMPLES = 16
+SAMPLES, FEW = 256, 16  # few where samples are drawn, or a runtime may be an emulator
+NAMED = 8  # samples whose answer changed
 DRAWN = "synthetic samples, on which outputs say little: give real ones with --data DATA"
 NAME = 48
 
@@ -68,10 +70,20 @@ class ComparedModel:
     sqnr_db: float | None
     #: How each output agrees with the first model's; empty where there is no loss.
     outputs: tuple[OutputAgreement, ...]
+    #: Names of the samples whose top class is not the first model's.
+    changed: tuple[str, ...]
 
     @classmethod
-    def of(cls, contender: Contender, first: Contender, speed: Speed | None, judged: Judged | None, where: str) -> Self:
-        """From what was measured. where: it ran, in runtimes of others."""
+    def of(
+        cls,
+        contender: Contender,
+        first: Contender,
+        speed: Speed | None,
+        judged: Judged | None,
+        where: str,
+        names: Sequence[str],
+    ) -> Self:
+        """From what was measured. where: it ran, in runtimes of others. names: of the samples."""
         return cls(
             contender.name,
             contender.runtime,
@@ -87,6 +99,7 @@ class ComparedModel:
             top1_agreement=None if judged is None else judged.agreement,
             sqnr_db=None if judged is None else judged.sqnr,
             outputs=() if judged is None else tuple(OutputAgreement.of(one.to_json()) for one in judged.outputs),
+            changed=() if judged is None else tuple(compress(names, judged.differing)),
         )
 
 
@@ -120,6 +133,9 @@ class ModelComparison:
             "of the processor's time on one thread" if self.threads == 1 else f"that pass, with {self.threads} threads"
         )
         result = [table(heading, rows), "", f"ms {whose}, of one sample, in turns; compared on {self.samples}"]
+        result += [
+            f"another top class in {model.model}: {_first(model.changed)}" for model in self.models if model.changed
+        ]
         if machine := busy(self.load_average):
             result.append(f"{machine}: {self._trust}")
         result += [f"WARNING: {note}" for note in self.notes]
@@ -128,6 +144,11 @@ class ModelComparison:
     @property
     def _trust(self) -> str:
         return "compare the ratios, not the ms" if self.threads == 1 else "run it again where nothing else runs"
+
+
+def _first(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
 
 
 def _cells(model: ComparedModel, *, is_first: bool) -> tuple[str, ...]:
@@ -151,7 +172,7 @@ def _cells(model: ComparedModel, *, is_first: bool) -> tuple[str, ...]:
 def compare(
     *models: Model,
     data: object = None,
-    samples: int = SAMPLES,
+    samples: int | None = None,
     threads: int = 1,
     preprocessing: AnyPreprocessing | None = None,
     runtimes: Sequence[str] = (),
@@ -164,7 +185,8 @@ def compare(
             file and, if one runs here, the native library.
         data: Samples as for `ptqc.compile`; default: the golden
             samples of the first artifact, otherwise synthetic ones.
-        samples: The most samples to run.
+        samples: The most samples to run; default: 256, or 16 where they are
+            drawn or `runtimes` are given.
         threads: Threads of a run. On one thread, time that other programs
             take is left out.
         preprocessing: How image files become inputs, or the name of a preset.
@@ -194,7 +216,8 @@ def compare(
     result = of_one_interface(result)
     with scratch() as folder:
         prepared, notes = as_compiled(preprocessing, result, data)
-        feeds, described = _samples(result, data, samples, prepared, Path(folder))
+        most = samples or (FEW if runtimes else SAMPLES)
+        feeds, names, described = _samples(result, data, most, prepared, Path(folder))
         pairs, placements = _outputs(result, feeds, progress)
         timed = [one for one in result if one.run_all is None]
         with progress.stage("compare speeds"):
@@ -203,7 +226,7 @@ def compare(
     assert times is not None  # there was no deadline
     speeds = {id(one): speed_of(times[:, 0], times[:, place]) for place, one in enumerate(timed)}
     compared = [
-        ComparedModel.of(one, result[0], speeds.get(id(one)), judged[place], placements[place])
+        ComparedModel.of(one, result[0], speeds.get(id(one)), judged[place], placements[place], names)
         for place, one in enumerate(result)
     ]
     return ModelComparison(tuple(compared), threads, described, load, notes)
@@ -211,16 +234,17 @@ def compare(
 
 def _samples(
     found: Sequence[Contender], data: object, most: int, preprocessing: Preprocessing | None, folder: Path
-) -> tuple[Sequence[Feeds], str]:
-    """Samples, and what they are."""
+) -> tuple[Sequence[Feeds], list[str], str]:
+    """Samples, the name of each, and what they are."""
     if data is not None:
         model = found[0].model
         feeds = collect(data, input_specs(model), folder, most, preprocessing, rows=OpenBatches(model))
-        return _recorded(model, feeds), f"{len(feeds)} samples"
+        return _recorded(model, feeds), feeds.names, f"{len(feeds)} samples"
     for one, artifact in ((one, one.artifact) for one in found if one.artifact is not None):
         golden = [unpacked_feeds(feeds, one.unpacked) for feeds in _golden(artifact)]
-        return golden, f"{len(golden)} golden samples of {artifact.folder}"
-    return _recorded(found[0].model, list(draw(found[0].model, most, 0, {}))), DRAWN
+        return golden, [*map(sample_name, range(len(golden)))], f"{len(golden)} golden samples of {artifact.folder}"
+    drawn = list(draw(found[0].model, min(most, FEW), 0, {}))
+    return _recorded(found[0].model, drawn), [*map(sample_name, range(len(drawn)))], DRAWN
 
 
 def _recorded(model: ir.Model, samples: Sequence[Feeds]) -> Sequence[Feeds]:
