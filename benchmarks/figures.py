@@ -83,6 +83,17 @@ LATENCY = (
 )
 
 
+CALIBRATION = (
+    Column("task", "task"),
+    Column("budget", "budget"),
+    Column("calibration", "calibration"),
+    Column("bytes", "bytes", number(0)),
+    Column("score", "score", number(2)),
+    *agreement.COLUMNS,
+    Column("code", "commit"),
+)
+
+
 PRUNING = (
     Column("task", "task"),
     Column("channels", "order"),
@@ -223,6 +234,11 @@ def pruning_orders() -> str:
 def packed_matmuls() -> str:
     """Every row."""
     return markdown(rows("packed_matmuls"), PACKED_MATMULS)
+
+
+def calibration() -> str:
+    """Every row: a network and a budget, with its own samples and with drawn ones."""
+    return markdown(rows("calibration"), CALIBRATION)
 
 
 def formats() -> str:
@@ -537,6 +553,7 @@ def choosing() -> str:
 TEXTS: dict[str, Callable[[], str]] = {
     "accuracy": accuracy,
     "c-networks": c_networks,
+    "calibration": calibration,
     "loading-short": loading_short,
     "microcontrollers": microcontrollers,
     "other-runtimes": other_runtimes,
