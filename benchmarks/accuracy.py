@@ -2,10 +2,11 @@
 
 python benchmarks/accuracy.py [--tasks a,b] [--budgets 25%,13%] [--samples 256] [--calibration synthetic]
                               [--seed 0] [--pipeline light] [--formats int,tcq] [--target cpu] [--out results.json]
-                              [--record] [--record-formats]
+                              [--record] [--record-formats] [--record-calibration]
 
 --record puts the rows into figures/accuracy.json, from which `figures.py` writes the tables of the documents;
---record-formats into figures/formats.json, told apart by --formats and --seed.
+--record-formats into figures/formats.json, told apart by --formats and --seed; --record-calibration into
+figures/calibration.json, told apart by --calibration.
 """
 
 import argparse
@@ -151,6 +152,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--cache", type=Path, help="a store of measurements to reuse; default: an empty one")
     parser.add_argument("--record", action="store_true", help="in the data that documents are written from, too")
     parser.add_argument("--record-formats", action="store_true", help="in the data on formats")
+    parser.add_argument("--record-calibration", action="store_true", help="in the data on calibration")
     parser.add_argument("--timeout", type=float, help="seconds that one compile may take")
     arguments = parser.parse_args()
     if arguments.record and (changed := [name for name, usual in USUAL.items() if vars(arguments)[name] != usual]):
@@ -173,6 +175,10 @@ def main() -> None:
         about = {"formats": arguments.formats or "usual", "seed": arguments.seed}
         found = [{**_recorded(row), **about} for row in rows if "score" in row]
         harness.record(harness.FIGURES / "formats.json", found, facts, *about)
+    if arguments.record_calibration:
+        about = {"calibration": arguments.calibration}
+        found = [{**_recorded(row), **about} for row in rows if "score" in row]
+        harness.record(harness.FIGURES / "calibration.json", found, facts, *about)
     harness.print_results(rows, COLUMNS, facts)
 
 

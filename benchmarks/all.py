@@ -9,7 +9,7 @@ cut off loses one piece at most. --minutes: after which no piece is started. Pie
 listed with the reason.
 
 The state is in figures/all.json: for each piece its commit, date, seconds and result. Benchmarks put rows into the data
-files that `figures.py` writes documents from; what others print is in figures/all/.
+files that `figures.py` writes documents from.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from typing import Any
 import harness
 from harness import FIGURES, RESULTS, ROOT, Column, number
 
-STATE, OUTPUTS, LOGS = FIGURES / "all.json", FIGURES / "all", RESULTS / "all"
+STATE, LOGS = FIGURES / "all.json", RESULTS / "all"
 PASSED, FAILED, STOPPED = "passed", "FAILED", "STOPPED"
 LONGEST = 3600  # seconds
 # Code by what depends on it.
@@ -47,6 +47,21 @@ NETWORKS = (
     "yolox_nano_416",
 )
 TINY = ("mlperftiny_ad_autoencoder", "mlperftiny_ic_resnet8", "mlperftiny_kws_dscnn", "mlperftiny_vww_mbv1_025_96")
+# Networks whose latencies are predicted, and those for which budgets of loss are judged.
+PREDICTED = (
+    *("cifar10_resnet20", "mlperftiny_ic_resnet8", "mlperftiny_vww_mbv1_025_96", "mobilenet_v1_075_224"),
+    *("squeezenet1_1", "yolox_nano_416"),
+)
+JUDGED = (
+    *("cifar10_resnet20", "digits_resnet_dw", "espcn_x3_224", *TINY, "mobilenetv2_imagenette", "silero_vad_16k"),
+    *("squeezenet1_1", "stories260K", "tiny_gru_tagger"),
+)
+# Networks that are compiled with 8 bits everywhere, and those that are compiled without data.
+EVEN = (
+    *("cifar10_resnet20", "cifar10_resnet56", "mobilenet_v1_075_224", "mobilenetv2_imagenette"),
+    *("resnet50v2_c4_imagenette", "squeezenet1_1"),
+)
+DRAWN = ("cifar10_resnet20", "mlperftiny_ic_resnet8", "mlperftiny_vww_mbv1_025_96")
 TIMED = ("mlperftiny_kws_dscnn", "cifar10_resnet20", "mobilenetv2_imagenette", "squeezenet1_1", "yolox_nano_416")
 
 
@@ -55,8 +70,7 @@ class Piece:
     """One call of a benchmark.
 
     command: the script and its arguments. uses: files and folders whose change makes its figures old. needs: options of
-    this script that it takes over. reads: artifacts that another piece leaves. keeps: whether what it prints is to be
-    kept, since it records no rows.
+    this script that it takes over. reads: artifacts that another piece leaves.
     """
 
     name: str
@@ -64,7 +78,6 @@ class Piece:
     uses: tuple[str, ...] = COMPILE
     needs: tuple[str, ...] = ()
     reads: tuple[Path, ...] = ()
-    keeps: bool = False
 
     @property
     def script(self) -> str:
@@ -98,17 +111,32 @@ def pieces() -> Iterator[Piece]:
     yield Piece("releases", "compat.py --record")
     for task in TIMED:
         yield Piece(f"time limits {task}", f"time_limits.py --tasks {task} --record")
-        yield Piece(f"loss budgets {task}", f"loss_budgets.py --tasks {task}", keeps=True)
-        yield Piece(f"two budgets {task}", f"latency_budgets.py --tasks {task}", CPU, keeps=True)
-    yield Piece("estimates", "estimates.py", keeps=True)
-    yield Piece("parity", "parity.py", keeps=True)
-    yield Piece("exports", "exports.py", keeps=True)
-    yield Piece("channels", "even_channels.py", keeps=True)
-    yield Piece("caches", "kv_caches.py", keeps=True)
+    for task in JUDGED:
+        yield Piece(f"loss budgets {task}", f"loss_budgets.py --tasks {task} --record")
+    for task in PREDICTED:
+        yield Piece(f"two budgets {task}", f"latency_budgets.py --tasks {task} --record", CPU)
+    for task in DRAWN:
+        for data in ("real", "synthetic"):
+            command = f"accuracy.py --tasks {task} --artifacts {RESULTS / data} --calibration {data}"
+            yield Piece(f"calibration {task} {data}", f"{command} --record-calibration")
+    for task in EVEN:
+        yield Piece(f"even {task}", f"even.py --tasks {task} --tune quick", CPU)
+        artifact = RESULTS / "even" / f"{task}-8bit"
+        command = f"latency.py --tasks {task} --artifacts {artifact} --samples 8 --no-score --record-native 8bit"
+        yield Piece(f"native {task}", command, CPU, needs=("peers",), reads=(artifact,))
+    yield Piece("matrices", "gemv.py --record", CPU)
+    yield Piece("estimates", "estimates.py --record")
+    yield Piece("parity", "parity.py --record")
+    yield Piece("exports", "exports.py --record")
+    yield Piece("channels", "even_channels.py --record")
+    yield Piece("caches", "kv_caches.py --record")
     yield Piece("packed matmuls", "packed_matmuls.py --record")
-    yield Piece("decoder", "decode.py", CPU, needs=("llama",), keeps=True)
-    yield Piece("cuda", f"cuda_verification.py --artifacts {RESULTS} --built {RESULTS / 'cuda'}", CUDA, keeps=True)
-    yield Piece("scale", "scale.py", keeps=True)
+    for run in (1, 2, 3):
+        command = f"decode.py --kv-cache float,float16,int8 --record {run}{' --again' if run > 1 else ''}"
+        yield Piece(f"decoder {run}", command, CPU, needs=("llama",))
+    built = RESULTS / "cuda"
+    yield Piece("cuda", f"cuda_verification.py --artifacts {RESULTS} --built {built} --record", CUDA)
+    yield Piece("scale", "scale.py --record")
 
 
 def fingerprint(piece: Piece) -> str:
@@ -137,11 +165,10 @@ def why_not(piece: Piece, state: Mapping[str, Any], arguments: argparse.Namespac
 
 def run(piece: Piece, arguments: argparse.Namespace) -> dict[str, Any]:
     """Run one piece to its end, or for an hour."""
-    OUTPUTS.mkdir(exist_ok=True)
     LOGS.mkdir(parents=True, exist_ok=True)
     slug = harness.slug(piece.name)
     options = [part for name in piece.needs for part in (flag(name), str(getattr(arguments, name)))]
-    out = OUTPUTS / f"{slug}.json" if piece.keeps else LOGS / f"{slug}.json"
+    out = LOGS / f"{slug}.json"
     script, *stated = shlex.split(piece.command)
     command = [sys.executable, str(ROOT / "benchmarks" / script), *stated, *options, "--out", str(out)]
     began, log = time.monotonic(), LOGS / f"{slug}.txt"

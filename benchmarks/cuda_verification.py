@@ -1,8 +1,10 @@
 """Build the CUDA libraries of compiled artifacts without a GPU, for all chips, and compare them in the emulator.
 
 python benchmarks/cuda_verification.py [--artifacts FOLDER ...] [--cache FOLDER] [--built FOLDER] [--out results.json]
+                                       [--record]
 
 Each artifact is resolved from its own plan, with --target cuda. One that was resolved before into --built is only read.
+--record puts the rows into figures/cuda_verification.json.
 """
 
 import argparse
@@ -147,12 +149,13 @@ def _compared(found: Mapping[str, Any], calls: int) -> dict[str, Any]:
 
 def measure(artifact: Path, built: Path, cache: str | None) -> dict[str, Any]:
     """The row of an artifact."""
-    folder = built / artifact.name
+    folder, manifest = built / artifact.name, harness.manifest(artifact)
+    about = {"task": Path(manifest["source"]["name"]).stem, "budget": manifest["budget"], "artifact": artifact.name}
     made = None if (folder / "cuda").is_dir() else in_child(build, str(artifact), str(folder), cache)
     if made is not None and made.error:
-        return {"artifact": artifact.name, "note": made.error}
+        return {**about, "note": made.error}
     seconds = in_child(assembled, str(folder)).value
-    return {"artifact": artifact.name, "assembler_seconds": seconds, **facts_of(folder)}
+    return {**about, "assembler_seconds": seconds, **facts_of(folder)}
 
 
 def parse() -> argparse.Namespace:
@@ -160,6 +163,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--artifacts", nargs="+", default=[RESULTS], help="artifacts, or folders of them")
     parser.add_argument("--built", type=Path, default=RESULTS / "cuda", help="where artifacts with libraries are put")
     parser.add_argument("--cache", help="the store that the artifacts' measurements are in")
+    parser.add_argument("--record", action="store_true", help="put the rows into figures/cuda_verification.json")
     return parser.parse_args()
 
 
@@ -170,6 +174,8 @@ def main() -> None:
         harness.say(artifact.name)
         rows.append(measure(artifact, arguments.built, arguments.cache))
         harness.write_results(arguments.out, rows, facts)
+    if arguments.record:
+        harness.record(harness.FIGURES / "cuda_verification.json", rows, facts)
     harness.print_results(rows, COLUMNS, facts)
 
 

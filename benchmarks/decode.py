@@ -1,7 +1,7 @@
 """One token of a decoder behind a past: the library and the file of ptqc, ONNX Runtime's MatMulNBits, llama.cpp's Q4_K.
 
 python benchmarks/decode.py [--size 100m] [--past 512] [--kv-cache float,int8] [--llama FOLDER] [--blocks 25]
-                            [--work FOLDER] [--again] [--out FILE]
+                            [--work FOLDER] [--again] [--out FILE] [--record RUN]
 
 The decoder is `models/random_llama.py --cache`. FOLDER is where `pip install --target FOLDER llama-cpp-python gguf` put
 llama.cpp; without it, it is left out. Weights have 4 bits everywhere: in ptqc codes with a scale per output, and
@@ -12,7 +12,8 @@ longer; llama.cpp keeps its own.
 
 All are open in one process and take turns on one thread. What is told is processor time of that thread, which other
 work on the machine lengthens less than it does time: medians over blocks, the shortest block, and medians of the ratios
-within rounds. --again: time what an earlier call left in the folder.
+within rounds. --again: time what an earlier call left in the folder. --record: put the rows into
+figures/decode.json, as those of this run.
 """
 
 import argparse
@@ -205,6 +206,7 @@ def _row(name: str, size: float, weights: int, cache: float, times: dict[str, li
         "least": min(times[name]),
         "tokens": 1000 / milliseconds,
         "library_of": latency.ratio(times[name], times[next(iter(times))]),
+        "float16_of": latency.ratio(times[name], times.get(named(LIBRARY, "float16"))),
     }
 
 
@@ -221,9 +223,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.2, help="seconds of a block")
     parser.add_argument("--work", type=Path, default=RESULTS / "decode", help="for models and artifacts")
     parser.add_argument("--again", action="store_true", help="time what an earlier call left in the folder")
+    parser.add_argument("--record", type=int, metavar="RUN", help="put the rows into figures/decode.json")
     options = parser.parse_args()
     rows, facts = rows_of(options), harness.machine()
     harness.write_results(options.out, rows, facts)
+    if options.record is not None:
+        about = {"task": f"random_llama {options.size}", "budget": f"{BITS}bit", "run": options.record}
+        harness.record(harness.FIGURES / "decode.json", [{**about, **row} for row in rows], facts, "run", "what")
     harness.print_results(rows, COLUMNS, facts)
 
 

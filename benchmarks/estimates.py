@@ -1,11 +1,11 @@
 """How well the progress lines know what is left: the estimate after a tenth of each stage against what it took.
 
-python benchmarks/estimates.py --tasks cifar10_resnet20,espcn_x3_224,mlperftiny_vww_mbv1_025_96
+python benchmarks/estimates.py --tasks cifar10_resnet20,espcn_x3_224,mlperftiny_vww_mbv1_025_96 [--record]
 
 Each task is compiled for 13 % from an empty store while the times of all steps are recorded, in seconds of processor
 time of the process, which other work on the machine changes little. Of each stage of at least --shortest of these, the
 estimate is what `ptqc.utils.progress.Left` makes of its steps from the moment on when a tenth of its time has passed
-and a tenth of its steps are done, which is when it is first told.
+and a tenth of its steps are done, which is when it is first told. --record puts the rows into figures/estimates.json.
 """
 
 import tempfile
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness import Column, Row, command_line_of_tasks, number, percent, tabulate
+from harness import FIGURES, Column, Row, command_line_of_tasks, machine, number, percent, record, tabulate
 from tasks import chosen
 
 import ptqc
@@ -99,7 +99,7 @@ def rows_of(name: str, samples: int, shortest: float) -> list[Row]:
 
 
 def _row(name: str, stage: Recorded) -> Row:
-    row: Row = {"task": name, "stage": stage.name, "seconds": stage.seconds, "steps": stage.total}
+    row: Row = {"task": name, "budget": BUDGET, "stage": stage.name, "seconds": stage.seconds, "steps": stage.total}
     told = stage.estimate()
     if told is None:
         return {**row, "note": "no estimate"}
@@ -119,9 +119,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--shortest", type=float, default=2.0, help="processor seconds of a stage that is worth an estimate"
     )
+    parser.add_argument("--record", action="store_true", help="put the rows into figures/estimates.json")
     given = parser.parse_args(arguments)
     names = (given.tasks or "cifar10_resnet20,espcn_x3_224,mlperftiny_vww_mbv1_025_96").split(",")
-    tabulate(names, rows_of, (given.samples, given.shortest), COLUMNS, given.out)
+    rows = tabulate(names, rows_of, (given.samples, given.shortest), COLUMNS, given.out)
+    if given.record:
+        record(FIGURES / "estimates.json", rows, machine(), "stage")
 
 
 if __name__ == "__main__":

@@ -3,10 +3,10 @@
 Without a model, the small decoder of models/tiny_llama.py, without and with planted outliers. DATA: a folder or an .npz
 file of calibration samples. Every tensor that can be is rounded to 8 bits by ranges of tuning samples, the weights of
 layers to 8 bits by their largest values; losses are of held-back samples. Nothing is accepted or undone here: each row
-is what one rewrite does to all channels that it can, however uneven they are.
+is what one rewrite does to all channels that it can, however uneven they are. --record puts the rows into
+figures/even_channels.json.
 """
 
-import argparse
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx_ir as ir
-from harness import ROOT, Column, markdown
+from harness import FIGURES, ROOT, Column, command_line, machine, print_results, record, write_results
 
 from ptqc.execution.shapes import observed_shapes
 from ptqc.frontend import read_model
@@ -33,9 +33,11 @@ from ptqc.passes.quantize.prepare import CanonicalModel, gather, prepare
 from ptqc.passes.runner import run_rewrites
 from ptqc.utils.progress import SILENT
 
+DECODERS = ("tiny_llama", "tiny_llama, outliers")
 COUNT, LENGTH = 256, 32
 BITS = 8
 COLUMNS = [
+    Column("network", "task"),
     Column("channels", "rewrite"),
     Column("most uneven", "uneven", "{:.1f}".format),
     Column("8-bit activations", "activations", "{:.5f}".format),
@@ -124,18 +126,22 @@ def prepared(model: Path, data: object, folder: Path) -> CanonicalModel:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command_line(__doc__)
     parser.add_argument("model", nargs="?", type=Path)
     parser.add_argument("data", nargs="?", type=Path)
+    parser.add_argument("--record", action="store_true", help="put the rows into figures/even_channels.json")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         if options.model is not None:
-            print(markdown(list(rows(prepared(options.model, options.data, Path(temporary)))), COLUMNS))
-            return
-        for outliers in (False, True):
-            folder = Path(temporary) / str(outliers)
-            print("with planted outliers" if outliers else "without outliers")
-            print(markdown(list(rows(decoder(outliers, folder))), COLUMNS))
+            networks = {options.model.stem: prepared(options.model, options.data, Path(temporary))}
+        else:
+            networks = {name: decoder("outliers" in name, Path(temporary) / name) for name in DECODERS}
+        measured = [{"task": name, "budget": "", **row} for name, model in networks.items() for row in rows(model)]
+    facts = machine()
+    write_results(options.out, measured, facts)
+    if options.record:
+        record(FIGURES / "even_channels.json", measured, facts, "rewrite")
+    print_results(measured, COLUMNS, facts)
 
 
 if __name__ == "__main__":

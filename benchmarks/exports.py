@@ -1,8 +1,9 @@
 """Compile transformers as exporters and optimizers write them, and see whether they answer as before.
 
-python benchmarks/exports.py [--only a,b] [--work build/exports] [--budget 25%] [--out results.json] [--list]
+python benchmarks/exports.py [--only a,b] [--work build/exports] [--budget 25%] [--out results.json] [--list] [--record]
 
-Needs torch and transformers. Weights are random; see exported_models.py.
+Needs torch and transformers. Weights are random; see exported_models.py. --record puts the rows into
+figures/exports.json.
 """
 
 import argparse
@@ -25,7 +26,7 @@ RECIPES = Path(__file__).with_name("exported_models.py")
 FUSED = "com.microsoft"
 ATTENTION = ("Attention", "RMSNormalization", "RotaryEmbedding")  # of opset 23
 COLUMNS = (
-    Column("export", "export"),
+    Column("export", "task"),
     Column("fused operators", "operators"),
     Column("of float", "share_of_float", percent(1)),
     Column("verdict", "verdict"),
@@ -42,7 +43,7 @@ COLUMNS = (
 def rows_of(name: str, arguments: argparse.Namespace) -> list[harness.Row]:
     """The row of one export."""
     folder, out = arguments.work / "models" / name, arguments.work / "compiled" / name
-    row: dict[str, Any] = {"export": name}
+    row: dict[str, Any] = {"task": name, "budget": arguments.budget}
     if (problem := build(name, folder)) is not None:
         return [{**row, "verdict": "not exported", "note": problem}]
     row["operators"] = special(folder / "model.onnx")
@@ -106,7 +107,8 @@ def told(out: Path) -> dict[str, Any]:
         return {**row, "library": "no", "note": missing}
     lengths = json.loads((out / "cpu" / "interface.json").read_text()).get("lengths", [])
     varying = ", ".join(length["name"] for length in lengths)
-    return {**row, "library": "yes", "lengths": varying, "note": document.get("fixed_sizes")}
+    about = {"lengths": varying, "any_length": bool(lengths), "note": document.get("fixed_sizes")}
+    return {**row, "library": "yes", **about}
 
 
 def main() -> None:
@@ -117,13 +119,16 @@ def main() -> None:
     parser.add_argument("--budget", default="25%")
     parser.add_argument("--timeout", type=float, default=600.0)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--record", action="store_true", help="put the rows into figures/exports.json")
     arguments = parser.parse_args()
     names = arguments.only.split(",") if arguments.only else list(EXPORTS)
     if arguments.list:
         print("\n".join(names))
         return
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    harness.tabulate(names, rows_of, [arguments], COLUMNS, arguments.out)
+    rows = harness.tabulate(names, rows_of, [arguments], COLUMNS, arguments.out)
+    if arguments.record:
+        harness.record(harness.FIGURES / "exports.json", rows, harness.machine())
 
 
 if __name__ == "__main__":

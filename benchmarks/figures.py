@@ -24,7 +24,7 @@ import compile_time
 import sentences
 import time_limits
 from charts import rows
-from harness import ROOT, Column, Row, markdown, number, percent, significant
+from harness import MISSING, ROOT, Column, Row, markdown, number, percent, significant
 from loading import COLUMNS as LOADED
 from packed_matmuls import COLUMNS as PACKED_MATMULS
 
@@ -79,6 +79,17 @@ LATENCY = (
     Column("from", "ratio_low", number(2)),
     Column("to", "ratio_high", number(2)),
     Column("load ms", "load_ms", number(0)),
+    Column("code", "commit"),
+)
+
+
+CALIBRATION = (
+    Column("task", "task"),
+    Column("budget", "budget"),
+    Column("calibration", "calibration"),
+    Column("bytes", "bytes", number(0)),
+    Column("score", "score", number(2)),
+    *agreement.COLUMNS,
     Column("code", "commit"),
 )
 
@@ -192,7 +203,8 @@ def readme() -> str:
 def _of_network(task: str) -> tuple[str, ...]:
     large, small = (row("accuracy", task, budget) for budget in (LARGE, SMALL))
     score = f"{large['float_score']:.2f} {large['unit']}"
-    time = f"{row('latency', task, SMALL)['ratio']:.2f}"
+    ratios = [row["ratio"] for row in rows("latency") if (row["task"], row["budget"]) == (task, SMALL)]
+    time = f"{ratios[0]:.2f}" if ratios else MISSING
     return task, megabytes(large["float_bytes"]), score, _scored(large), _scored(small), time
 
 
@@ -222,6 +234,11 @@ def pruning_orders() -> str:
 def packed_matmuls() -> str:
     """Every row."""
     return markdown(rows("packed_matmuls"), PACKED_MATMULS)
+
+
+def calibration() -> str:
+    """Every row: a network and a budget, with its own samples and with drawn ones."""
+    return markdown(rows("calibration"), CALIBRATION)
 
 
 def formats() -> str:
@@ -350,6 +367,30 @@ def _of_file(row: Row, packed: Row) -> list[str]:
 def _ratios(several: Mapping[str, Row], runtimes: Sequence[str]) -> list[str]:
     packed, shown = several[PACKED], [several.get(name) for name in runtimes]
     return [f"{row['ratio']:.2f}{_on_others(row, packed)}" if row else "–" for row in shown]
+
+
+# Engines beside which docs/results.md shows native libraries, and the time that they take of it.
+ENGINES = {"OpenVINO 2026.4.1, int8": "native_of_openvino_int8", "ONNX Runtime, int8": "native_of_int8"}
+
+
+def native() -> str:
+    """The least and the most time that libraries take of other engines' time, by threads."""
+    beside = {engine: [(row["threads"], row[key]) for row in rows("native")] for engine, key in ENGINES.items()}
+    one_row = [(row["threads"], row["native_of"]) for row in rows("gemv") if row["what"].startswith("MatMulNBits")]
+    beside["ONNX Runtime's 4-bit matmul, one row"] = one_row
+    lines = [
+        [engine, *(" to ".join(sentences.spread([r for t, r in ratios if t == threads], 2)) for threads in (1, 2))]
+        for engine, ratios in beside.items()
+    ]
+    return _table(["compared with", "one thread", "two threads"], lines)
+
+
+def large_models() -> str:
+    """Memory and time of compiles of models that are not read into memory."""
+    lines = [
+        [row["task"], f"{row['peak_mib']:,} MiB", f"{row['seconds'] / 60:.0f} minutes"] for row in rows("large_models")
+    ]
+    return _table(["model", "memory", "time"], lines)
 
 
 def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -512,13 +553,16 @@ def choosing() -> str:
 TEXTS: dict[str, Callable[[], str]] = {
     "accuracy": accuracy,
     "c-networks": c_networks,
+    "calibration": calibration,
     "loading-short": loading_short,
     "microcontrollers": microcontrollers,
     "other-runtimes": other_runtimes,
     "peers": peers,
     "smaller": smaller,
     "latency": latency,
+    "large-models": large_models,
     "loading": loading,
+    "native": native,
     "networks": networks,
     "compile-time": compiling,
     "time-limits": limited,
@@ -545,18 +589,9 @@ def written(text: str) -> str:
 
 # Data files whose rows docs/data has as CSV.
 TABLES = (
-    "accuracy",
-    "c_networks",
-    "compat",
-    "compile_time",
-    "formats",
-    "latency",
-    "loading",
-    "packed_matmuls",
-    "peers",
-    "runtimes",
-    "time_limits",
-    "widths",
+    *("accuracy", "c_networks", "calibration", "compat", "compile_time", "decode", "exports", "formats", "gemv"),
+    *("kv_caches", "large_models", "latency", "latency_budgets", "loading", "loss_budgets", "native"),
+    *("packed_matmuls", "peers", "runtimes", "scale", "time_limits", "widths", "wild"),
 )
 
 

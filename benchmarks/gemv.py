@@ -1,9 +1,11 @@
 """Products of one row with a large matrix in 4 bits: the native library, ONNX Runtime's MatMulNBits, and the memory.
 
 python benchmarks/gemv.py [--shapes 4096x4096,11008x4096] [--threads 1,2] [--artifacts FOLDER] [--out results.json]
+                          [--record]
 
 Shapes are outputs × inputs. MatMulNBits has a scale per block of 32 or 128 inputs and takes activations in 8 bits
 (accuracy level 4); ptqc has one of 16 listed values per weight and a scale per output. All matrices are random.
+--record puts the rows into figures/gemv.json.
 """
 
 import argparse
@@ -25,7 +27,7 @@ MEMORY_FLOATS = 2**26
 SAMPLES = 32
 NATIVE, MEMORY = "ptqc native", "reading memory"
 COLUMNS = (
-    Column("outputs × inputs", "shape"),
+    Column("outputs × inputs", "task"),
     Column("threads", "threads"),
     Column("what", "what"),
     Column("bytes of weights", "bytes", number(0)),
@@ -103,12 +105,12 @@ def rows_of(shape: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     folder = str(arguments.artifacts / f"gemv-{shape}")
     made = in_child(compiled, outputs, inputs, folder)
     if made.error:
-        return [{"shape": shape, "note": made.error}]
+        return [{"task": shape, "note": made.error}]
     rows = []
     for threads in arguments.threads:
         raced = in_child(race, outputs, inputs, folder, threads, arguments.blocks, arguments.seconds)
         found = [{"note": raced.error}] if raced.error else compared(**raced.value, native_bytes=made.value)
-        rows += [{"shape": shape, "threads": threads, **row} for row in found]
+        rows += [{"task": shape, "budget": f"{BITS}bit", "threads": threads, **row} for row in found]
     return rows
 
 
@@ -135,6 +137,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--artifacts", type=Path, default=RESULTS, help="where the artifacts are put")
     parser.add_argument("--blocks", type=int, default=9, help="rounds; each runs once in each")
     parser.add_argument("--seconds", type=float, default=0.2, help="seconds of a block")
+    parser.add_argument("--record", action="store_true", help="put the rows into figures/gemv.json")
     return parser.parse_args()
 
 
@@ -146,6 +149,8 @@ def main() -> None:
         harness.say(shape)
         rows += rows_of(shape, arguments)
         harness.write_results(arguments.out, rows, facts)
+    if arguments.record:
+        harness.record(harness.FIGURES / "gemv.json", [row for row in rows if "what" in row], facts, "threads", "what")
     harness.print_results(rows, COLUMNS, facts)
 
 

@@ -1,9 +1,10 @@
-"""What packed caches of keys and values lose, and their bytes: `python benchmarks/kv_caches.py [--texts 8]`.
+"""What packed caches of keys and values lose, and their bytes: `python benchmarks/kv_caches.py [--texts 8] [--record]`.
 
 `models/tiny_llama.py` reads texts that it drew itself; stories260K with a cache (`models/cached_stories.py`), where
 real models are at hand, reads stories. Every token is read by a run of its own in ONNX Runtime, whose caches are what
 the run before it left. Losses are mean divergences (nat) of the next token from that of the float model at the same
-place of the same text. Other texts say how channels are sorted, and decide what a budget chooses.
+place of the same text. Other texts say how channels are sorted, and decide what a budget chooses. --record
+puts the rows into figures/kv_caches.json.
 """
 
 import sys
@@ -18,7 +19,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import tasks
-from harness import ROOT, Column, command_line, machine, number, percent, print_results, write_results
+from harness import FIGURES, ROOT, Column, command_line, machine, number, percent, print_results, record, write_results
 
 sys.path += [str(ROOT / "examples"), str(ROOT / "models")]
 
@@ -37,8 +38,9 @@ from ptqc.passes.kv_cache.wrap import pack_caches
 BUDGETS = (30, 25, 20, 16)  # percent
 DRAWN, SAMPLES = 4, 128
 COLUMNS = (
-    Column("network", "network"),
-    Column("form", "form"),
+    Column("network", "task"),
+    Column("form", "budget"),
+    Column("chosen", "forms"),
     Column("bytes a token", "bytes", number(0)),
     Column("of float32", "share", percent(1)),
     Column("keys alone", "keys", number(5)),
@@ -148,7 +150,7 @@ def rows(given: Given, folder: Path) -> Iterator[dict[str, Any]]:
             counts[key] = counts.get(key, 0) + 1
         told = ", ".join(f"{count} {key}" for key, count in sorted(counts.items()))
         forms = {name: form for name, form in found.forms.items() if form is not None}
-        yield _row(given, f"{budget}%cache: {told}", reference, packed(given, forms))
+        yield {**_row(given, f"{budget}%cache", reference, packed(given, forms)), "forms": told}
 
 
 def _samples(given: Given, folder: Path) -> Samples:
@@ -160,8 +162,8 @@ def _samples(given: Given, folder: Path) -> Samples:
 def _row(given: Given, form: str, reference: Read, found: Read) -> dict[str, Any]:
     same = np.mean(reference.chances.argmax(-1) == found.chances.argmax(-1))
     return {
-        "network": given.name,
-        "form": form,
+        "task": given.name,
+        "budget": form,
         "bytes": found.bytes,
         "share": found.bytes / reference.bytes,
         "both": _loss(reference, found),
@@ -179,6 +181,7 @@ def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("--texts", type=int, default=8, help="how many texts judge")
     parser.add_argument("--length", type=int, default=128, help="tokens of each")
+    parser.add_argument("--record", action="store_true", help="put the rows into figures/kv_caches.json")
     options = parser.parse_args()
     found: list[dict[str, Any]] = []
     for given in decoders(options.texts, options.length):
@@ -187,6 +190,8 @@ def main() -> None:
     facts = {**machine(), "texts": options.texts, "length": options.length}
     print_results(found, COLUMNS, facts)
     write_results(options.out, found, facts)
+    if options.record:
+        record(FIGURES / "kv_caches.json", found, facts)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """Load time, memory and latency of the float file, ONNX Runtime's own int8 file and the compiled artifacts.
 
 python benchmarks/latency.py [--tasks a,b] [--artifacts FOLDER ...] [--threads 1,2] [--peers FOLDER]
-                             [--isa avx2] [--out results.json] [--record 13%]
+                             [--isa avx2] [--out results.json] [--record 13%] [--record-native 8bit]
 
 --peers: where install_peers.py put the environment of OpenVINO, which is left out without it. --isa: keep all engines
-to AVX2. --record: put what the artifacts take on one thread, which all have this budget, into figures/latency.json.
+to AVX2. --record: put what the artifacts take on one thread, which all have this budget, into figures/latency.json;
+--record-native: put what their libraries take into figures/native.json.
 """
 
 import argparse
@@ -323,6 +324,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=1.5, help="seconds of measuring for each file and engine")
     parser.add_argument("--timeout", type=float, help="seconds that making one int8 file may take")
     parser.add_argument("--record", metavar="BUDGET", help="of all artifacts")
+    parser.add_argument("--record-native", metavar="BUDGET", help="of all artifacts, for their native libraries")
     return parser.parse_args()
 
 
@@ -345,7 +347,17 @@ def main() -> None:
     if arguments.record:
         path = harness.FIGURES / "latency.json"
         harness.record(path, list(recorded(rows, arguments.record)), facts)
+    if arguments.record_native:
+        native = [of_native(row, arguments.record_native) for row in rows if "tvm_ms" in row]
+        harness.record(harness.FIGURES / "native.json", native, facts, "threads")
     harness.print_results(rows, COLUMNS, facts)
+
+
+def of_native(row: harness.Row, budget: str) -> dict[str, Any]:
+    """A native library beside other engines."""
+    ratios = {key: value for key, value in row.items() if key.startswith("native_of")}
+    about = {"task": row["task"], "budget": budget, "threads": row["threads"]}
+    return {**about, "native_ms": row["tvm_ms"], "openvino": row["openvino"], **ratios}
 
 
 def recorded(rows: Sequence[harness.Row], budget: str) -> Iterator[dict[str, Any]]:

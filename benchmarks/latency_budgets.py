@@ -1,10 +1,12 @@
 """Predicted and measured latencies, and files that keep a size and a latency at once, in a library or ONNX Runtime.
 
 python benchmarks/latency_budgets.py --tasks a,b [--of cpu,onnxruntime] [--size 13%] [--choices 3] [--out results.json]
+                                     [--record]
 
 For each task and runtime: times of operators are measured; then choices of sites, all on codes and random ones, are
 built and timed in turns with the float network, beside what was predicted. At last a latency is asked for together with
 the size that the file for the size alone does not keep: half-way between the float network and the fastest choice.
+--record puts the rows into figures/latency_budgets.json.
 """
 
 import argparse
@@ -20,6 +22,8 @@ from tasks import chosen
 MILLISECOND = 1e6
 # Leaves what the size alone decides in float, so that a latency has something to choose.
 LIMIT = 1e-9
+# Percent of the measured latency within which a prediction is close.
+CLOSE = 5.0
 COLUMNS = (
     Column("task", "task"),
     Column("latency of", "of"),
@@ -99,7 +103,9 @@ def predictions(clock: Any, analysis: Any, options: Any, choices: int) -> dict[s
         "size_alone_ms": alone / before * real / MILLISECOND,
         "mean_error": float(np.mean(errors)),
         "largest_error": max(errors),
-        "choices": rows,
+        "choices": len(rows),
+        "close": sum(error <= CLOSE for error in errors),
+        "timed": rows,
         "measuring_seconds": seconds,
     }
 
@@ -121,6 +127,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--size", default="13%", help="the other budget")
     parser.add_argument("--choices", type=int, default=3, help="random choices that are built and timed")
     parser.add_argument("--samples", type=int, default=24, help="calibration samples")
+    parser.add_argument("--record", action="store_true", help="put the rows into figures/latency_budgets.json")
     return parser.parse_args()
 
 
@@ -132,8 +139,11 @@ def main() -> None:
             for of in arguments.of.split(","):
                 harness.say(f"{task.name}: {of}")
                 made = in_child(measure, task.name, of, arguments, cache)
-                rows.append({"task": task.name, "of": of, "note": made.error, **(made.value or {})})
+                about = {"task": task.name, "budget": arguments.size, "of": of}
+                rows.append({**about, "note": made.error, **(made.value or {})})
                 harness.write_results(arguments.out, rows, facts)
+    if arguments.record:
+        harness.record(harness.FIGURES / "latency_budgets.json", rows, facts, "of")
     harness.print_results(rows, COLUMNS, facts)
 
 

@@ -1,9 +1,11 @@
 """Compile every task for budgets of loss, and measure on evaluation data whether the files keep them.
 
 python benchmarks/loss_budgets.py [--tasks a,b] [--budgets 99%same,0.01] [--samples 256] [--seed 0] [--out results.json]
+                                  [--record]
 
 A number without a unit takes the unit that the task's outputs are judged in. All calibration samples that a task has
 are given; those beyond --samples judge. "by prediction": bytes of the plan that the prediction alone would have given.
+--record puts the rows into figures/loss_budgets.json.
 """
 
 import argparse
@@ -169,6 +171,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--judges", type=int, help="samples given beyond --samples; default: all there are")
     parser.add_argument("--artifacts", type=Path, default=harness.RESULTS, help="where the compiled models are put")
     parser.add_argument("--cache", type=Path, help="a store of measurements to reuse; default: an empty one")
+    parser.add_argument("--record", action="store_true", help="put the rows into figures/loss_budgets.json")
     return parser.parse_args()
 
 
@@ -182,6 +185,8 @@ def main() -> None:
             for budget in arguments.budgets.split(","):
                 rows.append(measure(task.name, budget, arguments.artifacts, cache, arguments))
                 harness.write_results(arguments.out, rows, facts)
+    if arguments.record:
+        harness.record(harness.FIGURES / "loss_budgets.json", rows, facts)
     harness.print_results(rows, COLUMNS, facts)
 
 

@@ -1,6 +1,8 @@
 """Compare the native libraries of artifacts with their ONNX files on all calibration samples, and score both.
 
-python benchmarks/parity.py [--artifacts FOLDER ...] [--samples 256] [--out results.json]
+python benchmarks/parity.py [--artifacts FOLDER ...] [--samples 256] [--out results.json] [--record]
+
+--record puts the rows into figures/parity.json.
 """
 
 import argparse
@@ -44,7 +46,8 @@ def score(folder: str, name: str) -> dict[str, Any]:
 
 def measure(artifact: Path, name: str, samples: int) -> dict[str, Any]:
     """The row of an artifact."""
-    row: dict[str, Any] = {"artifact": artifact.name}
+    budget = harness.manifest(artifact)["budget"]
+    row: dict[str, Any] = {"task": name, "budget": budget, "artifact": artifact.name}
     for outcome in (in_child(compare, str(artifact), name, samples), in_child(score, str(artifact), name)):
         row |= {"note": outcome.error} if outcome.value is None else outcome.value
     return row
@@ -54,6 +57,7 @@ def parse() -> argparse.Namespace:
     parser = harness.command_line(__doc__)
     parser.add_argument("--artifacts", nargs="+", default=[RESULTS], help="artifacts, or folders of them")
     parser.add_argument("--samples", type=int, default=256, help="calibration samples")
+    parser.add_argument("--record", action="store_true", help="put the rows into figures/parity.json")
     return parser.parse_args()
 
 
@@ -67,6 +71,8 @@ def main() -> None:
         harness.say(artifact.name)
         rows.append(measure(artifact, task.name, arguments.samples))
         harness.write_results(arguments.out, rows, facts)
+    if arguments.record:
+        harness.record(harness.FIGURES / "parity.json", rows, facts)
     harness.print_results(rows, COLUMNS, facts)
 
 

@@ -1,6 +1,7 @@
 """The most memory that a command and all its processes hold at one time, file pages that can be dropped not counted.
 
-python benchmarks/peak_memory.py [--every 0.05] [--limit 300] [--phases] [--out results.json] COMMAND [ARGUMENT ...]
+python benchmarks/peak_memory.py [--every 0.05] [--limit 300] [--phases] [--out results.json]
+                                 [--record MODEL BUDGET] COMMAND [ARGUMENT ...]
 python benchmarks/peak_memory.py --table results.json
 
 Anonymous pages and shared memory (`Pss_Anon`, `Pss_Shmem` of /proc/PID/smaps_rollup, Linux only) of every process of
@@ -11,7 +12,7 @@ files are not counted. Ends with the command's exit code; with 124 where it was 
 seconds that its processes had of a processor until then, and the peak since the line before. The seconds of a processor
 hardly depend on what else the machine does. Where gigabytes are mapped, a look takes a tenth of a second: give
 --every 2. --table: what such a run wrote as Markdown, with a row for each stage that told its end, and what came
-before it.
+before it. --record: put peak and seconds into figures/large_models.json, for a model of this name and its budget.
 """
 
 import argparse
@@ -159,6 +160,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, help="seconds after which the command is stopped")
     parser.add_argument("--phases", action="store_true", help="tell seconds and peaks with each line of progress")
     parser.add_argument("--out", type=Path, help="write the numbers as JSON")
+    parser.add_argument("--record", nargs=2, metavar=("MODEL", "BUDGET"), help="in the data of large models, too")
     parser.add_argument("--table", type=Path, help="print what was written so as a table, and run nothing")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
@@ -171,6 +173,10 @@ def main() -> None:
     print(f"peak: {told}; {took}, exit code {found.code}", file=sys.stderr)
     if options.out is not None:
         options.out.write_text(json.dumps(asdict(found), indent=1))
+    if options.record is not None and found.code == 0:
+        row = dict(zip(("task", "budget"), options.record, strict=True))
+        row |= {"seconds": round(found.seconds), "processor": round(found.processor), "peak_mib": round(found.peak_mb)}
+        harness.record(harness.FIGURES / "large_models.json", [row], harness.machine())
     sys.exit(found.code)
 
 

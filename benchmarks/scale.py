@@ -3,12 +3,12 @@
 python benchmarks/scale.py trace MODEL DATA --out TRACE [--executor threads] [--workers 1] [--work FOLDER]
 python benchmarks/scale.py probe --widths 4096,8192,11008,28672 --out PROBES
 python benchmarks/scale.py fit TRACE ... [--probes PROBES]
-python benchmarks/scale.py [table]
+python benchmarks/scale.py [--record] [table]
 
 `trace` compiles a model to 4 bits, activations in float, and writes what its stages and units took, in seconds of a
 processor. `probe` solves single weights of the shapes of larger models. `fit` makes the costs of the simulation
 (`scaling/costs.json`) of both, and compares what is simulated of the traced compiles with what they took. `table`
-simulates models of 7 and 70 billion parameters from these costs.
+simulates models of 7 and 70 billion parameters from these costs; --record puts the rows into figures/scale.json.
 """
 
 import argparse
@@ -60,6 +60,7 @@ DRAWS = 5
 HOUR = 3600.0
 # Memory for the second moments of a block, as it is and as it might be on a machine with more.
 ROOMS = (("0.25 GiB", SMALL_BLOCK_BYTES), ("16 GiB", 2**34))
+BUDGET = "4.1bit"
 OPTIONS = {"bits": (4,), "activations": "float", "operators": "onnxruntime"}
 CHECKS = (
     Column("compile", "model"),
@@ -70,7 +71,7 @@ CHECKS = (
     Column("of measured", "ratio", number(2)),
 )
 COLUMNS = (
-    Column("model", "model"),
+    Column("model", "task"),
     Column("moments of a block", "room"),
     Column("workers", "workers"),
     Column("hours", "hours", number(1)),
@@ -120,13 +121,14 @@ def rows_of(costs: Costs) -> list[dict[str, Any]]:
         here = job_of(weights, costs, DATA, MEASURED_PROCESSORS, is_sent=False)
         cluster = Cluster(MEASURED_PROCESSORS, makes_alone=False, spread=costs.spread)
         behind = _behind(weights, costs, MEASURED_PROCESSORS)
-        rows.append({"model": name, "room": ROOMS[0][0], "workers": "2 threads", **behind, **_mean(here, cluster)})
+        about = {"task": name, "budget": BUDGET}
+        rows.append({**about, "room": ROOMS[0][0], "workers": "2 threads", **behind, **_mean(here, cluster)})
         behind = _behind(weights, costs, PROCESSORS)
         for told, room in ROOMS:
             job = job_of(weights, costs, DATA, PROCESSORS, is_sent=True, room=room)
             for workers in WORKERS:
                 cluster = Cluster(workers, RATE, spread=costs.spread, lifetime=LIFETIME, repair=REPAIR)
-                rows.append({"model": name, "room": told, "workers": workers, **behind, **_mean(job, cluster)})
+                rows.append({**about, "room": told, "workers": workers, **behind, **_mean(job, cluster)})
     return rows
 
 
@@ -175,6 +177,8 @@ def table(options: argparse.Namespace) -> None:
     """Print what is simulated."""
     rows, facts = rows_of(read_costs(options.costs)), json.loads(options.costs.read_text())["machine"]
     harness.write_results(options.out, rows, facts)
+    if options.record:
+        harness.record(harness.FIGURES / "scale.json", rows, facts, "room", "workers")
     harness.print_results(rows, COLUMNS, facts)
 
 
@@ -201,6 +205,7 @@ def main() -> None:
     parser = harness.command_line(__doc__)
     parser.set_defaults(do=table)
     parser.add_argument("--costs", type=Path, default=COSTS, help="where the costs of the simulation are")
+    parser.add_argument("--record", action="store_true", help="put the rows into figures/scale.json")
     commands = parser.add_subparsers()
     one = commands.add_parser("table")
     one.set_defaults(do=table)
@@ -210,7 +215,7 @@ def main() -> None:
     one.add_argument("data", type=Path, help="calibration data")
     one.add_argument("--executor", default="threads")
     one.add_argument("--workers", type=int, default=1)
-    one.add_argument("--budget", default="4.1bit")
+    one.add_argument("--budget", default=BUDGET)
     one.add_argument("--until-solved", action="store_true", help="end when all weights are solved")
     one.add_argument("--time-limit", type=float, default=0.0, help="seconds")
     one.add_argument("--work", type=Path, default=harness.RESULTS / "scale", help="for the store and the artifact")

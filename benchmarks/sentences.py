@@ -3,13 +3,14 @@
 `figures.py` writes them. Pages have no marks for these: a sentence is found by its words, and a figure is `{}` there.
 """
 
+import csv
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from charts import rows
-from harness import Row
+from harness import ROOT, Row
 
 WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 MORE_WORDS = ("thirteen", "fourteen", "fifteen", "sixteen")
@@ -31,6 +32,11 @@ class Sentence:
     def _pattern(self) -> re.Pattern[str]:
         parts = (r"\s+".join(map(re.escape, re.split(r"\s+", part))) for part in self.words.split("{}"))
         return re.compile(FIGURE.join(parts))
+
+    def span(self, text: str) -> tuple[int, int] | None:
+        """Where the sentence is in a document."""
+        found = self._pattern.search(text)
+        return None if found is None else found.span()
 
     def stated(self, text: str) -> list[str] | None:
         """The figures in a document; None where it has no such sentence."""
@@ -164,7 +170,201 @@ def mobilenet() -> tuple[str, ...]:
     return (*next(figures), *next(figures))
 
 
+def in_16_bits() -> tuple[str, ...]:
+    """Percent of the products of YOLOX-nano in 16 bits, and its error in 8 bits and with these."""
+    found = [row for row in rows("widths") if (row["task"], row["runtime"]) == ("yolox_nano_416", "ONNX Runtime")]
+    wide = {row["activations"]: row for row in found}
+    eight, limited = wide["8 bits"], wide["limit 0.02"]
+    errors = (f"{row['relative_error']:.3g}" for row in (eight, limited))
+    return f"{100 * limited['share_wide']:.0f}", *errors
+
+
+def same() -> tuple[str]:
+    """Percent of the predictions that each classifier keeps at 13 %, at least."""
+    at_13 = (row for row in rows("accuracy") if row["budget"] == "13%" and "top1_agreement" in row)
+    return (f"{int(100 * min(row['top1_agreement'] for row in at_13))}",)
+
+
+def keywords() -> tuple[str]:
+    """Kilobytes of the keyword network."""
+    (row,) = accuracy("mlperftiny_kws_dscnn", "13%")
+    return (f"{row['float_bytes'] / 1e3:.0f}",)
+
+
+def beside_int8_files() -> tuple[str, str]:
+    """The time of native libraries on one thread as a multiple of that of ONNX Runtime's int8 files."""
+    return spread([row["native_of_int8"] for row in rows("native") if row["threads"] == 1], 2)
+
+
+def beside_llama() -> tuple[str, ...]:
+    """The speed of libraries with caches in float16 and float32 as a multiple of llama.cpp's."""
+    runs = [row for row in rows("decode") if row["what"].startswith("llama.cpp")]
+    return (*spread([row["float16_of"] for row in runs], 2), *spread([row["library_of"] for row in runs], 2))
+
+
+def predicted() -> tuple[str, str, str]:
+    """Plans that were timed, those that were predicted closely, and the largest error in percent."""
+    found = rows("latency_budgets")
+    plans, close = (sum(row[key] for row in found) for key in ("choices", "close"))
+    return f"{plans}", f"{close}", f"{max(row['largest_error'] for row in found):.1f}"
+
+
+def bounded() -> tuple[str, ...]:
+    """Files for a budget of loss, those that were shown to meet it, twice, and those of them that did not."""
+    files = [row for row in rows("loss_budgets") if "kept_there" in row]
+    shown = [row for row in files if row["shown"] == "yes"]
+    missed = sum(row["kept_there"] != "yes" for row in shown)
+    return f"{len(files)}", f"{len(shown)}", f"{len(shown)}", f"{missed}"
+
+
+def of_others() -> tuple[str, ...]:
+    """Models of others, and how many agree, do not agree, or were refused."""
+    verdicts = [row["verdict"] for row in rows("wild")]
+    return f"{len(verdicts)}", *(f"{verdicts.count(verdict)}" for verdict in ("agrees", "DIFFERS", "refused"))
+
+
+def exported() -> tuple[str, ...]:
+    """Transformers that compiled, and those with a library, and with one for texts of any length."""
+    found = rows("exports")
+    counts = (sum(row[key] in (True, "yes") for row in found) for key in ("library", "any_length"))
+    return f"{sum(row['verdict'] == 'compiled' for row in found)}", *map(str, counts)
+
+
+def without_data() -> tuple[str, str]:
+    """The divergence of files that were compiled without data, as a multiple of that of files compiled with data."""
+    loss = {(row["task"], row["budget"], row["calibration"]): row["kl_nat"] for row in rows("calibration")}
+    ratios = [kl / loss[task, budget, "real"] for (task, budget, data), kl in loss.items() if data == "synthetic"]
+    return f"{min(ratios):.2g}", f"{max(ratios):.2g}"
+
+
+def releases() -> list[str]:
+    """Of ONNX Runtime, in which files were run."""
+    parts = {tuple(map(int, row["runtime"].split(".")[:2])) for row in rows("compat")}
+    return [".".join(map(str, pair)) for pair in sorted(parts)]
+
+
+def billion() -> tuple[str, str]:
+    """Minutes and GiB of the compile of 1.1 billion weights."""
+    (row,) = (row for row in rows("large_models") if row["task"].startswith("1.1 billion"))
+    return f"{row['seconds'] / 60:.0f}", f"{row['peak_mib'] / 1024:.1f}"
+
+
+def simulated() -> tuple[str, str]:
+    """Hours of 7 billion weights and days of 70 billion on two threads."""
+    hours = {row["task"]: row["hours"] for row in rows("scale") if row["workers"] == "2 threads"}
+    return f"{hours['7 B']:.0f}", word(round(hours["70 B"] / 24))
+
+
+def on_workers() -> tuple[str, str]:
+    """Hours of 70 billion weights on one worker, and those of reconstruction."""
+    (row,) = (r for r in rows("scale") if (r["task"], r["workers"], r["room"]) == ("70 B", 1, "0.25 GiB"))
+    return f"{row['hours']:.0f}", f"{row['reconstructing']:.0f}"
+
+
+def beside_matmuls() -> tuple[str, str]:
+    """The time of one row times a matrix as a multiple of that of ONNX Runtime's operator."""
+    return spread([row["native_of"] for row in rows("gemv") if row["what"].startswith("MatMulNBits")], 2)
+
+
+def caches() -> tuple[str, str]:
+    """What a decoder loses where 25 % of the caches' bytes are chosen for, and where all caches have 4 bits."""
+    loss = {row["budget"]: row["both"] for row in rows("kv_caches") if row["task"] == "stories260K"}
+    return f"{loss['25%cache']:.3f}", f"{loss['int4']:.2f}"
+
+
+def pruned() -> tuple[str, ...]:
+    """Classifiers with pruned weights, and the points that they lose."""
+    real = {row["task"]: row["float_score"] for row in rows("accuracy") if row["unit"] == "top-1 %"}
+    found = [row for row in rows("pruning_orders") if row["order"] == "for pruning" and row["task"] in real]
+    return word(len(found)).capitalize(), *spread([real[row["task"]] - row["score"] for row in found], 1)
+
+
+def behind(*families: str, without: str = "") -> tuple[str, str]:
+    """By how many dB number formats are worse than ptqc's best at equal bits. without: a network that is left out."""
+    with (ROOT / "docs" / "data" / "number_formats.csv").open(encoding="utf-8") as file:
+        table = [row for row in csv.DictReader(file) if row["format"].startswith(families)]
+    columns = [name for name in table[0] if name not in ("format", "bits", "dB", without)]
+    return spread([-float(row[name]) for row in table for name in columns if row[name]], 1)
+
+
 SENTENCES = (
+    Sentence("docs/results.md", "kept at least {} % of the predictions on every classifier", same),
+    Sentence("docs/results.md", "The keyword network has only {} kB to begin with", keywords),
+    Sentence(
+        "docs/results.md",
+        "at {} to {} times the speed of llama.cpp with caches in float16. With caches in float32 it ran at {} to {} "
+        "times that speed",
+        beside_llama,
+    ),
+    Sentence(
+        "docs/results.md",
+        "Of {} random and chosen plans, the predicted time of {} was within 5 % of the measured one. The largest error "
+        "was {} %.",
+        predicted,
+    ),
+    Sentence(
+        "docs/results.md",
+        "Of {} files compiled for such a budget, {} were shown to meet it on samples that played no part in the "
+        "compile. Of these {}, {} did not meet it",
+        bounded,
+    ),
+    Sentence(
+        "docs/results.md",
+        "{} models that were chosen before the first was compiled: classifiers, detectors, segmentation, OCR, audio, "
+        "text, time series, recommenders, scikit-learn. At 25 % of the bytes, {} agree with their float models, {} do "
+        "not, and {} were refused",
+        of_others,
+    ),
+    Sentence(
+        "docs/results.md",
+        "All {} transformers as PyTorch's and optimum's exporters write them compile at 25 %. A native library can be "
+        "built for {}: for {} with any text",
+        exported,
+    ),
+    Sentence(
+        "docs/results.md",
+        "outputs diverged {} to {} times as much as with real samples",
+        without_data,
+    ),
+    Sentence(
+        "docs/guides/calibration-data.md",
+        "outputs diverged {} to {} times as much as with real samples",
+        without_data,
+    ),
+    Sentence("docs/results.md", "the same integers in ONNX Runtime {}, {}, {} and {}, and", releases),
+    Sentence("docs/results.md", "1.1 billion weights (2.2 GB) compiled in {} minutes with {} GiB", billion),
+    Sentence("docs/contributing/scale.md", "1.1 billion weights need {} GiB and {} minutes", lambda: billion()[::-1]),
+    Sentence(
+        "docs/guides/large-models.md",
+        "7 billion weights would take about {} hours on two threads, and 70 billion about {} days",
+        simulated,
+    ),
+    Sentence("docs/contributing/scale.md", "it predicts {} hours on one worker and as many", lambda: on_workers()[:1]),
+    Sentence("docs/contributing/scale.md", "the compile's own machine: {} of these hours", lambda: on_workers()[1:]),
+    Sentence("docs/contributing/kernels.md", "and {} to {} of the time of ONNX Runtime's own 4-bit", beside_matmuls),
+    Sentence("docs/guides/faster.md", "it took {} to {} of the time of ONNX Runtime's int8 files", beside_int8_files),
+    Sentence(
+        "docs/guides/decoders.md",
+        "a small decoder lost {} nat over whole texts; packing all of its caches as `int4` lost {} (",
+        caches,
+    ),
+    Sentence(
+        "docs/guides/special-formats.md", "{} small classifiers lost {} to {} points at 14 % of the bytes", pruned
+    ),
+    Sentence(
+        "docs/guides/special-formats.md", "integers lose less: {} to {} dB in weights", lambda: behind("FP8 E4M3")
+    ),
+    Sentence(
+        "docs/reference/formats.md",
+        "pairs of as many bits are {} to {} dB worse on five",
+        lambda: behind("pairs", without="vww"),
+    ),
+    Sentence("docs/reference/formats.md", "FP8 loses {} to {} dB to it", lambda: behind("FP8 E")),
+    Sentence(
+        "docs/reference/formats.md",
+        "lose {} to {} dB at equal bits on five",
+        lambda: behind("NF4", "NVFP4", "MXFP4", without="vww"),
+    ),
     Sentence(
         "docs/deploy/expanding.md", "Of {} networks, {} loaded in less time than ONNX Runtime's own int8", expanded
     ),
@@ -174,6 +374,11 @@ SENTENCES = (
         packed,
     ),
     Sentence("docs/deploy/qdq.md", "{} to {} % of the float32 file ({} % for a network", lambda: shares(OPENVINO)),
+    Sentence(
+        "docs/deploy/qdq.md",
+        "16 bits for {} % of the multiplications reduced the relative error from {} to {} (",
+        in_16_bits,
+    ),
     Sentence("docs/deploy/litert.md", "{} to {} % of the float32 file ({} % for a network", lambda: shares(LITERT)),
     Sentence(
         "docs/deploy/qdq.md",
@@ -207,7 +412,7 @@ SENTENCES = (
     ),
     Sentence("docs/results.md", "SeqMSE lost {} points on ResNet-8, where min/max scales lost {}. Rows", with_seqmse),
     Sentence("docs/results.md", "{} networks with labelled evaluation data, from {} to {} MB", judged),
-    Sentence("docs/results.md", "{} of the {} networks are no faster than in float", slower),
+    Sentence("docs/results.md", "{} of the {} networks that were timed are no faster than in float", slower),
     Sentence(
         "docs/start/tutorial.md",
         "A MobileNetV1 for 1,000 classes changed by {} points at 25 % ({} % same answers) and by {} at 13 % ({} % same",

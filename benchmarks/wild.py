@@ -267,6 +267,9 @@ def compile_all(models: Sequence[Model], arguments: argparse.Namespace) -> None:
 def print_table(models: Sequence[Model], arguments: argparse.Namespace) -> None:
     rows, facts = stored_rows(models, arguments.work), harness.machine()
     harness.write_results(arguments.out, rows, facts)
+    if arguments.record:
+        measured = [{"task": row["model"], "budget": arguments.budget, **row} for row in rows]
+        harness.record(harness.FIGURES / "wild.json", measured, facts)
     harness.print_results(rows, COLUMNS, facts)
     print("", *tally(rows, listed()[1]), sep="\n")
 
@@ -282,6 +285,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--environments", type=Path, help="where the exporters are installed; default: in --work")
     parser.add_argument("--budget", default="25%")
     parser.add_argument("--timeout", type=float, default=300, help="seconds that one build or compile may take")
+    parser.add_argument("--record", action="store_true", help="put the rows into figures/wild.json")
     arguments = parser.parse_args()
     arguments.environments = arguments.environments or arguments.work / "environments"
     return arguments

@@ -21,6 +21,10 @@ def test_names_are_told_apart() -> None:
     assert len(names) == len(set(names)) > 50
 
 
+def test_every_piece_records_its_rows_or_makes_artifacts() -> None:
+    assert {piece.script for piece in pieces() if "--record" not in piece.command} == {"benchmarks/even.py"}
+
+
 @pytest.mark.parametrize("script", sorted({piece.script for piece in pieces()}))
 def test_what_is_called_exists(script: str) -> None:
     shared = (ROOT / "benchmarks" / "harness.py").read_text("utf-8")
@@ -56,7 +60,6 @@ def test_a_piece_waits_for_what_it_needs(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_failure_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(every, "ROOT", tmp_path)
-    monkeypatch.setattr(every, "OUTPUTS", tmp_path / "outputs")
     monkeypatch.setattr(every, "LOGS", tmp_path / "logs")
     (tmp_path / "benchmarks").mkdir()
     (tmp_path / "benchmarks" / "one.py").write_text("import sys; sys.exit('no data' if '--fail' in sys.argv else 0)")

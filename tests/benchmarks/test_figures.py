@@ -9,6 +9,14 @@ import harness
 import pytest
 import sentences
 
+# Pages that state results, and what a figure with a unit looks like there.
+PAGES_OF_RESULTS = (
+    *("README.md", "docs/results.md", "docs/start/choosing.md", "docs/start/faq.md", "docs/deploy/litert.md"),
+    *("docs/guides/faster.md", "docs/guides/large-models.md", "docs/guides/less-memory.md"),
+)
+MEASUREMENT = re.compile(r"\d[\d.,]*\s+(?:%|ms\b|MB\b|GB\b|GiB\b|times\b|points?\b|nat\b|dB\b|s\b|minutes\b|hours\b)")
+# Budgets, where they name files, and code.
+NO_MEASUREMENT = re.compile(r"```.*?```|`[^`]*`|\b(?:25|13|25\s+and\s+13)\s+%", re.DOTALL)
 TABLE = re.compile(r"^\| (.+) \|$", re.MULTILINE)
 
 
@@ -46,7 +54,7 @@ def test_readme_and_choosing_have_the_figures_of_the_results() -> None:
 
 
 def test_slower_networks_are_counted_rightly() -> None:
-    times = [float(row[-1]) for row in cells("docs/start/choosing.md", "networks")]
+    times = [float(row[-1]) for row in cells("docs/start/choosing.md", "networks") if row[-1] != harness.MISSING]
     text = " ".join((harness.ROOT / "docs" / "start" / "choosing.md").read_text(encoding="utf-8").split())
     words = {1: "one", 2: "two", 3: "three", 4: "four", 5: "five"}
     assert f"{words[sum(time >= 1 for time in times)]} of the {len(times)} networks" in text
@@ -63,6 +71,21 @@ def test_a_figure_in_a_sentence_that_was_changed_by_hand_is_found() -> None:
         assert [each for each in sentences.outdated(sentence.document, "") if "has None" in each]
 
 
+def unheld(document: str, text: str) -> list[str]:
+    """Figures of a page that follow from no data file."""
+    held = [found.span() for pattern in (figures.MARKED, NO_MEASUREMENT) for found in pattern.finditer(text)]
+    held += [span for one in sentences.SENTENCES if one.document == document and (span := one.span(text))]
+    found = MEASUREMENT.finditer(text)
+    return [one[0] for one in found if not any(start <= one.start() and one.end() <= end for start, end in held)]
+
+
+@pytest.mark.parametrize("document", PAGES_OF_RESULTS)
+def test_every_figure_with_a_unit_follows_from_data(document: str) -> None:
+    text = (harness.ROOT / document).read_text(encoding="utf-8")
+    assert unheld(document, text) == []
+    assert unheld(document, f"{text}\nAt 13 % of the bytes, it took 1.7 times as long.\n") == ["1.7 times"]
+
+
 def test_no_runtime_scores_otherwise_than_the_packed_file() -> None:
     """By more than two standard errors, as docs/deploy/qdq.md says."""
     scored = [row for row in figures.rows("runtimes") if "score" in row]
@@ -77,7 +100,7 @@ def test_no_release_unpacks_anything_in_a_run() -> None:
 
 
 def test_every_row_has_a_commit_and_a_machine() -> None:
-    for name in ("accuracy", "compat", "latency", "runtimes"):
+    for name in set(figures.TABLES) - {"peers"}:
         for row in figures.rows(name):
             assert re.fullmatch(r"[0-9a-f]{8,}\+?", row["commit"])
             assert row["machine"]
