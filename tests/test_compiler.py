@@ -213,6 +213,7 @@ def test_a_second_compile_gives_the_same_bytes(small: Artifact, tmp_path: Path) 
     assert contents(again) == contents(small)
 
 
+@pytest.mark.slow
 def test_another_process_and_place_give_the_same_bytes(small: Artifact, tmp_path: Path) -> None:
     np.savez(tmp_path / "c.npz", x=samples(3, 8, 8))
     onnx.save(residual(), tmp_path / "model.onnx")
@@ -272,9 +273,10 @@ def test_the_oldest_runtime_is_the_later_of_two() -> None:
 
 
 @pytest.mark.shared_data
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("count", "share", "options"),
-    [(32, 4, {"bits": (3, 4)}), pytest.param(64, 1, {}, marks=pytest.mark.slow)],
+    [(32, 4, {"bits": (3, 4)}), (64, 1, {})],
     ids=["few", "usual"],
 )
 def test_a_real_residual_network_keeps_its_accuracy(

@@ -143,6 +143,7 @@ def test_what_an_encoder_makes_has_to_be_given() -> None:
         generate.Decoder(generate.Model(model.inputs[1:], model.outputs, model.run))
 
 
+@pytest.mark.slow
 def test_file_and_library_make_the_same_text(decoders: Path, tmp_path: Path) -> None:
     data = recorded(generate.in_onnxruntime(decoders / "fixed.onnx"), tmp_path / "feeds", 4, 8)
     artifact = compiled(decoders / "fixed.onnx", data, tmp_path, bits=(7,), target="cpu")

@@ -25,6 +25,7 @@ def test_it_is_stored_without_outputs(cells: list[dict[str, object]]) -> None:
     assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
 
 
+@pytest.mark.slow
 def test_it_runs(
     cells: list[dict[str, object]],
     tmp_path: Path,

@@ -17,6 +17,9 @@ ROOT = Path(__file__).resolve().parent.parent
 UNIT_BYTES = 16
 
 
+SLOW = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def digits(
     tmp_path_factory: pytest.TempPathFactory, digits_model_path: Path, digits_calibration: np.ndarray
@@ -28,12 +31,14 @@ def digits(
 # The budget
 
 
+@pytest.mark.slow
 def test_digits_meet_their_budget_and_use_it(digits: Artifact, digits_model_path: Path) -> None:
     limit = digits_model_path.stat().st_size * 13 // 100
     written = digits.path.stat().st_size
     assert 0.99 * limit <= written <= limit
 
 
+@pytest.mark.slow
 def test_digits_keep_their_accuracy(digits: Artifact, digits_evaluation: tuple[np.ndarray, np.ndarray]) -> None:
     x, labels = digits_evaluation
     found = digits.run({"input": x})
@@ -41,6 +46,7 @@ def test_digits_keep_their_accuracy(digits: Artifact, digits_evaluation: tuple[n
     assert 100 * hits.mean() > 97.6  # float: 98.61; weights rounded to 3 bits: 97.66, which is more bytes than this
 
 
+@pytest.mark.slow
 def test_digits_file_is_as_large_as_the_solver_was_told(digits: Artifact) -> None:
     file = digits.manifest["file"]
     assert abs(file["bytes"] - file["bytes_told_to_solver"]) <= told_bound(digits)
@@ -69,13 +75,10 @@ def mlp(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     return compiled(ROOT / "models" / "tiny_mlp.onnx", pixels, tmp_path_factory.mktemp("mlp"), "25%")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "budget"),
-    [
-        ("tagger", "30%"),
-        pytest.param("digits", "10%", marks=pytest.mark.slow),
-        pytest.param("digits", "25%", marks=pytest.mark.slow),
-    ],
+    [("tagger", "30%"), ("digits", "10%"), ("digits", "25%")],
 )
 def test_classifiers_are_resolved_without_their_data(
     name: str, budget: str, request: pytest.FixtureRequest, tmp_path: Path
@@ -89,7 +92,7 @@ def test_classifiers_are_resolved_without_their_data(
     assert other.manifest["calibration"] == artifact.manifest["calibration"]
 
 
-@pytest.mark.parametrize("name", ["detector", "tagger", "mlp", "digits"])
+@pytest.mark.parametrize("name", ["tagger", "mlp", *(pytest.param(n, marks=SLOW) for n in ("detector", "digits"))])
 def test_the_projects_models_keep_budget_and_interface(name: str, request: pytest.FixtureRequest) -> None:
     artifact: Artifact = request.getfixturevalue(name)
     original = onnx.load(ROOT / "models" / artifact.manifest["source"]["name"])
@@ -120,7 +123,7 @@ def test_what_computes_in_float_is_named(tagger: Artifact) -> None:
     assert "in float" in tagger.summary()
 
 
-@pytest.mark.parametrize("name", [pytest.param("detector", marks=pytest.mark.slow), "tagger", "mlp"])
+@pytest.mark.parametrize("name", ["mlp", *(pytest.param(name, marks=SLOW) for name in ("detector", "tagger"))])
 def test_the_projects_models_name_their_smallest_size(
     name: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

@@ -43,6 +43,7 @@ def test_tokens_are_drawn_from_the_embedding(tagger: Artifact) -> None:
     assert tagger.run({"tokens": np.zeros((2, 9), np.int64)})
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_file(tmp_path: Path) -> None:
     first, again, other = (
         compiled(residual(), "synthetic", tmp_path / name, samples=8, bits=(4,), seed=seed)

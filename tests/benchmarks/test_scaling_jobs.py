@@ -140,6 +140,7 @@ def test_a_probe_takes_longer_for_more_outputs() -> None:
     assert 0 < few.solve < many.solve
 
 
+@pytest.mark.slow
 def test_a_compile_is_traced(tmp_path: Path) -> None:
     import random_llama
 

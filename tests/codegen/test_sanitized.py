@@ -50,6 +50,7 @@ def ran(built: Path, preload: dict[str, str]) -> subprocess.CompletedProcess[str
     return python("run", built, **preload)
 
 
+@pytest.mark.slow
 def test_no_kernel_is_reported(ran: subprocess.CompletedProcess[str]) -> None:
     assert ran.stdout.startswith("all kernels ran\n"), ran.stderr[-2000:]
     assert ran.returncode == 0
@@ -57,6 +58,7 @@ def test_no_kernel_is_reported(ran: subprocess.CompletedProcess[str]) -> None:
     assert "runtime error" not in ran.stderr
 
 
+@pytest.mark.slow
 def test_an_output_that_is_too_small_is_reported(ran: subprocess.CompletedProcess[str]) -> None:
     told = ran.stdout.splitlines()[-1]
     assert told.startswith("with too small outputs: ")

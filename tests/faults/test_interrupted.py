@@ -162,6 +162,7 @@ def test_a_library_that_does_not_listen(place: Path, tmp_path: Path, number: sig
     assert 2 < time.monotonic() - sent <= SECONDS
 
 
+@pytest.mark.slow
 def test_what_is_left_would_be_found(place: Path, tmp_path: Path, usual: tuple[dict[str, str], float]) -> None:
     """A process that is killed leaves its temporary folder."""
     process = start(place, tmp_path, BUSY)

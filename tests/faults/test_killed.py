@@ -63,8 +63,7 @@ def check(number: int, model: Path, folder: Path, wanted: dict[str, str]) -> Non
 def test_a_sample_of_kills(model: Path, undisturbed: tuple[dict[str, str], int], tmp_path: Path) -> None:
     wanted, changes = undisturbed
     assert changes > 10
-    for number in (changes // 2, changes - 1):
-        check(number, model, tmp_path / str(number), wanted)
+    check(changes // 2, model, tmp_path / "killed", wanted)
 
 
 @pytest.mark.slow

@@ -18,19 +18,11 @@ from ptqc.errors import InternalError
 FAULTS = REWRITES | DECISIONS | LOWERING | PACKING
 # Of every kind some; the others run with -m slow.
 SAMPLE = (
-    "epsilon dropped",
-    "cast at the output lost",
     "ranges of two tensors swapped",
     "limit of the solver ignored",
-    "bias of a float layer dropped",
     "zero points off by one",
     "padded with code zero",
-    "softmax along the wrong axis",
-    "scale of FP8 activations wrong",
     "halves of pairs swapped",
-    "zeros at other places",
-    "a path that begins elsewhere",
-    "slope lost",
     "output renamed",
 )
 assert set(SAMPLE) <= set(FAULTS)

@@ -143,6 +143,7 @@ def test_of_dense_weights_the_largest_two_of_each_four_are_kept(form: TwoOfFour)
     assert form.pack(codes, scale)[0].size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activations", ["integer", "float"])
 def test_a_dense_network_is_pruned_where_that_is_asked_for(activations: str, tmp_path: Path) -> None:
     shapes = {"w1": (16, 128), "w2": (256, 128), "w3": (256, 6)}
@@ -158,7 +159,7 @@ def test_a_dense_network_is_pruned_where_that_is_asked_for(activations: str, tmp
     assert all(weight["format"].startswith("twooffour") for weight in smaller.plan["weights"])
 
 
-@pytest.mark.parametrize("activations", ["integer", "float"])
+@pytest.mark.parametrize("activations", ["integer", pytest.param("float", marks=pytest.mark.slow)])
 def test_a_pruned_network_is_compiled_with_its_zeros(activations: str, tmp_path: Path) -> None:
     shapes = {"w1": (16, 128), "w2": (256, 128), "w3": (256, 6)}
     weights = {name: pruned(weight(*shape, seed=i)) for i, (name, shape) in enumerate(shapes.items())}

@@ -241,7 +241,8 @@ def formats_in(artifact: ptqc.Artifact) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("activations", "budget", "bits"), [("integer", "14%", (2, 3, 8)), ("float", "16%", (2, 3, 4, 5, 6, 7, 8))]
+    ("activations", "budget", "bits"),
+    [("integer", "14%", (2, 3, 8)), pytest.param("float", "16%", (2, 3, 4, 5, 6, 7, 8), marks=pytest.mark.slow)],
 )
 def test_a_compile_chooses_packs_and_verifies_it(
     tmp_path: Path, activations: str, budget: str, bits: tuple[int, ...]
@@ -261,6 +262,7 @@ def ptqc_functions(path: Path) -> list[onnx.FunctionProto]:
     return list(onnx.load(path).functions)
 
 
+@pytest.mark.slow
 def test_groups_are_one_sequence(tmp_path: Path) -> None:
     """Of a depthwise layer a column is a tap of all channels."""
     graph = """g (float[N,128,8,8] x) => (float[N,128,4,4] y) {
@@ -288,8 +290,8 @@ SENTENCES = """g (int64[N,T] i) => (float[N,T,16] y) {
 }"""
 
 
-@pytest.mark.parametrize("inline", [False, True])
-@pytest.mark.parametrize("rows", [4096, 1000])
+@pytest.mark.parametrize("inline", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rows", [1000, pytest.param(4096, marks=pytest.mark.slow)])
 def test_a_compile_chooses_it_for_a_table(tmp_path: Path, rows: int, inline: bool) -> None:
     """The larger one stays packed."""
     model = proto(SENTENCES, embedding=weight(rows, 64), w1=weight(64, 32), w2=weight(32, 16, seed=1))
@@ -364,7 +366,7 @@ class TooOld(ModuleType):
         raise ImportError("Numba needs NumPy 2.0 or less")
 
 
-@pytest.fixture(params=[None, TooOld("numba")], ids=["none", "too old"])
+@pytest.fixture(params=[None, pytest.param(TooOld("numba"), marks=pytest.mark.slow)], ids=["none", "too old"])
 def without_numba(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "numba", request.param)
     for name in ("viterbi", "trellis_steps"):
@@ -428,6 +430,7 @@ def test_without_numba_that_works_models_have_the_formats_that_it_would_take_the
     assert any(name.startswith("tcq") for name in formats_in(again))
 
 
+@pytest.mark.slow
 def test_only_models_that_are_large_enough_have_it_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = compiled(residual(), samples(3, 8, 8), tmp_path / "small", "14%", bits=(2, 3))
     assert not [name for name in formats_in(small) if name.startswith("tcq")]

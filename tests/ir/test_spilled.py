@@ -68,7 +68,9 @@ GRAPH = """g (int64[N,L] t) => (float[N,L,48] y) {
 }"""
 
 
-@pytest.mark.parametrize("operators", ["standard", "onnxruntime", "dequantize"])
+@pytest.mark.parametrize(
+    "operators", ["standard", *(pytest.param(name, marks=pytest.mark.slow) for name in ("onnxruntime", "dequantize"))]
+)
 def test_a_model_beyond_memory_is_packed_beside_its_file(
     operators: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,6 +58,7 @@ def given() -> list[dict[str, np.ndarray]]:
     return [{"x": row[None]} for row in np.random.default_rng(1).normal(size=(16, 64)).astype(np.float32)]
 
 
+@pytest.mark.slow
 def test_an_artifact_of_two_files_is_one_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Budget, hashes, runs, verification and resolving; formats are those of one file, and the outputs are close."""
     options: dict[str, Any] = {"bits": (2, 3, 4), "cache": tmp_path / "store", "activations": "integer"}

@@ -145,6 +145,7 @@ def test_mistakes_are_named(made: Artifact, float_file: Path, tmp_path: Path) ->
         ptqc.run(float_file, {"x": samples(3, 8, 8)}, output="y.npz", threads=-1)
 
 
+@pytest.mark.slow
 def test_an_artifact_runs_in_runtimes_of_others(made: Artifact, float_file: Path, tmp_path: Path) -> None:
     """Its loss there stands beside that in ONNX Runtime; the time does not. A packed file is refused."""
     pytest.importorskip("onnxruntime_qnn", reason="needs pip install 'ptqc[qnn]'")

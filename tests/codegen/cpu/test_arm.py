@@ -170,7 +170,7 @@ def in_emulator(store: Path) -> Iterator[Callable[[Sequence[Case], Isa, Path], l
 
 
 @pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("chosen", SETS, ids=lambda chosen: chosen.name)
+@pytest.mark.parametrize("chosen", [isa.ARM_I8MM, *(pytest.param(one, marks=pytest.mark.slow) for one in SETS[:-1])])
 def test_layers_of_any_geometry(chosen: Isa, every: int, in_emulator: Any, tmp_path: Path) -> None:
     geometries = GEOMETRIES[::every]
     cases = [integer_case(geometry, chosen, seed) for seed, geometry in enumerate(geometries)]
@@ -222,6 +222,7 @@ def check_random(part: int, chosen: Isa, store: Path, folder: Path, count: int =
         check_networks(part, chosen, folder, count, build)
 
 
+@pytest.mark.slow
 def test_random_networks(store: Path, tmp_path: Path) -> None:
     check_random(0, isa.ARM_I8MM, store, tmp_path, 3)
 

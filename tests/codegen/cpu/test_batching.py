@@ -108,6 +108,7 @@ def built(made: ir.Model, feeds: list[Feeds], folder: Path) -> Made:
     return Made(low.lowered.model, feeds, opened(native))
 
 
+@pytest.mark.slow
 def test_every_kernel_is_right(tmp_path: Path) -> None:
     programs: dict[str, Program] = {}
 

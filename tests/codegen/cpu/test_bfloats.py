@@ -119,6 +119,7 @@ def rounded(body: str, constants: dict[str, np.ndarray], kept: str = "", **forma
     return quantized(model, feeds, keep_float=lambda _: True, is_rounded=lambda site: site not in kept, **formats)
 
 
+@pytest.mark.slow
 @SETS
 def test_networks_give_what_onnxruntime_gives(chosen: Isa, tmp_path: Path) -> None:
     check_networks(chosen, tmp_path)

@@ -301,6 +301,7 @@ def test_risky_chains_are_those_of_the_weights_in_the_order_of_the_kernel(data: 
     np.testing.assert_array_equal(loops.unsafe_chains(weights), overflows(ordered).any(-1).reshape(-1))
 
 
+@pytest.mark.slow
 @BEST_OF_THEM
 def test_float_layers_are_close_to_float64(chosen: Isa, tmp_path: Path) -> None:
     cases = [real_case(geometry, chosen, seed) for seed, geometry in enumerate(GEOMETRIES)]

@@ -233,6 +233,7 @@ def left(program: Program) -> Counter[str]:
     return Counter(step.kernel.family for step in steps if step.kernel.family not in OWN)
 
 
+@pytest.mark.slow
 @SETS
 def test_what_is_fused_gives_the_same_integers(chosen: Isa, tmp_path: Path) -> None:
     programs, feeds = {}, samples(*SHAPE)

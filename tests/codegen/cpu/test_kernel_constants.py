@@ -153,6 +153,7 @@ def halved(codes: np.ndarray) -> Arranged:
     return Arranged(codes, loops.order)
 
 
+@pytest.mark.slow
 def test_loading_gives_the_constants_back(tmp_path: Path) -> None:
     stored: list[Stored] = [Arranged(every_code(bits), straight(10, 20)) for bits in WIDTHS]
     stored += [Arranged(from_a_codebook(form), straight(4000)) for form in CODEBOOKS]

@@ -137,6 +137,7 @@ def programs_of(chosen: Isa, folder: Path) -> dict[str, Program]:
     return programs
 
 
+@pytest.mark.slow
 def test_every_operator(tmp_path: Path) -> None:
     assert compared(programs_of(present()[0], tmp_path), present()[0], tmp_path).wrong == {}
 

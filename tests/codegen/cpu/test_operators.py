@@ -150,7 +150,7 @@ SETS = {
     f"{kind}-{chosen.name}": pytest.param(kind == "float", chosen, marks=[pytest.mark.slow] if is_many else [])
     for kind in ("codes", "float")
     for chosen in present()
-    for is_many in [chosen != present()[-1]]
+    for is_many in [kind == "float" or chosen != present()[-1]]
 }
 SOME = (
     "softmax of columns between codes",

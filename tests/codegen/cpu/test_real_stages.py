@@ -145,6 +145,7 @@ def programs_of(chosen: Isa, folder: Path) -> dict[str, Program]:
     return {name: program_of(*made(body, remedy), chosen, folder / name) for name, (body, remedy, _) in GRAPHS.items()}
 
 
+@pytest.mark.slow
 @SETS
 def test_the_numbers_are_those_of_the_file(chosen: Isa, tmp_path: Path) -> None:
     programs = programs_of(chosen, tmp_path)

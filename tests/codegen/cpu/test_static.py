@@ -283,6 +283,7 @@ def test_a_long_name_stays_whole() -> None:
     assert f"const float *in_{name}, float *out_{name});" in " ".join(text.split())
 
 
+@pytest.mark.slow
 def test_names_that_are_used_within_a_library(tmp_path: Path) -> None:
     """Of its parts, of what they define, of the checking program's variables, and what C and C++ have as keywords."""
     chosen = isa.named("portable")

@@ -43,6 +43,7 @@ def multiply(self: Isa, tile: TileShape, total: Any, x: Any, places: Sequence[An
     return T.Shuffle(sums, [T.int32(i) for i in range(len(sums))])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(machine() != "x86_64", reason="is about x86-64")
 def test_layers_of_tiles_give_the_references_codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Isa, "multiply", multiply)

@@ -37,6 +37,7 @@ from ptqc.utils.store import Store
 LAYOUTS = {"x": Layout((8, 1, 200), "uint8"), "y": Layout((64, 1, 200), "uint8")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", present(), ids=lambda chosen: chosen.name)
 def test_all_cuts_of_a_kernel_give_the_same_bits(chosen: Isa, tmp_path: Path) -> None:
     geometries = [Geometry(Window(5, (4, 11), (2, 3)), 70), Geometry(Window(24, (10, 21)), 96, groups=2)]
@@ -190,6 +191,7 @@ def test_a_table_gives_the_library_that_was_measured(
         assert (measured / name).read_bytes() == (given / name).read_bytes(), name
 
 
+@pytest.mark.slow
 def test_codes_lie_in_the_file_as_without_tuning(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = shutil.copytree(job, tmp_path / "job")
     document = json.loads((folder / "job.json").read_text()) | {"tuning": Request().to_json()}

@@ -50,6 +50,7 @@ def test_graphs_are_of_gpus(artifact: Artifact) -> None:
         artifact.native(graph=True)  # type: ignore[call-overload]
 
 
+@pytest.mark.slow
 def test_the_example_runs_without_python(artifact: Artifact, tmp_path: Path) -> None:
     folder = artifact.folder / "cuda"
     stand_ins = building.build_stand_ins(tmp_path)

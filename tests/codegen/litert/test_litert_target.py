@@ -94,7 +94,7 @@ def test_samples_of_several_sizes_are_refused() -> None:
         TARGET.check_sizes([((3, 8, 8),), ((3, 9, 9),)], None)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("kernels", ["AUTO", "BUILTIN_REF"])
+@pytest.mark.parametrize("kernels", ["AUTO", pytest.param("BUILTIN_REF", marks=pytest.mark.slow)])
 def test_wrong_outputs_are_not_delivered(kernels: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run = foreign.run_in
 
@@ -110,6 +110,7 @@ def test_wrong_outputs_are_not_delivered(kernels: str, monkeypatch: pytest.Monke
         compiled(residual(), samples(3, 8, 8), tmp_path, "25%", **OPTIONS)
 
 
+@pytest.mark.slow
 def test_the_target_implies_the_runtime_that_the_plan_is_solved_for(tmp_path: Path) -> None:
     """But for what the user says."""
     artifact = compiled(residual(), samples(3, 8, 8), tmp_path, None, target="litert")

@@ -67,6 +67,7 @@ def test_a_packed_file_is_refused_with_what_to_do(artifact: Artifact, tmp_path: 
     assert artifact.folder.is_dir()
 
 
+@pytest.mark.slow
 def test_contexts_are_written_for_the_chips_named(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_qnn", reason="needs pip install 'ptqc[qnn]'")
     more: dict[str, Any] = {"target": "qdq", "verify_in": "qnn", "chips": "v73,v79", "activations": "integer"}

@@ -203,6 +203,7 @@ def test_products_are_compared_at_full_width(tmp_path: Path) -> None:
     assert float(run["note"].removeprefix("outputs within ").split()[0]) < 1e-3
 
 
+@pytest.mark.slow
 def test_it_runs_on_the_npu(tmp_path: Path) -> None:
     """All layers on integers; OpenVINO, which computes garbage of 16 bits without a message, is not asked."""
     pytest.importorskip("onnxruntime_qnn", reason="needs pip install 'ptqc[qnn]'")

@@ -24,6 +24,7 @@ def measured_few(tmp_path_factory: pytest.TempPathFactory) -> Measured:
     return measure_residual(tmp_path_factory.mktemp("few"), bits=(3, 4, 8), activations="integer")
 
 
+@pytest.mark.slow
 def test_more_bytes_never_predict_more_loss(measured: Measured) -> None:
     fits = [measured.fit(limit) for limit in (6_500, 9_000, 12_000, 15_000)]
     losses = [fitted.allocation.loss for fitted in fits]

@@ -69,9 +69,8 @@ def refused(folder: Path, limit: int, output: Path, cache: Path) -> int:
     return int(refusal.value.smallest)
 
 
-@pytest.mark.parametrize(
-    "name", ["tiny_mlp", *(pytest.param(name, marks=pytest.mark.slow) for name in (DIGITS, "tiny_detector_silu", GRU))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tiny_mlp", DIGITS, "tiny_detector_silu", GRU])
 def test_a_size_that_is_offered_works_and_one_that_is_refused_cannot_be_beaten(name: str, tmp_path: Path) -> None:
     model, cache = MODELS / f"{name}.onnx", tmp_path / "cache"
     data = MODELS / "digits_calibration.npz" if name == DIGITS else "synthetic"

@@ -69,6 +69,7 @@ def test_resolve_has_the_split_network(both: tuple[Artifact, Artifact], tmp_path
     assert digests(again.folder) == digests(split.folder)
 
 
+@pytest.mark.slow
 def test_a_second_compile_takes_the_choice_from_the_store(
     both: tuple[Artifact, Artifact], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -195,6 +195,7 @@ def test_budgets_that_cannot_be_kept_are_refused(llama: ModelSource, tmp_path: P
         packed(llama, tmp_path / "b", "float", feeds(4, past=0), "30%cache")
 
 
+@pytest.mark.slow
 def test_a_decoder_compiles_with_packed_caches(llama: ModelSource, tmp_path: Path) -> None:
     """What unpacks and packs stays in float, and says nothing in the file."""
     artifact = compiled(llama.path, feeds(8), tmp_path, ["60%", "17%cache"], bits=(7,))

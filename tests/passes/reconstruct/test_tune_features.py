@@ -96,6 +96,7 @@ def test_steps_compute_with_scales_as_they_are_stored(
         assert (gradient != 0).all()
 
 
+@pytest.mark.slow
 def test_a_layer_that_keeps_its_sign_is_left_alone(context: Analysis, start: tuple[Plan, QuantizedParameters]) -> None:
     (*others, kept), (plan, before) = context.layers, start
     layers = (*others, replace(kept, keeps_sign=True))
@@ -122,6 +123,7 @@ def test_the_same_numbers_every_time(context: Analysis, start: tuple[Plan, Quant
         np.testing.assert_array_equal(bias, second.biases[name])
 
 
+@pytest.mark.slow
 def test_samples_that_cannot_be_joined(
     residual: ir.Model, context: Analysis, start: tuple[Plan, QuantizedParameters]
 ) -> None:

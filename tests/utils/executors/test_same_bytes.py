@@ -44,14 +44,14 @@ def test_a_product(tmp_path: Path, way: str, of_product: tuple[dict[str, str], s
     assert artifact_of("product", way, tmp_path) == of_product
 
 
+@pytest.mark.slow
 def test_layers_that_share_their_moments(tmp_path: Path) -> None:
     expected = artifact_of("gated", WAYS[0], tmp_path / "expected")
     assert artifact_of("gated", WAYS[-1], tmp_path / "found") == expected
 
 
-@pytest.mark.parametrize(
-    "way", [pytest.param(way, marks=[] if way == WAYS[-1] else pytest.mark.slow) for way in WAYS[1:]]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS[1:])
 def test_a_residual_network(tmp_path: Path, way: str) -> None:
     expected = artifact_of("residual", WAYS[0], tmp_path / "expected")
     assert artifact_of("residual", way, tmp_path / "found") == expected

@@ -202,6 +202,7 @@ def test_a_loss_beside_the_latency_is_kept_too(place: Path, tmp_path: Path) -> N
     assert integers(found)
 
 
+@pytest.mark.slow
 def test_a_size_and_a_latency_that_contradict_each_other_say_what_each_needs(place: Path, tmp_path: Path) -> None:
     """Codes ask for more nodes than float does: the smallest file of all is not among the fastest."""
     with pytest.raises(Infeasible) as alone:

@@ -222,6 +222,7 @@ def test_budgets_that_contradict_each_other_are_refused(kept: Artifact, tmp_path
         resolve(kept, tmp_path / "contradicting", ["12%", "0.00001nat"])
 
 
+@pytest.mark.slow
 def test_samples_that_judge_can_come_later(kept: Artifact, tmp_path: Path) -> None:
     cache = kept.folder.parent / "cache"
     plain = compiled(FLOAT, DATA, tmp_path, "13%", bits=(2, 7), cache=cache)
