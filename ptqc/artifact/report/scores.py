@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from ptqc.artifact.report.rows import Document
 from ptqc.losses.base import UNITS
 from ptqc.passes.allocate.constraints.criteria import most_of
-from ptqc.utils.text import number
 
 DIGITS, MORE_DIGITS = 2, 4  # of percent; of scores of at most 1
 CONFIDENCE = 0.95
@@ -61,5 +60,4 @@ def graded(results: Document) -> str:
     unit = UNITS.get(results["loss_unit"])
     if unit is None:
         return ""
-    word = next((word for most, word in GRADES if results["loss"] <= most * unit.tolerance), "large")
-    return f"{word}: the default limit is {number(unit.tolerance)} {unit.name}"
+    return next((word for most, word in GRADES if results["loss"] <= most * unit.tolerance), "large")

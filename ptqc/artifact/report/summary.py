@@ -24,6 +24,7 @@ from ptqc.artifact.report.scores import divergence_in_words, graded, least_agree
 from ptqc.artifact.report.verdict import is_busy, is_faster, times_smaller, verdict_line
 from ptqc.codegen.onnxruntime.matmul_nbits import FUSED_FROM
 from ptqc.formats import Format, mean_bits
+from ptqc.losses.base import UNITS
 from ptqc.passes.allocate.constraints.criteria import SAME
 from ptqc.runtime.foreign import RuntimeCheck
 from ptqc.utils.text import differences_end_to_end, facts, magnitude, number, percent, shorten, visible
@@ -351,13 +352,14 @@ def _agreement(facts: ReportFacts) -> HeadlineFigure:
 
 def _divergence(facts: ReportFacts) -> HeadlineFigure:
     results, title = facts.manifest["results"], "divergence from the float model"
-    grade, _, limit = graded(results).partition(": ")
+    grade, unit = graded(results), results["loss_unit"]
     predicted = number(facts.loss + facts.manifest["activation_loss"])
-    measured = f"{number(results['loss'])} {results['loss_unit']}"
+    measured = f"{number(results['loss'])} {unit}"
     more = f"SQNR {results['sqnr_db']:.1f} dB; {predicted} was predicted"
     if not grade:
         return HeadlineFigure(title, measured, more)
-    return HeadlineFigure(title, grade, f"{measured}; {limit}; {more}")
+    allowed = f"8-bit activations may cost {number(UNITS[unit].tolerance)} by default"
+    return HeadlineFigure(title, grade, f"{measured}; {allowed}; {more}")
 
 
 def _bits(facts: ReportFacts) -> HeadlineFigure:

@@ -216,7 +216,7 @@ def test_when_and_how_it_was_compiled() -> None:
 def test_a_stranger_is_told_what_numbers_mean() -> None:
     text = documents().page().text
     assert "lower is better" in text
-    assert "small 4.00×10⁻⁴ nat; the default limit is 0.02 nat; SQNR 22.5 dB" in text
+    assert "small 4.00×10⁻⁴ nat; 8-bit activations may cost 0.02 by default; SQNR 22.5 dB" in text
     assert "what 1 % more size would buy" in text
     assert "int integers with a scale per channel" in text
     assert "int4: 4 bits; 1 of 5 layers" in text

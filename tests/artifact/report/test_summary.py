@@ -30,7 +30,7 @@ def test_the_whole_summary() -> None:
         "plan        predicted divergence 0.00202 nat; proven optimal; 1 % more of the original's size would",
         "            buy 33 % less predicted divergence",
         "agreement   same top class in 96.9 % of 32 held-back samples (at least 86.0 % with 95 % confidence);",
-        "            SQNR 22.5 dB, divergence 0.00037 nat (small: the default limit is 0.02 nat)",
+        "            SQNR 22.5 dB, divergence 0.00037 nat (small)",
         "latency     2.000 -> 1.000 ms, one sample, one thread, ONNX Runtime: 2.00 times as fast (1.96-2.11)",
         "kernels     32 integer, none in float",
         "compiled in 7.1 s, with at most 1,254 MB of memory",
