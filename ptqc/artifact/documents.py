@@ -148,7 +148,7 @@ def manifest(job: CompileState, outcome: CompileOutcome) -> dict[str, Any]:
     notes += [*(operator.note for operator in in_float), *_warnings(job, outcome)]
     for report in outcome.reports.values():
         notes += report.notes
-    notes += worse_than_predicted(job, fitted, judged, notes)
+    notes += [*worse_than_predicted(job, fitted, judged, notes), *(size.notes(origin) if size is not None else ())]
     plugins = used(job.options.to_json(), list(outcome.built.documents))
     images, texts = job.prepared.samples.preprocessing, job.prepared.samples.texts
     weights: Counter[str] = Counter()
@@ -170,7 +170,7 @@ def manifest(job: CompileState, outcome: CompileOutcome) -> dict[str, Any]:
         "preprocessing": None if images is None else asdict(images.resolved(input_specs(job.model))),
         **({} if texts is None else {"texts": asdict(texts)}),
         **({} if outcome.detector is None else {"detector": outcome.detector.to_json()}),
-        "budget": None if size is None else str(size),
+        "budget": None if size is None else str(size.smallest(origin)),
         "file": {
             "bytes": fitted.exported.size,
             "bytes_told_to_solver": fitted.predicted_size,
