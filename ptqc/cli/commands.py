@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ptqc import presets
-from ptqc.errors import Interrupted, Missed, PtqcError, UsageError, VerificationError
+from ptqc.errors import Interrupted, Missed, ModelError, PtqcError, UsageError, VerificationError
 from ptqc.options import CompileOptions, Phase
 
 if TYPE_CHECKING:
@@ -321,10 +321,17 @@ def run_reduce(options: argparse.Namespace) -> None:
 
 
 def run_inspect(options: argparse.Namespace) -> None:
-    """`ptqc inspect`."""
+    """`ptqc inspect`; what is found of a refused model is told as well."""
     from ptqc.tools.inspecting import inspect
 
-    _tell(inspect(options.model), options)
+    result = inspect(options.model)
+    if result.refusal is None:
+        _tell(result, options)
+        return
+    if not options.json:
+        print(result)
+    message = result.refusal if options.json else "`ptqc compile` would refuse this model, for the reason above"
+    raise _holding(result, ModelError(message))
 
 
 def run_passes(options: argparse.Namespace) -> None:
