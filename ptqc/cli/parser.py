@@ -354,7 +354,7 @@ def _add_eval(parser: Parser) -> None:
 
 
 def _add_reduce(parser: Parser) -> None:
-    parser.usage = "%(prog)s MODEL -o FILE [options] [-- COMMAND]"
+    parser.usage = f"{parser.prog} MODEL -o FILE [options] [-- COMMAND]"
     parser.epilog = (
         "COMMAND is a command of ptqc, or another program. Write {model} for the file and {data} for samples of its "
         "inputs. Default: compile {model} --calibration {data} -o out --cache cache. It runs in a folder of its own."
