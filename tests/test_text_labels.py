@@ -124,6 +124,13 @@ def test_an_evaluation_reads_texts_as_the_compile_did(
     assert found.notes == ()
 
 
+def test_a_run_reads_texts_as_the_compile_did(artifact: Artifact, place: Path, tmp_path: Path) -> None:
+    assert main(["run", str(artifact.folder), str(place / "corpus.txt"), "-o", str(tmp_path / "y.npz")]) == 0
+    ptqc.run(artifact, Texts(place / "corpus.txt", place / "tokenizer.json"), output=tmp_path / "stated.npz")
+    with np.load(tmp_path / "y.npz") as found, np.load(tmp_path / "stated.npz") as stated:
+        assert np.array_equal(found["scores"], stated["scores"])
+
+
 def test_another_tokenizer_is_warned_of_and_a_lost_one_refused(artifact: Artifact, place: Path, tmp_path: Path) -> None:
     other = tokenizer(tmp_path, WORDS[::-1])
     data = Texts(place / "labelled.tsv", other)
@@ -161,6 +168,14 @@ def test_classes_of_arrays_are_checked_as_well(place: Path, artifact: Artifact, 
     labels = {"input_ids": np.ones((3, 5), np.int64), "labels": np.array([0, 1, CLASSES])}
     with pytest.raises(CalibrationError, match=r"samples\[2\]: the label is class 4, but the model has 4 classes"):
         resolved(artifact, place, tmp_path / "out", labels=labels)
+
+
+def test_labels_of_other_kinds_say_what_to_write(artifact: Artifact, place: Path, tmp_path: Path) -> None:
+    words = {"input_ids": np.ones((2, 5), np.int64), "labels": np.array(["billing", "refund"])}
+    with pytest.raises(CalibrationError, match="labels, `labels`: the label 'billing' is no class number: write"):
+        resolved(artifact, place, tmp_path / "out", labels=words)
+    with pytest.raises(CalibrationError, match=r"labelled\.tsv has its texts beside the labels: give it as the data"):
+        ptqc.evaluate(artifact, metric="top-1", data=words, labels=place / "labelled.tsv")
 
 
 def test_a_score_no_better_than_guessing_is_warned_of(place: Path, artifact: Artifact, tmp_path: Path) -> None:

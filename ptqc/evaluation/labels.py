@@ -295,6 +295,8 @@ def _of_arrays(
         )
     feeds = {name: array for name, array in arrays.items() if name != LABELS}
     labels = arrays.get(LABELS)
+    if labels is not None and labels.size and labels.dtype.kind in "US":
+        raise CalibrationError(f"{where}, `{LABELS}`: {no_class_number(labels.flat[0].item())}")
     if labels is None or labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise CalibrationError(f"{where} has no array `{LABELS}` of one integer per sample; it has {sorted(feeds)}")
     samples = collect(feeds, inputs, folder, EVERY_SAMPLE)

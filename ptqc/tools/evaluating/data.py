@@ -313,6 +313,8 @@ def _apart(labels: object) -> list[Any]:
         if LABELS not in members:
             raise CalibrationError(f"{path} has no array `{LABELS}`; it has {sorted(members)}")
         return _cut(members)
+    if is_table(path):
+        raise CalibrationError(f"{path} has its texts beside the labels: give it as the data, in place of --labels")
     if path.suffix != ".npy":
         raise CalibrationError(f"the labels {path} are neither .npz nor .npy; give an .npz with `{LABELS}`, or an .npy")
     try:
