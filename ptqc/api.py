@@ -18,7 +18,7 @@ from ptqc.artifact.recorded_times import times_of
 from ptqc.budget import Given, parse_budgets
 from ptqc.calibration.images import AnyPreprocessing, Preprocessing
 from ptqc.calibration.module_example import exported, is_module
-from ptqc.calibration.texts import Texts
+from ptqc.calibration.texts import Texts, as_compiled, is_table
 from ptqc.codegen.targets import TargetKeywords, built_in_options, choose
 from ptqc.compiler import CompileRequest, compile_model, resolve_job
 from ptqc.errors import UsageError
@@ -131,7 +131,8 @@ def compile(  # noqa: A001
             such as "yolov8"; for the report, `labels` and later evaluations.
         labels: Labelled samples for the score in the report and for
             "1%drop". For top-1 accuracy in percent: an .npz with inputs and
-            `labels`, a dict of such arrays, a CSV of image,class, or an
+            `labels`, a dict of such arrays, a CSV of image,class, a .tsv of
+            text and class (read as `calibration`, or a `ptqc.Texts`), or an
             iterable of (array, class), such as a data loader. For the mean
             average precision of a detector: YOLO label files or a COCO
             file.
@@ -212,7 +213,7 @@ def compile(  # noqa: A001
         output=place,
         force=force,
         target=built,
-        labels=None if labels is None else labels_of(labels),
+        labels=None if labels is None else labels_of(labels, _texts(calibration)),
         own_score=own_score,
         preprocessing=preprocessing,
         detector=detector,
@@ -265,7 +266,8 @@ def resolve(
         plan: A plan in the form of the artifact's plan.json, instead of one
             that is computed for the budget.
         data: Samples that an accuracy budget is judged on; None: those that
-            the earlier compile held back.
+            the earlier compile held back. Text is read with the tokenizer of
+            the compile.
         preprocessing: How image files become inputs, or the name of a
             preset; None: as before.
         labels: Labelled samples, as for `compile`.
@@ -316,9 +318,12 @@ def resolve(
     opened = artifact.load(folder)
     earlier = opened.manifest
     preprocessing = Preprocessing.of(preprocessing) or opened.preprocessing
+    data = as_compiled(data, opened.texts)
+    texts = _texts(data) or (_texts(as_compiled(labels, opened.texts)) if is_table(labels) else None)
     entry, before = earlier["measurements"], earlier["options"]
     prepared, analysis, measured, notes = recall(store, entry, progress)
-    prepared = replace(prepared, samples=replace(prepared.samples, preprocessing=preprocessing))
+    samples = replace(prepared.samples, preprocessing=preprocessing, texts=opened.texts)
+    prepared = replace(prepared, samples=samples)
     check_samples(built, prepared.samples, prepared.model)
     kept = {name: before[name] for name in fitting if name in before and name != "time_limit"}
     kept |= {name: value for name, value in stated.items() if value is not None}
@@ -340,7 +345,7 @@ def resolve(
         output=place,
         force=force,
         target=built,
-        labels=None if labels is None else labels_of(labels),
+        labels=None if labels is None else labels_of(labels, texts),
         own_score=own_score,
         preprocessing=preprocessing,
         detector=opened.detector,
@@ -348,7 +353,7 @@ def resolve(
         progress=progress,
         started=started,
         times=fitting_times(earlier, budgets.get(LatencyBudget), job.options),
-        tokenizer=_tokenizer(data),
+        tokenizer=_tokenizer(data) or (opened.texts.path if opened.texts is not None else None),
         plan=None if plan is None else Plan.from_json(plan, analysis.roles),
     )
     with reserved(place):
@@ -384,8 +389,12 @@ def _own_score(evaluate: object, perfect: object) -> OwnScore | None:
     return OwnScore(evaluate, float(perfect))
 
 
-def _tokenizer(calibration: object) -> Path | None:
-    return Path(calibration.tokenizer) if isinstance(calibration, Texts) else None
+def _texts(data: object) -> Texts | None:
+    return data if isinstance(data, Texts) else None
+
+
+def _tokenizer(data: object) -> Path | None:
+    return Path(data.tokenizer) if isinstance(data, Texts) else None
 
 
 def _dump(folder: str | Path | None) -> Dump:

@@ -33,17 +33,22 @@ UNITS = sorted({example.lstrip("0123456789.").partition("@")[0] for kind in CONS
 
 
 def parse_budgets(value: object, *, strict: bool = False) -> Budgets:
-    """Read what `Given` is. Raises UsageError where a kind is given twice, or as `parse` does."""
+    """Read what `Given` is. Raises UsageError where two of a kind cannot be joined, or as `parse` does."""
     several = list(value) if isinstance(value, Sequence) and not isinstance(value, str | bytes) else [value]
     limits = [parse(one) for one in several if one is not None]
     constraints = list[Constraint]()
     for kind in CONSTRAINTS:
         of_kind = [limit for limit in limits if isinstance(limit, kind)]
-        if len(of_kind) > 1:
-            kinds = ", ".join(kind.kind for kind in CONSTRAINTS)
-            written = ", ".join(map(str, several))
-            raise UsageError(f"the budgets {written} include several of one kind; give at most one of {kinds}")
-        if (constraint := of_kind[0] if of_kind else kind.default()) is not None:
+        constraint = of_kind[0] if of_kind else kind.default()
+        for other in of_kind[1:]:
+            both = None if constraint is None else constraint.both(other)
+            if both is None:
+                written = " and ".join(map(str, of_kind))
+                raise UsageError(
+                    f"the budgets {written} are both of {kind.kind}, and cannot be joined: give one of them"
+                )
+            constraint = both
+        if constraint is not None:
             constraints.append(constraint)
     return Budgets(tuple(constraints), strict)
 

@@ -156,7 +156,7 @@ def compile_model(model: Model, calibration: object, request: CompileRequest) ->
             prepared, analysis, notes, entry = request.analyze(prepared)
         except TimeTooShort as error:
             raise _too_short(error, options.time_limit, time.monotonic() - request.started) from None
-        notes = [*prepared.notes, *notes]
+        notes = [*prepared.notes, *(scoring.notes if scoring is not None else ()), *notes]
         job = CompileState(
             prepared, analysis, options, tuple(notes), entry, request.budgets, request.started, memory=memory
         )
@@ -179,6 +179,8 @@ def resolve_job(job: CompileState, request: CompileRequest, calibration: object 
             prepared = with_judges(job.prepared, calibration, place, request.preprocessing, loss)
             job = replace(job, prepared=prepared)
         scoring = request.scoring(job.model, request.labelled(job.model, folder, calibration))
+        if scoring is not None:
+            job = replace(job, notes=(*job.notes, *scoring.notes))
         return _deliver(job, request, scoring, folder)
 
 

@@ -188,7 +188,13 @@ class CompileOptions:
         "allow 8-bit weights on integer kernels; in layers with an even number of inputs, they are chosen so that "
         "no CPU saturates",
     )
-    seed: int = option(0, "random seed", metavar="N", group="running")
+    seed: int = option(
+        0,
+        "seed of what is drawn: the places in each sample that weights are fitted to, signs of rotations, gradients, "
+        "synthetic samples; which samples are used does not depend on it",
+        metavar="N",
+        group="running",
+    )
     pipeline: Pipeline = option(
         "light",
         "light, or advanced: more reconstructions and, if torch is installed, gradient steps, where these lower the "

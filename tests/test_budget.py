@@ -1,5 +1,8 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
+from compiling import compiled, product, samples
 
 from ptqc.budget import CONSTRAINTS, parse, parse_budgets
 from ptqc.errors import UsageError
@@ -11,6 +14,7 @@ from ptqc.passes.allocate.constraints.loss import LossBudget
 from ptqc.passes.allocate.constraints.memory import MemoryBudget
 from ptqc.passes.allocate.constraints.size import SizeBudget
 from ptqc.passes.allocate.state import Constraint
+from ptqc.passes.quantize.prepare import Origin
 
 
 def size_of(text: str) -> SizeBudget:
@@ -112,21 +116,59 @@ def test_one_budget_of_each_kind(given: object, size: str | None, latency: str |
 
 
 @pytest.mark.parametrize(
-    "given",
+    ("given", "told"),
     [
-        ("13%", "4MB"),
-        ("2ms", "3ms"),
-        ("13%", "2ms", "3ms"),
-        ("1%drop", "99%same"),
-        ("3MBram", "4MBram"),
-        ("25%cache", "1MBcache"),
+        (("2ms", "3ms@cpu"), "2 ms and 3 ms@cpu are both of latency"),
+        (("13%", "1%drop", "99%same"), "are both of loss"),
+        (("25%cache", "1MBcache"), "are both of cache"),
     ],
 )
-def test_two_budgets_of_a_kind_are_refused(given: tuple[str, ...]) -> None:
-    with pytest.raises(
-        UsageError, match="several of one kind; give at most one of size, latency, memory, flash, ram, cache, loss"
-    ):
+def test_two_budgets_that_cannot_be_joined_are_refused(given: tuple[str, ...], told: str) -> None:
+    with pytest.raises(UsageError, match=f"{told}.*, and cannot be joined: give one of them"):
         parse_budgets(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (("2ms", "13%", "3ms"), ["13%", "2ms"]),
+        (("3ms@cpu", "2ms@cpu"), ["2ms@cpu"]),
+        (("4MBram", "3MBram"), ["3MBram"]),
+        (("64KBflash", "32KBflash", "8KBram@c", "9KBram@c"), ["32KBflash", "8KBram@c"]),
+        (("30%cache", "25%cache"), ["25%cache"]),
+    ],
+)
+def test_the_stricter_of_two_budgets_holds(given: tuple[str, ...], kept: list[str]) -> None:
+    assert parse_budgets(given) == parse_budgets(kept)
+
+
+@pytest.mark.parametrize(
+    ("given", "limit", "smallest"),
+    [
+        (["1MB", "13%"], 910_000, "13%"),
+        (["13%", "0.9MB", "4bit"], 875_000, "4 bit"),
+        (["1MB", "2MB"], 1_000_000, "1,000,000 B"),
+    ],
+)
+def test_the_smallest_of_several_sizes_holds(given: list[str], limit: int, smallest: str) -> None:
+    origin = Origin("model.onnx", 7_000_000, "", 1_750_000)
+    budgets = parse_budgets(given)
+    size = budgets.get(SizeBudget)
+    assert size is not None
+    assert budgets.max_bytes(origin) == limit
+    assert str(size.smallest(origin)) == smallest
+    (note,) = size.notes(origin)
+    assert note.message.endswith(f", {smallest} is the smallest for this model")
+    assert SizeBudget(13, "%").notes(origin) == []
+
+
+def test_the_manifest_says_which_size_held(tmp_path: Path) -> None:
+    artifact = compiled(product(), samples(16), tmp_path, ["1MB", "60%"], bits=(4, 7))
+    limit = artifact.manifest["source"]["bytes"] * 60 // 100
+    assert (artifact.manifest["budget"], artifact.manifest["allocation"]["limit"]) == ("60%", limit)
+    assert artifact.size <= limit
+    told = [note["message"] for note in artifact.manifest["notes"] if note["step"] == "size"]
+    assert told == ["of the budgets 1,000,000 B and 60%, 60% is the smallest for this model"]
 
 
 @pytest.mark.parametrize(

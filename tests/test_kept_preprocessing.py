@@ -110,7 +110,7 @@ def test_images_for_what_was_compiled_on_arrays_are_warned_of(images: Path, tmp_
     (note,) = ptqc.evaluate(plain, metric="top-1", data=images).notes
     assert note.startswith(f"{plain.folder} was compiled on arrays, so that nothing says how its images are prepared")
     assert ptqc.evaluate(plain, metric="top-1", data=images, preprocessing=Preprocessing()).notes == ()
-    arrays = {"x": samples(3, 8, 8), "labels": np.zeros(len(samples(3, 8, 8)), int)}
+    arrays = {"x": samples(3, 8, 8, count=COUNT), "labels": np.zeros(COUNT, int)}
     assert ptqc.evaluate(plain, metric="top-1", data=arrays).notes == ()
 
 

@@ -99,6 +99,11 @@ class Constraint:
         """The constraint where no budget of the kind is given; None where nothing is reported then."""
         return None
 
+    def both(self, other: Self) -> Self | None:
+        """The constraint that holds where this one and another of the kind do; None where no single one is."""
+        del other
+        return None
+
     def for_target(self, target: Chosen | None) -> tuple["Constraint", ...]:
         """The constraints that this one stands for where a target is built."""
         del target

@@ -178,7 +178,7 @@ def _with_caches(model: ir.Model, samples: Samples, folder: Path) -> Samples:
     if feeds is None:
         return samples
     result = collect(feeds, input_specs(model), folder / "continued", len(samples))
-    return dataclasses.replace(result, notes=(*samples.notes, Note("calibration", "", CONTINUED)))
+    return dataclasses.replace(result, notes=(*samples.notes, Note("calibration", "", CONTINUED)), texts=samples.texts)
 
 
 def prepare(

@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from ptqc.artifact.folder import Artifact, load
 from ptqc.artifact.names import OwnNames
+from ptqc.calibration import texts
 from ptqc.calibration.images import AnyPreprocessing, Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.recording import recorder
@@ -180,6 +181,7 @@ def bisect(
         >>> print(ptqc.bisect("out", data="images/"))
     """
     artifact = load(folder)
+    data = texts.as_compiled(data, artifact.texts)
     result = list(_given(artifact, data, samples, Preprocessing.of(preprocessing) or artifact.preprocessing))
     return reduce(Bisection.joined, [_of_target(artifact, target, result) for target in compared_targets(artifact)])
 

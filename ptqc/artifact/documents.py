@@ -149,7 +149,9 @@ def manifest(job: CompileState, outcome: CompileOutcome) -> dict[str, Any]:
     for report in outcome.reports.values():
         notes += report.notes
     notes += [*worse_than_predicted(job, fitted, judged, notes), *lower_score(judged), *drifts(judged)]
-    plugins, images = used(job.options.to_json(), list(outcome.built.documents)), job.prepared.samples.preprocessing
+    notes += size.notes(origin) if size is not None else ()
+    plugins = used(job.options.to_json(), list(outcome.built.documents))
+    images, texts = job.prepared.samples.preprocessing, job.prepared.samples.texts
     weights: Counter[str] = Counter()
     for weight in fitted.plan.weights:
         weights[str(fitted.plan.formats[weight.name])] += weight.size
@@ -167,8 +169,9 @@ def manifest(job: CompileState, outcome: CompileOutcome) -> dict[str, Any]:
         "options": job.options.to_json(),
         **({"plugins": plugins} if plugins else {}),
         "preprocessing": None if images is None else asdict(images.resolved(input_specs(job.model))),
+        **({} if texts is None else {"texts": asdict(texts)}),
         **({} if outcome.detector is None else {"detector": outcome.detector.to_json()}),
-        "budget": None if size is None else str(size),
+        "budget": None if size is None else str(size.smallest(origin)),
         "file": {
             "bytes": fitted.exported.size,
             "bytes_told_to_solver": fitted.predicted_size,

@@ -28,7 +28,7 @@ from ptqc.utils.version import __version__
 MAPPED_FROM = 2**18
 # What the manifest takes over of the artifact's: what its users need to run the file and to check it.
 OF_FILE = ("opset", "ir_version", "oldest_onnxruntime", "runtime_operators")
-TAKEN_OVER = ("source", "cpu", "golden", "preprocessing", "maps", "recorded")
+TAKEN_OVER = ("source", "cpu", "golden", "preprocessing", "texts", "maps", "recorded")
 
 
 @quiet_libraries()

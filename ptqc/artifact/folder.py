@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import onnxruntime as ort
 
     from ptqc.calibration.images import Preprocessing
+    from ptqc.calibration.sources import TextSettings
     from ptqc.evaluation.detection.detector import Detector
     from ptqc.execution.feeds import CheckedSession
     from ptqc.runtime.cuda_library import CudaLibrary
@@ -161,6 +162,14 @@ class Artifact:
 
         result = self.manifest.get("preprocessing")
         return None if result is None else Preprocessing.from_json(result)
+
+    @property
+    def texts(self) -> "TextSettings | None":
+        """How the compile read texts; None if it was given none, and for artifacts of earlier versions."""
+        from ptqc.calibration.sources import TextSettings
+
+        result = self.manifest.get("texts")
+        return None if result is None else TextSettings(**result)
 
     @property
     def detector(self) -> "Detector | None":

@@ -15,6 +15,7 @@ from ptqc.notes import Level, Note
 from ptqc.passes.equalize.outliers import Remedy, scales_of_rows
 
 STEP = "lower"
+COSTS = "8-bit activations would cost more accuracy than they are worth"
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def _reason(node: ir.Node, plan: Plan, capable: set[str]) -> str:
     if name in plan.integer:
         return "the runtime that it is for fuses it with what is real; ONNX Runtime has no such kernel"
     if layer is not None or name in capable:
-        return "8-bit activations would cost more accuracy than they are worth"
+        return COSTS
     operator = known(node)
     if operator is not None and Trait.LAYER in operator.traits:
         return why_not_a_layer(node)

@@ -22,7 +22,7 @@ import numpy as np
 from ptqc.calibration.fixed_batches import parts_of
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import InputSpec, conform, input_specs, sample_name
-from ptqc.calibration.sources import SampleSource, open_source, spread
+from ptqc.calibration.sources import SampleSource, TextSettings, open_source, spread
 from ptqc.errors import CalibrationError, Interrupted, PtqcError
 from ptqc.execution.onnxruntime import Feeds
 from ptqc.notes import Level, Note
@@ -84,7 +84,7 @@ class Samples(Sequence[Feeds]):
     notes: what the caller should tell the user (few samples, a subset taken).
     batchable: whether the model treats rows along axis 0 independently, so that samples of equal shapes may be
     concatenated there; set by the caller, `dataclasses.replace(samples, batchable=True)`.
-    preprocessing: of the images that they were made of; None of anything else.
+    preprocessing, texts: of the images or texts that they were made of; None of anything else.
     """
 
     directory: Path
@@ -92,6 +92,7 @@ class Samples(Sequence[Feeds]):
     notes: tuple[Note, ...] = ()
     batchable: bool = False
     preprocessing: Preprocessing | None = None
+    texts: TextSettings | None = None
 
     @classmethod
     def open(cls, directory: Path) -> "Samples":
@@ -264,7 +265,7 @@ def collect(
         _write_index(directory, records)
     notes = (*_notes(stream, records, preprocessing), *map(_added_axis, sorted(unbatched)))
     images = preprocessing if stream.holds_images else None
-    return Samples(directory, tuple(records), notes, preprocessing=images)
+    return Samples(directory, tuple(records), notes, preprocessing=images, texts=stream.texts)
 
 
 @dataclass(frozen=True)

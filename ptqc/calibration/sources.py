@@ -10,22 +10,45 @@ from typing import Any
 import numpy as np
 
 from ptqc.calibration.images import IMAGE_SUFFIXES, Preprocessing
-from ptqc.calibration.inputs import InputSpec, as_array, sample_name, shape_text
-from ptqc.errors import CalibrationError
+from ptqc.calibration.inputs import InputRole, InputSpec, as_array, roles, sample_name, shape_text
+from ptqc.errors import CalibrationError, UsageError
 from ptqc.execution.onnxruntime import Feeds
 from ptqc.utils.arguments import path_of
 from ptqc.utils.imports import imported, is_named
+from ptqc.utils.store import file_digest
 
 ARRAY_SUFFIXES = frozenset({".npy", ".npz"})
+TEXT_SUFFIXES = frozenset({".txt", ".tsv"})
+CSV = ".csv"
 # Behind an input's name: an array with the length of each sample along axis 0, where the input's own array has samples
 # of different lengths one after the other.
 LENGTHS = ".lengths"
 # Beside the inputs, labels may lie in arrays, dicts and tuples; what has no use for them leaves them out.
 LABELS = "labels"
-ACCEPTED = (
-    "a folder of images, a folder of .npz or .npy files, a .npz or .npy file, a text file with its tokenizer, "
-    "module:function, an ONNX Runtime CalibrationDataReader, an iterable of feeds, or arrays stacked on axis 0"
+BY_PATH = (
+    "a folder of images, a folder of .npz or .npy files, a .npz or .npy file, a text file with its --tokenizer, or "
+    "module:function"
 )
+ACCEPTED = f"{BY_PATH}, an ONNX Runtime CalibrationDataReader, an iterable of feeds, or arrays stacked on axis 0"
+
+
+@dataclass(frozen=True)
+class TextSettings:
+    """How texts became samples: fields of `Texts`, with the SHA-256 of the tokenizer's file and the length in use."""
+
+    tokenizer: str
+    sha256: str
+    length: int
+    padding: str | None = None
+    padding_side: str | None = None
+    padding_token: str | None = None
+    special_tokens: bool = True
+
+    @property
+    def path(self) -> Path | None:
+        """The tokenizer's file; None where it is missing or another one."""
+        path = Path(self.tokenizer)
+        return path if path.is_file() and file_digest(path) == self.sha256 else None
 
 
 @dataclass(frozen=True)
@@ -36,7 +59,7 @@ class SampleSource:
     count: samples expected from it, None when unknown. available: samples the source holds, None when unknown.
     description: how messages name it. holds_images: whether samples are pictures that were preprocessed.
     files: where each sample is a file, their names in order. batches: whether an item may hold several samples, the
-    rows of a batch. places: of the samples in the data, where a subset of them is read.
+    rows of a batch. places: of the samples in the data, where a subset of them is read. texts: how texts were read.
     """
 
     samples: Iterator[Feeds]
@@ -47,6 +70,7 @@ class SampleSource:
     files: Sequence[str] = ()
     batches: bool = False
     places: Sequence[int] = ()
+    texts: TextSettings | None = None
 
     def place(self, index: int) -> int:
         """The place in the data of a sample of the stream, by which messages name it."""
@@ -113,6 +137,8 @@ def _open_folder(
             f"{folder} holds images ({images[0].name}) and arrays ({arrays[0].name}): keep one kind in the folder"
         )
     files = images or arrays
+    if not files and files_below(folder, TEXT_SUFFIXES):
+        raise lacks_tokenizer(folder)
     if not files:
         kinds = " ".join(sorted(IMAGE_SUFFIXES | ARRAY_SUFFIXES))
         raise CalibrationError(f"folder {folder} holds no calibration data, expected files ending in {kinds}")
@@ -141,7 +167,7 @@ def holds_images(data: object) -> bool:
     if not isinstance(data, str | PathLike):
         return False
     path = path_of("data", data)
-    return bool(files_below(path, IMAGE_SUFFIXES)) if path.is_dir() else path.suffix.lower() == ".csv"
+    return bool(files_below(path, IMAGE_SUFFIXES)) if path.is_dir() else path.suffix.lower() == CSV
 
 
 def may_hold_images(data: str) -> bool:
@@ -149,7 +175,7 @@ def may_hold_images(data: str) -> bool:
     path = path_of("data", data)
     if path.is_dir():
         return bool(files_below(path, IMAGE_SUFFIXES)) or not files_below(path, ARRAY_SUFFIXES | {".txt"})
-    return path.suffix.lower() not in ARRAY_SUFFIXES | {".txt", ".tsv"}
+    return path.suffix.lower() not in ARRAY_SUFFIXES | TEXT_SUFFIXES
 
 
 def is_hidden(path: Path) -> bool:
@@ -183,7 +209,27 @@ def _open_file(path: Path, inputs: Sequence[InputSpec], limit: int) -> SampleSou
         return _stacked({_only(inputs, str(path)).name: _load_npy(path)}, inputs, limit, str(path))
     if path.suffix.lower() == ".npz":
         return _stacked(npz_members(path), inputs, limit, str(path))
-    raise CalibrationError(f"calibration file {path} ends in {path.suffix!r}; give {ACCEPTED}")
+    if path.suffix.lower() in TEXT_SUFFIXES:
+        raise lacks_tokenizer(path)
+    if path.suffix.lower() == CSV and InputRole.TOKENS in roles(inputs).values():
+        raise csv_of_texts(path)
+    raise CalibrationError(f"calibration file {path} ends in {path.suffix!r}; give {BY_PATH}")
+
+
+def lacks_tokenizer(path: Path, recorded: TextSettings | None = None) -> UsageError:
+    """Text without a tokenizer. recorded: of a compile, whose tokenizer is missing or another one."""
+    lost = (
+        "" if recorded is None else f", and the tokenizer of the compile, {recorded.tokenizer}, is gone or has changed"
+    )
+    return UsageError(f"{path} holds text{lost}: give its --tokenizer too (in Python, ptqc.Texts)")
+
+
+def csv_of_texts(path: Path) -> CalibrationError:
+    """A CSV for a model that reads tokens."""
+    return CalibrationError(
+        f"{path}: a CSV can only list images, and this model reads token ids: save the column of texts as .txt, one "
+        "text a line, or with class numbers as .tsv (text, tab, class number), and give the model's --tokenizer"
+    )
 
 
 def _load_npy(path: Path) -> np.ndarray:

@@ -1,8 +1,10 @@
 """Samples of text: a corpus cut into texts, each of which a tokenizer makes the model's inputs of."""
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -10,10 +12,21 @@ import numpy as np
 
 from ptqc.calibration.images import IMAGE_SUFFIXES
 from ptqc.calibration.inputs import InputRole, InputSpec, roles, shape_text
-from ptqc.calibration.sources import ARRAY_SUFFIXES, SampleReader, SampleSource, files_below, spread
+from ptqc.calibration.sources import (
+    ARRAY_SUFFIXES,
+    CSV,
+    SampleReader,
+    SampleSource,
+    TextSettings,
+    csv_of_texts,
+    files_below,
+    lacks_tokenizer,
+    spread,
+)
 from ptqc.errors import CalibrationError, UsageError
 from ptqc.execution.onnxruntime import Feeds
 from ptqc.utils.arguments import one_of, path_of, shown
+from ptqc.utils.store import file_digest
 
 Unit = Literal["lines", "paragraphs", "files"]
 Overlong = Literal["cut", "split"]
@@ -25,11 +38,12 @@ CHOICES = {
     "padding": get_args(Padding),
     "padding_side": get_args(Side),
 }
+SETTINGS = ("length", "padding", "padding_side", "padding_token", "special_tokens")  # that hold for other data as well
 LENGTH = 128  # tokens, where neither options nor model nor tokenizer say how many
 TEXT_AXES = 2  # samples and tokens
 SUFFIX = ".txt"
-TABLE = ".tsv"  # texts and labels between tabs, for `ptqc eval`
-OTHER_SUFFIXES = ARRAY_SUFFIXES | IMAGE_SUFFIXES | {".csv"}  # of data that are no texts
+TABLE = ".tsv"  # texts and labels between tabs
+OTHER_SUFFIXES = ARRAY_SUFFIXES | IMAGE_SUFFIXES | {CSV}  # of data that are no texts
 ADVICE = "give its samples as arrays, or by module:function"
 # Tokens that fill up a text, by the names that tokenizers give them, the commonest first.
 FILLERS = ("[PAD]", "<pad>", "<|pad|>", "<|endoftext|>", "</s>", "<|end_of_text|>")
@@ -45,8 +59,8 @@ class Texts(SampleReader):
 
     Args:
         corpus: A text file in UTF-8, a folder of .txt files, a .tsv with a
-            text and its label in each line (the label is not used), or a list
-            of texts.
+            text and its label in each line (for calibration the label is not
+            used), or a list of texts.
         tokenizer: A `tokenizer.json` of the library `tokenizers`.
         unit: What a sample is: "lines" that are not blank, "paragraphs"
             separated by blank lines, or whole "files"; None: lines of a file,
@@ -98,10 +112,17 @@ class Texts(SampleReader):
         encoder = _Encoder.of(self, inputs)
         texts = _Corpus.of(self)
         chosen = spread(texts.count, limit)
+        settings = self._settings(encoder.length)
         if self.overlong == "split":
-            return SampleSource(_parts(encoder, texts.some(chosen), len(chosen), limit), texts.description)
+            parts = _parts(encoder, texts.some(chosen), len(chosen), limit)
+            return SampleSource(parts, texts.description, texts=settings)
         samples = (feeds for name, text in texts.some(chosen) for feeds in encoder(name, text, 1))
-        return SampleSource(samples, texts.description, len(chosen), texts.count)
+        return SampleSource(samples, texts.description, len(chosen), texts.count, texts=settings)
+
+    def _settings(self, length: int) -> TextSettings:
+        digest = file_digest(Path(self.tokenizer))
+        filling = (self.padding, self.padding_side, self.padding_token)
+        return TextSettings(str(self.tokenizer), digest, length, *filling, self.special_tokens)
 
 
 def _parts(encoder: "_Encoder", texts: Iterable[tuple[str, str]], count: int, limit: int) -> Iterator[Feeds]:
@@ -112,7 +133,55 @@ def _parts(encoder: "_Encoder", texts: Iterable[tuple[str, str]], count: int, li
             yield feeds
 
 
-def holds_texts(data: str) -> bool:
+def is_table(data: object) -> bool:
+    """Whether data are a .tsv, whose lines are texts and their label."""
+    return isinstance(data, str | PathLike) and path_of("data", data).suffix == TABLE
+
+
+@dataclass(frozen=True)
+class LabelledLine:
+    """A line of a .tsv. where: its file and number."""
+
+    texts: tuple[str, ...]
+    label: str
+    where: str
+
+
+def labelled_lines(texts: Texts, each: int = 1) -> list[LabelledLine]:
+    """The lines of a .tsv that are not blank: `each` texts and their label, between tabs. Raises CalibrationError."""
+    path = Path(str(texts.corpus))
+    if texts.overlong == "split":
+        raise UsageError(f"{path} has a label for each text, so texts cannot be split: leave out --overlong")
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # other breaks of lines belong to texts
+    except (OSError, UnicodeDecodeError) as error:
+        raise CalibrationError(f"cannot read the texts of {path}: {error}; give a text file in UTF-8") from error
+    result = []
+    for number, line in enumerate(lines, 1):
+        *columns, label = line.split("\t")
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        if len(columns) != each or not all(text.strip() for text in columns):
+            expected = " and ".join(["text"] * each)
+            raise CalibrationError(f"{where}: {line[:60]!r} is not {expected} and label between tabs")
+        result.append(LabelledLine(tuple(columns), label, where))
+    if not result:
+        raise CalibrationError(f"{path} holds no text: every line is blank")
+    return result
+
+
+def as_compiled(data: object, settings: TextSettings | None) -> object:
+    """Data with the tokenizer of a compile, where they are a path of text. Raises UsageError where it is lost."""
+    if settings is None or not isinstance(data, str | PathLike) or not holds_texts(path := path_of("data", data)):
+        return data
+    if settings.path is None:
+        raise lacks_tokenizer(path, settings)
+    values = {name: getattr(settings, name) for name in SETTINGS}
+    return Texts(path, settings.path, **values)
+
+
+def holds_texts(data: str | PathLike[str]) -> bool:
     """Whether a path is that of a text file, or of a folder with more of them than of arrays and images."""
     path = path_of("calibration data", data)
     if path.is_dir():
@@ -167,6 +236,8 @@ def _checked(value: object) -> tuple[str, ...]:
 
 
 def _text_files(path: Path) -> tuple[Path, ...]:
+    if path.suffix.lower() == CSV:
+        raise csv_of_texts(path)
     if path.is_file():
         return (path,)
     if not path.is_dir():
@@ -301,7 +372,22 @@ def read_tokenizer(path: Path) -> Any:
     try:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises nothing more special
+        if _is_vocabulary(path):
+            raise CalibrationError(
+                f"{path} is a plain vocabulary, which does not say how a text is cut into tokens: give the "
+                "tokenizer.json of the model (a fast tokenizer of transformers writes one with save_pretrained), or "
+                "make one with the library tokenizers, as the page 'Compile a text model' shows"
+            ) from None
         raise CalibrationError(f"{path} is not a tokenizer.json of the library tokenizers: {error}") from error
+
+
+def _is_vocabulary(path: Path) -> bool:
+    """Whether a file holds tokens and their numbers alone."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and bool(found) and all(type(number) is int for number in found.values())
 
 
 def _check_vocabulary(tokenizer: Any, tokens: InputSpec, filler: int, where: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ptqc import presets
-from ptqc.errors import Interrupted, Missed, PtqcError, UsageError, VerificationError
+from ptqc.errors import Interrupted, Missed, ModelError, PtqcError, UsageError, VerificationError
 from ptqc.options import CompileOptions, Phase
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def run_compile(options: argparse.Namespace) -> None:
         budget=options.budget,
         preprocessing=_preprocessing(options),
         detector=_detector(options),
-        labels=options.labels,
+        labels=_labels(options),
         force=options.force,
         strict=options.strict,
         cache=options.cache,
@@ -95,7 +95,7 @@ def run_resolve(options: argparse.Namespace) -> None:
         plan=_plan(options.plan),
         data=data_of(options),
         preprocessing=_preprocessing(options, options.folder),
-        labels=options.labels,
+        labels=_labels(options),
         force=options.force,
         strict=options.strict,
         cache=options.cache,
@@ -203,7 +203,7 @@ def data_of(options: argparse.Namespace) -> Any:
 
     A configuration file may have a tokenizer and options of text for other commands than this one.
     """
-    from ptqc.calibration.texts import Texts, holds_texts
+    from ptqc.calibration.texts import Texts, holds_texts, is_table
 
     stated, source = _given(options, *TEXTS), _source(options)
     words = ", ".join(flag(name) for name in stated if name not in options.configured)
@@ -211,14 +211,24 @@ def data_of(options: argparse.Namespace) -> Any:
         if words:
             raise UsageError(f"{words} applies to text only: give its --tokenizer, too")
         return source
-    if "tokenizer" in options.configured and (source is None or not holds_texts(source)):
-        if words:
+    has_table = is_table(getattr(options, "labels", None))
+    if ("tokenizer" in options.configured or has_table) and (source is None or not holds_texts(source)):
+        if words and not has_table:
             raise UsageError(f"{words} applies to text only, and the data are none: give a text file or folder")
         return source
     if source is None:
         name = "--calibration" if "calibration" in options else "--data"
         raise UsageError(f"--tokenizer is given, but no text: give it with {name} FILE")
     return Texts(source, options.tokenizer, **stated)
+
+
+def _labels(options: argparse.Namespace) -> Any:
+    """Read the labelled samples; a .tsv is of texts, whatever the other samples are."""
+    from ptqc.calibration.texts import SETTINGS, Texts, is_table
+
+    if options.tokenizer is None or not is_table(options.labels):
+        return options.labels
+    return Texts(options.labels, options.tokenizer, **_given(options, *SETTINGS))
 
 
 def _source(options: argparse.Namespace) -> str | None:
@@ -311,10 +321,17 @@ def run_reduce(options: argparse.Namespace) -> None:
 
 
 def run_inspect(options: argparse.Namespace) -> None:
-    """`ptqc inspect`."""
+    """`ptqc inspect`; what is found of a refused model is told as well."""
     from ptqc.tools.inspecting import inspect
 
-    _tell(inspect(options.model), options)
+    result = inspect(options.model)
+    if result.refusal is None:
+        _tell(result, options)
+        return
+    if not options.json:
+        print(result)
+    message = result.refusal if options.json else "`ptqc compile` would refuse this model, for the reason above"
+    raise _holding(result, ModelError(message))
 
 
 def run_passes(options: argparse.Namespace) -> None:

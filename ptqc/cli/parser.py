@@ -354,7 +354,7 @@ def _add_eval(parser: Parser) -> None:
 
 
 def _add_reduce(parser: Parser) -> None:
-    parser.usage = "%(prog)s MODEL -o FILE [options] [-- COMMAND]"
+    parser.usage = f"{parser.prog} MODEL -o FILE [options] [-- COMMAND]"
     parser.epilog = (
         "COMMAND is a command of ptqc, or another program. Write {model} for the file and {data} for samples of its "
         "inputs. Default: compile {model} --calibration {data} -o out --cache cache. It runs in a folder of its own."
@@ -391,9 +391,9 @@ def _add_common(parser: Parser, defaults: str = "") -> None:
         "--labels",
         metavar="DATA",
         help="labelled samples, to report a score and for a drop budget: for top-1 accuracy an .npz with the inputs "
-        "and `labels`, or a CSV with lines image,class-number (images beside the CSV or in the folder of "
-        "--calibration); for a detector's mAP a folder of images with YOLO's text files, or COCO's JSON file with the "
-        "images below its folder",
+        "and `labels`, a CSV with lines image,class-number (images beside the CSV or in the folder of --calibration), "
+        "or with a tokenizer a .tsv with lines text, tab, class-number; for a detector's mAP a folder of images with "
+        "YOLO's text files, or COCO's JSON file with the images below its folder",
     )
     parser.add(
         HelpGroup.LIMITS,

@@ -7,7 +7,8 @@ import csv
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -16,9 +17,11 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.calibration.images import Preprocessing
-from ptqc.calibration.inputs import InputSpec, as_array, input_specs
+from ptqc.calibration.inputs import InputRole, InputSpec, as_array, input_specs, roles
 from ptqc.calibration.samples import EVERY_SAMPLE, Samples, collect
-from ptqc.calibration.sources import LABELS, are_classes, spread
+from ptqc.calibration.sources import CSV, LABELS, are_classes, csv_of_texts, lacks_tokenizer, spread
+from ptqc.calibration.texts import TABLE as TEXT_TABLE
+from ptqc.calibration.texts import LabelledLine, Texts, is_table, labelled_lines
 from ptqc.errors import CalibrationError, UsageError
 from ptqc.evaluation.detection.detector import Detector
 from ptqc.evaluation.detection.pictures import labelled_pictures
@@ -28,11 +31,11 @@ from ptqc.utils.arguments import path_of, shown
 
 MOST_DIGITS = 9  # of a class number
 GROUPS = 50  # of pictures: a precision is computed without each
-ARRAYS, TABLE, COCO = ".npz", ".csv", ".json"
+ARRAYS, TABLE, TEXTS, COCO = ".npz", CSV, TEXT_TABLE, ".json"
 IN_MEMORY = "a dict of arrays such as {'input': images, 'labels': classes}, or an iterable of (image, class)"
 
 Runs = Callable[[Feeds], dict[str, np.ndarray]]
-LabelSource = Path | Mapping[str, Any] | Iterable[Any]
+LabelSource = Path | Texts | Mapping[str, Any] | Iterable[Any]
 AnyLabels = str | PathLike[str] | LabelSource
 
 
@@ -60,6 +63,11 @@ class Labelled(ABC):
     def every_second(self, first: int) -> Self:
         """Every second sample from the first given."""
 
+    def guessing(self, run: Runs) -> float | None:
+        """What guessing scores, in percent; None where that is unknown. Raises CalibrationError for wrong labels."""
+        del run
+        return None
+
     @property
     @abstractmethod
     def draws(self) -> int:
@@ -72,9 +80,10 @@ class Labelled(ABC):
 
 @dataclass(frozen=True)
 class LabelledClasses(Labelled):
-    """labels: the class number of each sample."""
+    """labels: the class number of each sample. names: of the samples, for messages."""
 
     labels: np.ndarray
+    names: tuple[str, ...] = ()
     title: ClassVar[str] = "top-1 accuracy, %"
     counts_hits: ClassVar[bool] = True
 
@@ -89,7 +98,19 @@ class LabelledClasses(Labelled):
 
     def every_second(self, first: int) -> "LabelledClasses":
         """See `Labelled`."""
-        return LabelledClasses(self.samples[first::2], self.labels[first::2])
+        return LabelledClasses(self.samples[first::2], self.labels[first::2], self.names[first::2])
+
+    def guessing(self, run: Runs) -> float | None:
+        """See `Labelled`: one of the classes that the model scores."""
+        answer = _answer(run(self.samples[0]))
+        if answer.dtype.kind != "f" or answer.size < 2 or answer.size != max(answer.shape):
+            return None
+        outside = np.flatnonzero((self.labels < 0) | (self.labels >= answer.size))
+        if outside.size:
+            first = int(outside[0])
+            name = self.names[first] if self.names else self.samples.names[first]
+            raise CalibrationError(f"{name}: {no_such_class(int(self.labels[first]), 'the model', answer.size)}")
+        return 100 / answer.size
 
     @property
     def draws(self) -> int:
@@ -150,16 +171,35 @@ def predicted(outputs: Mapping[str, object]) -> int:
     That with the largest score in the first output of several real numbers; where there is none, the first integer
     alone, as classifiers of scikit-learn give it; else the first output decides.
     """
+    answer = _answer(outputs)
+    is_class = answer.dtype.kind in "iu" and answer.size == 1
+    return int(answer.item() if is_class else answer.reshape(-1).argmax())
+
+
+def _answer(outputs: Mapping[str, object]) -> np.ndarray:
     arrays = [array for array in outputs.values() if isinstance(array, np.ndarray)]
-    scores = next((array for array in arrays if array.dtype.kind == "f" and array.size > 1), None)
-    classes = next((array for array in arrays if array.dtype.kind in "iu" and array.size == 1), None)
-    if scores is None and classes is not None:
-        return int(classes.item())
-    return int((arrays[0] if scores is None else scores).reshape(-1).argmax())
+    scores = (array for array in arrays if array.dtype.kind == "f" and array.size > 1)
+    classes = (array for array in arrays if array.dtype.kind in "iu" and array.size == 1)
+    return next(chain(scores, classes, arrays))
 
 
-def labels_of(labels: AnyLabels) -> LabelSource:
-    """Labelled samples as `read_labels` takes them. Raises UsageError for what holds no samples."""
+def no_such_class(label: int, where: str, classes: int) -> str:
+    """What is wrong with a label. where: what scores so many classes."""
+    return f"the label is class {label}, but {where} has {classes} classes: class numbers start at 0"
+
+
+def labels_of(labels: AnyLabels, texts: Texts | None = None) -> LabelSource:
+    """Labelled samples as `read_labels` takes them. texts: how a .tsv becomes samples.
+
+    Raises UsageError for what holds no samples, and for a .tsv without texts.
+    """
+    if isinstance(labels, Texts):
+        return labels
+    if isinstance(labels, str | PathLike) and is_table(labels):
+        path = path_of("labels", labels)
+        if texts is None:
+            raise lacks_tokenizer(path)
+        return replace(texts, corpus=path, unit=None, overlong="cut")
     if isinstance(labels, str | PathLike):
         return path_of("labels", labels)
     if hasattr(labels, "__array__") or not isinstance(labels, Iterable) or are_classes(labels):
@@ -177,13 +217,15 @@ def read_labels(
     detector: Detector | None = None,
     images: Path | None = None,
 ) -> Labelled:
-    """Samples and labels, spooled into `folder`: an .npz, a CSV of `image,class` lines, or pictures with boxes.
+    """Samples and labels, spooled into `folder`: an .npz, a CSV of `image,class`, a .tsv of texts, pictures with boxes.
 
-    These are a folder with labels as YOLO writes them, or a file as COCO writes it, below whose folder the pictures
+    The last are a folder with labels as YOLO writes them, or a file as COCO writes it, below whose folder the pictures
     lie. In memory: a mapping like the .npz, or items as `labelled_items` reads them. images: the folder
     of those that a CSV names, where they are not beside it. Raises CalibrationError naming the file and what is wrong.
     """
     inputs = input_specs(model)
+    if isinstance(labels, Texts):
+        return _of_texts(labels, inputs, folder)
     if not isinstance(labels, Path):
         return _in_memory(labels, inputs, folder)
     path = labels
@@ -191,18 +233,42 @@ def read_labels(
         return _objects(path, inputs, folder, preprocessing or Preprocessing(), detector or Detector())
     if not path.is_file():
         raise CalibrationError(
-            f"the labels {path} do not exist; give an .npz with `{LABELS}` or a CSV of image,class; for a detector a "
-            "folder of images with labels as YOLO writes them, or a COCO file"
+            f"the labels {path} do not exist; give an .npz with `{LABELS}`, a CSV of image,class, or a .tsv of text "
+            "and class; for a detector a folder of images with labels as YOLO writes them, or a COCO file"
         )
     if path.suffix not in (ARRAYS, TABLE):
         raise CalibrationError(
-            f"the labels {path} are neither {ARRAYS}, {TABLE} nor {COCO}; give an .npz with `{LABELS}`, a CSV of "
-            "image,class, or for a detector a COCO file"
+            f"the labels {path} are neither {ARRAYS}, {TABLE}, {TEXTS} nor {COCO}; give an .npz with `{LABELS}`, a CSV "
+            "of image,class, a .tsv of text and class, or for a detector a COCO file"
         )
     if path.suffix == ARRAYS:
         return _of_arrays(_from_npz(path), str(path), inputs, folder)
     feeds, classes = from_csv(path, inputs, preprocessing, folder=images)
     return LabelledClasses(collect(feeds, inputs, folder, EVERY_SAMPLE, preprocessing), classes)
+
+
+def _of_texts(texts: Texts, inputs: tuple[InputSpec, ...], folder: Path) -> LabelledClasses:
+    if not is_table(texts.corpus):
+        raise CalibrationError(
+            f"the labels {texts.corpus} are no {TEXTS}: write a text, a tab and its class in each line"
+        )
+    lines = labelled_lines(texts)
+    classes = np.array([_class_number(line) for line in lines])
+    corpus = [text for line in lines for text in line.texts]
+    samples = collect(replace(texts, corpus=corpus), inputs, folder, EVERY_SAMPLE)
+    return LabelledClasses(samples, classes, tuple(line.where for line in lines))
+
+
+def _class_number(line: LabelledLine) -> int:
+    text = line.label.strip()
+    if not text.isdecimal() or len(text) > MOST_DIGITS:
+        raise CalibrationError(f"{line.where}: {no_class_number(text)}")
+    return int(text)
+
+
+def no_class_number(label: object) -> str:
+    """What is wrong with a label that is no number of a class."""
+    return f"the label {shown(label)} is no class number: write the place of its class among the scores, from 0"
 
 
 def _in_memory(
@@ -231,6 +297,8 @@ def _of_arrays(
         )
     feeds = {name: array for name, array in arrays.items() if name != LABELS}
     labels = arrays.get(LABELS)
+    if labels is not None and labels.size and labels.dtype.kind in "US":
+        raise CalibrationError(f"{where}, `{LABELS}`: {no_class_number(labels.flat[0].item())}")
     if labels is None or labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise CalibrationError(f"{where} has no array `{LABELS}` of one integer per sample; it has {sorted(feeds)}")
     samples = collect(feeds, inputs, folder, EVERY_SAMPLE)
@@ -319,6 +387,8 @@ def from_csv(
 
     folder: of images, where those lie that are not beside the CSV. Raises CalibrationError.
     """
+    if InputRole.TOKENS in roles(inputs).values():
+        raise csv_of_texts(path)
     if len(inputs) != 1:
         raise CalibrationError(f"a CSV of images fits models with one input; this one has {len(inputs)}: give an .npz")
     folders = [path.parent, *([folder] if folder is not None and folder.is_dir() else [])]

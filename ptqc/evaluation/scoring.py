@@ -10,12 +10,14 @@ from ptqc.errors import UsageError
 from ptqc.evaluation.labels import Labelled, Runs
 from ptqc.execution.onnxruntime import Runner
 from ptqc.ir.recorded import released
+from ptqc.notes import Level, Note
 from ptqc.utils.arguments import shown
 from ptqc.utils.progress import Progress
 
 Evaluate = Callable[[Runs], float]
 PERCENT = 100.0
 STAGE = "score the float model"
+FEWEST = 30  # samples whose score tells anything
 
 
 @dataclass(frozen=True)
@@ -51,12 +53,29 @@ class OwnScore:
 
 @dataclass(frozen=True)
 class Scoring:
-    """How models are scored, and what the float model scores. labelled: the samples, where labels score."""
+    """How models are scored, and what the float model scores.
+
+    labelled: the samples, where labels score. notes: of the score, for the user.
+    """
 
     title: str
     score: Callable[[Runs], float]
     float_score: float
     labelled: Labelled | None = None
+    notes: tuple[Note, ...] = ()
+
+
+def no_better_than_guessing(score: float, guessing: float | None, samples: int, model: str) -> str:
+    """A warning where a model scores no more than guessing does; "" where it scores more, or too few samples tell.
+
+    score, guessing: in percent; None where it is unknown.
+    """
+    if guessing is None or samples < FEWEST or score > guessing:
+        return ""
+    return (
+        f"{model} scores {score:.3g} % on the labels, where guessing scores {guessing:.3g} %: check the labels, the "
+        "order of the classes, and the tokenizer or preprocessing"
+    )
 
 
 def scoring_of(
@@ -73,7 +92,10 @@ def scoring_of(
         run = Runner(released(model)).run  # whoever scores feeds only what the model takes
         if own is None:
             assert labelled is not None
-            scoring = Scoring(labelled.title, labelled.score, labelled.score(run), labelled)
+            guessing, score = labelled.guessing(run), labelled.score(run)
+            message = no_better_than_guessing(score, guessing, len(labelled.samples), "the float model")
+            notes = (Note("score", "", message, Level.WARNING),) if message else ()
+            scoring = Scoring(labelled.title, labelled.score, score, labelled, notes)
         else:
             scoring = Scoring("score" if own.perfect is None else "score, %", own, own(run))
             if counts_points:

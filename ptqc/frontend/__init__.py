@@ -35,7 +35,7 @@ from ptqc.frontend.tensors import (
     external_files,
     is_sorted,
 )
-from ptqc.ir import recorded, zipmaps
+from ptqc.ir import modules, recorded, zipmaps
 from ptqc.ir.external import fits_in_memory, hold_external
 from ptqc.ir.protos import every_node
 from ptqc.notes import Level, Note
@@ -134,6 +134,7 @@ def _read(path: Path, cast_double: bool) -> ModelSource:
         *_recorded(chosen),
         *(Note(STEP, name, "the ZipMap that makes this output stays as it is") for name in maps),
     ]
+    named = modules.read(proto.graph)
     if (dropped := drop_annotations(proto)) >= WORTH_TELLING:
         notes.append(Note(STEP, "", f"{dropped:,} bytes of metadata and doc strings of the exporter left out"))
     for node in every_node(proto):
@@ -141,6 +142,7 @@ def _read(path: Path, cast_double: bool) -> ModelSource:
     model = _to_ir(proto)
     zipmaps.remember(model, maps)
     recorded.remember(model, chosen)
+    modules.remember(model, named)
     hold_external(model, path.parent, mapped=not fits_in_memory(size), own=path)
     check_weights_finite(model)
     check_inference(model)

@@ -4,13 +4,14 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx_ir as ir
 
 from ptqc.formats import Format
 from ptqc.formats.planes import MULTIPLE, planes_of
+from ptqc.ir.modules import remembered
 from ptqc.ir.nodes import constant, initial, input_of, integer, integers, rank, static, text
 from ptqc.ir.operators import Trait, is_float, named, settled_output
 
@@ -87,7 +88,8 @@ class Layer:
     channel_axis: the weight axis of output channels. groups, strides, pads (begins, then ends), dilations: of a Conv.
     settled: the output, or what follows it when a Relu or Clip(0, …) is absorbed. keeps_sign: whether its weights, none
     of which is negative, must stay so: a logarithm or a root is taken of its sums. keeps_bias: whether its bias stays
-    as it is, since so many layers share its weight that a bias for each of them would take many bytes.
+    as it is, since so many layers share its weight that a bias for each of them would take many bytes. module: of
+    PyTorch's that computes it, where the exporter tells.
     """
 
     name: str
@@ -104,6 +106,7 @@ class Layer:
     dilations: tuple[int, ...] = ()
     keeps_sign: bool = False
     keeps_bias: bool = False
+    module: str = field(default="", compare=False)
 
     @property
     def channels(self) -> int:
@@ -225,7 +228,11 @@ def find_layers(model: ir.Model) -> list[Layer]:
     rooted = _rooted(model.graph)
     result = [layer for node in model.graph if (layer := _as_layer(node, rooted)) is not None]
     shared = Counter(layer.weight for layer in result)
-    return [replace(layer, keeps_bias=_keeps_bias(layer, shared[layer.weight])) for layer in result]
+    modules = remembered(model)
+    return [
+        replace(layer, keeps_bias=_keeps_bias(layer, shared[layer.weight]), module=modules.get(layer.name, ""))
+        for layer in result
+    ]
 
 
 def _keeps_bias(layer: Layer, sharing: int) -> bool:
@@ -455,14 +462,20 @@ PATH = re.compile(r"[./:]")
 
 
 def module_labels(weights: Sequence[Weight]) -> Mapping[str, str]:
-    """The module of each layer that has a weight for itself, where only the weight tells it: by the layer's name."""
-    result = {}
-    for weight in weights:
-        match = OF_MODULE.fullmatch(weight.name)
-        if match and len(weight.layers) == 1 and not PATH.search(name := weight.layers[0].name):
-            result[name] = match["module"]
+    """The module of each layer that has a weight for itself, where its own name does not tell: by that name.
+
+    Of several layers in one module, those keep their names of which only weights tell the module.
+    """
+    result, told = dict[str, str](), dict[str, str]()
+    for layer in (weight.layers[0] for weight in weights if len(weight.layers) == 1):
+        match = OF_MODULE.fullmatch(layer.weight)
+        if PATH.search(layer.name) or not (match or layer.module):
+            continue
+        result[layer.name] = match["module"] if match else layer.module
+        told[layer.name] = layer.module
     times = Counter(result.values())
-    return {name: module for name, module in result.items() if times[module] == 1}
+    several = {name: f"{module}.{name}" if told[name] else "" for name, module in result.items() if times[module] > 1}
+    return {name: label for name, module in result.items() if (label := several.get(name, module))}
 
 
 # Values through which the whole of a network passes.

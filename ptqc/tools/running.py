@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ptqc.calibration import texts
 from ptqc.calibration.images import AnyPreprocessing
 from ptqc.calibration.inputs import input_specs, sample_name
 from ptqc.calibration.samples import EVERY_SAMPLE, CheckedSample, checked
@@ -81,7 +82,8 @@ def run(
     Args:
         model: An ONNX file, a model in memory, or an artifact, whose native
             library runs if there is one for this machine.
-        data: Samples as `calibration` of `ptqc.compile`.
+        data: Samples as `calibration` of `ptqc.compile`; text is read as the
+            compile read it.
         output: An `.npz` file, which gets one array for each output with the
             samples along axis 0; or a folder, which gets an `.npz` for each
             sample, named like its file.
@@ -108,6 +110,8 @@ def run(
     chosen = result[0] if onnx_only else result[-1]
     inputs = input_specs(chosen.model)
     prepared, notes = as_compiled(preprocessing, result, data)
+    artifact = result[0].artifact
+    data = data if artifact is None else texts.as_compiled(data, artifact.texts)
     stream = open_source(data, inputs, EVERY_SAMPLE, prepared)
     with tempfile.TemporaryDirectory(dir=place.resolve().parent, prefix=".ptqc-run-") as room:
         writer = _Stacked(place) if place.suffix == ".npz" else _Separate(place, Path(room) / "outputs", stream)

@@ -12,6 +12,7 @@ import ptqc
 from ptqc.artifact.folder import REPORT
 from ptqc.artifact.report.explanation import Explanation
 from ptqc.errors import Infeasible
+from ptqc.frontend import read_model
 from ptqc.ir.layers import find_layers, find_weights, module_labels
 from ptqc.tools import benching
 from ptqc.tools.benching import FileBench
@@ -101,3 +102,51 @@ def test_a_layer_that_absorbs_an_activation_function_has_the_name_of_its_module(
     with pytest.raises(Infeasible, match=r"Slowest: .*blocks\.5\.c1 \(Conv on integers\)") as refusal:
         compiled(model, data, tmp_path, "1ns", activations="integer", output=tmp_path / "fast")
     assert "relu_7" not in str(refusal.value)
+
+
+def scoped(model: onnx.ModelProto, **scopes: object) -> onnx.ModelProto:
+    """With the modules of outputs, as PyTorch's exporter of programs writes them."""
+    for node in model.graph.node:
+        if (scope := scopes.get(node.output[0])) is not None:
+            node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=str(scope))
+    return model
+
+
+def read_labels(model: onnx.ModelProto, folder: Path) -> dict[str, str]:
+    onnx.save(model, folder / "model.onnx")
+    found = read_model(folder / "model.onnx").model
+    return dict(module_labels(find_weights(found, find_layers(found))))
+
+
+@pytest.mark.parametrize(
+    ("scopes", "told"),
+    [
+        ({"getitem_57": ["", "l.0", "l.0.qkv", "linear"]}, {"getitem_57": "l.0.qkv"}),
+        (
+            {"getitem_57": ["", "cell", "linear"], "linear_1": ["", "cell", "linear_1"]},
+            {"getitem_57": "cell.getitem_57", "linear_1": "cell.linear_1"},
+        ),
+        ({"getitem_57": ["", "linear"], "linear_1": ["linear_1"]}, {}),
+        ({"getitem_57": "no list", "linear_1": [1, 2]}, {}),
+    ],
+    ids=["one", "two in one", "of the network itself", "of another form"],
+)
+def test_the_exporter_tells_the_module_where_weights_do_not(
+    scopes: dict[str, object], told: dict[str, str], tmp_path: Path
+) -> None:
+    assert read_labels(scoped(numbered("val_40", "val_68"), **scopes), tmp_path) == told
+
+
+def test_names_of_weights_come_first(tmp_path: Path) -> None:
+    model = scoped(numbered(last="val_68"), getitem_57=["", "a", "linear"], linear_1=["", "b", "linear_1"])
+    assert read_labels(model, tmp_path) == {"getitem_57": "blocks.5.c1", "linear_1": "b"}
+
+
+def test_modules_reach_the_manifest_and_not_the_file(tmp_path: Path) -> None:
+    model, plain = (numbered("val_40", "val_68") for _ in range(2))
+    scoped(model, getitem_57=["", "l.0.qkv", "linear"], linear_1=["", "head", "linear_1"])
+    found = compiled(model, samples(8), tmp_path / "scoped", activations="float")
+    assert found.manifest["labels"] == {"getitem_57": "l.0.qkv", "r": "l.0.qkv", "linear_1": "head"}
+    assert "l.0.qkv" in str(Explanation(found.manifest, found.plan, found.sensitivity))
+    bare = compiled(plain, samples(8), tmp_path / "plain", activations="float")
+    assert found.path.read_bytes() == bare.path.read_bytes()

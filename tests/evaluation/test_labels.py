@@ -201,7 +201,7 @@ def test_damaged_files_are_refused(
 
 
 def test_a_missing_file_says_what_is_accepted(classifier: ir.Model, tmp_path: Path) -> None:
-    with pytest.raises(CalibrationError, match=r"do not exist; give an \.npz with `labels` or a CSV of image,class"):
+    with pytest.raises(CalibrationError, match=r"do not exist; give an \.npz with `labels`, a CSV of image,class"):
         read_labels(classifier, tmp_path / "none.csv", tmp_path / "spool", None)
 
 

@@ -40,6 +40,9 @@ class CacheBudget(Constraint):
             return cls(size, "B")
         raise UsageError(f"budget {quantity.text!r} is neither a share of caches up to 100 % nor their size")
 
+    def both(self, other: Self) -> Self | None:
+        return min(self, other, key=lambda one: one.value) if other.unit == self.unit else None
+
     def limit(self, float_bytes: int) -> int:
         """Bytes that caches may take which have so many in float32."""
         return int(float_bytes * self.value / 100) if self.unit == "%" else int(self.value)

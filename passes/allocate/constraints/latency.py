@@ -57,6 +57,9 @@ class LatencyBudget(Constraint):
             return None
         return cls(quantity.number * NANOSECONDS_PER_UNIT[quantity.unit], quantity.target)
 
+    def both(self, other: Self) -> Self | None:
+        return min(self, other, key=lambda one: one.nanoseconds) if other.target == self.target else None
+
     @property
     def chooses_activations(self) -> bool:
         return True

@@ -72,6 +72,9 @@ class MemoryBudget(Constraint):
     def default(cls) -> Self:
         return cls(UNLIMITED)
 
+    def both(self, other: Self) -> Self:
+        return min(self, other, key=lambda one: one.bytes)
+
     @property
     def chooses_activations(self) -> bool:
         return self.bytes < UNLIMITED

@@ -63,6 +63,9 @@ class FlashBudget(Constraint):
         size = quantity.bytes(FLASH_SUFFIX)
         return None if size is None else cls(int(size), quantity.target)
 
+    def both(self, other: Self) -> Self | None:
+        return min(self, other, key=lambda one: one.bytes) if other.target == self.target else None
+
     def for_target(self, target: Chosen | None) -> tuple[Constraint, ...]:
         """Of the target that is built, where none is named."""
         return (replace(self, target=self.target or _name_of(target), chosen=target),)
@@ -149,6 +152,9 @@ class RamBudget(Constraint):
         """Read "20KBram@c"; without a target it is memory of ONNX Runtime unless one for microcontrollers is built."""
         size = quantity.bytes(RAM_SUFFIX) if quantity.target else None
         return None if size is None else cls(int(size), quantity.target)
+
+    def both(self, other: Self) -> Self | None:
+        return min(self, other, key=lambda one: one.bytes) if other.target == self.target else None
 
     def for_target(self, target: Chosen | None) -> tuple[Constraint, ...]:
         """With the target that is built."""

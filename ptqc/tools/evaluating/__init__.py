@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from ptqc.calibration import texts
 from ptqc.calibration.images import AnyPreprocessing, Preprocessing
 from ptqc.calibration.inputs import input_specs, roles
-from ptqc.calibration.texts import Texts, read_tokenizer
+from ptqc.calibration.texts import read_tokenizer
 from ptqc.errors import Missed, ModelError, UsageError
 from ptqc.evaluation.detection.detector import AnyDetector, Detector
+from ptqc.evaluation.scoring import no_better_than_guessing
 from ptqc.frontend.in_memory import Model
 from ptqc.tools.comparing.contenders import Contender, Run, as_compiled, contenders, of_one_interface, running
 from ptqc.tools.evaluating.data import Judges, LabelledCase, read_judges, read_pictures
@@ -22,6 +24,7 @@ from ptqc.tools.evaluating.metrics.mean_ap import MeanAP
 from ptqc.tools.evaluating.own import metric_of
 from ptqc.utils.logs import quiet_libraries
 from ptqc.utils.progress import SILENT, Progress
+from ptqc.utils.store import file_digest
 from ptqc.utils.text import number, shorten, table
 
 NAME = 48
@@ -83,6 +86,8 @@ class Evaluation:
     left_out: Mapping[str, str] = field(default_factory=dict)
     #: What to look at, such as images that are not prepared as for the compile.
     notes: tuple[str, ...] = ()
+    #: The tokenizer that texts were read with; None if the data are no texts.
+    tokenizer: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The document of `--json`."""
@@ -94,6 +99,7 @@ class Evaluation:
             "models": [model.to_json() for model in self.models],
             "left_out": dict(self.left_out),
             "notes": list(self.notes),
+            "tokenizer": self.tokenizer,
         }
 
     def check_drop(self, most: float) -> None:
@@ -130,7 +136,8 @@ class Evaluation:
             for row in self.models
         ]
         better = "more" if self.higher_is_better else "less"
-        result = [f"{self.title} ({better} is better), with its standard error, on {self.cases:,} cases", ""]
+        read_with = "" if self.tokenizer is None else f"; texts are read with {self.tokenizer}"
+        result = [f"{self.title} ({better} is better), with its standard error, on {self.cases:,} cases{read_with}", ""]
         left = [f"left out: {name}: {reason}" for name, reason in self.left_out.items()]
         warnings = [f"WARNING: {note}" for note in self.notes]
         return "\n".join([*result, table(heading, rows), *([""] if left or warnings else []), *left, *warnings])
@@ -202,9 +209,10 @@ def evaluate(
     result = of_one_interface(result)
     inputs = input_specs(result[0].model)
     judged = _judged_output(result[0], score_output)
-    decode = _decoder(data, tokenizer)
     prepared, notes = as_compiled(preprocessing, result, data)
-    found_roles = roles(inputs)
+    data, more = _texts_as_compiled(data, result)
+    notes = (*notes, *more)
+    decode, found_roles = _decoder(data, tokenizer), roles(inputs)
     chosen = _of_detector(requested, Detector.of(detector), result)
     if isinstance(chosen, MeanAP):
         judges = read_pictures(data, labels, chosen.detector.classes, inputs, samples, prepared or Preprocessing())
@@ -214,12 +222,33 @@ def evaluate(
     def case(given: LabelledCase, outputs: Sequence[Outputs], firsts: Sequence[Outputs]) -> Case:
         return Case(given.name, given.feeds, outputs, firsts, given.label, judged, found_roles, decode)
 
-    measured, left_out = _measure(result, judges, chosen, case, progress)
+    measured, left_out, guessing = _measure(result, judges, chosen, case, progress)
     rows = [_row(result[place], chosen, measured, place) for place in measured]
     if not rows:
         raise ModelError("; ".join(f"{name}: {reason}" for name, reason in left_out.items()))
     count = len(next(iter(measured.values())))
-    return Evaluation(chosen.called, chosen.title, chosen.higher_is_better, count, tuple(rows), left_out, notes)
+    warning = no_better_than_guessing(rows[0].score.value, guessing, count, rows[0].model)
+    notes = (*notes, warning) if warning else notes
+    used = str(data.tokenizer) if isinstance(data, texts.Texts) else None
+    return Evaluation(chosen.called, chosen.title, chosen.higher_is_better, count, tuple(rows), left_out, notes, used)
+
+
+def _texts_as_compiled(data: object, found: Sequence[Contender]) -> tuple[object, tuple[str, ...]]:
+    """Data with the tokenizer of the first artifact that was compiled on texts, where they are text without one.
+
+    Also warnings of artifacts that were compiled with another tokenizer.
+    """
+    artifacts = [one.artifact for one in found if one.artifact is not None]
+    recorded = {artifact.folder: artifact.texts for artifact in artifacts if artifact.texts is not None}
+    data = texts.as_compiled(data, next(iter(recorded.values()), None))
+    if not isinstance(data, texts.Texts) or not Path(data.tokenizer).is_file():
+        return data, ()
+    digest = file_digest(Path(data.tokenizer))
+    return data, tuple(
+        f"texts are read with {data.tokenizer}, but {folder} was compiled with another tokenizer, {before.tokenizer}"
+        for folder, before in recorded.items()
+        if before.sha256 != digest
+    )
 
 
 def _of_detector(metric: Metric, stated: Detector | None, found: Sequence[Contender]) -> Metric:
@@ -241,7 +270,7 @@ def _judged_output(first: Contender, requested: str | None) -> str:
 
 
 def _decoder(data: object, tokenizer: str | PathLike[str] | None) -> Callable[[Sequence[int]], str] | None:
-    path = data.tokenizer if tokenizer is None and isinstance(data, Texts) else tokenizer
+    path = data.tokenizer if tokenizer is None and isinstance(data, texts.Texts) else tokenizer
     if path is None:
         return None
     read = read_tokenizer(Path(path))
@@ -250,14 +279,15 @@ def _decoder(data: object, tokenizer: str | PathLike[str] | None) -> Callable[[S
 
 def _measure(
     found: Sequence[Contender], judges: Judges, metric: Metric, case: Callable[..., Case], progress: Progress
-) -> tuple[dict[int, np.ndarray], dict[str, str]]:
-    """What each model's cases add to its score, by its place; and why a model has none.
+) -> tuple[dict[int, np.ndarray], dict[str, str], float | None]:
+    """What each model's cases add to its score, by its place; why a model has none; and what guessing scores.
 
     A library is built for one size of samples, so it is left out where it does not take these.
     """
     runs: dict[int, Run] = {place: one.start() for place, one in enumerate(found)}
     numbers: dict[int, list[tuple[Any, ...]]] = {place: [] for place in runs}
     left_out: dict[str, str] = {}
+    guessing: float | None = None
     with progress.stage("evaluate", judges.count) as stage:
         for result in judges.cases:
             firsts: list[Outputs] = []
@@ -270,9 +300,11 @@ def _measure(
                     left_out[f"{found[place].name} ({found[place].runtime})"] = str(error)
                     continue
                 firsts = firsts or outputs
-                numbers[place].append(metric.measure(case(result, outputs, firsts)))
+                scored = case(result, outputs, firsts)
+                guessing = metric.guessing(scored) if guessing is None else guessing
+                numbers[place].append(metric.measure(scored))
             stage.advance()
-    return {place: metric.gathered(numbers[place]) for place in runs}, left_out
+    return {place: metric.gathered(numbers[place]) for place in runs}, left_out, guessing
 
 
 def _row(one: Contender, metric: Metric, measured: Mapping[int, np.ndarray], place: int) -> EvaluatedModel:

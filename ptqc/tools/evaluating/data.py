@@ -28,7 +28,7 @@ from ptqc.calibration.sources import (
     open_source,
     spread,
 )
-from ptqc.calibration.texts import TABLE, Texts
+from ptqc.calibration.texts import Texts, is_table, labelled_lines
 from ptqc.errors import CalibrationError, UsageError
 from ptqc.evaluation.detection.detector import ClassNumbers
 from ptqc.evaluation.detection.pictures import labelled_pictures
@@ -72,10 +72,12 @@ def read_judges(
     """
     # Which samples labels belong to that are given apart, only their place among all samples tells.
     names = labels if isinstance(labels, Mapping) else None
-    source, result = data, list[Any]()
+    source, result, lines = data, list[Any](), list[str]()
     if isinstance(labels, str | Path) and Path(labels).suffix == TABLE_OF_IMAGES:
         source, result = _named_images(data, Path(labels), inputs, preprocessing, most)
         labels = None
+    elif names is None and isinstance(data, Texts) and is_table(data.corpus):
+        source, result, lines = _of_table(data, metric)
     elif names is None:
         source, result = _opened(data, metric, inputs, preprocessing, most if labels is None else None)
     if metric.needs_labels and labels is None and is_input(LABELS, inputs):
@@ -97,7 +99,7 @@ def read_judges(
         limit = EVERY_SAMPLE if most is None else most * together
         return Judges(_cases(checked(stream, inputs, limit), result, metric, None), None)
     chosen = frozenset(spread(total, total if most is None else most))
-    return Judges(_cases(checked(stream, inputs, limit), result, metric, chosen), len(chosen))
+    return Judges(_cases(checked(stream, inputs, limit), result, metric, chosen, lines), len(chosen))
 
 
 def _named_images(
@@ -146,9 +148,16 @@ def read_pictures(
 
 
 def _cases(
-    samples: Iterator[CheckedSample], labels: Sequence[Any], metric: Metric, chosen: Collection[int] | None
+    samples: Iterator[CheckedSample],
+    labels: Sequence[Any],
+    metric: Metric,
+    chosen: Collection[int] | None,
+    names: Sequence[str] = (),
 ) -> Iterator[LabelledCase]:
-    """Those with these numbers, or all. labels: of all cases, at the latest when their samples are read."""
+    """Those with these numbers, or all. labels: of all cases, at the latest when their samples are read.
+
+    names: of the cases, for messages; else those of their first samples.
+    """
     together, count, held = metric.samples, 0, map(_copied, samples)
     for number, first in enumerate(held):
         case = [first, *islice(held, together - 1)]
@@ -158,12 +167,14 @@ def _cases(
         if metric.needs_labels and not labels:
             raise CalibrationError(
                 f"the metric {metric.called} needs labels, and the data have none: an array `{LABELS}` in the .npz, "
-                "images in one folder for each class, a CSV of image,class-number, or --labels"
+                "images in one folder for each class, a CSV of image,class-number, a .tsv of text and class number "
+                "with --tokenizer, or --labels"
             )
         if labels and number >= len(labels):
             raise _uneven(f"at least {count}", labels, together)
         if chosen is None or number in chosen:
-            yield LabelledCase(first.name, [each.feeds for each in case], labels[number] if labels else None)
+            name = names[number] if names else first.name
+            yield LabelledCase(name, [each.feeds for each in case], labels[number] if labels else None)
     _check_counts(count, labels, together)
 
 
@@ -186,8 +197,6 @@ def _opened(
     data: object, metric: Metric, inputs: Sequence[InputSpec], preprocessing: Preprocessing | None, most: int | None
 ) -> tuple[object, list[Any]]:
     """What `open_source` takes, and the labels that lie with it; those of files come as the files are read."""
-    if isinstance(data, Texts):
-        return _of_table(data, metric) if _is_table(data.corpus) else (data, [])
     if isinstance(data, Mapping):
         return _of_arrays(data, inputs)
     if not isinstance(data, str | Path):
@@ -203,8 +212,6 @@ def _opened(
     if path.is_file() and path.suffix == TABLE_OF_IMAGES:
         images, classes = from_csv(path, tuple(inputs), preprocessing, most or EVERY_SAMPLE)
         return images, list(classes)
-    if _is_table(path):
-        raise UsageError(f"{path} holds text: give its --tokenizer too")
     return data, []
 
 
@@ -277,30 +284,11 @@ def _of_files(
         yield arrays
 
 
-def _is_table(corpus: object) -> bool:
-    return isinstance(corpus, str | Path) and Path(corpus).suffix == TABLE
-
-
-def _of_table(texts: Texts, metric: Metric) -> tuple[object, list[Any]]:
-    """Lines of texts and their label, between tabs."""
-    path = Path(str(texts.corpus))
-    if texts.overlong == "split":
-        raise UsageError(f"{path} has a label for each text, so texts cannot be split: leave out --overlong")
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")  # other breaks of lines belong to texts
-    except (OSError, UnicodeDecodeError) as error:
-        raise CalibrationError(f"cannot read the texts of {path}: {error}; give a text file in UTF-8") from error
-    corpus, labels = list[str](), list[Any]()
-    for number, line in enumerate(lines, 1):
-        *result, label = line.split("\t")
-        if not line.strip():
-            continue
-        if len(result) != metric.samples or not all(text.strip() for text in result):
-            columns = " and ".join(["text"] * metric.samples)
-            raise CalibrationError(f"{path}, line {number}: {line[:60]!r} is not {columns} and label between tabs")
-        corpus += result
-        labels.append(_number(label))
-    return replace(texts, corpus=corpus), labels
+def _of_table(texts: Texts, metric: Metric) -> tuple[Texts, list[Any], list[str]]:
+    """The texts of a table, the label of each line, and what messages call the lines."""
+    lines = labelled_lines(texts, metric.samples)
+    corpus = [text for line in lines for text in line.texts]
+    return replace(texts, corpus=corpus), [_number(line.label) for line in lines], [line.where for line in lines]
 
 
 def _number(text: str) -> int | float | str:
@@ -325,6 +313,8 @@ def _apart(labels: object) -> list[Any]:
         if LABELS not in members:
             raise CalibrationError(f"{path} has no array `{LABELS}`; it has {sorted(members)}")
         return _cut(members)
+    if is_table(path):
+        raise CalibrationError(f"{path} has its texts beside the labels: give it as the data, in place of --labels")
     if path.suffix != ".npy":
         raise CalibrationError(f"the labels {path} are neither .npz nor .npy; give an .npz with `{LABELS}`, or an .npy")
     try:

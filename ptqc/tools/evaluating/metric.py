@@ -9,6 +9,7 @@ import numpy as np
 
 from ptqc.calibration.inputs import InputRole
 from ptqc.errors import CalibrationError
+from ptqc.evaluation.labels import no_class_number
 from ptqc.execution.onnxruntime import Feeds
 from ptqc.utils.arguments import shown
 
@@ -63,7 +64,11 @@ class Case:
         """The label as whole numbers of something. Raises CalibrationError where it is anything else."""
         label = np.asarray(self.label)
         if label.dtype.kind not in "iu":
-            raise self.refused(f"the label is of type {label.dtype.name}, expected the numbers of {what}")
+            raise self.refused(
+                no_class_number(label.tolist())
+                if what == "classes" and label.dtype.kind in NO_NUMBERS
+                else f"the label is of type {label.dtype.name}, expected the numbers of {what}"
+            )
         return label
 
     def _judged(self, outputs: Outputs) -> np.ndarray:
@@ -125,6 +130,11 @@ class Metric(ABC):
     @abstractmethod
     def score(self, measured: np.ndarray) -> float:
         """The score of all cases. measured: (cases, numbers)."""
+
+    def guessing(self, case: Case) -> float | None:
+        """What guessing scores, in the metric's unit; None where that is unknown."""
+        del case
+        return None
 
     def details(self, measured: np.ndarray) -> dict[str, float]:
         """What else there is to say of all cases, by name."""

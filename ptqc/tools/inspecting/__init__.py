@@ -8,12 +8,13 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from ptqc.artifact.unquantized import float_operators
+from ptqc.artifact.unquantized import COSTS, float_operators
 from ptqc.errors import ModelError, PtqcError
 from ptqc.formats import PORTABLE_BITS, UINT8, Integer, QuantParams
 from ptqc.frontend import ModelSource
 from ptqc.frontend.in_memory import NAME, Model, read_given
 from ptqc.frontend.model_files import parse, read_bytes
+from ptqc.frontend.tensors import external_files
 from ptqc.ir.external import is_in_files
 from ptqc.ir.layers import find_inner_layers, find_layers, find_weights
 from ptqc.ir.plan import Plan
@@ -24,7 +25,16 @@ from ptqc.passes.allocate.smallest import estimated_size, lower_bound
 from ptqc.passes.canonicalize.rewrites import default_rewrites
 from ptqc.passes.quantize.solve_weights import formats_of
 from ptqc.passes.runner import run_rewrites
-from ptqc.tools.inspecting.facts import Compilable, Inspection, StaysFloat, Tensor, content, effort, products_of_a_run
+from ptqc.tools.inspecting.facts import (
+    Compilable,
+    Inspection,
+    StaysFloat,
+    Tensor,
+    content,
+    effort,
+    products_at_drawn_sizes,
+    products_of_a_run,
+)
 from ptqc.utils.scratch import scratch
 
 __all__ = ["Inspection", "inspect"]
@@ -88,7 +98,9 @@ def _compilable(source: ModelSource, model: ir.Model) -> Compilable:
     anything = {site.name: QuantParams(UINT8, 1.0, 0) for site in sites}
     plan = Plan(tuple(layers), tuple(weights), tuple(kernels), tuple(sites), anything, {})
     plan = plan.with_formats({weight.name: Integer(PORTABLE_BITS) for weight in weights})
-    inner, macs = len(find_inner_layers(model)), products_of_a_run(model, layers)
+    inner, macs, sizes = len(find_inner_layers(model)), products_of_a_run(model, layers), dict[str, int]()
+    if macs is None:
+        macs, sizes = products_at_drawn_sizes(model, layers)
     smallest = estimated_size(model, options.bits)
     # How often inner layers run, the graph does not say.
     known, in_files = None if inner else macs, is_in_files(model)
@@ -99,6 +111,7 @@ def _compilable(source: ModelSource, model: ir.Model) -> Compilable:
         inner_layers=inner,
         parameters=sum(weight.size for weight in weights),
         macs=macs,
+        free_sizes=sizes,
         at_least=lower_bound(model, options.bits).bytes,
         smallest=smallest,
         sensible={budget: size for budget, size in sensible.items() if size > ROOM * smallest},
@@ -109,7 +122,11 @@ def _compilable(source: ModelSource, model: ir.Model) -> Compilable:
 
 
 def _stays_float(model: ir.Model, plan: Plan) -> tuple[StaysFloat, ...]:
-    counts = Counter((result.op_type, result.reason) for result in float_operators(model, plan))
+    # Which operators 8 bits cost too much, only a compile measures; here all that can be on integers is.
+    reasons = {COSTS: "its neighbours stay float"}
+    counts = Counter(
+        (result.op_type, reasons.get(result.reason, result.reason)) for result in float_operators(model, plan)
+    )
     return tuple(StaysFloat(operator, count, reason) for (operator, reason), count in counts.most_common())
 
 
@@ -142,7 +159,11 @@ def _refused(path: Path, refusal: str) -> Inspection:
     inputs = tuple(_declared(value) for value in graph.input if value.name not in constants)
     operators = Counter(node.op_type for node in graph.node)
     outputs = tuple(map(_declared, graph.output))
-    return Inspection(str(path), len(data), opsets.get(""), inputs, outputs, _ordered(operators), refusal=refusal)
+    missing = tuple(sorted(name for name, file in external_files(proto, path.parent).items() if not file.is_file()))
+    opset = opsets.get("")
+    return Inspection(
+        str(path), len(data), opset, inputs, outputs, _ordered(operators), refusal=refusal, missing=missing
+    )
 
 
 def _declared(value: onnx.ValueInfoProto) -> Tensor:

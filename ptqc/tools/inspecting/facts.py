@@ -11,11 +11,11 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.calibration.inputs import input_specs
-from ptqc.calibration.synthetic import stated_range
+from ptqc.calibration.synthetic import draw, stated_range
 from ptqc.errors import CalibrationError
 from ptqc.formats import Scaled
 from ptqc.ir.layers import Layer, Weight
-from ptqc.ir.nodes import input_of
+from ptqc.ir.nodes import infer_shapes, input_of
 from ptqc.ir.operators import Trait, named
 from ptqc.passes.quantize.measure_sensitivity import COMPUTE
 from ptqc.passes.quantize.moment_stream import SMALL_BLOCK_BYTES
@@ -66,15 +66,17 @@ class Compilable:
     inner_layers: int
     #: Weights of these layers.
     parameters: int
-    #: Multiply-accumulates of one run of one sample, without branches and loops; None where sizes are free.
+    #: Multiply-accumulates of one run of one sample, without branches and loops; None where they are unknown.
     macs: int | None
+    #: By name, the sizes that the model leaves free and that `macs`, `seconds` and `memory` are for.
+    free_sizes: Mapping[str, int]
     #: Bytes that every compiled file has at least.
     at_least: int
     #: Bytes that the smallest file has at most, about.
     smallest: int
     #: Budgets to begin with, and their bytes.
     sensible: Mapping[str, int]
-    #: Of one processor for a compile, roughly; None where sizes are free.
+    #: Of one processor for a compile, roughly; None where `macs` are unknown.
     seconds: float | None
     #: Bytes that a compile holds, roughly.
     memory: float
@@ -101,6 +103,8 @@ class Inspection:
     refusal: str | None = None
     #: What reading and normalizing the model said.
     notes: tuple[str, ...] = field(default=())
+    #: Files of external data that are not there, and not in `bytes`.
+    missing: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The facts as a JSON document."""
@@ -117,14 +121,17 @@ class Inspection:
 
     def _head(self) -> Iterator[tuple[str, str]]:
         opset = f", opset {self.opset}" if self.opset is not None else ""
-        yield "model", f"{visible(self.path)}: {self.bytes:,} bytes{opset}"
+        lacking = f" without its data, which are missing: {visible(', '.join(self.missing))}" if self.missing else ""
+        yield "model", f"{visible(self.path)}: {self.bytes:,} bytes{lacking}{opset}"
         for label, tensors in (("input", self.inputs), ("output", self.outputs)):
             yield from ((label, str(tensor)) for tensor in tensors)
         yield "operators", _counted(self.operators)
 
 
 def _of(compilable: Compilable, size: int) -> Iterator[tuple[str, str]]:
-    macs = "unknown, since some sizes are free" if compilable.macs is None else f"{magnitude(compilable.macs)}MACs"
+    sizes = ", ".join(f"{visible(name)} {size}" for name, size in compilable.free_sizes.items())
+    at = f" at {sizes}" if sizes else ""
+    macs = "unknown, since some sizes are free" if compilable.macs is None else f"{magnitude(compilable.macs)}MACs{at}"
     inner = f" and {compilable.inner_layers:,} in branches or loops" if compilable.inner_layers else ""
     counted = ", the inner ones not counted" if inner else ""
     yield (
@@ -139,7 +146,7 @@ def _of(compilable: Compilable, size: int) -> Iterator[tuple[str, str]]:
     sensible = ", ".join(f"--budget {budget} ({count:,} bytes)" for budget, count in compilable.sensible.items())
     yield "sensible", sensible or "none: the graph's text is most of the file"
     memory = f"{compilable.memory / 1e9:.1f} GB of memory"
-    known = f"roughly {_duration(compilable.seconds or 0)} of processor time and {memory}"
+    known = f"roughly {_duration(compilable.seconds or 0)} of processor time and {memory}{at}"
     yield (
         "compile",
         f"the time depends on free sizes or loops; roughly {memory}" if compilable.seconds is None else known,
@@ -271,6 +278,30 @@ def products_of_a_run(model: ir.Model, layers: Sequence[Layer]) -> int | None:
             summed = _last(input_of(node, 0))
             result.append(None if summed is None else _product(output.shape, summed))
     return sum(each for each in result if each is not None) if None not in result else None
+
+
+def products_at_drawn_sizes(model: ir.Model, layers: Sequence[Layer]) -> tuple[int | None, dict[str, int]]:
+    """The same at the sizes of generated samples where the model leaves some free, with these sizes but the batch's."""
+    try:
+        feeds = next(draw(model, 1, 0, {}))
+    except CalibrationError:
+        return None, {}
+    bound, sizes = model.clone(), dict[str, int]()
+    for value in bound.graph.inputs:
+        if value.shape is None or str(value.name) not in feeds:
+            continue
+        drawn = feeds[str(value.name)].shape
+        for axis, (dim, size) in enumerate(zip(value.shape, drawn, strict=True)):
+            if not isinstance(dim, int):
+                sizes.setdefault(dim.value or f"axis {axis} of {value.name}", size if axis else 0)
+        value.shape = ir.Shape(drawn)
+    for value in bound.graph.outputs:
+        if value.shape is not None:
+            dims = [dim if isinstance(dim, int) else sizes.get(dim.value or "") or dim for dim in value.shape]
+            value.shape = ir.Shape(dims)
+    infer_shapes(bound)
+    macs = products_of_a_run(bound, layers)
+    return macs, {} if macs is None else {name: size for name, size in sizes.items() if size}
 
 
 def _product(shape: ir.Shape | None, summed: int, batch: int = 0) -> int | None:

@@ -294,7 +294,8 @@ def test_pairs_of_texts_with_labels(language: Path, capsys: pytest.CaptureFixtur
     ones, others = (encoded(language, list(column)) for column in (sentences(12, 1), sentences(12, 2)))
     interleaved = [feeds for pair in zip(ones, others, strict=True) for feeds in pair]
     found = ptqc.evaluate(language / "encoder.onnx", metric="similarity", data=interleaved, labels=np.arange(12) / 2)
-    assert document == {"schema": 1, "command": "eval", **found.to_json()}
+    tokenizer = str(language / "tokenizer.json")
+    assert document == {"schema": 1, "command": "eval", **found.to_json(), "tokenizer": tokenizer}
     assert document["cases"] == 12
 
 

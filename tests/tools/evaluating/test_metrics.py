@@ -56,9 +56,10 @@ def test_a_model_that_answers_with_the_class() -> None:
 @pytest.mark.parametrize(
     ("label", "told"),
     [
-        (4, "class 4, but output 'y' has 3 classes"),
+        (3, "class 3, but output 'y' has 3 classes: class numbers start at 0"),
         ([0, 1], r"has shape \(1, 3\), and the label \(2,\)"),
-        ("cat", "expected the numbers of classes"),
+        ("cat", "the label 'cat' is no class number: write the place of its class among the scores, from 0"),
+        (0.5, "the label is of type float64, expected the numbers of classes"),
     ],
 )
 def test_labels_that_are_no_classes(label: object, told: str) -> None:

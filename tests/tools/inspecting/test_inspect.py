@@ -80,12 +80,45 @@ def test_products_of_what_is_computed_count() -> None:
     assert found.macs == 6 * 8 * 8 + 6 * 9 * 8
 
 
-def test_free_sizes_leave_the_products_open() -> None:
-    tagger = inspect(MODELS / "tiny_gru_tagger.onnx")
-    assert tagger.inputs[0].content == "token ids or other indices"
-    assert tagger.found is not None
-    assert (tagger.found.macs, tagger.found.seconds) == (None, None)
-    assert "unknown, since some sizes are free" in str(tagger)
+def test_free_sizes_are_those_of_generated_samples() -> None:
+    text = "g (int64[N,T] ids) => (float[N,T,6] y) { a = Gather(table, ids) b = MatMul(a, w) y = MatMul(b, v) }"
+    told = inspect(proto(text, table=weight(9, 8), w=weight(8, 4), v=weight(4, 6)))
+    assert told.inputs[0].content == "token ids or other indices"
+    assert told.found is not None
+    assert told.found.free_sizes == {"T": 32}
+    assert told.found.macs == 32 * (8 * 4 + 4 * 6)
+    assert told.found.seconds is not None
+    assert str(told).count("at T 32") == 2
+
+
+def test_sizes_that_nothing_suggests_leave_the_products_open() -> None:
+    told = inspect(proto("g (float[N,T,8] x) => (float[N,T,4] y) { y = MatMul(x, w) }", w=weight(8, 4)))
+    assert told.found is not None
+    assert (told.found.macs, told.found.seconds, told.found.free_sizes) == (None, None, {})
+    assert "unknown, since some sizes are free" in str(told)
+
+
+def test_no_data_no_word_of_accuracy() -> None:
+    graph = "g (float[N,8] x, float[N,4] r, float[N,4] s) => (float[N,4] y, float[N,4] z) "
+    told = str(inspect(proto(f"{graph} {{ y = MatMul(x, w) z = Add(s, r) }}", w=weight(8, 4))))
+    assert "1 Add: its neighbours stay float" in told
+    assert "accuracy" not in told
+
+
+def test_missing_data_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(residual(), path, save_as_external_data=True, location="m.data", size_threshold=0)
+    (tmp_path / "m.data").unlink()
+    assert cli.main(["inspect", str(path)]) == 2
+    told = capsys.readouterr()
+    told_out = " ".join(told.out.split())
+    assert f"{path.stat().st_size:,} bytes without its data, which are missing: m.data, opset" in told_out
+    assert "REFUSED" in told_out
+    assert told.err == "ptqc: `ptqc compile` would refuse this model, for the reason above\n"
+    assert cli.main(["inspect", str(path), "--json"]) == 2
+    document = json.loads(capsys.readouterr().out)
+    assert document["missing"] == ["m.data"]
+    assert document["error"] == {"kind": "ModelError", "message": document["refusal"], "exit_code": 2}
 
 
 def test_layers_in_branches_are_counted_apart() -> None:

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from ptqc.evaluation.labels import no_such_class
 from ptqc.tools.evaluating.metric import Case, Share
 
 
@@ -56,6 +57,11 @@ class TopK(Share):
         counted = label.reshape(-1) >= 0
         return 100 * float(np.asarray(hits).reshape(-1)[counted].sum()), float(counted.sum())
 
+    def guessing(self, case: Case) -> float | None:
+        """See `Metric`."""
+        answer, label = case.answers[0], case.whole("classes")
+        return None if answer.dtype.kind in "iub" else 100 * self.k / _rows(case, answer, label).shape[1]
+
 
 def _rows(case: Case, answer: np.ndarray, label: np.ndarray) -> np.ndarray:
     """(predictions, classes): the classes lie along the last axis, or along the first behind the batch."""
@@ -68,5 +74,5 @@ def _rows(case: Case, answer: np.ndarray, label: np.ndarray) -> np.ndarray:
             raise case.refused(f"output {case.output!r} has shape {answer.shape}, and the label {label.shape}")
         rows = np.moveaxis(whole, axes[0], -1).reshape(label.size, -1)
     if label.max(initial=0) >= rows.shape[1]:
-        raise case.refused(f"the label is class {label.max()}, but output {case.output!r} has {rows.shape[1]} classes")
+        raise case.refused(no_such_class(label.max(), f"output {case.output!r}", rows.shape[1]))
     return rows

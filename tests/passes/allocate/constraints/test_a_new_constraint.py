@@ -72,5 +72,5 @@ def test_strict_refuses_a_file_that_misses_it(tmp_path: Path, monkeypatch: pytes
 
 
 def test_two_of_the_kind_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"several of one kind; give at most one of .*saved bytes"):
+    with pytest.raises(UsageError, match=r"the budgets 1saved and 2saved are both of saved bytes"):
         budget.parse_budgets(["1saved", "2saved"])
