@@ -20,6 +20,7 @@ from ptqc.cli.main import main
 from ptqc.codegen.c import verify
 from ptqc.codegen.c.emulation import BOARDS, Board, compile_c
 from ptqc.codegen.c.options import COptions
+from ptqc.codegen.c.source import functions
 from ptqc.codegen.c.target import TARGET
 from ptqc.errors import NoKernel, TargetError, UsageError, VerificationError
 from ptqc.ir.runtimes import RULES
@@ -86,6 +87,22 @@ def test_boards_compile_it_without_a_warning(
 ) -> None:
     source = artifact.folder / "c" / "model.c"
     compile_c(board, source, tmp_path / "model.o", [*verify.WARNINGS, *STRICT, optimization])
+
+
+PACKINGS = ["column_path", "index", "pairs", "prefix", "row_path"]
+
+
+@pytest.mark.parametrize("program", ["gcc", "clang"])
+def test_no_function_is_written_that_nothing_calls(program: str) -> None:
+    """Only what it calls is written with the function of a step."""
+    compiler = shutil.which(program)
+    if compiler is None:
+        pytest.skip(f"{program} is not installed")
+    headers = "".join(f"#include <{name}.h>\n" for name in ("stddef", "stdint", "string"))
+    flags = [*verify.WARNINGS, "-Werror", "-O0", "-S", "-o", "/dev/null", "-x", "c", "-"]
+    for step in ("gru", "lstm", "real_softmax", "real_unary", "dense", "depthwise", "average", "add", "softmax"):
+        text = f"{headers}{functions([step], PACKINGS)}\nvoid use(void);\nvoid use(void) {{ (void){step}; }}\n"
+        subprocess.run([compiler, *flags], input=text, text=True, check=True)
 
 
 def test_it_is_linked_by_programs_in_cpp(artifact: Artifact, tmp_path: Path) -> None:
