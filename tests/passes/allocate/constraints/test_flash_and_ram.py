@@ -98,9 +98,20 @@ def test_together_with_the_size_of_the_file(place: Path) -> None:
         assert manifest[kind]["used_bytes"] <= manifest[kind]["limit_bytes"]
 
 
+@pytest.mark.slow
+def test_together_with_a_loss_the_best_network_of_the_flash_is_built(tmp_path: Path) -> None:
+    manifest = on_c(tmp_path, "9KBflash", "0.5nat").manifest
+    assert 0.95 * 9_000 <= manifest["flash"]["used_bytes"] <= 9_000
+    assert manifest["loss_budget"]["kept"]
+    with pytest.raises(
+        Infeasible, match=r"9,000 B of flash and 1e-07nat contradict each other: the best network that fits loses about"
+    ):
+        on_c(tmp_path, "9KBflash", "0.0000001nat", force=True)
+
+
 def test_summary_and_report_tell_both(place: Path) -> None:
     artifact = on_c(place, "9KBflash", "20KBram", force=True)
-    assert re.search(r"flash +[\d,]+ bytes, [\d.]+ % of the budget of 9,000 B of flash; constants", artifact.summary())
+    assert re.search(r"flash +[\d,]+ bytes, [\d.]+ % of the budget of 9,000 B of flash: [\d,]+ of weights", artifact.summary())
     assert re.search(r"RAM +[\d,]+ bytes, [\d.]+ % of the budget of 20,000 B of RAM", artifact.summary())
     assert "9,000 B of flash" in (artifact.folder / "report.html").read_text(encoding="utf-8")
 
