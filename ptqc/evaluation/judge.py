@@ -19,6 +19,7 @@ from ptqc.execution.saturation import saturates
 from ptqc.execution.speed import Speed, Subject, compare
 from ptqc.execution.tensors import outputs_in_files
 from ptqc.ir.recorded import release, remembered
+from ptqc.ir.runtimes import RULES
 from ptqc.losses import Kinds, OutputKind, OutputLoss, Outputs, comparable
 from ptqc.losses.base import Figure, Pair
 from ptqc.losses.classes import SAME_CLASS
@@ -193,18 +194,21 @@ def to_json(judged: Judged) -> dict[str, Any]:
 # What a user should know where the delivered file has 8-bit weights and this machine's ONNX Runtime saturates.
 
 
-def saturation_notes(exported: Exported, samples: Sequence[Feeds]) -> tuple[Note, ...]:
-    """A warning with what saturation does to the outputs on samples; none where it cannot happen."""
+def saturation_notes(exported: Exported, samples: Sequence[Feeds], runtime: str) -> tuple[Note, ...]:
+    """A warning with what saturation does to the outputs on samples; none where it cannot happen.
+
+    A note where the plan is for another runtime, which does not saturate.
+    """
     needed = verify.settings(exported)
     if not (needed and saturates()):
         return ()
     off = percent(_distance(exported, samples))
     message = (
-        f"8-bit weights saturate in ONNX Runtime on this processor, unless a session sets {entries(needed)}: without, "
-        f"outputs are off by {off} of their size here. artifact.session() sets it, and what is reported does not "
-        "saturate; processors with VNNI need nothing"
+        "8-bit weights of model.onnx saturate in ONNX Runtime on this processor, unless a session sets "
+        f"{entries(needed)}: without, outputs are off by {off} of their size here. artifact.session() sets it, and "
+        "what is reported does not saturate; processors with VNNI need nothing"
     )
-    return (Note("saturation", "", message, Level.WARNING),)
+    return (Note("saturation", "", message, Level.WARNING if RULES[runtime].saturates else Level.INFO),)
 
 
 def _distance(exported: Exported, samples: Sequence[Feeds]) -> float:
