@@ -226,6 +226,14 @@ class Chosen:
     options: Any
     may_be_missing: bool = False
 
+    def to_json(self) -> dict[str, Any]:
+        """Name and options, as `as_compiled` takes them."""
+        options = {option.name: getattr(self.options, option.name) for option in fields(self.options)}
+        texts = {
+            name: value if isinstance(value, bool | int | float) else str(value) for name, value in options.items()
+        }
+        return {"name": self.name, "options": texts}
+
     @property
     def in_library(self) -> bool:
         """Whether what runs is a native library, of whose kernels conversions to and from codes are parts."""
@@ -366,6 +374,31 @@ def choose(
     if strange := given.keys() - own:
         raise unknown("option", strange, [*known, *own])
     return Chosen(name, target, options(**given), may_be_missing)
+
+
+def as_compiled(
+    name: str | None,
+    given: Mapping[str, object],
+    known: Collection[str],
+    earlier: Mapping[str, Any],
+    needed: Collection[str],
+    *,
+    may_be_missing: bool,
+) -> Chosen | None:
+    """The target of an earlier compile with its options, unless another one or other options are given.
+
+    Native libraries, which take minutes, are built again only if they are asked for. earlier: the manifest; needed:
+    targets that budgets name. Raises UsageError as `choose` does.
+    """
+    before = earlier.get("target")  # that of earlier versions is not known
+    if before is None or before["name"] not in names() or name not in (None, before["name"]):
+        return choose(name, given, known, may_be_missing=may_be_missing)
+    is_missing = name is None and "missing" in earlier["targets"][before["name"]]
+    options = {**before["options"], **given}
+    chosen = choose(before["name"], options, known, may_be_missing=may_be_missing or is_missing)
+    assert chosen is not None
+    is_asked_for = name is not None or given or chosen.name in needed
+    return chosen if is_asked_for or not chosen.in_library else None
 
 
 def _check_none(given: Mapping[str, object], known: Collection[str]) -> None:

@@ -19,7 +19,7 @@ from ptqc.budget import Given, parse_budgets
 from ptqc.calibration.images import AnyPreprocessing, Preprocessing
 from ptqc.calibration.module_example import exported, is_module
 from ptqc.calibration.texts import Texts
-from ptqc.codegen.targets import TargetKeywords, built_in_options, choose
+from ptqc.codegen.targets import TargetKeywords, as_compiled, built_in_options, choose
 from ptqc.compiler import CompileRequest, compile_model, resolve_job
 from ptqc.errors import UsageError
 from ptqc.evaluation.detection.detector import AnyDetector, Detector
@@ -61,16 +61,17 @@ class _ByTarget:
 def _keywords(first: Phase) -> tuple[list[Parameter], dict[str, str]]:
     """The options of a phase and the later ones, then those of ptqc's own targets; and the help of each."""
     hints, result, texts = get_type_hints(CompileOptions), list[Parameter](), dict[str, str]()
+    is_compile = first is Phase.SOLVE  # a default of None: as in the earlier compile
     for option in fields(CompileOptions):
         if option.metadata["phase"] >= first:
-            default = option.default if first is Phase.SOLVE else None  # None: as in the earlier compile
+            default = option.default if is_compile else None
             kind = hints[option.name]
             result.append(Parameter(option.name, Parameter.KEYWORD_ONLY, default=default, annotation=kind))
             texts[option.name] = f"{option.metadata['help']}."
     hints = get_type_hints(TargetKeywords)
     for name, declared in built_in_options().items():
         defaults = {option.default for option in declared}
-        default = defaults.pop() if len(defaults) == 1 else _ByTarget()
+        default = None if not is_compile else defaults.pop() if len(defaults) == 1 else _ByTarget()
         result.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=hints[name]))
         texts[name] = f"with a target: {declared[0].metadata['help']}."
     return result, texts
@@ -273,7 +274,9 @@ def resolve(
         perfect_score: What `evaluate` returns for a perfect model.
         force: Replace an artifact in `output`.
         cache: Folder of the measurements; default: ~/.cache/ptqc.
-        target: What to build beside the ONNX file, as for `compile`.
+        target: What to build beside the ONNX file; None: as in the earlier
+            compile, with its options. Native libraries, which take minutes,
+            are built again only if a budget or an option asks for them.
         allow_missing_target: Deliver the ONNX file even if the target
             cannot be built.
         progress: Shows progress, such as `ptqc.Lines()`.
@@ -306,15 +309,17 @@ def resolve(
     if fixed := sorted(keywords.keys() & (set(CompileOptions.names()) - set(fitting))):
         raise UsageError(f"give {', '.join(fixed)} to `ptqc compile`: `ptqc resolve` keeps what was compiled")
     stated, of_target = _apart(keywords, fitting)
-    built = choose(target, of_target, _known(resolve), may_be_missing=allow_missing_target)
     place = path_of("output", output)
     check_output(place, force)
+    opened = artifact.load(folder)
+    earlier = opened.manifest
+    of_target = {name: value for name, value in of_target.items() if value is not None}
+    needed = {constraint.target for constraint in budgets}
+    built = as_compiled(target, of_target, _known(resolve), earlier, needed, may_be_missing=allow_missing_target)
     check_target(built)
     store = store_at(cache)
     budgets = budgets.for_target(built)
     budgets.check_request(built, store, is_scored=labels is not None or evaluate is not None)
-    opened = artifact.load(folder)
-    earlier = opened.manifest
     preprocessing = Preprocessing.of(preprocessing) or opened.preprocessing
     entry, before = earlier["measurements"], earlier["options"]
     prepared, analysis, measured, notes = recall(store, entry, progress)

@@ -20,10 +20,14 @@ from ptqc.utils.store import Store
 
 @dataclass(frozen=True)
 class BuiltTargets:
-    """files: for the artifact, by their place in it. documents: what the manifest says of each target."""
+    """files: for the artifact, by their place in it. documents: what the manifest says of each target.
+
+    chosen: the target that was asked for.
+    """
 
     files: Mapping[str, Path]
     documents: Mapping[str, Mapping[str, Any]]
+    chosen: Chosen | None = None
 
 
 def check_target(chosen: Chosen | None) -> None:
@@ -73,7 +77,7 @@ def build_target(
     try:
         return build()
     except TargetError as error:
-        return BuiltTargets({}, {chosen.name: {"missing": str(error)}})
+        return BuiltTargets({}, {chosen.name: {"missing": str(error)}}, chosen)
 
 
 def _built(
@@ -85,7 +89,7 @@ def _built(
         except UsageError as error:  # what a library refuses when it is run, the target refuses
             raise TargetError(str(error)) from error
     files = {f"{chosen.name}/{file}": path for file, path in output.files.items()}
-    return BuiltTargets(files, {chosen.name: output.document})
+    return BuiltTargets(files, {chosen.name: output.document}, chosen)
 
 
 def _of_main_size(

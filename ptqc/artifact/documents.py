@@ -198,6 +198,7 @@ def manifest(job: CompileState, outcome: CompileOutcome) -> dict[str, Any]:
         "notes": [{"step": n.step, "subject": n.subject, "message": n.message, "level": str(n.level)} for n in notes],
         "activation_loss": outcome.activation_loss,
         "golden": {"samples": len(outcome.golden.inputs), "distances": dict(outcome.distances)},
+        "target": None if outcome.built.chosen is None else outcome.built.chosen.to_json(),
         "targets": dict(outcome.built.documents),
     }
 
