@@ -219,12 +219,16 @@ class SizedTarget(Protocol):
 
 @dataclass(frozen=True)
 class Chosen:
-    """A target that a compile was asked for. may_be_missing: deliver the rest where it cannot be built."""
+    """A target that a compile was asked for. may_be_missing: deliver the rest where it cannot be built.
+
+    has_budgets: whether a budget is of what it builds, so that there is no rest without it.
+    """
 
     name: str
     target: Target[Any]
     options: Any
     may_be_missing: bool = False
+    has_budgets: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Name and options, as `as_compiled` takes them."""

@@ -19,7 +19,7 @@ from ptqc.budget import Given, parse_budgets
 from ptqc.calibration.images import AnyPreprocessing, Preprocessing
 from ptqc.calibration.module_example import exported, is_module
 from ptqc.calibration.texts import Texts
-from ptqc.codegen.targets import TargetKeywords, as_compiled, built_in_options, choose
+from ptqc.codegen.targets import Chosen, TargetKeywords, as_compiled, built_in_options, choose
 from ptqc.compiler import CompileRequest, compile_model, resolve_job
 from ptqc.errors import UsageError
 from ptqc.evaluation.detection.detector import AnyDetector, Detector
@@ -30,7 +30,7 @@ from ptqc.ir.plan import Plan
 from ptqc.ir.runtimes import RULES as RUNTIMES
 from ptqc.options import CompileOptions, Phase
 from ptqc.passes.allocate.constraints.latency import LatencyBudget, fitting_times
-from ptqc.passes.allocate.state import CompileState
+from ptqc.passes.allocate.state import Budgets, CompileState
 from ptqc.passes.dump import NO_DUMP, Dump
 from ptqc.passes.quantize.measure import recall
 from ptqc.passes.registry import added_rewrites, check_extensions
@@ -190,7 +190,7 @@ def compile(  # noqa: A001
     implied = {"runtime": target} if target in RUNTIMES else {}  # a target for one runtime
     chosen = CompileOptions.of({**implied, **stated})
     built = choose(target, of_target, _known(compile), may_be_missing=allow_missing_target)
-    budgets = parse_budgets(budget, strict=strict).for_target(built)
+    budgets, built = _together(parse_budgets(budget, strict=strict), built)
     own_score = _own_score(evaluate, perfect_score)
     place = path_of("output", output)
     check_output(place, force)
@@ -316,9 +316,9 @@ def resolve(
     of_target = {name: value for name, value in of_target.items() if value is not None}
     needed = {constraint.target for constraint in budgets}
     built = as_compiled(target, of_target, _known(resolve), earlier, needed, may_be_missing=allow_missing_target)
+    budgets, built = _together(budgets, built)
     check_target(built)
     store = store_at(cache)
-    budgets = budgets.for_target(built)
     budgets.check_request(built, store, is_scored=labels is not None or evaluate is not None)
     preprocessing = Preprocessing.of(preprocessing) or opened.preprocessing
     entry, before = earlier["measurements"], earlier["options"]
@@ -364,6 +364,13 @@ def _apart(values: Mapping[str, Any], known: Sequence[str]) -> tuple[dict[str, A
     """Options of ptqc's own, and those of a target."""
     stated = {name: value for name, value in values.items() if name in known}
     return stated, {name: value for name, value in values.items() if name not in known}
+
+
+def _together(budgets: Budgets, built: Chosen | None) -> tuple[Budgets, Chosen | None]:
+    """The budgets as they are meant where a target is built, and the target, which knows whether some are of it."""
+    budgets = budgets.for_target(built)
+    has_budgets = built is not None and any(one.target == built.name for one in budgets)
+    return budgets, None if built is None else replace(built, has_budgets=has_budgets)
 
 
 def _known(function: Callable[..., object]) -> list[str]:

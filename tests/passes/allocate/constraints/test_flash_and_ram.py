@@ -14,7 +14,7 @@ import ptqc
 from ptqc.artifact.folder import Artifact
 from ptqc.budget import parse
 from ptqc.codegen.c import footprint
-from ptqc.errors import Infeasible, UsageError
+from ptqc.errors import Infeasible, TargetError, UsageError
 from ptqc.passes.allocate.constraints import microcontroller
 from ptqc.passes.allocate.constraints.memory import MemoryBudget
 from ptqc.passes.allocate.constraints.microcontroller import FlashBudget, RamBudget
@@ -127,6 +127,16 @@ def test_without_the_target_they_are_refused(tmp_path: Path, text: str) -> None:
 def test_of_a_target_that_may_be_missing(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="allow-missing-target allows to be missing"):
         compiled(product(), samples(16), tmp_path, "64KBflash", target="c", allow_missing_target=True)
+
+
+@pytest.mark.parametrize(("budget", "is_offered"), [("64KBflash", False), ("20KBram", False), ("64KB", True)])
+def test_doing_without_the_target_is_offered_where_no_budget_is_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: str, is_offered: bool
+) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    with pytest.raises(TargetError, match="install a C compiler") as refusal:
+        compiled(product(), samples(16), tmp_path, budget, target="c")
+    assert ("--allow-missing-target" in str(refusal.value)) == is_offered
 
 
 def test_memory_twice_is_refused(tmp_path: Path) -> None:
