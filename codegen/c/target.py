@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ptqc.codegen.c import boards, footprint, verify
 from ptqc.codegen.c.arena import Arena, plan
-from ptqc.codegen.c.lowering import BETWEEN_CODES, NAME, ON_CODES, OPERATORS, network_of
+from ptqc.codegen.c.lowering import BETWEEN_CODES, NAME, ON_CODES, OPERATORS, network_of, not_known
 from ptqc.codegen.c.network import NetworkCalls
 from ptqc.codegen.c.options import COptions
 from ptqc.codegen.c.source import CSource
@@ -56,10 +56,8 @@ class CTarget(ForeignTarget):
         known = {*ON_CODES, *BETWEEN_CODES, *OPERATORS}
         for node in computing(model):
             if node.domain or node.op_type not in known:
-                raise NoKernel(
-                    f"the {NAME} target has no kernel for {node.op_type} {output_name(node)}: the operator is not "
-                    "known to it"
-                )
+                reason = not_known(node.op_type)
+                raise NoKernel(f"the {NAME} target has no kernel for {node.op_type} {output_name(node)}: {reason}")
 
     def build(
         self,

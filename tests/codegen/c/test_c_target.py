@@ -24,6 +24,8 @@ from ptqc.codegen.c.source import functions
 from ptqc.codegen.c.target import TARGET
 from ptqc.errors import NoKernel, TargetError, UsageError, VerificationError
 from ptqc.ir.runtimes import RULES
+from ptqc.passes.base import Probed
+from ptqc.passes.canonicalize.fold_batch_norm import FoldBatchNorm
 
 pytestmark = HAS_COMPILER
 STRICT = ("-Werror", "-Wshadow", "-Wcast-align", "-Wstrict-prototypes", "-Wundef")
@@ -171,6 +173,19 @@ def test_gru(direction: str, tmp_path: Path) -> None:
     of_model(graph, feeds).compare(tmp_path)
 
 
+def test_a_normalization_of_features(tmp_path: Path) -> None:
+    graph = parse(
+        "g (float[N,4] x) => (float[N,3] y) {h = BatchNormalization(x, scale, shift, mean, variance) y = Gemm(h, w) }",
+        **{name: np.abs(noise(4, seed=seed)) + 0.5 for seed, name in enumerate(("scale", "shift", "mean", "variance"))},
+        w=noise(4, 3),
+    )
+    FoldBatchNorm().apply(Probed(graph))
+    feeds = [{"x": noise(1, 4, seed=seed)} for seed in range(3)]
+    built = of_model(graph, feeds)
+    assert built.network.steps[-1].function == "dense"
+    assert built.compare(tmp_path).different == {}
+
+
 # What it refuses
 
 
@@ -180,6 +195,10 @@ def test_gru(direction: str, tmp_path: Path) -> None:
         ("y = Erf(x)", "has no kernel for Erf y: the operator is not known to it"),
         ("y = Pow(x, three)", "has no kernel for Pow y: only the powers 2, 0.5 and -1"),
         ("p = Sin(x)\n y = Relu(p)", "has no kernel for Sin p"),
+        (
+            "i = ArgMax <axis = 1> (x)\n y = Cast <to = 1> (i)",
+            "for ArgMax i: .* take the largest output in the program",
+        ),
     ],
 )
 def test_an_operator_without_a_kernel_is_named(body: str, reason: str) -> None:
