@@ -218,6 +218,28 @@ class SizedTarget(Protocol):
 
 
 @dataclass(frozen=True)
+class Tool:
+    """A program that a target runs if it is installed.
+
+    path: empty where it is missing. use: what it is for. otherwise: what follows where it is missing, and how to get
+    it.
+    """
+
+    name: str
+    path: str
+    use: str
+    otherwise: str
+
+
+@runtime_checkable
+class ToolUser(Protocol):
+    """A target whose result depends on programs that are installed: `ptqc doctor` lists them."""
+
+    def tools(self) -> Iterable[Tool]:
+        """Each with where it is."""
+
+
+@dataclass(frozen=True)
 class Chosen:
     """A target that a compile was asked for. may_be_missing: deliver the rest where it cannot be built.
 
