@@ -28,6 +28,7 @@ from ptqc.errors import NoKernel, TargetError
 from ptqc.execution.onnxruntime import Feeds, Runner
 from ptqc.ir.nodes import output_name
 from ptqc.ir.quantized_weight import QuantizedWeight
+from ptqc.losses.recognition import states_of
 from ptqc.utils.progress import SILENT_STAGE, Stage
 
 
@@ -116,7 +117,7 @@ def source_of(source: TargetInput, options: COptions) -> tuple[CSource, list[Fee
     """The C of a graph, with the samples as it takes them."""
     _, samples = run_by_run(source.lowered.model, source.exported, source.samples)
     network = network_for(source, samples)
-    return CSource(options.c_name, network, plan(network.steps)), samples
+    return CSource(options.c_name, network, plan(network.steps), states_of(source.model)), samples
 
 
 def network_for(source: TargetInput, samples: list[Feeds]) -> NetworkCalls:

@@ -4,6 +4,7 @@ Those of floats are judged; where there are none, those of integers.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -178,21 +179,41 @@ def _shapes(model: ir.Model, feeds: Feeds, outputs: Sequence[ir.Value]) -> dict[
     return {name: array.shape for name, array in ran.items() if isinstance(array, np.ndarray)}
 
 
+def states_of(model: ir.Model) -> dict[str, str]:
+    """The input that takes an output of the run before, by the name of the output; only where the names tell it."""
+    pairs = _pairs(model, model.graph.outputs)
+    if len(pairs) == min(len(model.graph.inputs), len(model.graph.outputs)):
+        return {}
+    named = {output: given for output, given in pairs.items() if any(_likeness(given, output))}
+    return {str(output.name): str(given.name) for output, given in named.items()}
+
+
 def _carried(model: ir.Model, outputs: Sequence[ir.Value]) -> frozenset[str]:
     """Outputs that hand an input of their shape on, beside at least one input and one output that are not such.
 
     So do caches that a first run begins, for a model of another file, where there is another output beside them.
     """
-    free = list(model.graph.inputs)
-    result = {str(value.name) for value in outputs if _begins_cache(value)}
-    for output in outputs:
-        for value in free:
-            if _hands_on(value, output):
-                result.add(str(output.name))
-                free.remove(value)
-                break
+    pairs = _pairs(model, outputs)
+    result = {str(value.name) for value in outputs if value in pairs or _begins_cache(value)}
     rest = [value for value in model.graph.outputs if str(value.name) not in result]
-    return frozenset(result) if free and rest else frozenset()
+    return frozenset(result) if rest and len(pairs) < len(model.graph.inputs) else frozenset()
+
+
+def _pairs(model: ir.Model, outputs: Sequence[ir.Value]) -> dict[ir.Value, ir.Value]:
+    """Outputs that hand an input on, each with that input."""
+    free, pairs = list(model.graph.inputs), dict[ir.Value, ir.Value]()
+    for output in outputs:
+        fitting = [each for each in free if _hands_on(each, output)]
+        if fitting:
+            pairs[output] = max(fitting, key=partial(_likeness, output=output))
+            free.remove(pairs[output])
+    return pairs
+
+
+def _likeness(given: ir.Value, output: ir.Value) -> tuple[bool, bool, bool]:
+    """How the name of an input tells that it takes this output: state of next_state, state of stateN, h of hn."""
+    one, other = str(given.name), str(output.name)
+    return words(one) <= words(other), says(one, STATES), one[:1].lower() == other[:1].lower()
 
 
 def _begins_cache(output: ir.Value) -> bool:

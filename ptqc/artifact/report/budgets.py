@@ -156,6 +156,8 @@ def _libraries(manifest: Document) -> Iterator[tuple[str, int, int]]:
 
 # What a network in C takes of a microcontroller, where flash or memory is limited.
 
+LISTED_VALUES = 3  # of those that are in memory at its peak
+
 
 def has_microcontroller(facts: ReportFacts) -> bool:
     """Whether the compile was given a budget of flash or memory of a microcontroller."""
@@ -200,8 +202,10 @@ def _of_limit(document: Document) -> str:
 
 
 def _alive(ram: Document) -> str:
-    parts = ", ".join(f"{visible(what)} {size:,}" for what, size in ram["alive"])
-    return f"{visible(ram['peak'])}: {parts}"
+    parts = [f"{visible(what)} {size:,}" for what, size in ram["alive"][:LISTED_VALUES]]
+    if more := len(ram["alive"]) - len(parts):
+        parts.append(f"and {more} more")
+    return f"{visible(ram['peak'])}: {', '.join(parts)}"
 
 
 def microcontroller_table(facts: ReportFacts) -> str:
