@@ -218,13 +218,47 @@ class SizedTarget(Protocol):
 
 
 @dataclass(frozen=True)
+class Tool:
+    """A program that a target runs if it is installed.
+
+    path: empty where it is missing. use: what it is for. otherwise: what follows where it is missing, and how to get
+    it.
+    """
+
+    name: str
+    path: str
+    use: str
+    otherwise: str
+
+
+@runtime_checkable
+class ToolUser(Protocol):
+    """A target whose result depends on programs that are installed: `ptqc doctor` lists them."""
+
+    def tools(self) -> Iterable[Tool]:
+        """Each with where it is."""
+
+
+@dataclass(frozen=True)
 class Chosen:
-    """A target that a compile was asked for. may_be_missing: deliver the rest where it cannot be built."""
+    """A target that a compile was asked for. may_be_missing: deliver the rest where it cannot be built.
+
+    has_budgets: whether a budget is of what it builds, so that there is no rest without it.
+    """
 
     name: str
     target: Target[Any]
     options: Any
     may_be_missing: bool = False
+    has_budgets: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Name and options, as `choose_as_compiled` takes them."""
+        options = {option.name: getattr(self.options, option.name) for option in fields(self.options)}
+        texts = {
+            name: value if isinstance(value, bool | int | float) else str(value) for name, value in options.items()
+        }
+        return {"name": self.name, "options": texts}
 
     @property
     def in_library(self) -> bool:
@@ -366,6 +400,31 @@ def choose(
     if strange := given.keys() - own:
         raise unknown("option", strange, [*known, *own])
     return Chosen(name, target, options(**given), may_be_missing)
+
+
+def choose_as_compiled(
+    name: str | None,
+    given: Mapping[str, object],
+    known: Collection[str],
+    earlier: Mapping[str, Any],
+    needed: Collection[str],
+    *,
+    may_be_missing: bool,
+) -> Chosen | None:
+    """The target of an earlier compile with its options, unless another one or other options are given.
+
+    Native libraries, which take minutes, are built again only if they are asked for. earlier: the manifest; needed:
+    targets that budgets name. Raises UsageError as `choose` does.
+    """
+    before = earlier.get("target")  # that of earlier versions is not known
+    if before is None or before["name"] not in names() or name not in (None, before["name"]):
+        return choose(name, given, known, may_be_missing=may_be_missing)
+    is_missing = name is None and "missing" in earlier["targets"][before["name"]]
+    options = {**before["options"], **given}
+    chosen = choose(before["name"], options, known, may_be_missing=may_be_missing or is_missing)
+    assert chosen is not None
+    is_asked_for = name is not None or given or chosen.name in needed
+    return chosen if is_asked_for or not chosen.in_library else None
 
 
 def _check_none(given: Mapping[str, object], known: Collection[str]) -> None:

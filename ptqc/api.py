@@ -19,7 +19,7 @@ from ptqc.budget import Given, parse_budgets
 from ptqc.calibration.images import AnyPreprocessing, Preprocessing
 from ptqc.calibration.module_example import exported, is_module
 from ptqc.calibration.texts import Texts, as_compiled, is_table
-from ptqc.codegen.targets import TargetKeywords, built_in_options, choose
+from ptqc.codegen.targets import Chosen, TargetKeywords, built_in_options, choose, choose_as_compiled
 from ptqc.compiler import CompileRequest, compile_model, resolve_job
 from ptqc.errors import UsageError
 from ptqc.evaluation.detection.detector import AnyDetector, Detector
@@ -30,7 +30,7 @@ from ptqc.ir.plan import Plan
 from ptqc.ir.runtimes import RULES as RUNTIMES
 from ptqc.options import CompileOptions, Phase
 from ptqc.passes.allocate.constraints.latency import LatencyBudget, fitting_times
-from ptqc.passes.allocate.state import CompileState
+from ptqc.passes.allocate.state import Budgets, CompileState
 from ptqc.passes.dump import NO_DUMP, Dump
 from ptqc.passes.quantize.measure import recall
 from ptqc.passes.registry import added_rewrites, check_extensions
@@ -61,16 +61,17 @@ class _ByTarget:
 def _keywords(first: Phase) -> tuple[list[Parameter], dict[str, str]]:
     """The options of a phase and the later ones, then those of ptqc's own targets; and the help of each."""
     hints, result, texts = get_type_hints(CompileOptions), list[Parameter](), dict[str, str]()
+    is_compile = first is Phase.SOLVE  # a default of None: as in the earlier compile
     for option in fields(CompileOptions):
         if option.metadata["phase"] >= first:
-            default = option.default if first is Phase.SOLVE else None  # None: as in the earlier compile
+            default = option.default if is_compile else None
             kind = hints[option.name]
             result.append(Parameter(option.name, Parameter.KEYWORD_ONLY, default=default, annotation=kind))
             texts[option.name] = f"{option.metadata['help']}."
     hints = get_type_hints(TargetKeywords)
     for name, declared in built_in_options().items():
         defaults = {option.default for option in declared}
-        default = defaults.pop() if len(defaults) == 1 else _ByTarget()
+        default = None if not is_compile else defaults.pop() if len(defaults) == 1 else _ByTarget()
         result.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=hints[name]))
         texts[name] = f"with a target: {declared[0].metadata['help']}."
     return result, texts
@@ -190,7 +191,7 @@ def compile(  # noqa: A001
     implied = {"runtime": target} if target in RUNTIMES else {}  # a target for one runtime
     chosen = CompileOptions.of({**implied, **stated})
     built = choose(target, of_target, _known(compile), may_be_missing=allow_missing_target)
-    budgets = parse_budgets(budget, strict=strict).for_target(built)
+    budgets, built = _together(parse_budgets(budget, strict=strict), built)
     own_score = _own_score(evaluate, perfect_score)
     place = path_of("output", output)
     check_output(place, force)
@@ -275,7 +276,9 @@ def resolve(
         perfect_score: What `evaluate` returns for a perfect model.
         force: Replace an artifact in `output`.
         cache: Folder of the measurements; default: ~/.cache/ptqc.
-        target: What to build beside the ONNX file, as for `compile`.
+        target: What to build beside the ONNX file; None: as in the earlier
+            compile, with its options. Native libraries, which take minutes,
+            are built again only if a budget or an option asks for them.
         allow_missing_target: Deliver the ONNX file even if the target
             cannot be built.
         progress: Shows progress, such as `ptqc.Lines()`.
@@ -308,15 +311,17 @@ def resolve(
     if fixed := sorted(keywords.keys() & (set(CompileOptions.names()) - set(fitting))):
         raise UsageError(f"give {', '.join(fixed)} to `ptqc compile`: `ptqc resolve` keeps what was compiled")
     stated, of_target = _apart(keywords, fitting)
-    built = choose(target, of_target, _known(resolve), may_be_missing=allow_missing_target)
     place = path_of("output", output)
     check_output(place, force)
-    check_target(built)
-    store = store_at(cache)
-    budgets = budgets.for_target(built)
-    budgets.check_request(built, store, is_scored=labels is not None or evaluate is not None)
     opened = artifact.load(folder)
     earlier = opened.manifest
+    of_target = {name: value for name, value in of_target.items() if value is not None}
+    needed = {constraint.target for constraint in budgets}
+    built = choose_as_compiled(target, of_target, _known(resolve), earlier, needed, may_be_missing=allow_missing_target)
+    budgets, built = _together(budgets, built)
+    check_target(built)
+    store = store_at(cache)
+    budgets.check_request(built, store, is_scored=labels is not None or evaluate is not None)
     preprocessing = Preprocessing.of(preprocessing) or opened.preprocessing
     data = as_compiled(data, opened.texts)
     texts = _texts(data) or (_texts(as_compiled(labels, opened.texts)) if is_table(labels) else None)
@@ -364,6 +369,13 @@ def _apart(values: Mapping[str, Any], known: Sequence[str]) -> tuple[dict[str, A
     """Options of ptqc's own, and those of a target."""
     stated = {name: value for name, value in values.items() if name in known}
     return stated, {name: value for name, value in values.items() if name not in known}
+
+
+def _together(budgets: Budgets, built: Chosen | None) -> tuple[Budgets, Chosen | None]:
+    """The budgets as they are meant where a target is built, and the target, which knows whether some are of it."""
+    budgets = budgets.for_target(built)
+    has_budgets = built is not None and any(one.target == built.name for one in budgets)
+    return budgets, None if built is None else replace(built, has_budgets=has_budgets)
 
 
 def _known(function: Callable[..., object]) -> list[str]:

@@ -198,7 +198,8 @@ def _deliver(job: CompileState, request: CompileRequest, scoring: Scoring | None
     with progress.stage("verify"):
         activation_loss = check_activations(job.analysis, fitted.plan)
         checks = verified(job, fitted)
-    job = replace(job, notes=(*job.notes, *saturation_notes(fitted.exported, list(held_back.few(VERIFIED_SAMPLES)))))
+    saturating = saturation_notes(fitted.exported, list(held_back.few(VERIFIED_SAMPLES)), job.options.runtime)
+    job = replace(job, notes=(*job.notes, *saturating))
     native = build_target(fitted, job, request.target, request.store, folder, progress)
     judged = judge(job.model, file, held_back, job.analysis.kinds, scoring, progress)
     if job.budgets.strict:

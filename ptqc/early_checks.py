@@ -43,7 +43,7 @@ def check_early(prepared: CanonicalModel, budgets: Budgets, options: CompileOpti
                 f"activations is 'float8', for which the target {chosen.name} has no kernels: leave the target out, "
                 "and give the ONNX file to a compiler for the hardware that multiplies FP8"
             )
-        with needed():
+        with needed(chosen):
             chosen.target.check_kernels(prepared.model)
 
 

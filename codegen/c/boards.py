@@ -64,8 +64,9 @@ def _on(
         "samples": len(data),
         "instructions": max(run.instructions),
         "stack_bytes": run.stack_bytes,
-        "code_bytes": run.network.text + run.libraries.text,
+        "code_bytes": run.network.text,
         "constant_bytes": run.network.rodata + run.network.data,
+        "library_bytes": run.libraries.flash,
     }
 
 

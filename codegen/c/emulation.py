@@ -23,6 +23,7 @@ from ptqc.errors import TargetError
 from ptqc.utils.scratch import scratch
 
 COMPILER, EMULATOR = "arm-none-eabi-gcc", "qemu-system-arm"
+INSTALL = "Debian: apt install gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm"
 PROGRAM = Path(__file__).with_name("board.c")
 # An instruction lasts 256 ns, which is at least five ticks: no rounding of ticks makes one more or less.
 SHIFT = 8
@@ -210,10 +211,7 @@ def run_on_board(
     Raises TargetError where a tool is missing, the build fails, or a run does not end well.
     """
     if absent := missing():
-        raise TargetError(
-            f"{absent}; networks in C run on emulated microcontrollers by them (Debian: gcc-arm-none-eabi, "
-            "libnewlib-arm-none-eabi, qemu-system-arm)"
-        )
+        raise TargetError(f"{absent}; networks in C run on emulated microcontrollers by them ({INSTALL})")
     for sample in samples:
         if (sizes := tuple(map(len, sample))) != network.inputs:
             raise TargetError(f"a sample has inputs of {sizes} bytes, and {network.name} takes {network.inputs}")

@@ -93,7 +93,7 @@ def _sections(source: CSource) -> tuple[dict[str, int], str]:
         COMPILER,
         "arm-none-eabi-size",
         CORTEX_M4.flags,
-        f"{COMPILER} -O2 for {CORTEX_M4.name}",
+        f"{COMPILER} -O2 {' '.join(CORTEX_M4.flags)}, that is with a floating-point unit",
     )
     if shutil.which(program) is None or shutil.which(sizes) is None:
         program, sizes, flags = verify.compiler(), "size", HOST_FLAGS

@@ -59,6 +59,19 @@ OPERATORS: Mapping[str, Callable[[NetworkBuilder, ir.Node], None]] = {
     **dict.fromkeys(("Gemm", "MatMul"), real.product),
     **dict.fromkeys(recurrent.GATES, recurrent.recurrent),
 }
+# How a program does without operators that have no kernel.
+WAYS_OUT = {
+    "ArgMax": "export the model without it, and take the largest output in the program",
+    "TopK": "export the model without it, and take the largest outputs in the program",
+    "BatchNormalization": "export the model in evaluation mode, with constant statistics",
+    **dict.fromkeys(("If", "Loop", "Scan"), "export one step, with the state as an input and an output"),
+}
+
+
+def not_known(op_type: str) -> str:
+    """Why an operator is refused, and what helps."""
+    way_out = WAYS_OUT.get(op_type)
+    return "the operator is not known to it" + (f": {way_out}" if way_out else "")
 
 
 def network_of(lowered: Lowered, seen: Seen) -> NetworkCalls:
@@ -116,6 +129,6 @@ def _emit(builder: NetworkBuilder, node: ir.Node, step: LoweredStep | None) -> s
         BETWEEN_CODES[node.op_type](builder, node, rounding)
         return {rounding}
     if node.op_type not in OPERATORS or node.domain:
-        raise UnsupportedOp("the operator is not known to it")
+        raise UnsupportedOp(not_known(node.op_type))
     OPERATORS[node.op_type](builder, node)
     return set()

@@ -1,8 +1,8 @@
 """The C of a network: its header, its constants, and its calls in their order."""
 
 import re
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from textwrap import fill
@@ -18,7 +18,10 @@ NEEDS = {
     "requantize": (),
     "unpack": (),
     "fused": (),
-    "functions": ("requantize",),
+    "exponential": ("requantize",),
+    "sigmoid": ("exponential",),
+    "hyperbolic_tangent": ("exponential",),
+    "square_root": (),
     "elementwise": (),
     "pool": (),
     "channels": ("requantize",),
@@ -36,14 +39,14 @@ NEEDS = {
     "dequantize": (),
     "move": (),
     "take": (),
-    "real_unary": ("functions",),
-    "real_softmax": ("functions",),
+    "real_unary": ("sigmoid", "hyperbolic_tangent", "square_root"),
+    "real_softmax": ("exponential",),
     "real_limit": (),
     "real_binary": ("elementwise",),
     "real_mean": (),
     "real_weights": ("unpack",),
     "real_dense": ("real_weights",),
-    "recurrent": ("real_weights", "functions"),
+    "recurrent": ("real_weights", "sigmoid", "hyperbolic_tangent"),
     "lstm": ("recurrent",),
     "gru": ("recurrent",),
 }
@@ -80,11 +83,15 @@ class CTerminal:
 
 @dataclass(frozen=True)
 class CSource:
-    """The files of a network. name: that they and the function begin with."""
+    """The files of a network. name: that they and the function begin with.
+
+    states: inputs that take an output of the run before, by the name of the output in the model.
+    """
 
     name: str
     network: NetworkCalls
     arena: Arena
+    states: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def inputs(self) -> list[CTerminal]:
@@ -134,20 +141,47 @@ class CSource:
         """What programs include."""
         lines = []
         for each in (*self.inputs, *self.outputs):
-            name = f"{self.macro}_{each.name.upper()}"
+            name = self._macro(each)
             lines.append(f"/* {each.description} */")
             lines.append(f"#define {name}_ELEMENTS {each.terminal.tensor.size}")
             if each.terminal.codes:
                 scale, zero = each.terminal.codes
                 lines += [f"#define {name}_SCALE {real(scale)}", f"#define {name}_ZERO_POINT {zero}"]
+                what, value = ("CODE", "x") if each in self.inputs else ("REAL", "code")
+                lines.append(
+                    f"#define {name}_{what}({value}) ptqc_{what.lower()}({value}, {name}_SCALE, {name}_ZERO_POINT)"
+                )
+        has_codes = any(each.terminal.codes for each in (*self.inputs, *self.outputs))
         return HEADER.format(
             name=self.name,
             macro=self.macro,
-            terminals="\n".join(lines),
+            functions=CODE_FUNCTIONS if has_codes else "",
+            terminals="\n".join((*lines, *self._next_states())),
             bytes=self.arena.bytes,
             run=self.declaration,
-            codes=CODES_TEXT if any(each.terminal.codes for each in (*self.inputs, *self.outputs)) else "",
+            codes=CODES_TEXT if has_codes else "",
         )
+
+    def _macro(self, each: CTerminal) -> str:
+        return f"{self.macro}_{each.name.upper()}"
+
+    def _next_states(self) -> Iterator[str]:
+        """How an element of an output becomes that of the input that takes it in the next run."""
+        inputs = {each.terminal.name: each for each in self.inputs}
+        for output in self.outputs:
+            state = inputs.get(self.states.get(output.terminal.name, ""))
+            if state is None or not state.terminal.tensor.is_ordered(output.terminal.tensor.order):
+                continue
+            value, zero = "(value)", "0.0f"
+            if state.terminal.codes != output.terminal.codes:
+                value = f"{self._macro(output)}_REAL(value)" if output.terminal.codes else value
+                value = f"{self._macro(state)}_CODE({value})" if state.terminal.codes else value
+            if state.terminal.codes:
+                zero = f"{self._macro(state)}_ZERO_POINT"
+            yield f"/* A state: first {state.name}[i] = {self._macro(state)}_ZERO, and after each run"
+            yield f" * {state.name}[i] = {self._macro(state)}_NEXT({output.name}[i]). */"
+            yield f"#define {self._macro(state)}_ZERO {zero}"
+            yield f"#define {self._macro(state)}_NEXT(value) {value}"
 
     def source(self) -> str:
         """The functions that the network needs, and the one that calls them."""
@@ -253,7 +287,30 @@ def _wrapped(declaration: str) -> str:
 
 CODES_TEXT = """
  * Codes stand for (code - ZERO_POINT) * SCALE: a real number x is the code round(x / SCALE) + ZERO_POINT, within 0 and
- * 255."""
+ * 255. The macros ..._CODE(x) and ..._REAL(code) compute this."""
+
+CODE_FUNCTIONS = """\
+#ifndef PTQC_CODES
+#define PTQC_CODES
+/* To the nearest code, and halves to the even number of steps. */
+static inline uint8_t ptqc_code(float x, float scale, int zero_point) {
+  const float steps = x / scale;
+  int code;
+  float part;
+  if (!(steps > -256.0f)) return 0; /* not-a-number, too */
+  if (steps > 256.0f) return 255;
+  code = (int)steps;
+  part = steps - (float)code;
+  if (part > 0.5f || (part == 0.5f && code % 2 != 0)) ++code;
+  if (part < -0.5f || (part == -0.5f && code % 2 != 0)) --code;
+  code += zero_point;
+  return (uint8_t)(code < 0 ? 0 : code > 255 ? 255 : code);
+}
+
+static inline float ptqc_real(uint8_t code, float scale, int zero_point) { return (float)(code - zero_point) * scale; }
+#endif
+
+"""
 
 HEADER = """\
 /*
@@ -269,7 +326,7 @@ HEADER = """\
 extern "C" {{
 #endif
 
-{terminals}
+{functions}{terminals}
 
 /* Bytes of memory that a run works in: a static array of {name}.c. */
 #define {macro}_ARENA_BYTES {bytes}

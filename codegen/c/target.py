@@ -1,6 +1,8 @@
 """Building the target c: source that a C99 compiler takes, compared with the packed file on this machine."""
 
+import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -8,9 +10,9 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.codegen.c import boards, footprint, verify
+from ptqc.codegen.c import boards, emulation, footprint, verify
 from ptqc.codegen.c.arena import Arena, plan
-from ptqc.codegen.c.lowering import BETWEEN_CODES, NAME, ON_CODES, OPERATORS, network_of
+from ptqc.codegen.c.lowering import BETWEEN_CODES, NAME, ON_CODES, OPERATORS, network_of, not_known
 from ptqc.codegen.c.network import NetworkCalls
 from ptqc.codegen.c.options import COptions
 from ptqc.codegen.c.source import CSource
@@ -21,11 +23,12 @@ from ptqc.codegen.onnxruntime.constants import Bias
 from ptqc.codegen.program.batching import Batching, Seen, run_by_run
 from ptqc.codegen.program.inputs import fixed_inputs
 from ptqc.codegen.program.settling import settled
-from ptqc.codegen.targets import Footprint, Target, TargetInput, TargetOutput
+from ptqc.codegen.targets import Footprint, Target, TargetInput, TargetOutput, Tool
 from ptqc.errors import NoKernel, TargetError
 from ptqc.execution.onnxruntime import Feeds, Runner
 from ptqc.ir.nodes import output_name
 from ptqc.ir.quantized_weight import QuantizedWeight
+from ptqc.losses.recognition import states_of
 from ptqc.utils.progress import SILENT_STAGE, Stage
 
 
@@ -40,6 +43,23 @@ class CTarget(ForeignTarget):
     def check_present(self) -> None:
         """Raises TargetError without a C compiler, which verifies what is built."""
         verify.compiler()
+
+    def tools(self) -> Iterator[Tool]:
+        """What verifies the source, counts its flash and runs it on emulated cores."""
+        with suppress(TargetError):  # which is told of the target itself
+            program = verify.compiler()
+            yield Tool(Path(program).name, program, "compiles and verifies the source on this machine", "")
+        flags, host = " ".join(emulation.CORTEX_M4.flags), "the compiler of this machine, whose code has other sizes"
+        uses = {
+            emulation.COMPILER: (f"counts flash, with {flags}", f"flash is counted with {host}"),
+            emulation.EMULATOR: (
+                "runs the source on an emulated Cortex-M4 and Cortex-M55",
+                "the source is compared on this machine alone, and instructions and stack are not counted",
+            ),
+        }
+        for name, (use, otherwise) in uses.items():
+            remedy = f"{otherwise}: {emulation.INSTALL}"
+            yield Tool(name, shutil.which(name) or "", use, remedy)
 
     def check_sizes(self, row_shapes: Collection[tuple[tuple[int, ...], ...]], model: ir.Model) -> None:
         """Raises TargetError for samples of several sizes: memory is planned for one."""
@@ -56,10 +76,8 @@ class CTarget(ForeignTarget):
         known = {*ON_CODES, *BETWEEN_CODES, *OPERATORS}
         for node in computing(model):
             if node.domain or node.op_type not in known:
-                raise NoKernel(
-                    f"the {NAME} target has no kernel for {node.op_type} {output_name(node)}: the operator is not "
-                    "known to it"
-                )
+                reason = not_known(node.op_type)
+                raise NoKernel(f"the {NAME} target has no kernel for {node.op_type} {output_name(node)}: {reason}")
 
     def build(
         self,
@@ -99,7 +117,7 @@ def source_of(source: TargetInput, options: COptions) -> tuple[CSource, list[Fee
     """The C of a graph, with the samples as it takes them."""
     _, samples = run_by_run(source.lowered.model, source.exported, source.samples)
     network = network_for(source, samples)
-    return CSource(options.c_name, network, plan(network.steps)), samples
+    return CSource(options.c_name, network, plan(network.steps), states_of(source.model)), samples
 
 
 def network_for(source: TargetInput, samples: list[Feeds]) -> NetworkCalls:

@@ -181,9 +181,13 @@ def _unpacking(problem: Problem) -> Iterator[Event]:
             yield Event(f"{FLASH} {name}", users, {FLASH: size}, every=False)
 
 
-def smallest_in_flash(problem: Problem) -> dict[str, Format]:
-    """The plan that takes the least flash. Raises NoSelection where none keeps the memory."""
+def smallest_in_flash(problem: Problem, loss: float | None = None) -> dict[str, Format]:
+    """The plan that takes the least flash, of those that lose at most `loss`.
+
+    Raises NoSelection where none loses so little or keeps the memory.
+    """
     limits = {resource: limit for resource, limit in problem.limits.items() if resource != FLASH}
+    limits |= {} if loss is None else {LOSS: loss}
     return _formats(solve(program_of(problem), Goal(FLASH, limits)).selection)
 
 

@@ -79,7 +79,7 @@ class Constraint:
     kind: its name. section: of the manifest that it reports in, if it does. examples: how it is
     written, with what that means, for `ptqc help budgets`.
     is_measured: whether measurements depend on it, so that `resolve` cannot change it. names_target: whether @ and a
-    target may stand behind it. revisions: how often it may decide again.
+    target may stand behind it; target: the one that does. revisions: how often it may decide again.
     """
 
     kind: ClassVar[str]
@@ -87,6 +87,7 @@ class Constraint:
     examples: ClassVar[Mapping[str, str]]
     is_measured: ClassVar[bool] = False
     names_target: ClassVar[bool] = False
+    target: str = ""
     revisions: ClassVar[int] = 1
 
     @classmethod

@@ -1,7 +1,8 @@
 """Batch normalization folded into the layer before it, or after it, or made a depthwise 1x1 convolution.
 
 y = a * x + c per channel, with a = scale / sqrt(variance + epsilon) and c = bias - a * mean. BatchNormalization has no
-integer kernel in ONNX Runtime; a convolution has.
+integer kernel in ONNX Runtime; a convolution has. Vectors of features are multiplied and added to instead: folded into
+the next matrix, each would need a range of its own, which codes of a whole tensor do not have.
 """
 
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from ptqc.ir.nodes import (
     bypass,
     constant,
     input_of,
+    insert_before,
     integer,
     integers,
     nodes_of,
@@ -34,7 +36,7 @@ Affine = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class FoldBatchNorm:
-    """Fold each BatchNormalization where that is exact; the others become depthwise convolutions."""
+    """Fold each BatchNormalization where that is exact; the others become depthwise convolutions, or Mul and Add."""
 
     name: ClassVar[str] = "fold-batch-norm"
     effect: ClassVar[Effect] = Effect.REWRITE
@@ -78,8 +80,11 @@ def _fold(model: ir.Model, node: ir.Node, affine: Affine) -> tuple[str, Level]:
         scale_inputs(model, after, *affine)
         return "folded into the Conv after it", Level.INFO
     axis_count = rank(source) or rank(node.outputs[0])
-    if axis_count is None or axis_count < 3:
-        return f"stays: a depthwise convolution needs rank 3 or more, this has {axis_count}", Level.SKIPPED
+    if axis_count is None or axis_count < 2:
+        return f"stays: its input has no known axis of channels, but the rank {axis_count}", Level.SKIPPED
+    if axis_count == 2:
+        _as_product_and_sum(model, node, affine)
+        return "no layer to fold into: now Mul and Add", Level.INFO
     _as_depthwise(model, node, affine, axis_count)
     return "no layer to fold into: now a depthwise 1x1 Conv", Level.INFO
 
@@ -102,6 +107,17 @@ def _conv_after(node: ir.Node, affine: Affine) -> ir.Node | None:
         return None
     pads_nothing = not any(integers(conv, "pads", ())) and text(conv, "auto_pad", "NOTSET") in ("NOTSET", "VALID")
     return conv if pads_nothing or not affine[1].any() else None
+
+
+def _as_product_and_sum(model: ir.Model, node: ir.Node, affine: Affine) -> None:
+    name, output = node.outputs[0].name, node.outputs[0]
+    factor, shift = (
+        add_constant(model, array.astype(np.float32), f"{name}_{role}")
+        for array, role in zip(affine, ("factor", "shift"), strict=True)
+    )
+    product = insert_before(node, "Mul", [input_of(node, 0), factor], name=f"{name}_scaled")
+    product.type, product.shape = output.type, output.shape
+    replace_node(node, "Add", [product, shift])
 
 
 def _as_depthwise(model: ir.Model, node: ir.Node, affine: Affine, axis_count: int) -> None:

@@ -20,10 +20,14 @@ from ptqc.utils.store import Store
 
 @dataclass(frozen=True)
 class BuiltTargets:
-    """files: for the artifact, by their place in it. documents: what the manifest says of each target."""
+    """files: for the artifact, by their place in it. documents: what the manifest says of each target.
+
+    chosen: the target that was asked for.
+    """
 
     files: Mapping[str, Path]
     documents: Mapping[str, Mapping[str, Any]]
+    chosen: Chosen | None = None
 
 
 def check_target(chosen: Chosen | None) -> None:
@@ -34,7 +38,7 @@ def check_target(chosen: Chosen | None) -> None:
         with suppress(TargetError):  # told in its place
             chosen.target.check_options(chosen.options)
         return
-    with needed():
+    with needed(chosen):
         chosen.target.check_options(chosen.options)
         chosen.target.check_present()
 
@@ -42,16 +46,18 @@ def check_target(chosen: Chosen | None) -> None:
 def check_samples(chosen: Chosen | None, samples: Samples, model: ir.Model) -> None:
     """Raises TargetError where they differ too much in size, and a target is built that may not be missing."""
     if chosen is not None and not chosen.may_be_missing:
-        with needed():
+        with needed(chosen):
             chosen.target.check_sizes(samples.of_main_size().row_shapes, model)
 
 
 @contextmanager
-def needed() -> Iterator[None]:
-    """Where a target that may not be missing cannot be built, the error says how to do without it."""
+def needed(chosen: Chosen) -> Iterator[None]:
+    """Where a target that may not be missing cannot be built, the error says how to do without it, if that works."""
     try:
         yield
     except TargetError as error:
+        if chosen.has_budgets:
+            raise
         raise type(error)(f"{error}; --allow-missing-target delivers the rest") from error
 
 
@@ -68,12 +74,12 @@ def build_target(
         return BuiltTargets({}, {})
     build = partial(_built, fitted, job, chosen, store, scratch, progress)
     if not chosen.may_be_missing:
-        with needed():
+        with needed(chosen):
             return build()
     try:
         return build()
     except TargetError as error:
-        return BuiltTargets({}, {chosen.name: {"missing": str(error)}})
+        return BuiltTargets({}, {chosen.name: {"missing": str(error)}}, chosen)
 
 
 def _built(
@@ -85,7 +91,7 @@ def _built(
         except UsageError as error:  # what a library refuses when it is run, the target refuses
             raise TargetError(str(error)) from error
     files = {f"{chosen.name}/{file}": path for file, path in output.files.items()}
-    return BuiltTargets(files, {chosen.name: output.document})
+    return BuiltTargets(files, {chosen.name: output.document}, chosen)
 
 
 def _of_main_size(

@@ -201,6 +201,7 @@ def manifest(job: CompileState, outcome: CompileOutcome) -> dict[str, Any]:
         "notes": [{"step": n.step, "subject": n.subject, "message": n.message, "level": str(n.level)} for n in notes],
         "activation_loss": outcome.activation_loss,
         "golden": {"samples": len(outcome.golden.inputs), "distances": dict(outcome.distances)},
+        "target": None if outcome.built.chosen is None else outcome.built.chosen.to_json(),
         "targets": dict(outcome.built.documents),
     }
 
@@ -209,6 +210,7 @@ def _allocation(job: CompileState, fitted: QuantizedModel) -> dict[str, Any]:
     allocation, problem = fitted.allocation, fitted.problem
     percent = max(1, job.prepared.origin.size // 100)
     is_given = allocation.status == "given"
+    is_elsewhere = job.limit is None and bool(problem.limits)  # of flash or memory, which bytes of the file do not ease
     return {
         "status": allocation.status,
         "loss": allocation.loss,
@@ -216,7 +218,7 @@ def _allocation(job: CompileState, fitted: QuantizedModel) -> dict[str, Any]:
         "bound": allocation.bound,
         "gap": 0.0 if is_given else allocation.gap,
         "limit": job.limit or fitted.exported.size,
-        "price_of_one_percent": 0.0 if is_given else price(problem, allocation, percent),
+        "price_of_one_percent": None if is_elsewhere else 0.0 if is_given else price(problem, allocation, percent),
         "smallest_bytes": problem.size(smallest_choice(problem)),
         "draw": fitted.packed.tuned.draw,
         "with_activations": None if job.analysis.proof is None else job.analysis.proof.to_json(),

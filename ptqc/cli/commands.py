@@ -142,7 +142,9 @@ def _plan(path: str | None) -> dict[str, Any] | None:
 
 
 def _done(artifact: "Artifact", options: argparse.Namespace) -> None:
-    _tell(artifact, options, f"\n\nwritten to  {options.output}  (ship {artifact.path}; see report.html)")
+    sources = [name for name, document in artifact.manifest["targets"].items() if "arena" in document]
+    ships = artifact.folder / sources[0] if sources else artifact.path
+    _tell(artifact, options, f"\n\nwritten to  {options.output}  (ship {ships}; see report.html)")
 
 
 def _preprocessing(options: argparse.Namespace, *models: str) -> Any:

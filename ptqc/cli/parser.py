@@ -382,7 +382,7 @@ def _add_common(parser: Parser, defaults: str = "") -> None:
         metavar="LIMIT",
         help="13%, 4.5MB, 2ms, 60MBram, 99%same …; repeat for several; see `ptqc help budgets`",
     )
-    _add_targets(parser)
+    _add_targets(parser, defaults)
     for option in fields(CompileOptions):
         if option.metadata["phase"] >= Phase.FIT:
             _add_option(parser, option, "" if option.name == "time_limit" else defaults)
@@ -447,15 +447,16 @@ def _typed(parse: Callable[[str], object]) -> Callable[[str], object]:
     return typed
 
 
-def _add_targets(parser: Parser) -> None:
+def _add_targets(parser: Parser, defaults: str) -> None:
     from ptqc.codegen.targets import names, title_of
 
     message = "; ".join(f"{name}: {title_of(name)}" for name in names())
-    parser.add(HelpGroup.TARGETS, "--target", metavar="NAME", help=message, values=names)
+    parser.add(HelpGroup.TARGETS, "--target", metavar="NAME", help=message, default_text=defaults, values=names)
     text = "if the target cannot be built, deliver the rest"
     parser.add(HelpGroup.TARGETS, "--allow-missing-target", action="store_true", help=text)
     for option in target_options().values():
-        parser.add_of_target(flag(option.name), option.metadata)
+        stated = {"default_text": defaults} if defaults else {}
+        parser.add_of_target(flag(option.name), {**option.metadata, **stated})
 
 
 def _add_texts(parser: Parser) -> None:

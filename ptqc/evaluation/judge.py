@@ -19,10 +19,11 @@ from ptqc.execution.saturation import saturates
 from ptqc.execution.speed import Speed, Subject, compare
 from ptqc.execution.tensors import outputs_in_files
 from ptqc.ir.recorded import release, remembered
+from ptqc.ir.runtimes import RULES
 from ptqc.losses import Kinds, OutputKind, OutputLoss, Outputs, comparable
 from ptqc.losses.base import Figure, Pair
 from ptqc.losses.classes import SAME_CLASS, Classes
-from ptqc.losses.recognition import carried
+from ptqc.losses.recognition import states_of
 from ptqc.losses.state import State
 from ptqc.notes import Level, Note
 from ptqc.utils.deadline import NEVER, Deadline
@@ -191,7 +192,7 @@ def _fed_back(
     model: ir.Model, runners: tuple[Runner, Runner], samples: Samples, kinds: Kinds, single: Pairs
 ) -> FedBack | None:
     """What the samples as runs in a row lose. None where a state has not an input's shape, as a cache that grows."""
-    handed_on = carried(model, model.graph.outputs)
+    handed_on = states_of(model)
     states = {name: handed_on.get(name) for name, kind in kinds.items() if isinstance(kind, State)}
     if not states or not all(states.values()) or len(states) == len(kinds):
         return None
@@ -254,18 +255,21 @@ def to_json(judged: Judged) -> dict[str, Any]:
 # What a user should know where the delivered file has 8-bit weights and this machine's ONNX Runtime saturates.
 
 
-def saturation_notes(exported: Exported, samples: Sequence[Feeds]) -> tuple[Note, ...]:
-    """A warning with what saturation does to the outputs on samples; none where it cannot happen."""
+def saturation_notes(exported: Exported, samples: Sequence[Feeds], runtime: str) -> tuple[Note, ...]:
+    """A warning with what saturation does to the outputs on samples; none where it cannot happen.
+
+    A note where the plan is for another runtime, which does not saturate.
+    """
     needed = verify.settings(exported)
     if not (needed and saturates()):
         return ()
     off = percent(_distance(exported, samples))
     message = (
-        f"8-bit weights saturate in ONNX Runtime on this processor, unless a session sets {entries(needed)}: without, "
-        f"outputs are off by {off} of their size here. artifact.session() sets it, and what is reported does not "
-        "saturate; processors with VNNI need nothing"
+        "8-bit weights of model.onnx saturate in ONNX Runtime on this processor, unless a session sets "
+        f"{entries(needed)}: without, outputs are off by {off} of their size here. artifact.session() sets it, and "
+        "what is reported does not saturate; processors with VNNI need nothing"
     )
-    return (Note("saturation", "", message, Level.WARNING),)
+    return (Note("saturation", "", message, Level.WARNING if RULES[runtime].saturates else Level.INFO),)
 
 
 def _distance(exported: Exported, samples: Sequence[Feeds]) -> float:

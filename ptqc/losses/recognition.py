@@ -4,7 +4,7 @@ Those of floats are judged; where there are none, those of integers.
 """
 
 from collections.abc import Mapping, Sequence
-from difflib import SequenceMatcher
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -100,7 +100,7 @@ def facts(model: ir.Model, feeds: Feeds, references: Sequence[Outputs]) -> dict[
     check_finite(model, references)
     values = _with_loss(model, references)
     shapes = _shapes(model, feeds, list(values.values()))
-    handed_on = carried(model, list(values.values()))
+    carried = _carried(model, list(values.values()))
     inputs = tuple(shape_of(value) for value in model.graph.inputs)
     result = {}
     for name, value in values.items():
@@ -120,7 +120,7 @@ def facts(model: ir.Model, feeds: Feeds, references: Sequence[Outputs]) -> dict[
             traced=traced is not None and traced.axis == axis,
             direct=traced is not None and traced.direct and traced.axis == axis,
             alone=len(values) == 1,
-            carried=name in handed_on,
+            carried=name in carried,
             packed=forms_to_json(forms[name]) if name in forms else None,
             inputs=inputs,
             labels=_are_labels(references[0][name]),
@@ -179,21 +179,41 @@ def _shapes(model: ir.Model, feeds: Feeds, outputs: Sequence[ir.Value]) -> dict[
     return {name: array.shape for name, array in ran.items() if isinstance(array, np.ndarray)}
 
 
-def carried(model: ir.Model, outputs: Sequence[ir.Value]) -> dict[str, str]:
-    """By output that hands an input of its shape on, that input, beside at least one input and one output more.
+def states_of(model: ir.Model) -> dict[str, str]:
+    """The input that takes an output of the run before, by the name of the output; only where the names tell it."""
+    pairs = _pairs(model, model.graph.outputs)
+    if len(pairs) == min(len(model.graph.inputs), len(model.graph.outputs)):
+        return {}
+    named = {output: given for output, given in pairs.items() if any(_likeness(given, output))}
+    return {str(output.name): str(given.name) for output, given in named.items()}
 
-    So do caches that a first run begins, for a model of another file, where there is another output beside them; they
-    have no input ("").
+
+def _carried(model: ir.Model, outputs: Sequence[ir.Value]) -> frozenset[str]:
+    """Outputs that hand an input of their shape on, beside at least one input and one output that are not such.
+
+    So do caches that a first run begins, for a model of another file, where there is another output beside them.
     """
-    free = list(model.graph.inputs)
-    result = {str(value.name): "" for value in outputs if _begins_cache(value)}
-    for output in outputs:
-        if likely := [value for value in free if _hands_on(value, output)]:
-            value = max(likely, key=lambda value: _likeness(value, output))
-            result[str(output.name)] = str(value.name)
-            free.remove(value)
+    pairs = _pairs(model, outputs)
+    result = {str(value.name) for value in outputs if value in pairs or _begins_cache(value)}
     rest = [value for value in model.graph.outputs if str(value.name) not in result]
-    return result if free and rest else {}
+    return frozenset(result) if rest and len(pairs) < len(model.graph.inputs) else frozenset()
+
+
+def _pairs(model: ir.Model, outputs: Sequence[ir.Value]) -> dict[ir.Value, ir.Value]:
+    """Outputs that hand an input on, each with that input."""
+    free, pairs = list(model.graph.inputs), dict[ir.Value, ir.Value]()
+    for output in outputs:
+        fitting = [each for each in free if _hands_on(each, output)]
+        if fitting:
+            pairs[output] = max(fitting, key=partial(_likeness, output=output))
+            free.remove(pairs[output])
+    return pairs
+
+
+def _likeness(given: ir.Value, output: ir.Value) -> tuple[bool, bool, bool]:
+    """How the name of an input tells that it takes this output: state of next_state, state of stateN, h of hn."""
+    one, other = str(given.name), str(output.name)
+    return words(one) <= words(other), says(one, STATES), one[:1].lower() == other[:1].lower()
 
 
 def _begins_cache(output: ir.Value) -> bool:
@@ -212,12 +232,6 @@ def _hands_on(given: ir.Value, output: ir.Value) -> bool:
     named = says(str(output.name), STATES) and len(numbers) < 2
     said = words(str(given.name))
     return named or (bool(said) and said <= words(str(output.name)))
-
-
-def _likeness(one: ir.Value, other: ir.Value) -> float:
-    """How much of two names is the same; the same first letter, as of h and h_next, counts most."""
-    first, second = str(one.name).lower(), str(other.name).lower()
-    return SequenceMatcher(None, first, second).ratio() + (first[:1] == second[:1])
 
 
 def _numbers(value: ir.Value) -> str:

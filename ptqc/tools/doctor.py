@@ -186,13 +186,21 @@ def _formats() -> Iterator[Finding]:
 
 def _targets() -> Iterator[Finding]:
     for name in targets.names():
-        title = targets.title_of(name)
+        title, target = targets.title_of(name), targets.target_named(name)
         try:
-            targets.target_named(name).check_present()
+            target.check_present()
         except TargetError as error:
             yield Finding(f"--target {name}", f"not available ({title})", Judgement.REMARK, str(error))
         else:
             yield Finding(f"--target {name}", title)
+        if isinstance(target, targets.ToolUser):
+            yield from map(_tool, target.tools())
+
+
+def _tool(tool: targets.Tool) -> Finding:
+    if tool.path:
+        return Finding(f"  {tool.name}", f"{tool.use} ({tool.path})")
+    return Finding(f"  {tool.name}", "not installed", Judgement.REMARK, tool.otherwise)
 
 
 def _extensions() -> Iterator[Finding]:

@@ -10,9 +10,11 @@ from compiling import compiled, proto, residual, samples, weight
 
 import ptqc
 from ptqc.artifact.folder import Artifact
+from ptqc.evaluation import judge
 from ptqc.execution.agreement import relative
 from ptqc.execution.onnxruntime import Runner, session_options
 from ptqc.execution.saturation import EXACT_SUMS, IN_FLOAT, saturates
+from ptqc.notes import Level
 
 pytestmark = pytest.mark.processor
 
@@ -33,6 +35,15 @@ def test_a_compile_with_eight_bits_warns_where_they_saturate(artifact: Artifact)
     assert all(OPTION in message and "0.0 %" not in message for message in told)
     assert artifact.manifest["cpu"] == {"saturates_without_vnni": True, "session_option_without_vnni": EXACT_SUMS}
     assert artifact.manifest["results"]["sqnr_db"] > 30
+
+
+def test_what_saturates_is_no_warning_where_another_runtime_runs_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge, "saturates", lambda: True)
+    monkeypatch.setattr(judge, "_distance", lambda *_: 0.5)
+    monkeypatch.setattr(judge.verify, "settings", lambda _: EXACT_SUMS)
+    exported: Any = None
+    levels = {runtime: judge.saturation_notes(exported, [], runtime)[0].level for runtime in ("onnxruntime", "c")}
+    assert levels == {"onnxruntime": Level.WARNING, "c": Level.INFO}
 
 
 def test_an_artifact_with_eight_bits_is_right_where_they_saturate(artifact: Artifact) -> None:

@@ -9,6 +9,7 @@ from outputs import COUNT, inputs, kinds, references
 
 from ptqc.errors import ModelError, UsageError
 from ptqc.losses import OutputKind, check, flawed_values, from_json, recognize, to_json
+from ptqc.losses.recognition import states_of
 
 W = {
     "w3": noise(8, 3, scale=2.0),
@@ -326,3 +327,19 @@ def test_to_json_and_back() -> None:
 
 
 SMALL = "pool = GlobalAveragePool(x) vector = Flatten(pool) z = MatMul(vector, wz)"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "states"),
+    [
+        ("frame state", "y next_state", {"next_state": "state"}),
+        ("x h c", "y hn cn", {"hn": "h", "cn": "c"}),
+        ("input state sr", "output stateN", {"stateN": "state"}),
+        ("x", "y", {}),
+        ("state", "next_state", {}),  # nothing beside it
+    ],
+)
+def test_the_input_that_takes_a_state(inputs: str, outputs: str, states: Mapping[str, str]) -> None:
+    ends = (", ".join(f"float[1, 8] {name}" for name in names.split()) for names in (inputs, outputs))
+    body = " ".join(f"{name} = Relu({inputs.split()[0]})" for name in outputs.split())
+    assert states_of(parse(f"g ({next(ends)}) => ({next(ends)}) {{ {body} }}")) == states

@@ -1,5 +1,6 @@
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from importlib import metadata
@@ -29,6 +30,20 @@ def test_this_machine_can_work(tmp_path: Path) -> None:
     assert {f"--target {name}" for name in targets.names()} <= set(told)
     assert str(tmp_path) in told["store"].found
     assert str(found).endswith("ptqc can work here.")
+
+
+@pytest.mark.parametrize("tool", ["arm-none-eabi-gcc", "qemu-system-arm"])
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_what_c_source_is_counted_and_run_with(tool: str, is_installed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    which = shutil.which
+    planted = f"/opt/{tool}" if is_installed else None
+    monkeypatch.setattr(shutil, "which", lambda name, *_: planted if name == tool else which(name))
+    found = next(each for each in doctor._targets() if each.what.strip() == tool)
+    assert found.state == (Judgement.OK if is_installed else Judgement.REMARK)
+    told = found.found if is_installed else found.remedy
+    counted = {"arm-none-eabi-gcc": "flash", "qemu-system-arm": "source"}[tool]
+    assert counted in told
+    assert ("apt install" in told) != is_installed
 
 
 def absent(name: str) -> Callable[[str], str]:

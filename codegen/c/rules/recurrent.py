@@ -27,7 +27,9 @@ def recurrent(builder: NetworkBuilder, node: ir.Node) -> None:
             "only one sample of a fixed length, with the usual activations and without peepholes, has a kernel"
         )
     if node.op_type == "GRU" and not integer(node, "linear_before_reset", 0):
-        raise UnsupportedOp("a GRU that resets its state before it multiplies it has no kernel")
+        raise UnsupportedOp(
+            "a GRU that resets its state before it multiplies it has no kernel: train it with linear_before_reset = 1"
+        )
     finals = [builder.new(value, (directions, 1, units), REAL) for value in ("h", "c")[: 1 + (gates == 4)]]
     for place, tensor in enumerate(finals):
         _begin(builder, node, tensor, input_of(node, 5 + place))

@@ -31,7 +31,7 @@ from ptqc.losses import UNITS, Kinds, OutputLoss, recognize
 from ptqc.notes import Level, Note
 from ptqc.options import CompileOptions
 from ptqc.passes.allocate.activations_in_float import fit_finite, with_float_layers
-from ptqc.passes.allocate.allocation import best_choice, smallest_within
+from ptqc.passes.allocate.allocation import Problem, best_choice, smallest_in_flash, smallest_within
 from ptqc.passes.allocate.choose_activations import ChooseActivations, clock_of
 from ptqc.passes.allocate.constraints.criteria import (
     CONFIDENCE,
@@ -51,6 +51,7 @@ from ptqc.passes.allocate.constraints.criteria import (
     outputs_of_classes,
 )
 from ptqc.passes.allocate.constraints.latency import LatencyBudget
+from ptqc.passes.allocate.constraints.microcontroller import FlashBudget
 from ptqc.passes.allocate.constraints.size import SizeBudget
 from ptqc.passes.allocate.fit import (
     FITTING_SHARE,
@@ -230,7 +231,7 @@ def criterion_of(job: CompileState, budget: LossBudget, scoring: Scoring | None)
 
 
 def fit_within_loss(job: CompileState, budget: LossBudget, context: Context) -> BudgetedModel:
-    """Find the smallest file that keeps a budget of loss, or the best of a size.
+    """Find the smallest file that keeps a budget of loss, or the best of a size or of a flash.
 
     Raises Infeasible where budgets contradict each other.
     """
@@ -263,9 +264,8 @@ class _Building:
         plan, deadline = self.context.plan, self.context.deadline
         job = self.job if plan is not None else _with_activations(self.job, ACTIVATIONS * limit)
         job = with_float_layers(job, self.context.target, plan)
-        # Of a given size, and of a given plan, only the activations follow from the limit.
-        fixed = job.limit is not None or plan is not None
-        if fixed and any(one.job.analysis.activations == job.analysis.activations for one in earlier):
+        # Of a size, of a flash and of a given plan, only the activations follow from the limit.
+        if self._has_size and any(one.job.analysis.activations == job.analysis.activations for one in earlier):
             return None
         tried = [one.fitted.plan for one in earlier]
         analysis = replace(job.analysis, deadline=deadline.share(FITTING_SHARE))
@@ -275,10 +275,15 @@ class _Building:
         held = self.criterion.held(fitted.exported.proto)
         return Round(limit, job, fitted, held, self.criterion.room(held))
 
+    @property
+    def _has_size(self) -> bool:
+        """Whether the best plan of a size, of a flash or as given is built, in place of the smallest."""
+        return self.job.limit is not None or self.job.analysis.flash is not None or self.context.plan is not None
+
     def _search(self, analysis: Analysis, limit: float, tried: Sequence[Plan]) -> QuantizedModel | None:
-        options, size = self.job.options, self.job.limit
-        if size is not None or self.context.plan is not None:
-            return self._fit(analysis, PlanSearch(analysis, options, size, self.context.plan))
+        options = self.job.options
+        if self._has_size:
+            return self._fit(analysis, PlanSearch(analysis, options, self.job.limit, self.context.plan))
         smallest = smallest_plan(analysis, options, limit - analysis.activation_loss)
         return None if smallest.plan in tried else self._fit(analysis, OnePlan(smallest))
 
@@ -367,18 +372,32 @@ def _check_agreeing(job: CompileState, budget: LossBudget, criterion: Criterion,
             f"time takes, the best file {loses}; give more time, or allow a larger loss",
             best.size,
         )
-    if job.limit is None:
-        return
     least = sum(c.loss for c in problem.chosen(best_choice(problem)))
-    needed = smallest_within(problem, room).bytes if room > least else None
+    if job.limit is not None:
+        needed = smallest_within(problem, room).bytes if room > least else None
+        size, unit = str(job.budgets.get(SizeBudget)), "bytes"
+        within = f"the best file of at most {job.limit:,} bytes"
+    elif (flash := job.budgets.get(FlashBudget)) is not None:
+        needed = _flash_needed(problem, flash, room)
+        size, unit, within = str(flash), "bytes of flash", "the best network that fits"
+    else:
+        return
     message = (
-        f"one that loses so little has about {needed:,} bytes" if needed else "none is predicted to lose so little"
+        f"one that loses so little takes about {needed:,} {unit}" if needed else "none is predicted to lose so little"
     )
     raise Infeasible(
-        f"the budgets {job.budgets.get(SizeBudget)} and {budget} contradict each other: the best file of at most "
-        f"{job.limit:,} bytes {loses}; {message}",
-        needed or best.size,
+        f"the budgets {size} and {budget} contradict each other: {within} {loses}; {message}", needed or best.size
     )
+
+
+def _flash_needed(problem: Problem, budget: FlashBudget, loss: float) -> int | None:
+    """About the least flash of a plan that is predicted to lose at most `loss`; None where none loses so little."""
+    costs = problem.flash
+    assert costs is not None
+    anything = replace(problem, flash=None)
+    if loss <= sum(c.loss for c in problem.chosen(best_choice(anything))):
+        return None
+    return budget.bytes + costs.of(smallest_in_flash(problem, loss)) - costs.limit
 
 
 # What a compile with a budget of loss tells: what was asked, predicted and measured, and what the judge found.

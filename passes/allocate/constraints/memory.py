@@ -98,7 +98,10 @@ class MemoryBudget(Constraint):
                 if (needed := _measure(job, model, context.plan)) > self.bytes:
                     raise UsageError(f"the file of the given plan needs {needed:,} bytes, over the budget of {self}")
                 return job
-            return _chosen(job, self, model)
+            try:
+                return _chosen(job, self, model)
+            except Infeasible as refusal:
+                raise Infeasible(f"{refusal}. {COUNTED}", refusal.smallest, refusal.blockers) from None
 
     def report(self, job: CompileState, fitted: QuantizedModel, context: Context) -> BudgetReport:  # noqa: ARG002
         """The bytes of a delivered file, with what was predicted of a run."""
@@ -130,6 +133,7 @@ class MemoryBudget(Constraint):
 
 STEP = "memory"
 RUNTIME = f"ONNX Runtime {ort.__version__}"
+COUNTED = "This counts the memory of ONNX Runtime; with --target c, the budget counts the RAM of the C source"
 
 
 def memory_model(analysis: Analysis) -> MemoryModel:

@@ -117,7 +117,7 @@ class FlashBudget(Constraint):
 
     def _refusal(self, costs: FlashCosts, smallest: Mapping[str, Format], document: Mapping[str, Any]) -> Infeasible:
         parts = [(f"{name} ({form})", costs.bytes.get((name, form), 0)) for name, form in smallest.items()]
-        parts += [("code", document["code_bytes"]), ("descriptions of calls", document["structure_bytes"])]
+        parts += [("code", document["code_bytes"]), ("descriptions of layers", document["structure_bytes"])]
         largest = tuple(sorted(parts, key=lambda part: -part[1]))
         return Infeasible(
             f"the budget of {self} cannot be met: the smallest network takes {document['used_bytes']:,} bytes "

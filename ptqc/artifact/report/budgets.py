@@ -156,6 +156,8 @@ def _libraries(manifest: Document) -> Iterator[tuple[str, int, int]]:
 
 # What a network in C takes of a microcontroller, where flash or memory is limited.
 
+LISTED_VALUES = 3  # of those that are in memory at its peak
+
 
 def has_microcontroller(facts: ReportFacts) -> bool:
     """Whether the compile was given a budget of flash or memory of a microcontroller."""
@@ -164,14 +166,34 @@ def has_microcontroller(facts: ReportFacts) -> bool:
 
 def flash_in_words(flash: Document) -> str:
     """All of it, and what it consists of."""
-    parts = f"constants {flash['constant_bytes']:,}, code {flash['code_bytes']:,}, calls {flash['structure_bytes']:,}"
-    return f"{_of_limit(flash)}; {parts} (code by {flash['compiler']}, without libraries of C)"
+    parts = f"{flash['constant_bytes']:,} of weights and other constants, {flash['code_bytes']:,} of code and "
+    parts += f"{flash['structure_bytes']:,} of descriptions of layers"
+    return f"{_of_limit(flash)}: {parts}. Compiled by {flash['compiler']}, and without the C library"
+
+
+def constants_in_words(source: Document) -> str:
+    """Flash of C source where it is not limited: with its code where that was measured on an emulated board."""
+    constants, m4 = source["constant_bytes"], source.get("boards", {}).get("cortex-m4", {})
+    if "code_bytes" not in m4:
+        return f"{constants:,} bytes of weights and other constants; code comes in addition"
+    total = m4["code_bytes"] + m4["constant_bytes"]
+    return f"{total:,} bytes on a Cortex-M4 with a floating-point unit, {constants:,} of them weights and constants"
+
+
+def buffers_in_words(source: Document) -> str:
+    """RAM of C source where it is not limited."""
+    used = source["arena_bytes"] + source["input_and_output_bytes"]
+    return f"{used:,} bytes: {_parts_of_ram(source)}"
 
 
 def ram_in_words(ram: Document) -> str:
     """All of it, and where most is needed."""
-    ends = f"inputs and outputs {ram['input_and_output_bytes']:,}"
-    return f"{_of_limit(ram)}; buffers {ram['arena_bytes']:,}, {ends}, without the stack; most for {_alive(ram)}"
+    return f"{_of_limit(ram)}: {_parts_of_ram(ram)}. Most is needed for {_alive(ram)}"
+
+
+def _parts_of_ram(document: Document) -> str:
+    ends = document["input_and_output_bytes"]
+    return f"{document['arena_bytes']:,} to work in, {ends:,} of inputs and outputs; the stack comes in addition"
 
 
 def _of_limit(document: Document) -> str:
@@ -180,8 +202,10 @@ def _of_limit(document: Document) -> str:
 
 
 def _alive(ram: Document) -> str:
-    parts = ", ".join(f"{visible(what)} {size:,}" for what, size in ram["alive"])
-    return f"{visible(ram['peak'])}: {parts}"
+    parts = [f"{visible(what)} {size:,}" for what, size in ram["alive"][:LISTED_VALUES]]
+    if more := len(ram["alive"]) - len(parts):
+        parts.append(f"and {more} more")
+    return f"{visible(ram['peak'])}: {', '.join(parts)}"
 
 
 def microcontroller_table(facts: ReportFacts) -> str:
@@ -197,8 +221,8 @@ def _microcontroller_rows(manifest: Document) -> Iterator[tuple[str, str]]:
     if (flash := manifest.get("flash")) is not None:
         yield "flash", _of_limit(flash)
         yield "constants", f"{flash['constant_bytes']:,} bytes"
-        yield "code", f"{flash['code_bytes']:,} bytes by {flash['compiler']}, without libraries of C"
-        yield "descriptions of calls", f"{flash['structure_bytes']:,} bytes"
+        yield "code", f"{flash['code_bytes']:,} bytes by {flash['compiler']}, and without the C library"
+        yield "descriptions of layers", f"{flash['structure_bytes']:,} bytes"
     if (ram := manifest.get("ram")) is not None:
         yield "memory", _of_limit(ram)
         yield "buffers", f"{ram['arena_bytes']:,} bytes"

@@ -39,14 +39,22 @@ def board_table(document: Document) -> str:
     boards = document.get("boards", {})
     if "missing" in boards:
         return f"<p>Not run on an emulated board: {safe(boards['missing'])}</p>"
-    head = ["emulated core", ">instructions", ">code, bytes", ">constants, bytes", ">stack, bytes"]
+    head = [
+        "emulated core",
+        ">instructions",
+        ">code, bytes",
+        ">constants, bytes",
+        ">C libraries, bytes",
+        ">stack, bytes",
+    ]
     return table(head, map("".join, _rows(boards)))
 
 
 def _rows(boards: Document) -> Iterator[list[str]]:
     for core, run in boards.items():
         if "missing" in run:
-            yield [cell(safe(core)), f'<td colspan="4">{safe(run["missing"])}</td>']
+            yield [cell(safe(core)), f'<td colspan="5">{safe(run["missing"])}</td>']
             continue
-        numbers = (run[each] for each in ("instructions", "code_bytes", "constant_bytes", "stack_bytes"))
+        parts = ("instructions", "code_bytes", "constant_bytes", "library_bytes", "stack_bytes")
+        numbers = (run.get(each, 0) for each in parts)  # earlier versions counted libraries as code
         yield [cell(safe(core)), *(cell(f"{each:,}", each) for each in numbers)]

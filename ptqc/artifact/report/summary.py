@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ptqc.artifact.report.budgets import (
+    buffers_in_words,
     caches_in_words,
+    constants_in_words,
     flash_in_words,
     judged_budget,
     loss_bound,
@@ -22,6 +24,7 @@ from ptqc.artifact.report.markup import safe, unbroken
 from ptqc.artifact.report.rows import ReportFacts, labelled_notes
 from ptqc.artifact.report.scores import divergence_in_words, graded, least_agreement, scores_of
 from ptqc.artifact.report.verdict import is_busy, is_faster, times_smaller, verdict_line
+from ptqc.artifact.results import budgets_of
 from ptqc.codegen.onnxruntime.matmul_nbits import FUSED_FROM
 from ptqc.formats import Format, mean_bits
 from ptqc.losses.base import UNITS
@@ -42,8 +45,8 @@ PROVEN = 1e-4  # a gap below this is the solver's tolerance
 def summarize(manifest: Document, times: Document) -> str:
     """Verdict, size, agreement, score, latency, what computes in float, time and memory, and all warnings."""
     lines = [_verdict(manifest, times), *_size(manifest), *_quality(manifest), *_kept_loss(manifest)]
-    lines += [*_speed(manifest, times), *_time(manifest), *_memory(manifest), *_microcontroller(manifest)]
-    lines += [*_caches(manifest), *_targets(manifest), *_warnings(manifest)]
+    lines += [*_speed(manifest, times), *_time(manifest), *_memory(manifest), *_caches(manifest)]
+    lines += [*_targets(manifest), *_microcontroller(manifest), *_warnings(manifest)]
     return "\n".join(_line(label, content) for label, content in lines)
 
 
@@ -82,33 +85,16 @@ def _targets(manifest: Document) -> Iterator[tuple[str, str]]:
     for name, document in manifest.get("targets", {}).items():
         if "missing" in document:
             yield name, f"not built: {document['missing']}"
-        elif "libraries" not in document:
+        elif "libraries" not in document and "arena" not in document:
             yield name, visible(", ".join(f"{what} {value}" for what, value in facts(document))) or "built"
             for check in document.get("runtimes", {}).values():
                 yield name, visible(str(RuntimeCheck(**check)))
-            yield from ((name, visible(line)) for line in _on_boards(document))
         for library in document.get("libraries", ()):
             steps = f"{sum(library['steps'].values())} steps of {library['kernels']} kernels"
             size = f"{library['bytes']:,} bytes beside {document['weights_bytes']:,} of weights"
             yield name, f"native library for {library['isa']}, {size}, {steps}; {_verified(library['verification'])}"
         for archive in document.get("static", {}).get("archives", ()):
             yield name, f"{archive['file']}, {archive['bytes']:,} bytes; {_equal(archive['verification'])}"
-
-
-def _on_boards(document: Document) -> Iterator[str]:
-    """What runs of C source showed."""
-    if "boards" not in document:
-        return
-    checked = document["verification"]
-    where = "under sanitizers" if checked["sanitized"] else "without sanitizers, which the compiler lacks"
-    yield f"{checked['integers_compared']:,} integers equal those of the ONNX file, by {checked['compiler']} {where}"
-    boards = document["boards"]
-    for core, run in ({"emulated boards": boards} if "missing" in boards else boards).items():
-        if "missing" in run:
-            yield f"{core}: not run: {run['missing']}"
-        else:
-            flash = run["code_bytes"] + run["constant_bytes"]
-            yield f"{core} (emulated): {run['instructions']:,} instructions, {flash:,} bytes of flash"
 
 
 def _verified(checked: Document) -> str:
@@ -155,12 +141,14 @@ def _plan(allocation: Document, activation_loss: float) -> str:
         return f"{predicted}; the plan was given, not chosen by the solver"
     gap = allocation["gap"]
     proof = "proven optimal" if gap <= PROVEN else f"within {100 * gap:.2g} % of the optimum"
-    return f"{predicted}; {proof}; {what_more_buys(allocation, activation_loss)}"
+    return "; ".join(filter(None, (predicted, proof, what_more_buys(allocation, activation_loss))))
 
 
 def what_more_buys(allocation: Document, activation_loss: float) -> str:
-    """What the next percent of the float file's size would do to the predicted divergence."""
+    """What the next percent of the float file's size would do to the predicted divergence; empty if it is no limit."""
     price, total = allocation["price_of_one_percent"], allocation["loss"] + activation_loss
+    if price is None:
+        return ""
     gain = f"buy {100 * price / total:.2g} % less predicted divergence" if price > 0 and total else "gain nothing"
     return f"1 % more of the original's size would {gain}"
 
@@ -232,10 +220,28 @@ def _memory(manifest: Document) -> Iterator[tuple[str, str]]:
 
 
 def _microcontroller(manifest: Document) -> Iterator[tuple[str, str]]:
-    if (flash := manifest.get("flash")) is not None:
-        yield "flash", flash_in_words(flash)
-    if (ram := manifest.get("ram")) is not None:
-        yield "RAM", ram_in_words(ram)
+    """What C source takes, where it is, and what runs of it showed."""
+    sources = {name: one for name, one in manifest.get("targets", {}).items() if "arena" in one}
+    for name, source in sources.items():
+        flash, ram = manifest.get("flash"), manifest.get("ram")
+        yield "flash", constants_in_words(source) if flash is None else flash_in_words(flash)
+        yield "RAM", buffers_in_words(source) if ram is None else ram_in_words(ram)
+        yield from ((name, visible(line)) for line in _on_boards(source))
+        files = sorted(file for file in manifest.get("files", ()) if file.startswith(f"{name}/"))
+        yield name, f"{', '.join(map(visible, files))}: compile the .c file with the program, and include the .h file"
+
+
+def _on_boards(source: Document) -> Iterator[str]:
+    boards, checked = source.get("boards", {}), source["verification"]
+    runs = {core: run for core, run in boards.items() if core != "missing" and "missing" not in run}
+    if runs:
+        counts = ", ".join(f"{run['instructions']:,} on an emulated {core}" for core, run in runs.items())
+        yield f"instructions of a run: {counts} (cycles are more)"
+    for core, run in ({"emulated boards": boards} if "missing" in boards else boards).items():
+        if core not in runs:
+            yield f"{core}: not run: {run['missing']}"
+    where = "under sanitizers" if checked["sanitized"] else "without sanitizers, which the compiler lacks"
+    yield f"{checked['integers_compared']:,} integers equal those of the ONNX file, by {checked['compiler']} {where}"
 
 
 def _caches(manifest: Document) -> Iterator[tuple[str, str]]:
@@ -318,12 +324,15 @@ def _figures(facts: ReportFacts) -> Iterator[HeadlineFigure]:
     yield _kernels(facts)
     yield _checked(facts)
     yield _gap(facts)
-    yield _price(facts)
+    if facts.manifest["allocation"]["price_of_one_percent"] is not None:
+        yield _price(facts)
 
 
 def _headline_size(facts: ReportFacts) -> HeadlineFigure:
     allocation, budget = facts.manifest["allocation"], facts.manifest["budget"]
-    used = f"; {100 * facts.size / allocation['limit']:.2f} % of the budget of {budget}" if budget else "; no budget"
+    others = ", ".join(one.budget for one in budgets_of(facts.manifest) if one.kind != "size")
+    used = f"; {100 * facts.size / allocation['limit']:.2f} % of the budget of {budget}" if budget else ""
+    used += f"; budget: {others}" if others else "" if budget else "; no budget"
     smaller = times_smaller(facts.manifest).replace("x ", "× ")
     share = f"{percent(facts.size / facts.original)} of the original"
     return HeadlineFigure("size", smaller, f"{share}: {facts.original:,} → {facts.size:,} bytes{used}")
@@ -387,9 +396,10 @@ def _gap(facts: ReportFacts) -> HeadlineFigure:
     allocation, title = facts.manifest["allocation"], "choice of formats"
     if allocation["status"] == "given":
         return HeadlineFigure(title, "given", "not chosen by the solver, so nothing is proven about it")
+    where = "flash" if facts.manifest.get("flash") and not facts.manifest["budget"] else "size"
     if allocation["gap"] <= PROVEN:
-        return HeadlineFigure(title, "optimal", "proven: no other mix in this size has less predicted divergence")
-    more = "no choice of this size has a predicted divergence that is lower by more than this"
+        return HeadlineFigure(title, "optimal", f"proven: no other mix in this {where} has less predicted divergence")
+    more = f"no choice of this {where} has a predicted divergence that is lower by more than this"
     return HeadlineFigure(title, f"within {percent(allocation['gap'])}", more)
 
 

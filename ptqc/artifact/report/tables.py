@@ -7,6 +7,7 @@ from typing import Any
 from ptqc.artifact.report.markup import cell, details, name, safe, swatch, table, unbroken
 from ptqc.artifact.report.rows import Choice, Document, ReportFacts, Row
 from ptqc.artifact.report.summary import NAMED, NoteGroup, groups
+from ptqc.artifact.results import budgets_of
 from ptqc.formats import PORTABLE_BITS, Integer
 from ptqc.utils.text import decibels, magnitude, number, percent
 
@@ -169,7 +170,7 @@ def reproducibility_table(facts: ReportFacts) -> str:
         ("source", manifest["source"]),
         ("calibration", manifest["calibration"]),
         ("compiled", {key: facts.times[key] for key in ("date", "command", "host") if facts.times.get(key)}),
-        ("budget", manifest["budget"] or "none"),
+        ("budget", ", ".join(one.budget for one in budgets_of(manifest)) or "none"),
         ("options", manifest["options"]),
         ("written file", manifest["file"]),
         ("allocation", manifest["allocation"]),

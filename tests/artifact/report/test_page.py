@@ -449,11 +449,23 @@ def test_no_weights() -> None:
 
 def test_a_given_plan_without_budget() -> None:
     given = documents()
-    given.manifest["budget"] = None
+    budgets = ("budget", "latency", "memory", "flash", "ram", "caches", "loss_budget")
+    given.manifest.update(dict.fromkeys(budgets))
     given.manifest["allocation"] |= {"status": "given", "price_of_one_percent": 0.0}
     text = given.page().text
     assert "not chosen by the solver" in text
     assert "no budget" in text
+
+
+def test_a_limit_that_bytes_of_the_file_do_not_ease() -> None:
+    given = documents()
+    given.manifest["budget"] = None
+    given.manifest["allocation"]["price_of_one_percent"] = None
+    text = given.page().text
+    assert "; budget: " in text
+    assert "64,000 B of flash, 20,000 B of RAM" in text
+    assert "no other mix in this flash has less predicted divergence" in text
+    assert "what 1 % more size would buy" not in text
 
 
 def test_a_gap_and_no_classes_and_no_score() -> None:

@@ -76,6 +76,50 @@ def test_no_budget() -> None:
     assert found["plan"].endswith("proven optimal; 1 % more of the original's size would gain nothing")
 
 
+def test_a_limit_that_bytes_of_the_file_do_not_ease() -> None:
+    assert lines(budget=None, allocation__price_of_one_percent=None)["plan"].endswith("0.00202 nat; proven optimal")
+
+
+BOARD = {"samples": 2, "stack_bytes": 392, "code_bytes": 5_168, "constant_bytes": 18_621, "library_bytes": 472}
+C_SOURCE = {
+    "constant_bytes": 18_167, "arena_bytes": 3_296, "input_and_output_bytes": 812, "steps": 10, "arena": [],
+    "verification": {"integers_compared": 464, "sanitized": True, "compiler": "cc"},
+    "boards": {"cortex-m4": {**BOARD, "instructions": 882_315}, "cortex-m55": {**BOARD, "instructions": 833_326}},
+}  # fmt: skip
+FILES = dict.fromkeys(("model.onnx", "c/vad.c", "c/vad.h"), "")
+
+
+def test_c_source() -> None:
+    told = lines(targets={"c": C_SOURCE}, files=FILES)
+    assert [*told][-3:] == ["flash", "RAM", "c"]
+    assert told["flash"].startswith("23,789 bytes on a Cortex-M4 with a floating-point unit, 18,167 of them weights")
+    assert told["RAM"] == "4,108 bytes: 3,296 to work in, 812 of inputs and outputs; the stack comes in addition"
+    assert told["c"].startswith(
+        "instructions of a run: 882,315 on an emulated cortex-m4, 833,326 on an emulated cortex-m55 (cycles are more)"
+    )
+    assert told["c"].endswith("c/vad.c, c/vad.h: compile the .c file with the program, and include the .h file")
+
+
+def test_c_source_within_budgets_tells_each_figure_once() -> None:
+    flash = {
+        "budget": "24,000 B of flash", "limit_bytes": 24_000, "used_bytes": 23_789, "constant_bytes": 18_167,
+        "code_bytes": 5_168, "structure_bytes": 454, "compiler": "gcc -O2 -mfloat-abi=hard",
+    }  # fmt: skip
+    ram = {
+        "budget": "20,000 B of RAM", "limit_bytes": 20_000, "used_bytes": 4_108, "arena_bytes": 3_296,
+        "input_and_output_bytes": 812, "peak": "gru", "alive": [["val", 384]],
+    }  # fmt: skip
+    text = summarize(manifest(targets={"c": C_SOURCE}, files=FILES, flash=flash, ram=ram), TIMES)
+    assert text.count("23,789") == text.count("4,108") == text.count("3,296") == 1
+    assert "-mfloat-abi=hard" in text
+
+
+def test_c_source_that_did_not_run_on_boards() -> None:
+    told = lines(targets={"c": {**C_SOURCE, "boards": {"missing": "gcc is not installed"}}}, files=FILES)
+    assert told["flash"] == "18,167 bytes of weights and other constants; code comes in addition"
+    assert told["c"].startswith("emulated boards: not run: gcc is not installed")
+
+
 def test_a_plan_that_is_not_proven() -> None:
     assert "within 1.2 % of the optimum" in lines(allocation__gap=0.012)["plan"]
 

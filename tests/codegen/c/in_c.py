@@ -19,6 +19,7 @@ from ptqc.codegen.onnxruntime.export import export
 from ptqc.codegen.program.batching import run_by_run
 from ptqc.codegen.targets import TargetInput
 from ptqc.execution.onnxruntime import Feeds
+from ptqc.losses.recognition import states_of
 from ptqc.utils.progress import SILENT_STAGE
 
 HAS_COMPILER = pytest.mark.skipif(
@@ -64,7 +65,8 @@ def case(quantized_model: Quantized, feeds: Sequence[Feeds], name: str = "net") 
     _, samples = run_by_run(lowered.model, source.exported, feeds)
     network = network_for(source, samples)
     values = [dict(each) for each in wanted(source, samples)]
-    return Case(CSource(name, network, plan(network.steps)), samples, values)
+    states = states_of(quantized_model.model)
+    return Case(CSource(name, network, plan(network.steps), states), samples, values)
 
 
 def of_model(model: ir.Model, feeds: Sequence[Feeds], name: str = "net") -> Case:

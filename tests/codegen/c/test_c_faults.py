@@ -169,7 +169,7 @@ def stops(old: str, new: str, folder: Path) -> bool:
         if not any(old in text for text in texts):
             continue
         seen, text = True, right.text
-        wrong = Case(Changed(text.name, text.network, text.arena, old, new), right.samples, right.values)
+        wrong = Case(Changed(text.name, text.network, text.arena, old=old, new=new), right.samples, right.values)
         try:
             wrong.compare(folder / str(number), "-O1", *verify.SANITIZERS)
         except (VerificationError, TargetError):

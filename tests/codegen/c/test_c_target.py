@@ -20,9 +20,14 @@ from ptqc.cli.main import main
 from ptqc.codegen.c import verify
 from ptqc.codegen.c.emulation import BOARDS, Board, compile_c
 from ptqc.codegen.c.options import COptions
+from ptqc.codegen.c.source import CODE_FUNCTIONS, functions
 from ptqc.codegen.c.target import TARGET
+from ptqc.codegen.onnxruntime.export import export
 from ptqc.errors import NoKernel, TargetError, UsageError, VerificationError
+from ptqc.execution.onnxruntime import Runner
 from ptqc.ir.runtimes import RULES
+from ptqc.passes.base import Probed
+from ptqc.passes.canonicalize.fold_batch_norm import FoldBatchNorm
 
 pytestmark = HAS_COMPILER
 STRICT = ("-Werror", "-Wshadow", "-Wcast-align", "-Wstrict-prototypes", "-Wundef")
@@ -88,6 +93,22 @@ def test_boards_compile_it_without_a_warning(
     compile_c(board, source, tmp_path / "model.o", [*verify.WARNINGS, *STRICT, optimization])
 
 
+PACKINGS = ["column_path", "index", "pairs", "prefix", "row_path"]
+
+
+@pytest.mark.parametrize("program", ["gcc", "clang"])
+def test_no_function_is_written_that_nothing_calls(program: str) -> None:
+    """Only what it calls is written with the function of a step."""
+    compiler = shutil.which(program)
+    if compiler is None:
+        pytest.skip(f"{program} is not installed")
+    headers = "".join(f"#include <{name}.h>\n" for name in ("stddef", "stdint", "string"))
+    flags = [*verify.WARNINGS, "-Werror", "-O0", "-S", "-o", "/dev/null", "-x", "c", "-"]
+    for step in ("gru", "lstm", "real_softmax", "real_unary", "dense", "depthwise", "average", "add", "softmax"):
+        text = f"{headers}{functions([step], PACKINGS)}\nvoid use(void);\nvoid use(void) {{ (void){step}; }}\n"
+        subprocess.run([compiler, *flags], input=text, text=True, check=True)
+
+
 def test_it_is_linked_by_programs_in_cpp(artifact: Artifact, tmp_path: Path) -> None:
     compiler = shutil.which("g++")
     if compiler is None:
@@ -140,6 +161,68 @@ def test_a_state_goes_in_and_out(tmp_path: Path) -> None:
     assert built.compare(tmp_path).reals > 0
 
 
+CELL = """g (float[1,3] x, float[1,4] h) => (float[1,2] y, float[1,4] hn) {
+    p = Gemm(x, w) q = Gemm(h, r) s = Add(p, q) hn = Tanh(s) y = Gemm(hn, o)
+}"""
+STREAM = """
+#include <stdio.h>
+#include <string.h>
+#include "net.h"
+int main(void) {
+  uint8_t state[PTQC_NET_IN_H_ELEMENTS], next[PTQC_NET_OUT_HN_ELEMENTS];
+  static float x[PTQC_NET_IN_X_ELEMENTS], y[PTQC_NET_OUT_Y_ELEMENTS];
+  uint8_t codes[PTQC_NET_IN_X_ELEMENTS];
+  memset(state, PTQC_NET_IN_H_ZERO, sizeof state);
+  while (fread(x, sizeof x, 1, stdin) == 1) {
+    for (int i = 0; i < PTQC_NET_IN_X_ELEMENTS; ++i) codes[i] = PTQC_NET_IN_X_CODE(x[i]);
+    if (ptqc_net_run(codes, state, y, next)) return 1;
+    for (int i = 0; i < PTQC_NET_IN_H_ELEMENTS; ++i) state[i] = PTQC_NET_IN_H_NEXT(next[i]);
+    fwrite(next, sizeof next, 1, stdout);
+  }
+  return 0;
+}
+"""
+
+
+def test_a_state_of_codes_goes_round_as_in_onnx_runtime(tmp_path: Path) -> None:
+    """The codes of both ends of a state have scales of their own."""
+    graph = parse(CELL, w=noise(3, 4), r=noise(4, 4, seed=1), o=noise(4, 2, seed=2))
+    feeds = [{"x": noise(1, 3, seed=seed), "h": np.tanh(noise(1, 4, seed=seed + 9))} for seed in range(8)]
+    model = quantized(graph, feeds)
+    built = case(model, feeds)
+    state, following = built.network.inputs[1].codes, built.network.outputs[1].codes
+    assert state is not None
+    assert following is not None
+    assert state != following
+    for name, content in {**built.text.files(), "main.c": STREAM}.items():
+        (tmp_path / name).write_text(content)
+    command = [verify.compiler(), *verify.WARNINGS, "-Werror", f"-I{tmp_path}", "-o", str(tmp_path / "stream")]
+    subprocess.run([*command, tmp_path / "main.c", tmp_path / "net.c"], check=True)
+    frames = noise(20, 1, 3, seed=5)
+    ran = subprocess.run([tmp_path / "stream"], input=frames.tobytes(), capture_output=True, check=True)
+    packed, h = Runner(export(model.lowered, model.model).proto), np.zeros((1, 4), np.float32)
+    wanted = []
+    for frame in frames:
+        h = packed.run({"x": frame, "h": h})["hn"]
+        wanted.append(np.rint(h / np.float32(following[0])) + following[1])
+    assert np.array_equal(np.frombuffer(ran.stdout, np.uint8), np.concatenate(wanted, axis=None))
+
+
+def test_codes_of_real_numbers(tmp_path: Path) -> None:
+    print_codes = (
+        "#include <stdint.h>\n#include <stdio.h>\n{}int main(void) {{ float x; while (fread(&x, 4, 1, stdin) == 1)"
+        ' printf("%d ", ptqc_code(x, 0.25f, 100)); return 0; }}'
+    )
+    (tmp_path / "codes.c").write_text(print_codes.format(CODE_FUNCTIONS))
+    command = [verify.compiler(), *verify.WARNINGS, "-Werror", *verify.SANITIZERS, "-o", str(tmp_path / "codes")]
+    subprocess.run([*command, tmp_path / "codes.c"], check=True)
+    halves = np.arange(-300, 300, dtype=np.float32) / 8
+    numbers = np.concatenate([halves, np.array([np.inf, -np.inf, 3e38, -3e38, 0.1249999, 0.3750001], np.float32)])
+    ran = subprocess.run([tmp_path / "codes"], input=numbers.tobytes(), capture_output=True, check=True)
+    wanted = np.clip(np.rint(numbers.astype(np.float64) / 0.25) + 100, 0, 255)
+    assert np.array_equal(np.array(ran.stdout.split(), np.int64), wanted)
+
+
 @pytest.mark.parametrize("direction", ["bidirectional", "reverse"])
 def test_gru(direction: str, tmp_path: Path) -> None:
     count = 2 if direction == "bidirectional" else 1
@@ -154,6 +237,19 @@ def test_gru(direction: str, tmp_path: Path) -> None:
     of_model(graph, feeds).compare(tmp_path)
 
 
+def test_a_normalization_of_features(tmp_path: Path) -> None:
+    graph = parse(
+        "g (float[N,4] x) => (float[N,3] y) {h = BatchNormalization(x, scale, shift, mean, variance) y = Gemm(h, w) }",
+        **{name: np.abs(noise(4, seed=seed)) + 0.5 for seed, name in enumerate(("scale", "shift", "mean", "variance"))},
+        w=noise(4, 3),
+    )
+    FoldBatchNorm().apply(Probed(graph))
+    feeds = [{"x": noise(1, 4, seed=seed)} for seed in range(3)]
+    built = of_model(graph, feeds)
+    assert built.network.steps[-1].function == "dense"
+    assert built.compare(tmp_path).different == {}
+
+
 # What it refuses
 
 
@@ -163,6 +259,10 @@ def test_gru(direction: str, tmp_path: Path) -> None:
         ("y = Erf(x)", "has no kernel for Erf y: the operator is not known to it"),
         ("y = Pow(x, three)", "has no kernel for Pow y: only the powers 2, 0.5 and -1"),
         ("p = Sin(x)\n y = Relu(p)", "has no kernel for Sin p"),
+        (
+            "i = ArgMax <axis = 1> (x)\n y = Cast <to = 1> (i)",
+            "for ArgMax i: .* take the largest output in the program",
+        ),
     ],
 )
 def test_an_operator_without_a_kernel_is_named(body: str, reason: str) -> None:

@@ -17,8 +17,10 @@ from ptqc.passes.allocate.allocation import (
     best_choice,
     price,
     smallest_choice,
+    smallest_in_flash,
     smallest_within,
 )
+from ptqc.passes.quantize.phases import FlashCosts
 from ptqc.solver.integer_program import PROVEN, RELATIVE_GAP
 
 
@@ -79,6 +81,23 @@ def test_no_smaller_plan_loses_as_little(seed: int, share: float) -> None:
     assert size <= min(size for _, loss, size in every if loss <= kept) * (1 + RELATIVE_GAP)
     of_that_size = min(loss for _, loss, other in every if other <= size)
     assert loss <= of_that_size * (1 + 2 * RELATIVE_GAP) + 2 * BYTES_WEIGHT * max(losses)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_least_flash_that_a_loss_takes(seed: int) -> None:
+    """With one function for each format, counted here again."""
+    problem = problem_of(seed)
+    taken = {(c.weight, c.form): c.bytes // 2 for c in problem.candidates}
+    once = {str(form): 200 for form in FORMS}
+    costs = FlashCosts(taken, {pair: str(pair[1]) for pair in taken}, once, limit=1)
+    every = [
+        (sum(taken[pair] for pair in choice.items()) + 200 * len({*choice.values()}), loss)
+        for choice, loss, _ in plans(problem)
+    ]
+    limit = sorted(loss for _, loss in every)[len(every) // 3] * (1 + 1e-6)
+    found = smallest_in_flash(replace(problem, flash=costs), limit)
+    assert costs.of(found) == min(size for size, loss in every if loss <= limit)
+    assert costs.of(smallest_in_flash(replace(problem, flash=costs))) == min(size for size, _ in every)
 
 
 def test_a_limit_far_below_the_largest_loss_is_kept() -> None:

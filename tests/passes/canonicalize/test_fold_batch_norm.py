@@ -113,12 +113,19 @@ def test_a_shared_weight_stays_shared() -> None:
     assert model.graph[0].inputs[1] is model.graph[2].inputs[1]
 
 
-def test_training_mode_and_rank_two_stay_with_a_reason() -> None:
+@pytest.mark.parametrize("after", ["y = Gemm(h, w)", "y = Relu(h)"])
+def test_features_are_multiplied_and_added_to(after: str) -> None:
+    graph = f"g (float[N, 3] x) => (float[N, 3] y) {{ h = {NORM.format('x')} {after} }}"
+    model = parse(graph, w=noise(3, 3), **statistics(3))
+    notes = rewrite(model, FoldBatchNorm(), x=noise(4, 3))
+    assert operators(model)[:2] == ["Mul", "Add"]
+    assert notes[0].message == "no layer to fold into: now Mul and Add"
+
+
+def test_training_mode_stays_with_a_reason() -> None:
     training = parse(
         "g (float[N, 3, 5] x) => (float[N, 3, 5] y) {"
         " y, m, v = BatchNormalization <training_mode = 1> (x, scale, shift, mean, variance) }",
         **statistics(3),
     )
     assert "training" in FoldBatchNorm().apply(Probed(training)).notes[0].message
-    flat = parse(f"g (float[N, 3] x) => (float[N, 3] y) {{ y = {NORM.format('x')} }}", **statistics(3))
-    assert "rank 3" in rewrite(flat, FoldBatchNorm(), x=noise(4, 3))[0].message

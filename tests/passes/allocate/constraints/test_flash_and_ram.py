@@ -14,7 +14,7 @@ import ptqc
 from ptqc.artifact.folder import Artifact
 from ptqc.budget import parse
 from ptqc.codegen.c import footprint
-from ptqc.errors import Infeasible, UsageError
+from ptqc.errors import Infeasible, TargetError, UsageError
 from ptqc.passes.allocate.constraints import microcontroller
 from ptqc.passes.allocate.constraints.memory import MemoryBudget
 from ptqc.passes.allocate.constraints.microcontroller import FlashBudget, RamBudget
@@ -98,9 +98,22 @@ def test_together_with_the_size_of_the_file(place: Path) -> None:
         assert manifest[kind]["used_bytes"] <= manifest[kind]["limit_bytes"]
 
 
+@pytest.mark.slow
+def test_together_with_a_loss_the_best_network_of_the_flash_is_built(tmp_path: Path) -> None:
+    manifest = on_c(tmp_path, "9KBflash", "0.5nat").manifest
+    assert 0.95 * 9_000 <= manifest["flash"]["used_bytes"] <= 9_000
+    assert manifest["loss_budget"]["kept"]
+    with pytest.raises(
+        Infeasible, match=r"9,000 B of flash and 1e-07nat contradict each other: the best network that fits loses about"
+    ):
+        on_c(tmp_path, "9KBflash", "0.0000001nat", force=True)
+
+
 def test_summary_and_report_tell_both(place: Path) -> None:
     artifact = on_c(place, "9KBflash", "20KBram", force=True)
-    assert re.search(r"flash +[\d,]+ bytes, [\d.]+ % of the budget of 9,000 B of flash; constants", artifact.summary())
+    assert re.search(
+        r"flash +[\d,]+ bytes, [\d.]+ % of the budget of 9,000 B of flash: [\d,]+ of weights", artifact.summary()
+    )
     assert re.search(r"RAM +[\d,]+ bytes, [\d.]+ % of the budget of 20,000 B of RAM", artifact.summary())
     assert "9,000 B of flash" in (artifact.folder / "report.html").read_text(encoding="utf-8")
 
@@ -114,6 +127,16 @@ def test_without_the_target_they_are_refused(tmp_path: Path, text: str) -> None:
 def test_of_a_target_that_may_be_missing(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="allow-missing-target allows to be missing"):
         compiled(product(), samples(16), tmp_path, "64KBflash", target="c", allow_missing_target=True)
+
+
+@pytest.mark.parametrize(("budget", "is_offered"), [("64KBflash", False), ("20KBram", False), ("64KB", True)])
+def test_doing_without_the_target_is_offered_where_no_budget_is_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: str, is_offered: bool
+) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    with pytest.raises(TargetError, match="install a C compiler") as refusal:
+        compiled(product(), samples(16), tmp_path, budget, target="c")
+    assert ("--allow-missing-target" in str(refusal.value)) == is_offered
 
 
 def test_memory_twice_is_refused(tmp_path: Path) -> None:
@@ -153,10 +176,11 @@ def test_another_compiler_is_named_where_that_of_arm_is_missing(place: Path, mon
 
 @pytest.mark.slow
 def test_an_artifact_is_resolved_for_another_flash(place: Path) -> None:
-    artifact = on_c(place, "13KBflash")
-    options: dict[str, Any] = {"cache": place / "store", "output": place / "resolved", "target": "c"}
-    flash = ptqc.resolve(artifact.folder, budget="9500Bflash", **options).manifest["flash"]
-    assert 0.95 * 9_500 <= flash["used_bytes"] <= 9_500
+    artifact = on_c(place, "13KBflash", c_name="net")
+    options: dict[str, Any] = {"cache": place / "store", "output": place / "resolved"}
+    resolved = ptqc.resolve(artifact.folder, budget="9500Bflash", **options)
+    assert 0.95 * 9_500 <= resolved.manifest["flash"]["used_bytes"] <= 9_500
+    assert {path.name for path in (resolved.folder / "c").iterdir()} == {"net.c", "net.h", "net_weights.h"}
 
 
 @pytest.mark.slow

@@ -82,6 +82,7 @@ def test_what_cannot_be_reached_says_what_is_needed(place: Path, held: Artifact)
         compile_(place, "none", "20KBram")
     least = int(re.search(r"built, and needs ([\d,]+)", str(refused.value))[1].replace(",", ""))  # type: ignore[index]
     assert "the budget of 20,000 B of memory cannot be met" in str(refused.value)
+    assert "with --target c, the budget counts the RAM of the C source" in str(refused.value)
     assert WEIGHTS < least <= held.manifest["memory"]["needed_bytes"]
     assert not (place / "none").exists()
     # What is told can be had.

@@ -1,0 +1,1 @@
+static float sigmoid(float x) { return 1.0f / (1.0f + exponential(-x)); }
