@@ -49,6 +49,11 @@ def _budgets(manifest: Mapping[str, Any]) -> Iterator[BudgetResult]:
         yield BudgetResult("loss", loss["budget"], loss["limit"], judged["bound"], loss["unit"], loss["kept"])
 
 
+def c_sources(manifest: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """What the manifest says of C source, by target: what is then shipped in place of the ONNX file."""
+    return {name: document for name, document in manifest.get("targets", {}).items() if "arena" in document}
+
+
 @dataclass(frozen=True)
 class AgreementFigure:
     """One measured figure of an output."""

@@ -142,8 +142,9 @@ def _plan(path: str | None) -> dict[str, Any] | None:
 
 
 def _done(artifact: "Artifact", options: argparse.Namespace) -> None:
-    sources = [name for name, document in artifact.manifest["targets"].items() if "arena" in document]
-    ships = artifact.folder / sources[0] if sources else artifact.path
+    from ptqc.artifact.results import c_sources
+
+    ships = next((artifact.folder / name for name in c_sources(artifact.manifest)), artifact.path)
     _tell(artifact, options, f"\n\nwritten to  {options.output}  (ship {ships}; see report.html)")
 
 

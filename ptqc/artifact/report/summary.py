@@ -24,7 +24,7 @@ from ptqc.artifact.report.markup import safe, unbroken
 from ptqc.artifact.report.rows import ReportFacts, labelled_notes
 from ptqc.artifact.report.scores import divergence_in_words, graded, least_agreement, scores_of
 from ptqc.artifact.report.verdict import is_busy, is_faster, times_smaller, verdict_line
-from ptqc.artifact.results import budgets_of
+from ptqc.artifact.results import budgets_of, c_sources
 from ptqc.codegen.onnxruntime.matmul_nbits import FUSED_FROM
 from ptqc.formats import Format, mean_bits
 from ptqc.losses.base import UNITS
@@ -85,7 +85,7 @@ def _targets(manifest: Document) -> Iterator[tuple[str, str]]:
     for name, document in manifest.get("targets", {}).items():
         if "missing" in document:
             yield name, f"not built: {document['missing']}"
-        elif "libraries" not in document and "arena" not in document:
+        elif "libraries" not in document and name not in c_sources(manifest):
             yield name, visible(", ".join(f"{what} {value}" for what, value in facts(document))) or "built"
             for check in document.get("runtimes", {}).values():
                 yield name, visible(str(RuntimeCheck(**check)))
@@ -221,8 +221,7 @@ def _memory(manifest: Document) -> Iterator[tuple[str, str]]:
 
 def _microcontroller(manifest: Document) -> Iterator[tuple[str, str]]:
     """What C source takes, where it is, and what runs of it showed."""
-    sources = {name: one for name, one in manifest.get("targets", {}).items() if "arena" in one}
-    for name, source in sources.items():
+    for name, source in c_sources(manifest).items():
         flash, ram = manifest.get("flash"), manifest.get("ram")
         yield "flash", constants_in_words(source) if flash is None else flash_in_words(flash)
         yield "RAM", buffers_in_words(source) if ram is None else ram_in_words(ram)

@@ -6,6 +6,7 @@ from ptqc.artifact.report.budgets import judged_budget, judged_loss, loss_bound
 from ptqc.artifact.report.markup import safe, unbroken
 from ptqc.artifact.report.rows import Document, ReportFacts
 from ptqc.artifact.report.scores import least_agreement, scores_of
+from ptqc.artifact.results import c_sources
 from ptqc.notes import Level
 from ptqc.passes.allocate.constraints.criteria import SAME
 from ptqc.utils.text import magnitude, number, percent
@@ -26,7 +27,7 @@ def verdict_line(manifest: Document, times: Document) -> str:
     """The same in one line, for a terminal."""
     results, speed = manifest["results"], times.get("latency")
     parts = [times_smaller(manifest)]
-    if speed is not None and is_faster(speed) is not None:
+    if speed is not None and is_faster(speed) is not None and not c_sources(manifest):
         ratio = float(speed["speedup"])
         parts.append(f"{ratio:.2f}x as fast" if ratio > 1 else f"{1 / ratio:.2f}x as slow")
     scores, budget = scores_of(results), judged_budget(manifest)

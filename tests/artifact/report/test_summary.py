@@ -92,6 +92,7 @@ FILES = dict.fromkeys(("model.onnx", "c/vad.c", "c/vad.h"), "")
 def test_c_source() -> None:
     told = lines(targets={"c": C_SOURCE}, files=FILES)
     assert [*told][-3:] == ["flash", "RAM", "c"]
+    assert "as fast" not in told["verdict"]  # in ONNX Runtime, where it does not run
     assert told["flash"].startswith("23,789 bytes on a Cortex-M4 with a floating-point unit, 18,167 of them weights")
     assert told["RAM"] == "4,108 bytes: 3,296 to work in, 812 of inputs and outputs; the stack comes in addition"
     assert told["c"].startswith(

@@ -158,7 +158,7 @@ def test_a_state_goes_in_and_out(tmp_path: Path) -> None:
     ]
     built = of_model(graph, feeds)
     assert [each.name for each in built.text.inputs] == ["in_x", "in_h", "in_c"]
-    assert built.compare(tmp_path).reals > 0
+    assert built.compare(tmp_path, *STRICT, "-O1", *verify.SANITIZERS).reals > 0
 
 
 CELL = """g (float[1,3] x, float[1,4] h) => (float[1,2] y, float[1,4] hn) {
@@ -234,7 +234,7 @@ def test_gru(direction: str, tmp_path: Path) -> None:
         b=noise(count, 36, seed=3),
     )
     feeds = [{"x": noise(4, 1, 5, seed=seed)} for seed in range(2)]
-    of_model(graph, feeds).compare(tmp_path)
+    of_model(graph, feeds).compare(tmp_path, *STRICT, "-O1", *verify.SANITIZERS)
 
 
 def test_a_normalization_of_features(tmp_path: Path) -> None:
