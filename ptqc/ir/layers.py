@@ -187,6 +187,7 @@ class Weight:
     layers: the layers that use it as their weight (empty for a table: an embedding, a recurrent matrix, a mask).
     channel_axis: the axis that scales run along. inner: of a table the layers in subgraphs that use it as their weight.
     table: a constant with the same numbers, a row for each channel, of which rows are picked: a tied embedding.
+    module: of a table, as of `Layer`.
     """
 
     name: str
@@ -195,6 +196,7 @@ class Weight:
     layers: tuple[Layer, ...]
     inner: tuple[Layer, ...] = ()
     table: str | None = None
+    module: str = field(default="", compare=False)
 
     @property
     def fitted_to(self) -> tuple[Layer, ...]:
@@ -350,14 +352,16 @@ def find_weights(model: ir.Model, layers: Sequence[Layer]) -> list[Weight]:
     weights = [replace(weight, table=table) for weight, table in zip(weights, _tables(model, weights), strict=True)]
     taken = set(users) | {layer.bias for layer in layers} | {weight.table for weight in weights}
     used = {str(v.name) for node in all_nodes(model.graph) for v in node.inputs if v is not None}
-    inner: dict[str, list[Layer]] = {}
+    modules, inner = remembered(model), dict[str, list[Layer]]()
     for layer in find_inner_layers(model).values():
         inner.setdefault(layer.weight, []).append(layer)
     for name, value in model.graph.initializers.items():
         array = value.const_value
         if name in taken or name not in used or array is None or not is_float(value) or array.size < SMALLEST_TABLE:
             continue
-        weights.append(_table(model, name, tuple(array.numpy().shape), inner.get(name, [])))
+        readers = {modules.get(str(node.outputs[0].name), "") for node in value.consumers()}
+        module = readers.pop() if len(readers) == 1 else ""
+        weights.append(replace(_table(model, name, tuple(array.numpy().shape), inner.get(name, [])), module=module))
     return weights
 
 
@@ -464,7 +468,8 @@ PATH = re.compile(r"[./:]")
 def module_labels(weights: Sequence[Weight]) -> Mapping[str, str]:
     """The module of each layer that has a weight for itself, where its own name does not tell: by that name.
 
-    Of several layers in one module, those keep their names of which only weights tell the module.
+    Of several layers in one module, those keep their names of which only weights tell the module. Tables have their
+    own names behind the module.
     """
     result, told = dict[str, str](), dict[str, str]()
     for layer in (weight.layers[0] for weight in weights if len(weight.layers) == 1):
@@ -475,7 +480,9 @@ def module_labels(weights: Sequence[Weight]) -> Mapping[str, str]:
         told[layer.name] = layer.module
     times = Counter(result.values())
     several = {name: f"{module}.{name}" if told[name] else "" for name, module in result.items() if times[module] > 1}
-    return {name: label for name, module in result.items() if (label := several.get(name, module))}
+    labels = {name: label for name, module in result.items() if (label := several.get(name, module))}
+    tables = (weight for weight in weights if weight.module and not PATH.search(weight.name))
+    return labels | {table.name: f"{table.module}.{table.name}" for table in tables}
 
 
 # Values through which the whole of a network passes.

@@ -137,6 +137,15 @@ def test_the_exporter_tells_the_module_where_weights_do_not(
     assert read_labels(scoped(numbered("val_40", "val_68"), **scopes), tmp_path) == told
 
 
+def test_a_table_has_its_name_behind_the_module(tmp_path: Path) -> None:
+    """A recurrent matrix, which exporters number."""
+    text = "g (float[5,N,16] x) => (float[5,1,N,16] y) { y = GRU<hidden_size=16>(x, val_3, val_4) }"
+    model = proto(text, val_3=weight(1, 48, 16), val_4=weight(1, 48, 16, seed=1))
+    assert read_labels(model, tmp_path) == {}
+    told = read_labels(scoped(model, y=["", "enc.gru", "gru"]), tmp_path)
+    assert told == {"val_3": "enc.gru.val_3", "val_4": "enc.gru.val_4"}
+
+
 def test_names_of_weights_come_first(tmp_path: Path) -> None:
     model = scoped(numbered(last="val_68"), getitem_57=["", "a", "linear"], linear_1=["", "b", "linear_1"])
     assert read_labels(model, tmp_path) == {"getitem_57": "blocks.5.c1", "linear_1": "b"}

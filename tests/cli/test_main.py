@@ -204,9 +204,9 @@ BAD = {
         ["resolve", "art", "-o", "out", "--cache", "cache", "--budget", "1ns"],
         ["budget of 1e-06 ms cannot be met on this machine", "shortest predicted latency", "Slowest: "],
     ),
-    "two sizes": (
-        _good("--budget", "13%", "--budget", "4MB"),
-        ["13%, 4MB", "at most one of size, latency, memory, flash, ram, cache, loss"],
+    "two losses": (
+        _good("--budget", "99%same", "--budget", "0.1nat"),
+        ["the budgets 99%same and 0.1nat are both of loss, and cannot be joined: give one of them"],
     ),
     "times of nothing": (_good("--budget", "2ms", "--times", "thesis"), ["thesis", "has no manifest.json"]),
     "times that were not recorded": (_good("--budget", "2ms", "--times", "art"), ["art", "no latency budget"]),

@@ -40,7 +40,7 @@ class Row:
     @property
     def names(self) -> tuple[str, ...]:
         """The layers as people know them, or the weight itself where no layer reads it."""
-        return tuple(self.labels.get(name, name) for name in self.layers) or (self.weight,)
+        return tuple(self.labels.get(name, name) for name in self.layers or (self.weight,))
 
     @property
     def compute(self) -> str:
