@@ -131,6 +131,13 @@ def test_a_run_reads_texts_as_the_compile_did(artifact: Artifact, place: Path, t
         assert np.array_equal(found["scores"], stated["scores"])
 
 
+def test_a_comparison_reads_texts_as_the_compile_did(artifact: Artifact, place: Path) -> None:
+    with quick():
+        found = ptqc.compare(place / "model.onnx", artifact, data=place / "corpus.txt", samples=8)
+    assert found.samples == "8 samples"
+    assert found.models[1].top1_agreement == 1.0
+
+
 def test_another_tokenizer_is_warned_of_and_a_lost_one_refused(artifact: Artifact, place: Path, tmp_path: Path) -> None:
     other = tokenizer(tmp_path, WORDS[::-1])
     data = Texts(place / "labelled.tsv", other)

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from ptqc.artifact.folder import GOLDEN, Artifact
 from ptqc.artifact.golden import Golden
 from ptqc.artifact.results import OutputAgreement
+from ptqc.calibration import texts
 from ptqc.calibration.images import AnyPreprocessing, Preprocessing
 from ptqc.calibration.inputs import input_specs, sample_name
 from ptqc.calibration.open_batches import OpenBatches
@@ -216,6 +217,8 @@ def compare(
     result = of_one_interface(result)
     with scratch() as folder:
         prepared, notes = as_compiled(preprocessing, result, data)
+        recorded = (one.artifact.texts for one in result if one.artifact is not None)
+        data = texts.as_compiled(data, next(filter(None, recorded), None))
         most = samples or (FEW if runtimes else SAMPLES)
         feeds, names, described = _samples(result, data, most, prepared, Path(folder))
         pairs, placements = _outputs(result, feeds, progress)
