@@ -18,7 +18,8 @@ class BudgetResult:
     budget: str
     #: The most that is allowed, in `unit`.
     limit: float
-    #: What the file needs; of a loss the bound on it, or None if a single sample bounds nothing.
+    #: What the file needs; of a loss the bound on it (None if a single sample bounds nothing);
+    #: of a score by `evaluate` its drop, which has no bound.
     value: float | None
     #: Unit of both: "bytes", "ms", or that of the loss.
     unit: str
@@ -46,7 +47,8 @@ def _budgets(manifest: Mapping[str, Any]) -> Iterator[BudgetResult]:
             yield BudgetResult(kind, part["budget"], limit, value, "bytes", value <= limit)
     if (loss := manifest.get("loss_budget")) is not None:
         judged = loss["judged"]
-        yield BudgetResult("loss", loss["budget"], loss["limit"], judged["bound"], loss["unit"], loss["kept"])
+        value = judged["lost"] if judged.get("samples") == 0 else judged["bound"]
+        yield BudgetResult("loss", loss["budget"], loss["limit"], value, loss["unit"], loss["kept"])
 
 
 def c_sources(manifest: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.calibration.inputs import as_array
-from ptqc.calibration.sources import LABELS, are_classes, npz_members
+from ptqc.calibration.sources import LABELS, are_labels, npz_members
 from ptqc.errors import CalibrationError, UsageError
 from ptqc.frontend.in_memory import from_torch
 from ptqc.utils.arguments import shown
@@ -76,7 +76,7 @@ def _arguments(module: Any, first: object) -> Sequence[Any]:
         return [named[name] for name in parameters if name in named]
     values = list(first) if isinstance(first, tuple | list) else [first]
     several = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters.values())
-    if not several and len(values) == len(parameters) + 1 and are_classes(values[-1]):
+    if not several and len(values) == len(parameters) + 1 and are_labels(values[-1]):
         return values[:-1]
     return values
 

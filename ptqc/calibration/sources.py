@@ -399,15 +399,24 @@ def _feeds(item: Any, inputs: Sequence[InputSpec], index: int) -> Feeds:
     if isinstance(item, Mapping):
         return _without_labels(item, inputs)
     values = list(item) if isinstance(item, tuple | list) else [item]
-    if len(values) == len(inputs) + 1 and are_classes(values[-1]):
+    if len(values) == len(inputs) + 1 and are_labels(values[-1]):
         values = values[:-1]
     if len(values) != len(inputs):
         names = ", ".join(repr(spec.name) for spec in inputs)
         raise CalibrationError(
             f"{sample_name(index)}: {type(item).__name__} of {len(values)} values for {len(inputs)} inputs ({names}): "
-            "yield a dict, or one array for each input (class numbers after them are left out)"
+            f"yield one array for each input, or dicts, as in ({{{inputs[0].name!r}: x}} for x, *_ in loader); "
+            "integers after the inputs are taken for labels and left out"
         )
     return {spec.name: value for spec, value in zip(inputs, values, strict=True)}
+
+
+def are_labels(value: object) -> bool:
+    """Whether what stands behind the arrays of a tuple are labels: class numbers of samples, or of their places."""
+    try:
+        return as_array(value, "labels").dtype.kind in "iub"
+    except CalibrationError:
+        return False
 
 
 def are_classes(value: object) -> bool:

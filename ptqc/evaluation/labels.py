@@ -299,6 +299,11 @@ def _of_arrays(
     labels = arrays.get(LABELS)
     if labels is not None and labels.size and labels.dtype.kind in "US":
         raise CalibrationError(f"{where}, `{LABELS}`: {no_class_number(labels.flat[0].item())}")
+    if labels is not None and labels.ndim > 1:
+        raise CalibrationError(
+            f"{where}: `{LABELS}` has shape {labels.shape}, expected one class number for each sample; with a label "
+            "for each place, as masks have, score the model by `evaluate` in Python"
+        )
     if labels is None or labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise CalibrationError(f"{where} has no array `{LABELS}` of one integer per sample; it has {sorted(feeds)}")
     samples = collect(feeds, inputs, folder, EVERY_SAMPLE)

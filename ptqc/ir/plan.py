@@ -16,6 +16,8 @@ from ptqc.ir.layers import Layer, Weight, module_labels
 from ptqc.ir.sites import QuantizableOp, ScaleGroup, integer_kernels, source_params, useful_sites
 
 VERSION = 1
+# Written for a site by who takes it out of the integers; plans of ptqc leave such sites out.
+IN_FLOAT = "float"
 
 
 @dataclass(frozen=True)
@@ -143,13 +145,23 @@ class Plan:
             raise UsageError(f"the plan has version {document.get('version')!r}; this ptqc reads version {VERSION}")
         sites = {site.name for site in roles.sites}
         try:
-            activations = {entry["site"]: read(entry) for entry in document["activations"]}
-            formats = {entry["weight"]: Format.parse(entry["format"]) for entry in document["weights"]}
+            activations = {
+                entry["site"]: read(entry) for entry in document["activations"] if entry["format"] != IN_FLOAT
+            }
+            formats = {entry["weight"]: _format(entry) for entry in document["weights"]}
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(f"the plan cannot be read: {type(error).__name__}: {error}") from error
         _same("activation", sites, activations, subset=True)
         _same("weight", {weight.name for weight in roles.weights}, formats, subset=False)
         return cls(roles.layers, roles.weights, roles.kernels, roles.sites, activations, formats)
+
+
+def _format(entry: Mapping[str, Any]) -> Format:
+    """Of a weight. Raises ValueError naming it."""
+    try:
+        return Format.parse(entry["format"])
+    except ValueError as error:
+        raise ValueError(f"weight {entry['weight']!r}: {error}") from error
 
 
 def _same(what: str, known: set[str], values: Mapping[str, object], *, subset: bool) -> None:

@@ -51,6 +51,7 @@ def of_files(size: int, folder: Path) -> Path:
 WAYS: dict[str, Callable[[Path], object]] = {
     "a data loader": lambda _: of_loader(16),
     "with class numbers": lambda _: of_loader(16, torch.from_numpy(CLASSES)),
+    "with masks": lambda _: of_loader(16, torch.zeros((len(ROWS), 5, 7), dtype=torch.int64)),
     "the last batch is smaller": lambda _: of_loader(20),
     "dicts of tensors": lambda _: [{"x": batch} for (batch,) in of_loader(16)],
     "dicts with labels": lambda _: [{"x": batch, "labels": y} for batch, y in of_loader(16, torch.from_numpy(CLASSES))],

@@ -161,7 +161,10 @@ X = np.eye(3, dtype=np.float32)
     [
         ({"x": X}, r"has no array `labels` of one integer per sample; it has \['x'\]"),
         ({"x": X, "labels": np.ones(3)}, "has no array `labels` of one integer"),
-        ({"x": X, "labels": np.ones((3, 1), int)}, "has no array `labels` of one integer"),
+        (
+            {"x": X, "labels": np.ones((3, 1), int)},
+            r"`labels` has shape \(3, 1\), expected one class number.*`evaluate`",
+        ),
         ({"x": X, "labels": np.arange(2)}, "3 samples and 2 labels"),
         ({"x": X[:, :2], "labels": np.arange(3)}, r"samples\[0\], input 'x': has shape \(1, 2\)"),
         ({"z": X, "labels": np.arange(3)}, r"holds arrays \['z'\], expected the model's inputs \['x'\]"),

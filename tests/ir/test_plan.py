@@ -126,6 +126,11 @@ def test_only_inputs_of_convolutions_with_codes_stay_in_bfloat16(plan: Plan) -> 
     assert (on_codes.cast, list(on_codes.activations)) == ({}, ["x", "r", "s"])
 
 
+def test_an_activation_may_be_taken_out_of_the_integers(plan: Plan, roles: Plan) -> None:
+    document = altered(plan.to_json(), "activations", 0, "format", value="float")
+    assert list(Plan.from_json(document, roles).activations) == list(plan.activations)[1:]
+
+
 def altered(document: dict[str, Any], *path: str | int, value: Any) -> dict[str, Any]:
     place: Any = document
     for step in path[:-1]:
@@ -140,7 +145,7 @@ def altered(document: dict[str, Any], *path: str | int, value: Any) -> dict[str,
         (("version",), 2, "has version 2; this ptqc reads version 1"),
         (("activations", 0, "site"), "z", r"unknown activations \['z'\]"),
         (("weights", 0, "weight"), "z", r"unknown weights \['z'\], missing weights \['w'\]"),
-        (("weights", 0, "format"), "int99x", "unknown number format 'int99x'"),
+        (("weights", 0, "format"), "int99x", "weight 'w': unknown number format 'int99x'"),
         (("activations", 0, "format"), "uint", "site 'x' is uint; activations are uint8 or bfloat16"),
         (("activations", 0, "scale"), -1.0, "scale must be positive"),
         (("activations", 0, "zero_point"), 300, "zero point 300"),

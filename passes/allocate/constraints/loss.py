@@ -37,6 +37,7 @@ from ptqc.passes.allocate.constraints.criteria import (
     CONFIDENCE,
     DROP,
     LOSS_UNITS,
+    NO_BOUND,
     SAME,
     WANTED,
     WANTED_DIFFERENCES,
@@ -436,7 +437,7 @@ def loss_report(budget: LossBudget, verdict: Verdict, loss_unit: str) -> BudgetR
 
 
 def _to_json(lost: Lost) -> dict[str, Any]:
-    bound = lost.bound if math.isfinite(lost.bound) else None  # of a single sample
+    bound = lost.bound if math.isfinite(lost.bound) and lost.method != NO_BOUND else None  # infinite of one sample
     return {"lost": lost.value, "bound": bound, "samples": lost.samples, "method": lost.method}
 
 

@@ -56,9 +56,9 @@ def _budgets(manifest: Document) -> Iterator[tuple[str, str, str]]:
             how = "predicted" if manifest["latency"]["measured_ms"] is None else "measured"
             about = f"{number(budget.value or 0)} ms {how}, of {budget.budget}"
         else:
-            lost = shown(manifest["loss_budget"]["judged"]["lost"], budget.unit)
-            worst = "" if budget.value is None else f", {shown(budget.value, budget.unit)} at worst"
-            about = f"{lost}{worst}, of the budget of {budget.budget}"
+            lost, bound = (manifest["loss_budget"]["judged"][part] for part in ("lost", "bound"))
+            worst = "" if bound is None else f", {shown(bound, budget.unit)} at worst"
+            about = f"{shown(lost, budget.unit)}{worst}, of the budget of {budget.budget}"
         yield NAMES.get(budget.kind, budget.kind), MET if budget.kept else MISSED, about
 
 

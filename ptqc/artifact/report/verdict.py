@@ -69,8 +69,11 @@ def times_smaller(manifest: Document) -> str:
 
 
 def _faster(speed: Document | None) -> str:
-    if speed is None or is_busy(speed):
+    if speed is None:
         return "; how fast it is could not be measured here"
+    if is_busy(speed):
+        between = f"{speed['low']:.2f} to {speed['high']:.2f} times as fast"
+        return f"; times spread too far to say which is faster ({between})"
     ratio, faster = float(speed["speedup"]), is_faster(speed)
     if faster is None:
         return " and as fast in ONNX Runtime"
