@@ -76,6 +76,7 @@ g (float[1, 1, {WIDTH}] x, float[1, 1, 6, 16] past_key, float[1, 1, 6, 16] past_
 }}"""
 
 
+@pytest.mark.slow
 def test_a_library_takes_attention_of_groups_with_its_cache(tmp_path: Path) -> None:
     model = onnx.parser.parse_model(DECODER)
     shapes = {"wq": (WIDTH, WIDTH), "wk": (WIDTH, 16), "wv": (WIDTH, 16), "wy": (WIDTH, WIDTH)}

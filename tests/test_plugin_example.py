@@ -76,6 +76,7 @@ def test_the_guide_shows_its_entry_points() -> None:
     }
 
 
+@pytest.mark.slow
 def test_the_commands_name_what_it_adds(site: Path) -> None:
     passes, doctor = ptqc(site, ["passes"], ["doctor", "--json"])
     assert "added by ptqc-example 1.0; --rewrite runs it" in passes

@@ -100,6 +100,7 @@ def test_the_projects_models_keep_budget_and_interface(name: str, request: pytes
     assert_same_interface(original, onnx.load(artifact.path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 3])
 def test_the_projects_models_take_any_batch(detector: Artifact, tagger: Artifact, mlp: Artifact, batch: int) -> None:
     images = np.random.default_rng(1).random((batch, 3, 64, 64), dtype=np.float32)

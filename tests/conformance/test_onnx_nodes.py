@@ -17,7 +17,7 @@ import ptqc
 Arrays = Sequence[np.ndarray]
 
 LIST = Path(__file__).with_name("onnx_nodes_refused.txt")
-EVERY = 200  # of the sample in the normal run
+EVERY = 400  # of the sample in the normal run
 SHARE = 0.975  # of those of accepted opsets that are right in ONNX Runtime itself
 
 
@@ -36,7 +36,7 @@ def test_a_sample_comes_out_as_listed() -> None:
     found = {name: outcome_of(*parts(case)) for name, case in sample.items()}
     wanted = {name: Kind.REFUSED if name in refused else Kind.ACCEPTED for name in found}
     assert {name: outcome for name, outcome in found.items() if outcome.kind != wanted[name]} == {}
-    assert len(found) > 8
+    assert len(found) > 4
 
 
 @pytest.mark.slow

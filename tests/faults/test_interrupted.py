@@ -124,6 +124,7 @@ def times(count: int, seconds: float) -> list[tuple[signal.Signals, float]]:
     return [(signal.SIGINT if i % 2 else signal.SIGTERM, rng.uniform(0, seconds)) for i in range(count)]
 
 
+@pytest.mark.slow
 def test_a_sample_of_interrupts(place: Path, tmp_path: Path, usual: tuple[dict[str, str], float]) -> None:
     wanted, seconds = usual
     assert check(place, tmp_path / "here", wanted, signal.SIGTERM, seconds / 3)

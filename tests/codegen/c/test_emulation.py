@@ -140,6 +140,7 @@ def test_failures_say_what_went_wrong(old: str, new: str, message: str, tmp_path
         run(tmp_path, SUMS.replace(old, new), BOARDS["cortex-m4"], 1)
 
 
+@pytest.mark.slow
 @needs_boards
 def test_endless_runs_are_stopped(tmp_path: Path) -> None:
     endless = network(tmp_path, SUMS.replace("return 0;", 'for (;;) __asm__ volatile("");'))

@@ -73,6 +73,7 @@ def store(shared_room: Path) -> Path:
     return shared_room / "arm"
 
 
+@pytest.mark.slow
 def test_an_object_for_the_machine_comes_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     linker = tmp_path / "linker"
     linker.write_text(LINKER)

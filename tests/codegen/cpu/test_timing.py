@@ -76,6 +76,7 @@ def test_conversions_of_a_library_are_the_predicted_ones(measured: Measured, see
     assert {layer.name for layer in context.layers} <= set(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ["quick", None])
 def test_libraries_are_timed_as_they_are_tuned(
     measured: Measured, level: Literal["quick"] | None, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

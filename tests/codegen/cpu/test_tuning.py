@@ -258,6 +258,7 @@ def test_a_record_of_other_kernels_is_refused(job: Path, tmp_path: Path) -> None
         worker.build(folder)
 
 
+@pytest.mark.slow
 def test_what_a_compile_recorded_another_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "ROUNDS", 1)
     target_of = {"target": "cpu", "cpu": "portable"}

@@ -86,6 +86,7 @@ def both(artifact: Artifact, tmp_path: Path) -> Artifact:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_a_library_for_processors_beside_it_is_compared_too(both: Artifact, tmp_path: Path) -> None:
     found = ptqc.bisect(both.folder)
     assert found.first is None

@@ -95,7 +95,8 @@ def planted(how: str, orders: int, folder: Path, *faults: str) -> dict[str, list
 
 
 @needs_nvcc
-@pytest.mark.parametrize("kind", ["few", *(pytest.param(kind, marks=pytest.mark.slow) for kind in (*KINDS, *RANDOM))])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["few", *KINDS, *RANDOM])
 def test_networks_of_many_operators(kind: str, tmp_path: Path) -> None:
     done = process("emulated_networks", kind, str(tmp_path))
     assert done.problem is None, done.errors

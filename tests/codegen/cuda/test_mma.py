@@ -46,7 +46,8 @@ def test_weights_take_as_few_bits_as_there_is_a_way_for() -> None:
 
 
 @needs_nvcc
-@pytest.mark.parametrize("kind", ["few", pytest.param("all", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["few", "all"])
 def test_every_cut_and_packing_gives_the_same_integers(kind: str, tmp_path: Path) -> None:
     found = kernel_processes.run("dense_cases", kind, tmp_path)
     assert found["wrong"] == {}

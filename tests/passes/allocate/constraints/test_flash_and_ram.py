@@ -68,6 +68,7 @@ def test_too_little_flash_is_refused_with_what_works(place: Path) -> None:
     assert on_c(place, f"{refusal.smallest}Bflash").manifest["flash"]["used_bytes"] <= refusal.smallest
 
 
+@pytest.mark.slow
 def test_too_little_memory_is_refused_before_measuring_with_what_works(place: Path, tmp_path: Path) -> None:
     with pytest.raises(
         Infeasible, match=r"needs [\d,]+ bytes, [\d,]+ of them .*while \w+ is made, for [\w ]+ [\d,]+ B, "
@@ -165,6 +166,7 @@ def test_what_the_built_network_has_too_much_the_next_plan_saves(place: Path, mo
     assert 9_500 <= flash["used_bytes"] <= 10_000
 
 
+@pytest.mark.slow
 def test_another_compiler_is_named_where_that_of_arm_is_missing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     which = shutil.which
     monkeypatch.setattr(footprint.shutil, "which", lambda name, *_: None if name.startswith("arm") else which(name))
