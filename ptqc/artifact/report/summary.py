@@ -319,6 +319,7 @@ def _figures(facts: ReportFacts) -> Iterator[HeadlineFigure]:
     yield from _score(facts)
     yield _agreement(facts)
     yield _divergence(facts)
+    yield from _fed_back(facts)
     yield _bits(facts)
     yield _kernels(facts)
     yield _checked(facts)
@@ -368,6 +369,18 @@ def _divergence(facts: ReportFacts) -> HeadlineFigure:
         return HeadlineFigure(title, measured, more)
     allowed = f"8-bit activations may cost {number(UNITS[unit].tolerance)} by default"
     return HeadlineFigure(title, grade, f"{measured}; {allowed}; {more}")
+
+
+def _fed_back(facts: ReportFacts) -> Iterator[HeadlineFigure]:
+    """Of models with states alone."""
+    if fed := facts.manifest["results"].get("fed_back"):
+        loss = f"{number(fed['loss'])} {fed['loss_unit']}"
+        more = f"{fed['runs']} runs in a row; {number(fed['single_loss'])} with the states of the float model"
+        same, title = fed["top1_agreement"], "reading its own states"
+        if same is None:
+            yield HeadlineFigure(f"divergence, {title}", loss, more)
+        else:
+            yield HeadlineFigure(f"same top class, {title}", f"{100 * same:.1f} %", f"divergence {loss} over {more}")
 
 
 def _bits(facts: ReportFacts) -> HeadlineFigure:

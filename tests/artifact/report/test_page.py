@@ -213,6 +213,16 @@ def test_when_and_how_it_was_compiled() -> None:
     assert "&lt;x&gt;" in given.html()
 
 
+def test_runs_that_read_their_own_states_have_a_figure() -> None:
+    given = documents()
+    fed = {"runs": 64, "loss": 0.0625, "single_loss": 0.0004, "loss_unit": "nat", "top1_agreement": 0.97}
+    given.manifest["results"]["fed_back"] = fed
+    over = "divergence 0.0625 nat over 64 runs in a row; 4.00×10⁻⁴ with the states of the float model"
+    assert f"same top class, reading its own states 97.0 % {over}" in given.page().text
+    given.manifest["results"]["fed_back"] = {**fed, "top1_agreement": None}
+    assert "divergence, reading its own states 0.0625 nat" in given.page().text
+
+
 def test_a_stranger_is_told_what_numbers_mean() -> None:
     text = documents().page().text
     assert "lower is better" in text
