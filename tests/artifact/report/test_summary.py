@@ -46,6 +46,15 @@ def test_how_an_output_was_judged() -> None:
     )
 
 
+def test_runs_on_their_own_states() -> None:
+    fed = {"runs": 64, "loss": 0.0625, "single_loss": 0.0004, "loss_unit": "nat", "top1_agreement": 0.97}
+    assert lines(results__fed_back=fed)["fed back"] == (
+        "same top class in 97.0 %, divergence 0.0625 nat (0.0004 with the float model's states), over 64 runs in a row "
+        "that read their own states"
+    )
+    assert "fed back" not in lines(results__fed_back=None)
+
+
 def test_several_outputs() -> None:
     found = lines(results__outputs=[judged(f"y{i}", "numbers", "SQNR 22.5") for i in range(10)])["output"]
     assert found.startswith("y0 compared as numbers: SQNR 22.5, divergence 0.007 a unit y1 compared")
