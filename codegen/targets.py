@@ -255,10 +255,8 @@ class Chosen:
     def to_json(self) -> dict[str, Any]:
         """Name and options, as `choose_as_compiled` takes them."""
         options = {option.name: getattr(self.options, option.name) for option in fields(self.options)}
-        texts = {
-            name: value if isinstance(value, bool | int | float) else str(value) for name, value in options.items()
-        }
-        return {"name": self.name, "options": texts}
+        stored = {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
+        return {"name": self.name, "options": stored}
 
     @property
     def in_library(self) -> bool:
@@ -420,7 +418,8 @@ def choose_as_compiled(
     if before is None or before["name"] not in names() or name not in (None, before["name"]):
         return choose(name, given, known, may_be_missing=may_be_missing)
     is_missing = name is None and "missing" in earlier["targets"][before["name"]]
-    options = {**before["options"], **given}
+    declared = {option.name for option in fields(options_of(before["name"]))}  # an earlier version had others
+    options = {**{key: value for key, value in before["options"].items() if key in declared}, **given}
     chosen = choose(before["name"], options, known, may_be_missing=may_be_missing or is_missing)
     assert chosen is not None
     is_asked_for = name is not None or given or chosen.name in needed

@@ -60,7 +60,7 @@ def _matters(job: CompileState, judged: Judged) -> bool:
 
 
 def lower_score(judged: Judged) -> list[Note]:
-    """That the score falls by more than MOST_LOST, and whether answers that changed on held-back samples explain it."""
+    """Warn of a score that falls by more than MOST_LOST, and say whether held-back answers that changed explain it."""
     before, after = judged.float_score, judged.compiled_score
     if before is None or after is None:
         return []
@@ -79,7 +79,7 @@ def lower_score(judged: Judged) -> list[Note]:
 
 
 def drifts(judged: Judged) -> list[Note]:
-    """That errors add up where states are fed back."""
+    """Warn of errors that add up where states are fed back."""
     fed = judged.fed_back
     if fed is None or fed.loss <= max(DRIFT * fed.single_loss, UNITS[fed.loss_unit].tolerance):
         return []

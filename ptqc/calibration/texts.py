@@ -173,7 +173,10 @@ def labelled_lines(texts: Texts, each: int = 1) -> list[LabelledLine]:
 
 def as_compiled(data: object, settings: TextSettings | None) -> object:
     """Data with the tokenizer of a compile, where they are a path of text. Raises UsageError where it is lost."""
-    if settings is None or not isinstance(data, str | PathLike) or not holds_texts(path := path_of("data", data)):
+    if settings is None or not isinstance(data, str | PathLike):
+        return data
+    path = path_of("data", data)
+    if not (path.is_dir() and holds_texts(path)) and path.suffix.lower() not in (SUFFIX, TABLE):
         return data
     if settings.path is None:
         raise lacks_tokenizer(path, settings)

@@ -26,7 +26,7 @@ def _budgets() -> str:
     ]
     return "\n".join(
         [
-            "A budget says what the compiled file may cost. Give --budget once for each kind that you need:",
+            "A budget says what the compiled file may cost. Give --budget once for each limit:",
             "",
             "  ptqc compile model.onnx --calibration images/ --budget 13% --budget 2ms -o out/",
             "",

@@ -191,22 +191,31 @@ def _differs(kinds: Kinds, real: Outputs, packed: Outputs) -> bool:
 def _fed_back(
     model: ir.Model, runners: tuple[Runner, Runner], samples: Samples, kinds: Kinds, single: Pairs
 ) -> FedBack | None:
-    """What the samples as runs in a row lose. None where a state has not an input's shape, as a cache that grows."""
+    """Measure what samples as runs in a row lose. None where a state does not have its input's shape in all samples."""
     handed_on = states_of(model)
     states = {name: handed_on.get(name) for name, kind in kinds.items() if isinstance(kind, State)}
     if not states or not all(states.values()) or len(states) == len(kinds):
         return None
-    pairs = list[tuple[Outputs, Outputs]]()
+    outputs = outputs_in_files(_in_a_row(runners, samples, {name: str(read) for name, read in states.items()}))
+    if len(outputs) < 2 * len(samples):
+        return None
+    others = {name: kind for name, kind in kinds.items() if name not in states}
+    judged = judge_pairs(others, list(zip(outputs[::2], outputs[1::2], strict=True)))
+    return FedBack(len(samples), judged.loss, judge_pairs(others, single).loss, judged.loss_unit, judged.agreement)
+
+
+def _in_a_row(runners: tuple[Runner, Runner], samples: Samples, states: Mapping[str, str]) -> Iterator[Feeds]:
+    """Yield the outputs other than states of both models for each sample, up to the first of other shapes.
+
+    states: by output, the input that reads it in the next run.
+    """
     last = [dict[str, np.ndarray]() for _ in runners]
     for feeds in samples:
+        if any(array.shape != feeds[name].shape for state in last for name, array in state.items()):
+            return
         outputs = [tensors_of(run.run({**feeds, **state})) for run, state in zip(runners, last, strict=True)]
-        last = [{given: one[name] for name, given in states.items() if given is not None} for one in outputs]
-        if any(array.shape != feeds[given].shape for state in last for given, array in state.items()):
-            return None
-        pairs.append((outputs[0], outputs[1]))
-    others = {name: kind for name, kind in kinds.items() if name not in states}
-    judged = judge_pairs(others, pairs)
-    return FedBack(len(pairs), judged.loss, judge_pairs(others, single).loss, judged.loss_unit, judged.agreement)
+        last = [{read: one[name] for name, read in states.items()} for one in outputs]
+        yield from ({name: array for name, array in one.items() if name not in states} for one in outputs)
 
 
 def _judged(name: str, measure: OutputLoss, pairs: Pairs) -> JudgedOutput:

@@ -17,7 +17,7 @@ from ptqc.ir.sites import QuantizableOp, ScaleGroup, integer_kernels, source_par
 
 VERSION = 1
 # Written for a site by who takes it out of the integers; plans of ptqc leave such sites out.
-IN_FLOAT = "float"
+FLOAT = "float"
 
 
 @dataclass(frozen=True)
@@ -145,13 +145,12 @@ class Plan:
             raise UsageError(f"the plan has version {document.get('version')!r}; this ptqc reads version {VERSION}")
         sites = {site.name for site in roles.sites}
         try:
-            activations = {
-                entry["site"]: read(entry) for entry in document["activations"] if entry["format"] != IN_FLOAT
-            }
+            stated = {entry["site"]: entry for entry in document["activations"]}
+            activations = {name: read(entry) for name, entry in stated.items() if entry["format"] != FLOAT}
             formats = {entry["weight"]: _format(entry) for entry in document["weights"]}
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(f"the plan cannot be read: {type(error).__name__}: {error}") from error
-        _same("activation", sites, activations, subset=True)
+        _same("activation", sites, stated, subset=True)
         _same("weight", {weight.name for weight in roles.weights}, formats, subset=False)
         return cls(roles.layers, roles.weights, roles.kernels, roles.sites, activations, formats)
 

@@ -10,8 +10,9 @@ import onnx_ir as ir
 import pytest
 from compiling import Measured, measured_model, proto, weight
 
-from ptqc.evaluation.judge import BEST_SQNR, Judged, _judged, judge, to_json
+from ptqc.evaluation.judge import BEST_SQNR, Judged, _in_a_row, _judged, judge, to_json
 from ptqc.evaluation.scoring import Evaluate, OwnScore, scoring_of
+from ptqc.execution.onnxruntime import Runner
 from ptqc.losses import OutputKind, OutputLoss
 from ptqc.losses.base import Group
 from ptqc.losses.classes import Logits
@@ -169,6 +170,15 @@ def test_runs_that_read_their_own_states_are_judged_in_a_row(tmp_path: Path) -> 
         "loss_unit": "nat",
         "top1_agreement": found.agreement,
     }
+
+
+def test_a_state_of_another_shape_ends_the_row(tmp_path: Path) -> None:
+    """A loader's last batch is smaller."""
+    onnx.save(proto(RECURRENT, w=weight(4, 4), v=weight(4, 3)), tmp_path / "model.onnx")
+    runner = Runner(tmp_path / "model.onnx")
+    rows = [{name: np.ones((n, 4), np.float32) for name in ("x", "h")} for n in (2, 2, 2, 1)]
+    found = list(_in_a_row((runner, runner), rows, {"h_next": "h"}))  # type: ignore[arg-type]
+    assert [[*outputs] for outputs in found] == [["y"]] * 6
 
 
 def test_answers_that_change_are_counted_by_sample(measured: Measured) -> None:

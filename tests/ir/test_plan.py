@@ -129,6 +129,9 @@ def test_only_inputs_of_convolutions_with_codes_stay_in_bfloat16(plan: Plan) -> 
 def test_an_activation_may_be_taken_out_of_the_integers(plan: Plan, roles: Plan) -> None:
     document = altered(plan.to_json(), "activations", 0, "format", value="float")
     assert list(Plan.from_json(document, roles).activations) == list(plan.activations)[1:]
+    document["activations"][0]["site"] = "typo"
+    with pytest.raises(UsageError, match=r"unknown activations \['typo'\]"):
+        Plan.from_json(document, roles)
 
 
 def altered(document: dict[str, Any], *path: str | int, value: Any) -> dict[str, Any]:

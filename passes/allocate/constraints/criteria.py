@@ -388,9 +388,9 @@ class SameClass(OnSplits):
         return _fewest(lambda count: most_of(round(judged.value * count), count) <= self.limit)
 
 
-def _fewest(shows: Callable[[int], bool], known: int = 0) -> int | None:
-    """The fewest samples that show a limit, None where a million do not. known: so many do not."""
-    low, high = known, max(2 * known, 2)
+def _fewest(shows: Callable[[int], bool], too_few: int = 0) -> int | None:
+    """The fewest samples that show a limit, None where a million do not. too_few: so many do not."""
+    low, high = too_few, max(2 * too_few, 2)
     while not shows(high):
         if high > MOST_SAMPLES:
             return None
@@ -441,7 +441,8 @@ class LabelledDrop(Criterion):
 
     @property
     def can_show(self) -> bool:
-        return not self.labelled.counts_hits or self.judges >= draws_needed(self.limit / POINTS)
+        fewest = draws_needed(self.limit / POINTS) if self.labelled.counts_hits else 2
+        return self.judges >= fewest
 
     def room(self, held: Lost) -> float:
         if not self.can_show:  # what is seen is all that there is to go by

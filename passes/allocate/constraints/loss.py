@@ -377,17 +377,18 @@ def _check_agreeing(job: CompileState, budget: LossBudget, criterion: Criterion,
     if job.limit is not None:
         needed = smallest_within(problem, room).bytes if room > least else None
         size, unit = str(job.budgets.get(SizeBudget)), "bytes"
-        within = f"the best file of at most {job.limit:,} bytes"
-    elif (flash := job.budgets.get(FlashBudget)) is not None:
+        within, best_size = f"the best file of at most {job.limit:,} bytes", best.size
+    elif (flash := job.budgets.get(FlashBudget)) is not None and problem.flash is not None:
         needed = _flash_needed(problem, flash, room)
         size, unit, within = str(flash), "bytes of flash", "the best network that fits"
+        best_size = flash.bytes + problem.flash.of(best.fitted.plan.formats) - problem.flash.limit
     else:
         return
     message = (
         f"one that loses so little takes about {needed:,} {unit}" if needed else "none is predicted to lose so little"
     )
     raise Infeasible(
-        f"the budgets {size} and {budget} contradict each other: {within} {loses}; {message}", needed or best.size
+        f"the budgets {size} and {budget} contradict each other: {within} {loses}; {message}", needed or best_size
     )
 
 

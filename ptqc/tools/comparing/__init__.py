@@ -219,7 +219,8 @@ def compare(
         prepared, notes = as_compiled(preprocessing, result, data)
         recorded = (one.artifact.texts for one in result if one.artifact is not None)
         data = texts.as_compiled(data, next(filter(None, recorded), None))
-        most = samples or (FEW if runtimes else SAMPLES)
+        usual = FEW if runtimes or data is None else SAMPLES
+        most = usual if samples is None else samples
         feeds, names, described = _samples(result, data, most, prepared, Path(folder))
         pairs, placements = _outputs(result, feeds, progress)
         timed = [one for one in result if one.run_all is None]
@@ -246,7 +247,7 @@ def _samples(
     for one, artifact in ((one, one.artifact) for one in found if one.artifact is not None):
         golden = [unpacked_feeds(feeds, one.unpacked) for feeds in _golden(artifact)]
         return golden, [*map(sample_name, range(len(golden)))], f"{len(golden)} golden samples of {artifact.folder}"
-    drawn = list(draw(found[0].model, min(most, FEW), 0, {}))
+    drawn = list(draw(found[0].model, most, 0, {}))
     return _recorded(found[0].model, drawn), [*map(sample_name, range(len(drawn)))], DRAWN
 
 

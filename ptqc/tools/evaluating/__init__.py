@@ -107,6 +107,9 @@ class Evaluation:
 
         Raises Missed with the model and its difference; also where the difference is not a number.
         """
+        if self.left_out:
+            name, reason = next(iter(self.left_out.items()))
+            raise Missed(f"{name} has no score, so that its drop is not known: {reason}")
         if len(self.models) < 2:
             raise UsageError("there is no score to compare with the first: give a second model")
         sign = -1 if self.higher_is_better else 1

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from ptqc.artifact.folder import Artifact
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.texts import Texts
 from ptqc.cli.main import main
-from ptqc.errors import CalibrationError, PtqcError, UsageError
+from ptqc.errors import CalibrationError, Missed, PtqcError, UsageError
 from ptqc.evaluation.detection.detector import Detector
 from ptqc.execution.onnxruntime import Feeds, Runner
 from ptqc.tools.evaluating import Evaluation
@@ -124,8 +125,11 @@ def test_a_drop_of_more_than_is_allowed_ends_with_2(
         assert document["models"][1]["difference"]["value"] == pytest.approx(-drop)
     else:
         assert "vs. first" in printed
+    alone = ptqc.evaluate(float_file, metric="top-1", data=right)
     with pytest.raises(UsageError, match="give a second model"):
-        ptqc.evaluate(float_file, metric="top-1", data=right).check_drop(1)
+        alone.check_drop(1)
+    with pytest.raises(Missed, match=r"out \(cpu\) has no score, so that its drop is not known: a reason"):
+        replace(alone, left_out={"out (cpu)": "a reason"}).check_drop(1)
 
 
 def test_the_document_says_the_same(
