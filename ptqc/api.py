@@ -18,7 +18,7 @@ from ptqc.artifact.recorded_times import times_of
 from ptqc.budget import Given, parse_budgets
 from ptqc.calibration.images import AnyPreprocessing, Preprocessing
 from ptqc.calibration.module_example import exported, is_module
-from ptqc.calibration.texts import Texts, as_compiled, is_table
+from ptqc.calibration.texts import Texts, is_table, with_tokenizer
 from ptqc.codegen.targets import Chosen, TargetKeywords, built_in_options, choose, choose_as_compiled
 from ptqc.compiler import CompileRequest, compile_model, resolve_job
 from ptqc.errors import UsageError
@@ -323,8 +323,8 @@ def resolve(
     store = store_at(cache)
     budgets.check_request(built, store, is_scored=labels is not None or evaluate is not None)
     preprocessing = Preprocessing.of(preprocessing) or opened.preprocessing
-    data = as_compiled(data, opened.texts)
-    texts = _texts(data) or (_texts(as_compiled(labels, opened.texts)) if is_table(labels) else None)
+    data = with_tokenizer(data, opened.texts)
+    texts = _texts(data) or (_texts(with_tokenizer(labels, opened.texts)) if is_table(labels) else None)
     entry, before = earlier["measurements"], earlier["options"]
     prepared, analysis, measured, notes = recall(store, entry, progress)
     samples = replace(prepared.samples, preprocessing=preprocessing, texts=opened.texts)

@@ -181,7 +181,7 @@ def bisect(
         >>> print(ptqc.bisect("out", data="images/"))
     """
     artifact = load(folder)
-    data = texts.as_compiled(data, artifact.texts)
+    data = texts.with_tokenizer(data, artifact.texts)
     result = list(_given(artifact, data, samples, Preprocessing.of(preprocessing) or artifact.preprocessing))
     return reduce(Bisection.joined, [_of_target(artifact, target, result) for target in compared_targets(artifact)])
 

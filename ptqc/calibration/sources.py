@@ -411,21 +411,18 @@ def _feeds(item: Any, inputs: Sequence[InputSpec], index: int) -> Feeds:
     return {spec.name: value for spec, value in zip(inputs, values, strict=True)}
 
 
-def are_labels(value: object) -> bool:
-    """Whether what stands behind the arrays of a tuple are labels: class numbers of samples, or of their places."""
-    try:
-        return as_array(value, "labels").dtype.kind in "iub"
-    except CalibrationError:
-        return False
-
-
-def are_classes(value: object) -> bool:
-    """Whether what stands behind the arrays of a tuple are class numbers: of a sample, or of each row of a batch."""
+def are_labels(value: object, axes: int | None = None) -> bool:
+    """Whether what stands behind the arrays of a tuple are labels: integers. axes: the most that they may have."""
     try:
         result = as_array(value, "labels")
     except CalibrationError:
         return False
-    return result.ndim <= 1 and result.dtype.kind in "iu"
+    return result.dtype.kind in "iub" and (axes is None or result.ndim <= axes)
+
+
+def are_classes(value: object) -> bool:
+    """Whether they are class numbers: of a sample, or of each row of a batch."""
+    return are_labels(value, 1)
 
 
 def _only(inputs: Sequence[InputSpec], where: str) -> InputSpec:

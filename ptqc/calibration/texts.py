@@ -171,7 +171,7 @@ def labelled_lines(texts: Texts, each: int = 1) -> list[LabelledLine]:
     return result
 
 
-def as_compiled(data: object, settings: TextSettings | None) -> object:
+def with_tokenizer(data: object, settings: TextSettings | None) -> object:
     """Data with the tokenizer of a compile, where they are a path of text. Raises UsageError where it is lost."""
     if settings is None or not isinstance(data, str | PathLike):
         return data

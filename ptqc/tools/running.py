@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from ptqc.calibration import texts
 from ptqc.calibration.images import AnyPreprocessing
 from ptqc.calibration.inputs import input_specs, sample_name
 from ptqc.calibration.samples import EVERY_SAMPLE, CheckedSample, checked
@@ -18,7 +17,7 @@ from ptqc.calibration.sources import SampleSource, open_source
 from ptqc.errors import UsageError
 from ptqc.execution.onnxruntime import Feeds, tensors_of
 from ptqc.frontend.in_memory import Model
-from ptqc.tools.comparing.contenders import Contender, as_compiled, contenders, running
+from ptqc.tools.comparing.contenders import Contender, contenders, images_as_compiled, running, texts_as_compiled
 from ptqc.utils.arguments import path_of
 from ptqc.utils.logs import quiet_libraries
 from ptqc.utils.progress import SILENT, Progress
@@ -109,15 +108,14 @@ def run(
     result = list(contenders(model, threads))
     chosen = result[0] if onnx_only else result[-1]
     inputs = input_specs(chosen.model)
-    prepared, notes = as_compiled(preprocessing, result, data)
-    artifact = result[0].artifact
-    data = data if artifact is None else texts.as_compiled(data, artifact.texts)
+    prepared, notes = images_as_compiled(preprocessing, result, data)
+    data, more = texts_as_compiled(data, result)
     stream = open_source(data, inputs, EVERY_SAMPLE, prepared)
     with tempfile.TemporaryDirectory(dir=place.resolve().parent, prefix=".ptqc-run-") as room:
         writer = _Stacked(place) if place.suffix == ".npz" else _Separate(place, Path(room) / "outputs", stream)
         count, seconds = _run(chosen, checked(stream, inputs, EVERY_SAMPLE), stream.count, writer, progress)
         writer.close()
-    return RunOutputs(chosen.name, chosen.runtime, place, count, writer.shapes, 1e3 * seconds / count, notes)
+    return RunOutputs(chosen.name, chosen.runtime, place, count, writer.shapes, 1e3 * seconds / count, (*notes, *more))
 
 
 class _Stacked:

@@ -11,7 +11,6 @@ import onnx_ir as ir
 from ptqc.artifact.folder import GOLDEN, Artifact
 from ptqc.artifact.golden import Golden
 from ptqc.artifact.results import OutputAgreement
-from ptqc.calibration import texts
 from ptqc.calibration.images import AnyPreprocessing, Preprocessing
 from ptqc.calibration.inputs import input_specs, sample_name
 from ptqc.calibration.open_batches import OpenBatches
@@ -26,7 +25,14 @@ from ptqc.execution.tensors import outputs_in_files
 from ptqc.frontend.in_memory import Model
 from ptqc.kv_cache.form import unpacked_feeds
 from ptqc.losses import recognize
-from ptqc.tools.comparing.contenders import Contender, as_compiled, contenders, of_one_interface, running
+from ptqc.tools.comparing.contenders import (
+    Contender,
+    contenders,
+    images_as_compiled,
+    of_one_interface,
+    running,
+    texts_as_compiled,
+)
 from ptqc.utils.logs import quiet_libraries
 from ptqc.utils.machine import busy, load_average
 from ptqc.utils.progress import SILENT, Progress
@@ -216,9 +222,8 @@ def compare(
         )
     result = of_one_interface(result)
     with scratch() as folder:
-        prepared, notes = as_compiled(preprocessing, result, data)
-        recorded = (one.artifact.texts for one in result if one.artifact is not None)
-        data = texts.as_compiled(data, next(filter(None, recorded), None))
+        prepared, notes = images_as_compiled(preprocessing, result, data)
+        data, more = texts_as_compiled(data, result)
         usual = FEW if runtimes or data is None else SAMPLES
         most = usual if samples is None else samples
         feeds, names, described = _samples(result, data, most, prepared, Path(folder))
@@ -233,7 +238,7 @@ def compare(
         ComparedModel.of(one, result[0], speeds.get(id(one)), judged[place], placements[place], names)
         for place, one in enumerate(result)
     ]
-    return ModelComparison(tuple(compared), threads, described, load, notes)
+    return ModelComparison(tuple(compared), threads, described, load, (*notes, *more))
 
 
 def _samples(

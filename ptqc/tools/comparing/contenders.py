@@ -16,6 +16,7 @@ from ptqc.calibration.images import AnyPreprocessing, Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.recording import recorder
 from ptqc.calibration.sources import holds_images
+from ptqc.calibration.texts import Texts, with_tokenizer
 from ptqc.errors import ModelError, PtqcError, TargetError, UsageError
 from ptqc.execution.onnxruntime import Feeds, Runner, session_options
 from ptqc.frontend.in_memory import Model, file_of
@@ -30,6 +31,7 @@ from ptqc.runtime.foreign import ForeignRun, described, file_for, run_in
 from ptqc.runtime.interface import WEIGHTS, library_file
 from ptqc.utils.arguments import path_of
 from ptqc.utils.scratch import Scratch
+from ptqc.utils.store import file_digest
 
 RUNTIME = f"ONNX Runtime {ort.__version__}"
 
@@ -72,7 +74,7 @@ class Contender:
         return opened
 
 
-def as_compiled(
+def images_as_compiled(
     stated: AnyPreprocessing | None, found: Sequence[Contender], data: object
 ) -> tuple[Preprocessing | None, tuple[str, ...]]:
     """How images are prepared: as stated, else as for the compile of the first artifact that says so.
@@ -88,6 +90,24 @@ def as_compiled(
     used = (result or Preprocessing()).resolved(input_specs(found[0].model))
     warnings = [_otherwise(folder, used, before, is_stated=own is not None) for folder, before in recorded.items()]
     return result, tuple(filter(None, warnings))
+
+
+def texts_as_compiled(data: object, found: Sequence[Contender]) -> tuple[object, tuple[str, ...]]:
+    """Data with the tokenizer of the first artifact that was compiled on texts, where they are text without one.
+
+    Also warnings of artifacts that were compiled with another tokenizer.
+    """
+    artifacts = [one.artifact for one in found if one.artifact is not None]
+    recorded = {artifact.folder: artifact.texts for artifact in artifacts if artifact.texts is not None}
+    data = with_tokenizer(data, next(iter(recorded.values()), None))
+    if not isinstance(data, Texts) or not Path(data.tokenizer).is_file():
+        return data, ()
+    digest = file_digest(Path(data.tokenizer))
+    return data, tuple(
+        f"texts are read with {data.tokenizer}, but {folder} was compiled with another tokenizer, {before.tokenizer}"
+        for folder, before in recorded.items()
+        if before.sha256 != digest
+    )
 
 
 def _otherwise(folder: Path, used: Preprocessing, before: Preprocessing | None, *, is_stated: bool) -> str:

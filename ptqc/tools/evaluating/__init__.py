@@ -9,22 +9,28 @@ from typing import Any
 
 import numpy as np
 
-from ptqc.calibration import texts
 from ptqc.calibration.images import AnyPreprocessing, Preprocessing
 from ptqc.calibration.inputs import input_specs, roles
-from ptqc.calibration.texts import read_tokenizer
+from ptqc.calibration.texts import Texts, read_tokenizer
 from ptqc.errors import Missed, ModelError, UsageError
 from ptqc.evaluation.detection.detector import AnyDetector, Detector
 from ptqc.evaluation.scoring import no_better_than_guessing
 from ptqc.frontend.in_memory import Model
-from ptqc.tools.comparing.contenders import Contender, Run, as_compiled, contenders, of_one_interface, running
+from ptqc.tools.comparing.contenders import (
+    Contender,
+    Run,
+    contenders,
+    images_as_compiled,
+    of_one_interface,
+    running,
+    texts_as_compiled,
+)
 from ptqc.tools.evaluating.data import Judges, LabelledCase, read_judges, read_pictures
 from ptqc.tools.evaluating.metric import Case, Estimate, Metric, Outputs, difference, estimate
 from ptqc.tools.evaluating.metrics.mean_ap import MeanAP
 from ptqc.tools.evaluating.own import metric_of
 from ptqc.utils.logs import quiet_libraries
 from ptqc.utils.progress import SILENT, Progress
-from ptqc.utils.store import file_digest
 from ptqc.utils.text import number, shorten, table
 
 NAME = 48
@@ -212,8 +218,8 @@ def evaluate(
     result = of_one_interface(result)
     inputs = input_specs(result[0].model)
     judged = _judged_output(result[0], score_output)
-    prepared, notes = as_compiled(preprocessing, result, data)
-    data, more = _texts_as_compiled(data, result)
+    prepared, notes = images_as_compiled(preprocessing, result, data)
+    data, more = texts_as_compiled(data, result)
     notes = (*notes, *more)
     decode, found_roles = _decoder(data, tokenizer), roles(inputs)
     chosen = _of_detector(requested, Detector.of(detector), result)
@@ -232,26 +238,8 @@ def evaluate(
     count = len(next(iter(measured.values())))
     warning = no_better_than_guessing(rows[0].score.value, guessing, count, rows[0].model)
     notes = (*notes, warning) if warning else notes
-    used = str(data.tokenizer) if isinstance(data, texts.Texts) else None
+    used = str(data.tokenizer) if isinstance(data, Texts) else None
     return Evaluation(chosen.called, chosen.title, chosen.higher_is_better, count, tuple(rows), left_out, notes, used)
-
-
-def _texts_as_compiled(data: object, found: Sequence[Contender]) -> tuple[object, tuple[str, ...]]:
-    """Data with the tokenizer of the first artifact that was compiled on texts, where they are text without one.
-
-    Also warnings of artifacts that were compiled with another tokenizer.
-    """
-    artifacts = [one.artifact for one in found if one.artifact is not None]
-    recorded = {artifact.folder: artifact.texts for artifact in artifacts if artifact.texts is not None}
-    data = texts.as_compiled(data, next(iter(recorded.values()), None))
-    if not isinstance(data, texts.Texts) or not Path(data.tokenizer).is_file():
-        return data, ()
-    digest = file_digest(Path(data.tokenizer))
-    return data, tuple(
-        f"texts are read with {data.tokenizer}, but {folder} was compiled with another tokenizer, {before.tokenizer}"
-        for folder, before in recorded.items()
-        if before.sha256 != digest
-    )
 
 
 def _of_detector(metric: Metric, stated: Detector | None, found: Sequence[Contender]) -> Metric:
@@ -273,7 +261,7 @@ def _judged_output(first: Contender, requested: str | None) -> str:
 
 
 def _decoder(data: object, tokenizer: str | PathLike[str] | None) -> Callable[[Sequence[int]], str] | None:
-    path = data.tokenizer if tokenizer is None and isinstance(data, texts.Texts) else tokenizer
+    path = data.tokenizer if tokenizer is None and isinstance(data, Texts) else tokenizer
     if path is None:
         return None
     read = read_tokenizer(Path(path))
