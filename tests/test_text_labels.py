@@ -197,6 +197,12 @@ def test_a_score_no_better_than_guessing_is_warned_of(place: Path, artifact: Art
     assert ptqc.evaluate(artifact, metric="top-1", data=few).notes == ()
 
 
+def test_a_folder_of_tables_says_to_give_one(place: Path, tmp_path: Path) -> None:
+    table(tmp_path / "labelled.tsv", [0] * COUNT)
+    with pytest.raises(CalibrationError, match=r"holds tables of texts: give one, such as labelled\.tsv, alone"):
+        ptqc.compile(place / "model.onnx", calibration=tmp_path, output=tmp_path / "out")
+
+
 def test_a_csv_of_texts_says_what_to_write(place: Path, tmp_path: Path) -> None:
     texts = tmp_path / "texts.csv"
     texts.write_text("text,label\nthe cat,1\n")

@@ -137,7 +137,9 @@ def _open_folder(
             f"{folder} holds images ({images[0].name}) and arrays ({arrays[0].name}): keep one kind in the folder"
         )
     files = images or arrays
-    if not files and files_below(folder, TEXT_SUFFIXES):
+    if not files and (texts := files_below(folder, TEXT_SUFFIXES)):
+        if all(path.suffix.lower() == ".tsv" for path in texts):
+            raise CalibrationError(f"folder {folder} holds tables of texts: give one, such as {texts[0].name}, alone")
         raise lacks_tokenizer(folder)
     if not files:
         kinds = " ".join(sorted(IMAGE_SUFFIXES | ARRAY_SUFFIXES))
@@ -174,7 +176,7 @@ def may_hold_images(data: str) -> bool:
     """Whether data that are named so may be images: not where they are arrays or text."""
     path = path_of("data", data)
     if path.is_dir():
-        return bool(files_below(path, IMAGE_SUFFIXES)) or not files_below(path, ARRAY_SUFFIXES | {".txt"})
+        return bool(files_below(path, IMAGE_SUFFIXES)) or not files_below(path, ARRAY_SUFFIXES | TEXT_SUFFIXES)
     return path.suffix.lower() not in ARRAY_SUFFIXES | TEXT_SUFFIXES
 
 
