@@ -221,14 +221,14 @@ class SizedTarget(Protocol):
 class Tool:
     """A program that a target runs if it is installed.
 
-    path: empty where it is missing. use: what it is for. otherwise: what follows where it is missing, and how to get
+    path: empty where it is missing. use: what it is for. remedy: what follows where it is missing, and how to get
     it.
     """
 
     name: str
     path: str
     use: str
-    otherwise: str
+    remedy: str
 
 
 @runtime_checkable

@@ -57,9 +57,8 @@ class CTarget(ForeignTarget):
                 "the source is compared on this machine alone, and instructions and stack are not counted",
             ),
         }
-        for name, (use, otherwise) in uses.items():
-            remedy = f"{otherwise}: {emulation.INSTALL}"
-            yield Tool(name, shutil.which(name) or "", use, remedy)
+        for name, (use, without) in uses.items():
+            yield Tool(name, shutil.which(name) or "", use, f"{without}: {emulation.INSTALL}")
 
     def check_sizes(self, row_shapes: Collection[tuple[tuple[int, ...], ...]], model: ir.Model) -> None:
         """Raises TargetError for samples of several sizes: memory is planned for one."""

@@ -81,8 +81,8 @@ def _fold(model: ir.Model, node: ir.Node, affine: Affine) -> tuple[str, Level]:
         return "folded into the Conv after it", Level.INFO
     axis_count = rank(source) or rank(node.outputs[0])
     if axis_count is None or axis_count < 2:
-        known = "not known" if axis_count is None else f"{axis_count}"
-        return f"stays: channels need an input of rank 2 or more, and its rank is {known}", Level.SKIPPED
+        described = "not known" if axis_count is None else f"{axis_count}"
+        return f"stays: channels need an input of rank 2 or more, and its rank is {described}", Level.SKIPPED
     if axis_count == 2:
         _as_product_and_sum(model, node, affine)
         return "no layer to fold into: now Mul and Add", Level.INFO

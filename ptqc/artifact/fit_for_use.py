@@ -9,6 +9,7 @@ from ptqc.artifact.results import budgets_of
 from ptqc.budget import sections_of
 from ptqc.errors import Missed
 from ptqc.evaluation.judge import Judged
+from ptqc.evaluation.scoring import STEP
 from ptqc.losses.base import UNITS
 from ptqc.notes import Level, Note, is_cut_short, reasons_unfit, unfit
 from ptqc.passes.allocate.choose_activations import limit_of
@@ -17,7 +18,6 @@ from ptqc.passes.allocate.state import BudgetReport, CompileState, QuantizedMode
 
 # How many times the loss that was predicted a file may have, of which a time limit left out measuring.
 PREDICTED = 10.0
-SCORE = "score"
 # Of percent, points that are worth a look; of other scores, percent of the float model's.
 MOST_LOST = 2.0
 SURE = 0.99  # how sure it is that held-back samples do not explain a lower score
@@ -75,7 +75,7 @@ def lower_score(judged: Judged) -> list[Note]:
             f"{message}; the held-back samples let at most {changed:.1f} % of the answers change: see whether "
             "calibration and labelled data come from the same source and are prepared alike"
         )
-    return [Note(SCORE, "", message, Level.WARNING)]
+    return [Note(STEP, "", message, Level.WARNING)]
 
 
 def drifts(judged: Judged) -> list[Note]:
@@ -88,4 +88,4 @@ def drifts(judged: Judged) -> list[Note]:
         f"{fed.loss_unit}, and by {fed.single_loss:.3g} where states are the float model's: score whole sequences "
         "before you ship it (`evaluate` in Python)"
     )
-    return [Note(SCORE, "", message, Level.WARNING)]
+    return [Note(STEP, "", message, Level.WARNING)]

@@ -18,7 +18,8 @@ from ptqc.utils.imports import imported, is_named
 from ptqc.utils.store import file_digest
 
 ARRAY_SUFFIXES = frozenset({".npy", ".npz"})
-TEXT_SUFFIXES = frozenset({".txt", ".tsv"})
+TEXT, TEXT_TABLE = ".txt", ".tsv"  # the second has texts and labels between tabs
+TEXT_SUFFIXES = frozenset({TEXT, TEXT_TABLE})
 CSV = ".csv"
 # Behind an input's name: an array with the length of each sample along axis 0, where the input's own array has samples
 # of different lengths one after the other.
@@ -138,7 +139,7 @@ def _open_folder(
         )
     files = images or arrays
     if not files and (texts := files_below(folder, TEXT_SUFFIXES)):
-        if all(path.suffix.lower() == ".tsv" for path in texts):
+        if all(path.suffix.lower() == TEXT_TABLE for path in texts):
             raise CalibrationError(f"folder {folder} holds tables of texts: give one, such as {texts[0].name}, alone")
         raise lacks_tokenizer(folder)
     if not files:
@@ -219,7 +220,7 @@ def _open_file(path: Path, inputs: Sequence[InputSpec], limit: int) -> SampleSou
 
 
 def lacks_tokenizer(path: Path, recorded: TextSettings | None = None) -> UsageError:
-    """Text without a tokenizer. recorded: of a compile, whose tokenizer is missing or another one."""
+    """Make the error for text without a tokenizer. recorded: of a compile, whose tokenizer is missing or changed."""
     lost = (
         "" if recorded is None else f", and the tokenizer of the compile, {recorded.tokenizer}, is gone or has changed"
     )
@@ -227,7 +228,7 @@ def lacks_tokenizer(path: Path, recorded: TextSettings | None = None) -> UsageEr
 
 
 def csv_of_texts(path: Path) -> CalibrationError:
-    """A CSV for a model that reads tokens."""
+    """Make the error for a CSV where the model reads tokens."""
     return CalibrationError(
         f"{path}: a CSV can only list images, and this model reads token ids: save the column of texts as .txt, one "
         "text a line, or with class numbers as .tsv (text, tab, class number), and give the model's --tokenizer"

@@ -15,6 +15,9 @@ from ptqc.calibration.inputs import InputRole, InputSpec, roles, shape_text
 from ptqc.calibration.sources import (
     ARRAY_SUFFIXES,
     CSV,
+    TEXT,
+    TEXT_SUFFIXES,
+    TEXT_TABLE,
     SampleReader,
     SampleSource,
     TextSettings,
@@ -41,8 +44,6 @@ CHOICES = {
 SETTINGS = ("length", "padding", "padding_side", "padding_token", "special_tokens")  # that hold for other data as well
 LENGTH = 128  # tokens, where neither options nor model nor tokenizer say how many
 TEXT_AXES = 2  # samples and tokens
-SUFFIX = ".txt"
-TABLE = ".tsv"  # texts and labels between tabs
 OTHER_SUFFIXES = ARRAY_SUFFIXES | IMAGE_SUFFIXES | {CSV}  # of data that are no texts
 ADVICE = "give its samples as arrays, or by module:function"
 # Tokens that fill up a text, by the names that tokenizers give them, the commonest first.
@@ -135,7 +136,7 @@ def _parts(encoder: "_Encoder", texts: Iterable[tuple[str, str]], count: int, li
 
 def is_table(data: object) -> bool:
     """Whether data are a .tsv, whose lines are texts and their label."""
-    return isinstance(data, str | PathLike) and path_of("data", data).suffix == TABLE
+    return isinstance(data, str | PathLike) and path_of("data", data).suffix == TEXT_TABLE
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,7 @@ def with_tokenizer(data: object, settings: TextSettings | None) -> object:
     if settings is None or not isinstance(data, str | PathLike):
         return data
     path = path_of("data", data)
-    if not (path.is_dir() and holds_texts(path)) and path.suffix.lower() not in (SUFFIX, TABLE):
+    if not (path.is_dir() and holds_texts(path)) and path.suffix.lower() not in TEXT_SUFFIXES:
         return data
     if settings.path is None:
         raise lacks_tokenizer(path, settings)
@@ -188,9 +189,9 @@ def holds_texts(data: str | PathLike[str]) -> bool:
     """Whether a path is that of a text file, or of a folder with more of them than of arrays and images."""
     path = path_of("calibration data", data)
     if path.is_dir():
-        return len(files_below(path, frozenset({SUFFIX}))) > len(files_below(path, OTHER_SUFFIXES))
+        return len(files_below(path, frozenset({TEXT}))) > len(files_below(path, OTHER_SUFFIXES))
     suffix = path.suffix.lower()
-    return suffix in (SUFFIX, TABLE) or (path.is_file() and suffix not in OTHER_SUFFIXES)
+    return suffix in TEXT_SUFFIXES or (path.is_file() and suffix not in OTHER_SUFFIXES)
 
 
 @dataclass(frozen=True)
@@ -210,7 +211,7 @@ class _Corpus:
         else:
             path = path_of("corpus", texts.corpus)
             files = _text_files(path)
-            if path.suffix == TABLE and texts.unit not in (None, "lines"):
+            if path.suffix == TEXT_TABLE and texts.unit not in (None, "lines"):
                 raise UsageError(f"unit is {texts.unit!r}, but {path} is a table of lines: leave it out")
             result = cls(texts.unit or ("files" if path.is_dir() else "lines"), files, (), str(path), 0)
         count = sum(1 for _ in result)
@@ -245,8 +246,8 @@ def _text_files(path: Path) -> tuple[Path, ...]:
         return (path,)
     if not path.is_dir():
         raise CalibrationError(f"calibration data {str(path)!r}: no such file or folder; give a text file or a folder")
-    if not (result := files_below(path, frozenset({SUFFIX}))):
-        raise CalibrationError(f"folder {path} holds no texts, expected files ending in {SUFFIX}")
+    if not (result := files_below(path, frozenset({TEXT}))):
+        raise CalibrationError(f"folder {path} holds no texts, expected files ending in {TEXT}")
     return tuple(result)
 
 
@@ -258,7 +259,7 @@ def _texts_of(file: Path, unit: Unit) -> Iterator[tuple[str, str]]:
                 yield from ((str(file), text) for text in [stream.read()] if text.strip())
                 return
             lines: Iterable[tuple[int, str]] = enumerate((line.rstrip("\n") for line in stream), 1)
-            if file.suffix == TABLE:
+            if file.suffix == TEXT_TABLE:
                 lines = ((number, text) for number, line in lines for text in _columns(line))
             if unit == "lines":
                 yield from ((f"{file}, line {number}", line) for number, line in lines if line.strip())
@@ -387,10 +388,10 @@ def read_tokenizer(path: Path) -> Any:
 def _is_vocabulary(path: Path) -> bool:
     """Whether a file holds tokens and their numbers alone."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return isinstance(found, dict) and bool(found) and all(type(number) is int for number in found.values())
+    return isinstance(document, dict) and bool(document) and all(type(number) is int for number in document.values())
 
 
 def _check_vocabulary(tokenizer: Any, tokens: InputSpec, filler: int, where: str) -> None:

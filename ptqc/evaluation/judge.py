@@ -154,7 +154,7 @@ def judge(
                 stage.advance()
 
         both = outputs_in_files(outputs())
-    pairs = list(zip(both[::2], both[1::2], strict=True))
+    pairs = _in_pairs(both)
     judged = replace(judge_pairs(kinds, pairs), fed_back=_fed_back(model, (real, packed), samples, kinds, pairs))
     if scoring is None:
         return judged
@@ -192,16 +192,20 @@ def _fed_back(
     model: ir.Model, runners: tuple[Runner, Runner], samples: Samples, kinds: Kinds, single: Pairs
 ) -> FedBack | None:
     """Measure what samples as runs in a row lose. None where a state does not have its input's shape in all samples."""
-    handed_on = states_of(model)
-    states = {name: handed_on.get(name) for name, kind in kinds.items() if isinstance(kind, State)}
-    if not states or not all(states.values()) or len(states) == len(kinds):
+    answers = {name: kind for name, kind in kinds.items() if not isinstance(kind, State)}
+    states = {name: read for name, read in states_of(model).items() if name in kinds.keys() - answers.keys()}
+    if not states or not answers or len(states) + len(answers) < len(kinds):
         return None
-    outputs = outputs_in_files(_in_a_row(runners, samples, {name: str(read) for name, read in states.items()}))
+    outputs = outputs_in_files(_in_a_row(runners, samples, states))
     if len(outputs) < 2 * len(samples):
         return None
-    others = {name: kind for name, kind in kinds.items() if name not in states}
-    judged = judge_pairs(others, list(zip(outputs[::2], outputs[1::2], strict=True)))
-    return FedBack(len(samples), judged.loss, judge_pairs(others, single).loss, judged.loss_unit, judged.agreement)
+    judged = judge_pairs(answers, _in_pairs(outputs))
+    return FedBack(len(samples), judged.loss, judge_pairs(answers, single).loss, judged.loss_unit, judged.agreement)
+
+
+def _in_pairs(outputs: Sequence[Outputs]) -> Pairs:
+    """Outputs of two models that ran in turns, by sample."""
+    return list(zip(outputs[::2], outputs[1::2], strict=True))
 
 
 def _in_a_row(runners: tuple[Runner, Runner], samples: Samples, states: Mapping[str, str]) -> Iterator[Feeds]:

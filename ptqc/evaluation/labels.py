@@ -19,8 +19,7 @@ import onnx_ir as ir
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import InputRole, InputSpec, as_array, input_specs, roles
 from ptqc.calibration.samples import EVERY_SAMPLE, Samples, collect
-from ptqc.calibration.sources import CSV, LABELS, are_classes, csv_of_texts, lacks_tokenizer, spread
-from ptqc.calibration.texts import TABLE as TEXT_TABLE
+from ptqc.calibration.sources import CSV, LABELS, TEXT_TABLE, are_classes, csv_of_texts, lacks_tokenizer, spread
 from ptqc.calibration.texts import LabelledLine, Texts, is_table, labelled_lines
 from ptqc.errors import CalibrationError, UsageError
 from ptqc.evaluation.detection.detector import Detector
@@ -31,7 +30,7 @@ from ptqc.utils.arguments import path_of, shown
 
 MOST_DIGITS = 9  # of a class number
 GROUPS = 50  # of pictures: a precision is computed without each
-ARRAYS, TABLE, TEXTS, COCO = ".npz", CSV, TEXT_TABLE, ".json"
+ARRAYS, COCO = ".npz", ".json"
 IN_MEMORY = "a dict of arrays such as {'input': images, 'labels': classes}, or an iterable of (image, class)"
 
 Runs = Callable[[Feeds], dict[str, np.ndarray]]
@@ -184,7 +183,7 @@ def _answer(outputs: Mapping[str, object]) -> np.ndarray:
 
 
 def no_such_class(label: int, where: str, classes: int) -> str:
-    """What is wrong with a label. where: what scores so many classes."""
+    """Say what is wrong with a label. where: what scores so many classes."""
     return f"the label is class {label}, but {where} has {classes} classes: class numbers start at 0"
 
 
@@ -236,10 +235,10 @@ def read_labels(
             f"the labels {path} do not exist; give an .npz with `{LABELS}`, a CSV of image,class, or a .tsv of text "
             "and class; for a detector a folder of images with labels as YOLO writes them, or a COCO file"
         )
-    if path.suffix not in (ARRAYS, TABLE):
+    if path.suffix not in (ARRAYS, CSV):
         raise CalibrationError(
-            f"the labels {path} are neither {ARRAYS}, {TABLE}, {TEXTS} nor {COCO}; give an .npz with `{LABELS}`, a CSV "
-            "of image,class, a .tsv of text and class, or for a detector a COCO file"
+            f"the labels {path} are neither {ARRAYS}, {CSV}, {TEXT_TABLE} nor {COCO}; give an .npz with `{LABELS}`, a "
+            "CSV of image,class, a .tsv of text and class, or for a detector a COCO file"
         )
     if path.suffix == ARRAYS:
         return _of_arrays(_from_npz(path), str(path), inputs, folder)
@@ -250,7 +249,7 @@ def read_labels(
 def _of_texts(texts: Texts, inputs: tuple[InputSpec, ...], folder: Path) -> LabelledClasses:
     if not is_table(texts.corpus):
         raise CalibrationError(
-            f"the labels {texts.corpus} are no {TEXTS}: write a text, a tab and its class in each line"
+            f"the labels {texts.corpus} are no {TEXT_TABLE}: write a text, a tab and its class in each line"
         )
     lines = labelled_lines(texts)
     classes = np.array([_class_number(line) for line in lines])
@@ -267,7 +266,7 @@ def _class_number(line: LabelledLine) -> int:
 
 
 def no_class_number(label: object) -> str:
-    """What is wrong with a label that is no number of a class."""
+    """Say what is wrong with a label that is no number of a class."""
     return f"the label {shown(label)} is no class number: write the place of its class among the scores, from 0"
 
 

@@ -17,6 +17,7 @@ from ptqc.utils.progress import Progress
 Evaluate = Callable[[Runs], float]
 PERCENT = 100.0
 STAGE = "score the float model"
+STEP = "score"  # of notes
 FEWEST = 30  # samples whose score tells anything
 
 
@@ -94,7 +95,7 @@ def scoring_of(
             assert labelled is not None
             guessing, score = labelled.guessing(run), labelled.score(run)
             message = no_better_than_guessing(score, guessing, len(labelled.samples), "the float model")
-            notes = (Note("score", "", message, Level.WARNING),) if message else ()
+            notes = (Note(STEP, "", message, Level.WARNING),) if message else ()
             scoring = Scoring(labelled.title, labelled.score, score, labelled, notes)
         else:
             scoring = Scoring("score" if own.perfect is None else "score, %", own, own(run))

@@ -471,16 +471,20 @@ def module_labels(weights: Sequence[Weight]) -> Mapping[str, str]:
     Of several layers in one module, those keep their names of which only weights tell the module. Tables have their
     own names behind the module.
     """
-    result, told = dict[str, str](), dict[str, str]()
+    modules, exported = dict[str, str](), set[str]()
     for layer in (weight.layers[0] for weight in weights if len(weight.layers) == 1):
         match = OF_MODULE.fullmatch(layer.weight)
         if PATH.search(layer.name) or not (match or layer.module):
             continue
-        result[layer.name] = match["module"] if match else layer.module
-        told[layer.name] = layer.module
-    times = Counter(result.values())
-    several = {name: f"{module}.{name}" if told[name] else "" for name, module in result.items() if times[module] > 1}
-    labels = {name: label for name, module in result.items() if (label := several.get(name, module))}
+        modules[layer.name] = match["module"] if match else layer.module
+        if layer.module:
+            exported.add(layer.name)
+    times, labels = Counter(modules.values()), dict[str, str]()
+    for name, module in modules.items():
+        if times[module] == 1:
+            labels[name] = module
+        elif name in exported:
+            labels[name] = f"{module}.{name}"
     tables = (weight for weight in weights if weight.module and not PATH.search(weight.name))
     return labels | {table.name: f"{table.module}.{table.name}" for table in tables}
 

@@ -184,8 +184,8 @@ def states_of(model: ir.Model) -> dict[str, str]:
     pairs = _pairs(model, model.graph.outputs)
     if len(pairs) == min(len(model.graph.inputs), len(model.graph.outputs)):
         return {}
-    named = {output: given for output, given in pairs.items() if any(_likeness(given, output))}
-    return {str(output.name): str(given.name) for output, given in named.items()}
+    named = {output: read for output, read in pairs.items() if any(_likeness(read, output))}
+    return {str(output.name): str(read.name) for output, read in named.items()}
 
 
 def _carried(model: ir.Model, outputs: Sequence[ir.Value]) -> frozenset[str]:
@@ -210,9 +210,9 @@ def _pairs(model: ir.Model, outputs: Sequence[ir.Value]) -> dict[ir.Value, ir.Va
     return pairs
 
 
-def _likeness(given: ir.Value, output: ir.Value) -> tuple[bool, bool, bool]:
+def _likeness(read: ir.Value, output: ir.Value) -> tuple[bool, bool, bool]:
     """How the name of an input tells that it takes this output: state of next_state, state of stateN, h of hn."""
-    one, other = str(given.name), str(output.name)
+    one, other = str(read.name), str(output.name)
     return words(one) <= words(other), says(one, STATES), one[:1].lower() == other[:1].lower()
 
 

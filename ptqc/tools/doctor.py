@@ -200,7 +200,7 @@ def _targets() -> Iterator[Finding]:
 def _tool(tool: targets.Tool) -> Finding:
     if tool.path:
         return Finding(f"  {tool.name}", f"{tool.use} ({tool.path})")
-    return Finding(f"  {tool.name}", "not installed", Judgement.REMARK, tool.otherwise)
+    return Finding(f"  {tool.name}", "not installed", Judgement.REMARK, tool.remedy)
 
 
 def _extensions() -> Iterator[Finding]:

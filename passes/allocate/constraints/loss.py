@@ -25,6 +25,7 @@ from ptqc.codegen.targets import Chosen
 from ptqc.errors import CalibrationError, Infeasible, UsageError
 from ptqc.evaluation.scoring import Scoring
 from ptqc.execution.onnxruntime import Runner
+from ptqc.formats import Format
 from ptqc.frontend import ModelSource
 from ptqc.ir.plan import Plan
 from ptqc.losses import UNITS, Kinds, OutputLoss, recognize
@@ -373,15 +374,17 @@ def _check_agreeing(job: CompileState, budget: LossBudget, criterion: Criterion,
             f"time takes, the best file {loses}; give more time, or allow a larger loss",
             best.size,
         )
-    least = sum(c.loss for c in problem.chosen(best_choice(problem)))
     if job.limit is not None:
+        least = sum(c.loss for c in problem.chosen(best_choice(problem)))
         needed = smallest_within(problem, room).bytes if room > least else None
         size, unit = str(job.budgets.get(SizeBudget)), "bytes"
         within, best_size = f"the best file of at most {job.limit:,} bytes", best.size
-    elif (flash := job.budgets.get(FlashBudget)) is not None and problem.flash is not None:
-        needed = _flash_needed(problem, flash, room)
+    elif (flash := job.budgets.get(FlashBudget)) is not None and (costs := problem.flash) is not None:
+        beside = flash.bytes - costs.limit  # what every plan takes
+        choice = _least_flash(problem, room)
+        needed = None if choice is None else beside + costs.of(choice)
         size, unit, within = str(flash), "bytes of flash", "the best network that fits"
-        best_size = flash.bytes + problem.flash.of(best.fitted.plan.formats) - problem.flash.limit
+        best_size = beside + costs.of(best.fitted.plan.formats)
     else:
         return
     message = (
@@ -392,14 +395,12 @@ def _check_agreeing(job: CompileState, budget: LossBudget, criterion: Criterion,
     )
 
 
-def _flash_needed(problem: Problem, budget: FlashBudget, loss: float) -> int | None:
-    """About the least flash of a plan that is predicted to lose at most `loss`; None where none loses so little."""
-    costs = problem.flash
-    assert costs is not None
+def _least_flash(problem: Problem, loss: float) -> dict[str, Format] | None:
+    """The plan of least flash that is predicted to lose at most `loss`; None where none loses so little."""
     anything = replace(problem, flash=None)
     if loss <= sum(c.loss for c in problem.chosen(best_choice(anything))):
         return None
-    return budget.bytes + costs.of(smallest_in_flash(problem, loss)) - costs.limit
+    return smallest_in_flash(problem, loss)
 
 
 # What a compile with a budget of loss tells: what was asked, predicted and measured, and what the judge found.

@@ -18,6 +18,7 @@ from ptqc.calibration.images import IMAGE_SUFFIXES, Preprocessing
 from ptqc.calibration.inputs import InputSpec
 from ptqc.calibration.samples import EVERY_SAMPLE, CheckedSample, checked
 from ptqc.calibration.sources import (
+    CSV,
     LABELS,
     LENGTHS,
     SampleSource,
@@ -32,7 +33,6 @@ from ptqc.calibration.texts import Texts, is_table, labelled_lines
 from ptqc.errors import CalibrationError, UsageError
 from ptqc.evaluation.detection.detector import ClassNumbers
 from ptqc.evaluation.detection.pictures import labelled_pictures
-from ptqc.evaluation.labels import TABLE as TABLE_OF_IMAGES
 from ptqc.evaluation.labels import from_csv, is_input, labelled_items
 from ptqc.execution.onnxruntime import Feeds
 from ptqc.tools.evaluating.metric import Metric
@@ -73,7 +73,7 @@ def read_judges(
     # Which samples labels belong to that are given apart, only their place among all samples tells.
     names = labels if isinstance(labels, Mapping) else None
     source, result, lines = data, list[Any](), list[str]()
-    if isinstance(labels, str | Path) and Path(labels).suffix == TABLE_OF_IMAGES:
+    if isinstance(labels, str | Path) and Path(labels).suffix == CSV:
         source, result = _named_images(data, Path(labels), inputs, preprocessing, most)
         labels = None
     elif names is None and isinstance(data, Texts) and is_table(data.corpus):
@@ -209,7 +209,7 @@ def _opened(
         return _of_folder(path, metric, inputs, preprocessing, most)
     if path.is_file() and path.suffix == ".npz":
         return _of_arrays(npz_members(path), inputs)
-    if path.is_file() and path.suffix == TABLE_OF_IMAGES:
+    if path.is_file() and path.suffix == CSV:
         images, classes = from_csv(path, tuple(inputs), preprocessing, most or EVERY_SAMPLE)
         return images, list(classes)
     return data, []

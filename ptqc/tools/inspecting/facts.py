@@ -146,10 +146,10 @@ def _of(compilable: Compilable, size: int) -> Iterator[tuple[str, str]]:
     sensible = ", ".join(f"--budget {budget} ({count:,} bytes)" for budget, count in compilable.sensible.items())
     yield "sensible", sensible or "none: the graph's text is most of the file"
     memory = f"{compilable.memory / 1e9:.1f} GB of memory"
-    known = f"roughly {_duration(compilable.seconds or 0)} of processor time and {memory}{at}"
+    cost = f"roughly {_duration(compilable.seconds or 0)} of processor time and {memory}{at}"
     yield (
         "compile",
-        f"the time depends on free sizes or loops; roughly {memory}" if compilable.seconds is None else known,
+        f"the time depends on free sizes or loops; roughly {memory}" if compilable.seconds is None else cost,
     )
     for kind in compilable.stays_float:
         yield "stays float", f"{kind.count:,} {visible(kind.operator)}: {kind.reason}"
