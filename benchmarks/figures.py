@@ -21,6 +21,7 @@ from statistics import geometric_mean, mean
 import agreement
 import charts
 import compile_time
+import concept_figures
 import sentences
 import time_limits
 from charts import rows
@@ -552,6 +553,7 @@ def choosing() -> str:
 
 TEXTS: dict[str, Callable[[], str]] = {
     "accuracy": accuracy,
+    "answers": concept_figures.answers,
     "c-networks": c_networks,
     "calibration": calibration,
     "loading-short": loading_short,
@@ -612,7 +614,8 @@ def _is_nested(key: str, every: Sequence[Row]) -> bool:
 def files() -> dict[Path, str]:
     """All files that are written as a whole."""
     tables = {DATA / f"{name}.csv": table(name) for name in TABLES}
-    return tables | {PICTURES / name: text for name, text in charts.drawn()}
+    concepts = {PICTURES / f"{name}.svg": draw() for name, draw in concept_figures.DRAWINGS.items()}
+    return tables | concepts | {PICTURES / name: text for name, text in charts.drawn()}
 
 
 def outdated() -> list[str]:
