@@ -1,6 +1,6 @@
 """Build sdist and wheel, check them, and use the wheel in clean environments of several Pythons and dependencies.
 
-pip install -e '.[release]' && python benchmarks/wheels.py --pythons 3.11,3.12,3.13 --sbom build/sbom.json
+pip install -e '.[release]' && python benchmarks/wheels.py --pythons 3.11,3.12,3.13,3.14 --sbom build/sbom.json
 
 Each Python gets the wheel with the newest versions of what it requires, and with the oldest that pyproject.toml allows
 and that there are wheels for; in each, `wheel_job.py` compiles, opens, runs and verifies a small network. Pythons are
