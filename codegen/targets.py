@@ -9,7 +9,7 @@ Beside it, where it has options, `options.py` gives their class as `OPTIONS`, an
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, fields, is_dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -281,15 +281,20 @@ def names() -> list[str]:
     return sorted(_rooms())
 
 
-def _own() -> list[str]:
-    rooms = (module.name for module in iter_modules(ptqc.codegen.__path__) if module.ispkg)
-    return [name for name in rooms if find_spec(f"ptqc.codegen.{name}.target") is not None]
+def _own() -> dict[str, str]:
+    """The packages of ptqc's own targets by name."""
+    return _targets_in(tuple(ptqc.codegen.__path__))
+
+
+@cache
+def _targets_in(folders: tuple[str, ...]) -> dict[str, str]:
+    rooms = (module.name for module in iter_modules(folders) if module.ispkg)
+    return {name: f"ptqc.codegen.{name}" for name in rooms if find_spec(f"ptqc.codegen.{name}.target") is not None}
 
 
 def _rooms() -> dict[str, str]:
     """The package of each target by its name."""
-    added = usable(PluginKind.TARGET, lambda plugin: (plugin.name, added_room(plugin)))
-    return {**dict(added), **{name: f"ptqc.codegen.{name}" for name in _own()}}
+    return {**dict(usable(PluginKind.TARGET, lambda plugin: (plugin.name, added_room(plugin)))), **_own()}
 
 
 def added_room(plugin: Plugin) -> str:
@@ -330,14 +335,16 @@ def _check_option(plugin: Plugin, option: Field[Any]) -> None:
 def built_in_options() -> dict[str, list[Field[Any]]]:
     """The options of ptqc's own targets by name; several targets may have one of a name."""
     result: dict[str, list[Field[Any]]] = {}
-    for name in sorted(_own()):
-        for option in fields(_options_in(f"ptqc.codegen.{name}")):
+    for _, package in sorted(_own().items()):
+        for option in fields(_options_in(package)):
             result.setdefault(option.name, []).append(option)
     return result
 
 
 def room(name: str) -> str:
     """The package of a target. Raises UsageError for an unknown name, and for one that cannot be used."""
+    if name in (own := _own()):
+        return own[name]
     rooms = _rooms()
     if name not in rooms:
         if name in (added := by_name(PluginKind.TARGET)):
