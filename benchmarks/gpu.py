@@ -2,24 +2,29 @@
 
 python benchmarks/gpu.py network resnet50.onnx
 python benchmarks/gpu.py prepare FOLDER [ARTIFACT …] [--sides 1024,4096] [--tiles 4]
-python FOLDER/gpu.py run FOLDER [--dry-run] [--out results.json]
+python FOLDER/gpu.py run FOLDER [--out results.json] [--minutes 9] [--dry-run]
 
 `network` writes ResNet-50 with drawn weights, for `ptqc compile --activations integer --target cuda`. `prepare` needs
 no GPU. `run` needs a GPU with PyTorch, this version of Python, and nothing but the folder; with --dry-run it needs a
-C++ compiler instead, runs in the emulator, and times nothing. Products are dense ones, ones of which two of each four
-weights are zero, and ones of FP8; artifacts of `ptqc compile` with --sparsity 2:4 or --activations float8 compare what
-the latter two compute. Dense products are timed in several tiles, each as a share of the time of the predicted ones:
-what is below 1 is what tuning on such a GPU gains.
+C++ compiler instead, runs in the emulator, and times nothing. After --minutes it begins no further part and ends with
+exit code 75; the same command then goes on with the parts that --out does not have.
+
+Products are dense ones, ones of which two of each four weights are zero, and ones of FP8; artifacts of `ptqc compile`
+with --sparsity 2:4 or --activations float8 compare what the latter two compute. Dense products are timed in several
+tiles, each as a share of the time of the predicted ones: what is below 1 is what tuning on such a GPU gains.
 """
 
 import argparse
 import json
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+# sysexits.h calls it a temporary failure.
+LEFT = 75
 SHARES = ("of_cublaslt", "of_the_predicted_tiles")
 
 
@@ -42,18 +47,36 @@ def main(arguments: Sequence[str]) -> int:
 def _run(given: argparse.Namespace) -> int:
     import gpu_runs
 
-    folder = given.folder.resolve()
+    folder, until = given.folder.resolve(), time.monotonic() + 60 * given.minutes
     gpu_runs.use_libraries_of(folder)
-    found = []
     with tempfile.TemporaryDirectory() as room:
         machine = gpu_runs.Emulator(Path(room)) if given.dry_run else gpu_runs.Gpu(folder / "lib")
+        results = _results(given.out, machine.name)
         print(f"on {machine.name}\n")
-        for row in gpu_runs.rows(folder, machine):
-            found.append(row)
-            print(_line(row), flush=True)
-    if given.out:
-        given.out.write_text(json.dumps({"device": machine.name, "rows": found}, indent=1))
-    return 0 if all(row.get("is_right", True) for row in found) else 1
+        for name, part in gpu_runs.parts(folder, machine).items():
+            if name in results["parts"]:
+                continue
+            if time.monotonic() > until:
+                print(f"\nleft, from {name} on: run the same command again")
+                return LEFT
+            results["parts"][name] = []
+            for row in part():
+                results["parts"][name].append(row)
+                print(_line(row), flush=True)
+            if given.out:
+                given.out.write_text(json.dumps(results, indent=1))
+    rows = [row for part in results["parts"].values() for row in part]
+    return 0 if all(row.get("is_right", True) for row in rows) else 1
+
+
+def _results(path: Path | None, device: str) -> dict[str, Any]:
+    """What an earlier run wrote, which has to be of the same device."""
+    if path is None or not path.exists():
+        return {"device": device, "parts": {}}
+    results: dict[str, Any] = json.loads(path.read_text())
+    if results["device"] != device:
+        raise SystemExit(f"{path} has results of {results['device']}, and this is {device}: give another --out")
+    return results
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -78,6 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("folder", type=Path)
     run.add_argument("--dry-run", action="store_true")
     run.add_argument("--out", type=Path)
+    run.add_argument("--minutes", type=float, default=9, help="after which no further part begins")
     return made
 
 

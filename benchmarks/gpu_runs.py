@@ -19,6 +19,7 @@ import numpy as np
 Row = dict[str, Any]
 # Of real values, as a share of the largest in their tensor.
 TOLERANCE, REPEATED, ROUNDS, BATCHES = 1e-4, 20, 15, (1, 64)
+COPIED = 1 << 29
 # Two places of four in ascending order: what a half of each byte of metadata may be.
 PLACES = np.array([low | high << 2 for high in range(4) for low in range(high)], np.uint8)
 KINDS = {
@@ -109,16 +110,38 @@ class Gpu:
         return statistics.median(times)
 
 
-def rows(folder: Path, machine: Emulator | Gpu) -> Iterator[Row]:
-    """All that there is to say, one line each."""
-    for path in sorted((folder / "networks").glob("*")):
-        library = machine.open(path)
-        yield _compared(path, library, on_a_gpu=machine.torch is not None)
-        yield from _network_times(path.name, library, machine)
-    for path in sorted((folder / "layers").glob("*")):
-        yield _compared(path, machine.open(path), on_a_gpu=machine.torch is not None)
-    yield from _peers(machine)
-    yield from _products(folder / "products", machine)
+def parts(folder: Path, machine: Emulator | Gpu) -> dict[str, Callable[[], Iterator[Row]]]:
+    """What there is to run, by name; each takes some minutes at most and yields a row for each line of results."""
+    networks = {path.name: partial(_network, path, machine) for path in sorted((folder / "networks").glob("*"))}
+    layers = {path.name: partial(_layers, path, machine) for path in sorted((folder / "layers").glob("*"))}
+    others = {
+        "bandwidth": partial(_bandwidth, machine),
+        "torch": partial(_torch, machine),
+        "ONNX Runtime": partial(_onnxruntime, machine),
+        "products": partial(_products, folder / "products", machine),
+    }
+    return {**networks, **layers, **others}
+
+
+def _network(path: Path, machine: Emulator | Gpu) -> Iterator[Row]:
+    library = machine.open(path)
+    yield _compared(path, library, on_a_gpu=machine.torch is not None)
+    yield from _network_times(path.name, library, machine)
+
+
+def _layers(path: Path, machine: Emulator | Gpu) -> Iterator[Row]:
+    yield _compared(path, machine.open(path), on_a_gpu=machine.torch is not None)
+
+
+def _bandwidth(machine: Emulator | Gpu) -> Iterator[Row]:
+    """What copying within the memory of the GPU reaches: the limit of products with few rows."""
+    if machine.torch is None:
+        return
+    source = machine.torch.zeros(COPIED, dtype=machine.torch.uint8, device="cuda")
+    target = machine.torch.empty_like(source)
+    microseconds = machine.microseconds(lambda: target.copy_(source))
+    if microseconds:
+        yield _timed(f"copy of {COPIED >> 20} MiB, {2e-3 * COPIED / microseconds:,.0f} GB/s", microseconds)
 
 
 def _compared(path: Path, library: Any, *, on_a_gpu: bool) -> Row:
@@ -170,8 +193,8 @@ def _timed(what: str, microseconds: float | None, **more: Any) -> Row:
     return {"what": what, "microseconds": microseconds, **more}
 
 
-def _peers(machine: Emulator | Gpu) -> Iterator[Row]:
-    """ResNet-50 in torch in float16, and in ONNX Runtime where that has a GPU."""
+def _torch(machine: Emulator | Gpu) -> Iterator[Row]:
+    """ResNet-50 in float16."""
     torch = machine.torch
     if torch is None:
         return
@@ -181,11 +204,12 @@ def _peers(machine: Emulator | Gpu) -> Iterator[Row]:
         x = x.to(memory_format=torch.channels_last)
         with torch.inference_mode():
             yield _timed(f"ResNet-50, torch, float16: batch {batch}", machine.microseconds(partial(model, x)))
-    yield from _onnxruntime()
 
 
-def _onnxruntime() -> Iterator[Row]:
-    """By CUDA and by TensorRT, whose runs cannot be captured: on the clock, with inputs on the GPU."""
+def _onnxruntime(machine: Emulator | Gpu) -> Iterator[Row]:
+    """ResNet-50 by CUDA and by TensorRT, whose runs cannot be captured: on the clock, with inputs on the GPU."""
+    if machine.torch is None:
+        return
     try:
         import onnxruntime as ort
 

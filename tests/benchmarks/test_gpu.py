@@ -55,11 +55,24 @@ def test_a_prepared_folder_runs_in_the_emulator(tmp_path: Path) -> None:
     assert gpu.main(["prepare", str(folder), "--sides", "64", "--tiles", "2"]) == 0
     bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [sys.executable, str(folder / "gpu.py"), "run", str(folder), "--dry-run", "--out", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=bare, cwd=tmp_path, timeout=600)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(out.read_text())
-    assert found["device"] == "the emulator"
-    layers, *behind = found["rows"]
+
+    def ends(*more: str) -> int:
+        """The exit code of a run, whose output goes on where the last one ended."""
+        done = subprocess.run(
+            [*command, *more], capture_output=True, text=True, check=False, env=bare, cwd=tmp_path, timeout=600
+        )
+        assert not done.stderr
+        return done.returncode
+
+    out.write_text(json.dumps({"device": "the emulator", "parts": {"bandwidth": []}}))
+    assert ends("--minutes", "0") == gpu.LEFT
+    assert ends() == 0
+    results = json.loads(out.read_text())
+    assert list(results["parts"]) == ["bandwidth", "layers by warpgroups", "torch", "ONNX Runtime", "products"]
+    written = out.stat().st_mtime_ns
+    assert ends() == 0
+    assert out.stat().st_mtime_ns == written
+    (layers,), behind = results["parts"]["layers by warpgroups"], results["parts"]["products"]
     assert layers["what"] == "layers by warpgroups: kernel by kernel"
     assert re.match(r"0 of \d{2},\d{3} integers differ", layers["found"])
     grouped = [f"int8, wgmma m64n{columns}k32," for columns in (64, 128)]
