@@ -321,9 +321,9 @@ def _add_eval(parser: Parser) -> None:
         "--metric",
         required=True,
         metavar="METRIC",
-        help="top-1 or top-5 (classes), map or map-50 (detectors), cross-entropy or perplexity (next tokens), "
-        "similarity (Spearman, of pairs), cosine, psnr (both compare with the first model if there are no labels), "
-        "word-errors, or module:function, called with outputs and label",
+        help="top-1 or top-5 (classes), map or map-50 (detectors), mean-iou (masks), cross-entropy or "
+        "perplexity (next tokens), similarity (Spearman, of pairs), cosine, psnr (both compare with the first model if "
+        "there are no labels), word-errors, or module:function, called with outputs and label",
         values=_metrics,
     )
     _add_data(
@@ -392,8 +392,9 @@ def _add_common(parser: Parser, defaults: str = "") -> None:
         metavar="DATA",
         help="labelled samples, to report a score and for a drop budget: for top-1 accuracy an .npz with the inputs "
         "and `labels`, a CSV with lines image,class-number (images beside the CSV or in the folder of --calibration), "
-        "or with a tokenizer a .tsv with lines text, tab, class-number; for a detector's mAP a folder of images with "
-        "YOLO's text files, or COCO's JSON file with the images below its folder",
+        "or with a tokenizer a .tsv with lines text, tab, class-number; for the mean IoU of masks an .npz whose "
+        "`labels` have a mask for each sample; for a detector's mAP a folder of images with YOLO's text files, or "
+        "COCO's JSON file with the images below its folder",
     )
     parser.add(
         HelpGroup.LIMITS,

@@ -1,4 +1,4 @@
-"""Labelled samples for the report and for budgets of points: accuracy of classes, mean average precision of boxes.
+"""Labelled samples for the report and for budgets of points: accuracy of classes, mean IoU of masks, mAP of boxes.
 
 A budget of points chooses on every second sample and judges on the others; nothing else is chosen on labelled samples.
 """
@@ -19,19 +19,32 @@ import onnx_ir as ir
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import InputRole, InputSpec, as_array, input_specs, roles
 from ptqc.calibration.samples import EVERY_SAMPLE, Samples, collect
-from ptqc.calibration.sources import CSV, LABELS, TEXT_TABLE, are_classes, csv_of_texts, lacks_tokenizer, spread
+from ptqc.calibration.sources import (
+    CSV,
+    LABELS,
+    TEXT_TABLE,
+    are_classes,
+    are_labels,
+    csv_of_texts,
+    lacks_tokenizer,
+    spread,
+)
 from ptqc.calibration.texts import LabelledLine, Texts, is_table, labelled_lines
 from ptqc.errors import CalibrationError, UsageError
 from ptqc.evaluation.detection.detector import Detector
 from ptqc.evaluation.detection.pictures import labelled_pictures
 from ptqc.evaluation.detection.precision import Matched, MeanPrecision, Truth, matched
+from ptqc.evaluation.masks import joined, mean_iou, no_such_class, overlaps
 from ptqc.execution.onnxruntime import Feeds
 from ptqc.utils.arguments import path_of, shown
 
 MOST_DIGITS = 9  # of a class number
-GROUPS = 50  # of pictures: a precision is computed without each
+GROUPS = 50  # of samples: a score is computed without each
+MASK_AXES = 2  # the fewest of a label for each pixel
 ARRAYS, COCO = ".npz", ".json"
-IN_MEMORY = "a dict of arrays such as {'input': images, 'labels': classes}, or an iterable of (image, class)"
+IN_MEMORY = (
+    "a dict of arrays such as {'input': images, 'labels': classes}, or an iterable of (image, class) or (image, mask)"
+)
 
 Runs = Callable[[Feeds], dict[str, np.ndarray]]
 LabelSource = Path | Texts | Mapping[str, Any] | Iterable[Any]
@@ -121,8 +134,28 @@ class LabelledClasses(Labelled):
         return 100.0 * np.subtract(real, numbers, dtype=np.float64)
 
 
+class Pooled(Labelled):
+    """Samples whose score is that of all of them together, and no mean over samples."""
+
+    @property
+    def draws(self) -> int:
+        """See `Labelled`."""
+        return min(GROUPS, len(self.samples))
+
+    def drops(self, real: Sequence[Any], values: Sequence[Any]) -> np.ndarray:
+        """Pseudo-values of the jackknife (Tukey 1958), one of each group of samples that is left out."""
+        count = self.draws
+        whole = self.points(real) - self.points(values)
+        left = [self.points(_without(real, i, count)) - self.points(_without(values, i, count)) for i in range(count)]
+        return count * whole - (count - 1) * np.array(left)
+
+
+def _without(measured: Sequence[Any], group: int, groups: int) -> list[Any]:
+    return [one for place, one in enumerate(measured) if place % groups != group]
+
+
 @dataclass(frozen=True)
-class LabelledObjects(Labelled):
+class LabelledObjects(Pooled):
     """truths: what is in each picture. detector: how the model writes what it finds."""
 
     truths: tuple[Truth, ...]
@@ -142,21 +175,31 @@ class LabelledObjects(Labelled):
         """See `Labelled`."""
         return LabelledObjects(self.samples[first::2], self.truths[first::2], self.detector)
 
-    @property
-    def draws(self) -> int:
+
+@dataclass(frozen=True)
+class LabelledMasks(Pooled):
+    """masks: the class of each pixel of each picture, as `overlaps` takes them."""
+
+    masks: tuple[np.ndarray, ...]
+    title: ClassVar[str] = "mean IoU, %"
+
+    def measured(self, run: Runs) -> Sequence[np.ndarray]:
+        """The overlaps of each picture. Raises CalibrationError where output and mask do not fit."""
+        result = []
+        for feeds, mask, name in zip(self.samples, self.masks, self.samples.names, strict=True):
+            try:
+                result.append(overlaps(_answer(run(feeds)), mask, "the output"))
+            except CalibrationError as error:
+                raise CalibrationError(f"{name}: {error}") from error
+        return result
+
+    def points(self, measured: Sequence[np.ndarray]) -> float:
+        """The mean over classes of intersection over union, of the pixels of all pictures."""
+        return mean_iou(joined(measured))
+
+    def every_second(self, first: int) -> "LabelledMasks":
         """See `Labelled`."""
-        return min(GROUPS, len(self.samples))
-
-    def drops(self, real: Sequence[Matched], matcheds: Sequence[Matched]) -> np.ndarray:
-        """Pseudo-values of the jackknife (Tukey 1958), one of each group of pictures that is left out."""
-        count = self.draws
-        whole = self.points(real) - self.points(matcheds)
-        left = [self.points(_without(real, i, count)) - self.points(_without(matcheds, i, count)) for i in range(count)]
-        return count * whole - (count - 1) * np.array(left)
-
-
-def _without(measured: Sequence[Matched], group: int, groups: int) -> list[Matched]:
-    return [one for place, one in enumerate(measured) if place % groups != group]
+        return LabelledMasks(self.samples[first::2], self.masks[first::2])
 
 
 def is_input(name: str, inputs: Sequence[InputSpec]) -> bool:
@@ -180,11 +223,6 @@ def _answer(outputs: Mapping[str, object]) -> np.ndarray:
     scores = (array for array in arrays if array.dtype.kind == "f" and array.size > 1)
     classes = (array for array in arrays if array.dtype.kind in "iu" and array.size == 1)
     return next(chain(scores, classes, arrays))
-
-
-def no_such_class(label: int, where: str, classes: int) -> str:
-    """Say what is wrong with a label. where: what scores so many classes."""
-    return f"the label is class {label}, but {where} has {classes} classes: class numbers start at 0"
 
 
 def labels_of(labels: AnyLabels, texts: Texts | None = None) -> LabelSource:
@@ -270,25 +308,23 @@ def no_class_number(label: object) -> str:
     return f"the label {shown(label)} is no class number: write the place of its class among the scores, from 0"
 
 
-def _in_memory(
-    labels: Mapping[str, Any] | Iterable[Any], inputs: tuple[InputSpec, ...], folder: Path
-) -> LabelledClasses:
+def _in_memory(labels: Mapping[str, Any] | Iterable[Any], inputs: tuple[InputSpec, ...], folder: Path) -> Labelled:
     if isinstance(labels, Mapping):
         arrays = {str(name): as_array(array, f"the array {name!r} of labels") for name, array in labels.items()}
         return _of_arrays(arrays, "labels", inputs, folder)
     classes = list[np.ndarray]()
     samples = collect(labelled_items(labels, inputs, classes), inputs, folder, EVERY_SAMPLE)
-    if len(classes) != len(samples) or any(each.size != 1 for each in classes):
+    if len(classes) != len(samples) or any(each.size != 1 and each.ndim < MASK_AXES for each in classes):
         numbers = sum(each.size for each in classes)
         raise CalibrationError(
             f"labels holds {len(samples)} samples and {numbers} class numbers; give one with each sample: {IN_MEMORY}"
         )
+    if any(each.ndim >= MASK_AXES for each in classes):
+        return LabelledMasks(samples, tuple(classes))
     return LabelledClasses(samples, np.array([each.item() for each in classes]))
 
 
-def _of_arrays(
-    arrays: Mapping[str, np.ndarray], where: str, inputs: tuple[InputSpec, ...], folder: Path
-) -> LabelledClasses:
+def _of_arrays(arrays: Mapping[str, np.ndarray], where: str, inputs: tuple[InputSpec, ...], folder: Path) -> Labelled:
     if is_input(LABELS, inputs):
         raise CalibrationError(
             f"the model has an input {LABELS!r}, so that {where} has no place for class numbers: judge the compiled "
@@ -298,34 +334,35 @@ def _of_arrays(
     labels = arrays.get(LABELS)
     if labels is not None and labels.size and labels.dtype.kind in "US":
         raise CalibrationError(f"{where}, `{LABELS}`: {no_class_number(labels.flat[0].item())}")
-    if labels is not None and labels.ndim > 1:
+    if labels is not None and 1 < labels.ndim <= MASK_AXES:
         raise CalibrationError(
-            f"{where}: `{LABELS}` has shape {labels.shape}, expected one class number for each sample; with a label "
-            "for each place, as masks have, score the model by `evaluate` in Python"
+            f"{where}: `{LABELS}` has shape {labels.shape}, expected one class number or one mask for each sample; "
+            "with another label for each sample, score the model by `evaluate` in Python"
         )
-    if labels is None or labels.ndim != 1 or labels.dtype.kind not in "iu":
+    if labels is None or labels.ndim == 0 or labels.dtype.kind not in "iu":
         raise CalibrationError(f"{where} has no array `{LABELS}` of one integer per sample; it has {sorted(feeds)}")
     samples = collect(feeds, inputs, folder, EVERY_SAMPLE)
     if len(samples) != len(labels):
         raise CalibrationError(
             f"{where} has {len(samples)} samples and {len(labels)} labels; give one label per sample"
         )
-    return LabelledClasses(samples, labels)
+    return LabelledMasks(samples, tuple(labels)) if labels.ndim > MASK_AXES else LabelledClasses(samples, labels)
 
 
 def labelled_items(items: Iterable[Any], inputs: Sequence[InputSpec], labels: list[np.ndarray]) -> Iterator[Any]:
-    """The items, without the class numbers behind their arrays or under `labels`, which are appended to `labels`.
+    """The items, without the labels behind their arrays or under `labels`, which are appended to `labels`.
 
-    A batch whose rows have a class each is taken apart, as far as the model leaves the size of its batch open.
+    A label is a class number or a mask. A batch whose rows have a label each is taken apart, as far as the model leaves
+    the size of its batch open.
     """
     for item in items:
-        parts = _with_classes(item, inputs)
+        parts = _with_label(item, inputs)
         if parts is None:
             yield item
             continue
         *values, classes = (as_array(value, "an item") for value in parts)
         pairs = list(zip(values, inputs, strict=True))
-        is_batch = classes.ndim == 1 and all(
+        is_batch = classes.ndim > 0 and all(
             value.ndim == len(spec.shape) > 0 and len(value) == len(classes) and _takes_rows(spec)
             for value, spec in pairs
         )
@@ -337,8 +374,8 @@ def labelled_items(items: Iterable[Any], inputs: Sequence[InputSpec], labels: li
             yield tuple(values)
 
 
-def _with_classes(item: Any, inputs: Sequence[InputSpec]) -> list[Any] | None:
-    """The arrays of an item in the order of the inputs, and its class numbers; None where it has none of them."""
+def _with_label(item: Any, inputs: Sequence[InputSpec]) -> list[Any] | None:
+    """The arrays of an item in the order of the inputs, and its labels; None where it has none of them."""
     names = [spec.name for spec in inputs]
     if isinstance(item, Mapping) and LABELS not in names and item.keys() >= {*names, LABELS}:
         parts = [item[name] for name in (*names, LABELS)]
@@ -346,7 +383,7 @@ def _with_classes(item: Any, inputs: Sequence[InputSpec]) -> list[Any] | None:
         parts = list(item)
     else:
         return None
-    return parts if are_classes(parts[-1]) else None
+    return parts if are_labels(parts[-1]) else None
 
 
 def _takes_rows(spec: InputSpec) -> bool:

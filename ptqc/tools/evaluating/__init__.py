@@ -176,7 +176,7 @@ def evaluate(
         *models: ONNX files, models in memory, and artifacts: of these the
             file and, if one runs here, the native library.
         metric: "top-1", "top-5", "map" or "map-50" (detectors, with images
-            and their boxes), "cross-entropy", "perplexity", "similarity",
+            and their boxes), "mean-iou" (masks), "cross-entropy", "perplexity", "similarity",
             "cosine", "word-errors", "psnr", "module:function", a `ptqc.Metric`,
             or a function of outputs and label that returns a number, the
             higher the better. It is called once for each sample: outputs are

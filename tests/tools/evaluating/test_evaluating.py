@@ -421,7 +421,7 @@ def test_all_models_have_the_output(tmp_path: Path) -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, object], type[PtqcError], str]] = {
-    "metric": ({"metric": "f1"}, UsageError, "metric is 'f1'; known: top-1, top-5, map, map-50, cross-entropy, .*psnr"),
+    "metric": ({"metric": "f1"}, UsageError, "metric is 'f1'; known: top-1, top-5, map, map-50, mean-iou, .*psnr"),
     "k": ({"metric": "top-0"}, UsageError, "metric is 'top-0'"),
     "no metric": ({"metric": 3}, UsageError, "metric is 3; give a function"),
     "samples": ({"samples": 0}, UsageError, "samples = 0"),

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 from judging import case
 from scipy.stats import rankdata, spearmanr
+from sklearn.metrics import jaccard_score
 
 from ptqc.errors import CalibrationError
 from ptqc.tools.evaluating.metric import Case, Metric
 from ptqc.tools.evaluating.metrics.cosine import Cosine
 from ptqc.tools.evaluating.metrics.cross_entropy import CrossEntropy
+from ptqc.tools.evaluating.metrics.mean_iou import MeanIoU
 from ptqc.tools.evaluating.metrics.perplexity import Perplexity
 from ptqc.tools.evaluating.metrics.psnr import BEST, Psnr
 from ptqc.tools.evaluating.metrics.similarity import Similarity, ranks
@@ -43,6 +45,16 @@ def test_classes_of_positions(axis: int) -> None:
     labels[0] = -1
     counted = 100 * np.mean((scores[0].argmax(-1) == labels)[1:])
     assert score(TopK(), case(np.moveaxis(scores, -1, axis), labels)) == pytest.approx(counted)
+
+
+def test_mean_iou_adds_pictures_up() -> None:
+    scores, masks = RANDOM.standard_normal((2, 4, 6, 5)), RANDOM.integers(0, 4, (2, 6, 5))
+    cases = [case(answer[None], mask) for answer, mask in zip(scores, masks, strict=True)]
+    own = jaccard_score(masks.reshape(-1), scores.argmax(1).reshape(-1), average="macro")
+    metric = MeanIoU()
+    assert metric.score(metric.gathered([metric.measure(one) for one in cases])) == pytest.approx(100 * own)
+    with pytest.raises(CalibrationError, match="has 4 classes: class numbers start at 0"):
+        metric.measure(case(scores[:1], masks[0] + 1))
 
 
 def test_a_model_that_answers_with_the_class() -> None:

@@ -4,6 +4,7 @@ from ptqc.tools.evaluating.metric import Metric
 from ptqc.tools.evaluating.metrics.cosine import Cosine
 from ptqc.tools.evaluating.metrics.cross_entropy import CrossEntropy
 from ptqc.tools.evaluating.metrics.mean_ap import MeanAP
+from ptqc.tools.evaluating.metrics.mean_iou import MeanIoU
 from ptqc.tools.evaluating.metrics.perplexity import Perplexity
 from ptqc.tools.evaluating.metrics.psnr import Psnr
 from ptqc.tools.evaluating.metrics.similarity import Similarity
@@ -13,6 +14,7 @@ from ptqc.tools.evaluating.metrics.word_errors import WordErrors
 METRICS: tuple[type[Metric], ...] = (
     TopK,
     MeanAP,
+    MeanIoU,
     CrossEntropy,
     Perplexity,
     Similarity,

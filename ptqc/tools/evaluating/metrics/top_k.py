@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ptqc.evaluation.labels import no_such_class
+from ptqc.evaluation.masks import no_such_class, scores_by_place
 from ptqc.tools.evaluating.metric import Case, Share
 
 
@@ -64,15 +64,10 @@ class TopK(Share):
 
 
 def _rows(case: Case, answer: np.ndarray, label: np.ndarray) -> np.ndarray:
-    """(predictions, classes): the classes lie along the last axis, or along the first behind the batch."""
-    if label.size == 1:
-        rows = answer.reshape(1, -1)
-    else:
-        whole = answer[0] if answer.shape[:1] == (1,) and answer.ndim > label.squeeze().ndim + 1 else answer
-        axes = [axis for axis in (-1, 0) if np.delete(whole.shape, axis).tolist() == list(label.squeeze().shape)]
-        if not axes:
-            raise case.refused(f"output {case.output!r} has shape {answer.shape}, and the label {label.shape}")
-        rows = np.moveaxis(whole, axes[0], -1).reshape(label.size, -1)
+    """(predictions, classes)."""
+    rows = scores_by_place(answer, label)
+    if rows is None:
+        raise case.refused(f"output {case.output!r} has shape {answer.shape}, and the label {label.shape}")
     if label.max(initial=0) >= rows.shape[1]:
         raise case.refused(no_such_class(label.max(), f"output {case.output!r}", rows.shape[1]))
     return rows
