@@ -276,6 +276,10 @@ class Chosen:
         return self.target.timer(self.options)
 
 
+# In place of a target: the ONNX file alone, also where an earlier compile built more.
+NONE = "none"
+
+
 def names() -> list[str]:
     """The targets that there are, but for those of packages that cannot be used; see `added_room`."""
     return sorted(_rooms())
@@ -391,15 +395,17 @@ def choose(
     *,
     may_be_missing: bool = False,
 ) -> Chosen | None:
-    """A target by name with the options given by name; None without one.
+    """A target by name with the options given by name; None without one, and for "none".
 
     known: other options that there are.
 
     Raises UsageError for an unknown target or option, and for an option of a target that was not asked for.
     """
-    if name is None:
+    if name in (None, NONE):
         _check_none(given, known)
         return None
+    if name not in by_name(PluginKind.TARGET):
+        one_of("target", name, (*names(), NONE))
     target, options = target_named(name), options_of(name)
     own = [option.name for option in fields(options)]
     if strange := given.keys() - own:

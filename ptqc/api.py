@@ -278,8 +278,9 @@ def resolve(
         force: Replace an artifact in `output`.
         cache: Folder of the measurements; default: ~/.cache/ptqc.
         target: What to build beside the ONNX file; None: as in the earlier
-            compile, with its options. Native libraries, which take minutes,
-            are built again only if a budget or an option asks for them.
+            compile, with its options; "none": nothing. Native libraries,
+            which take minutes, are built again only if a budget or an option
+            asks for them.
         allow_missing_target: Deliver the ONNX file even if the target
             cannot be built.
         progress: Shows progress, such as `ptqc.Lines()`.

@@ -449,10 +449,17 @@ def _typed(parse: Callable[[str], object]) -> Callable[[str], object]:
 
 
 def _add_targets(parser: Parser, defaults: str) -> None:
-    from ptqc.codegen.targets import names, title_of
+    from ptqc.codegen.targets import NONE, names, title_of
 
-    message = "; ".join(f"{name}: {title_of(name)}" for name in names())
-    parser.add(HelpGroup.TARGETS, "--target", metavar="NAME", help=message, default_text=defaults, values=names)
+    message = "; ".join([*(f"{name}: {title_of(name)}" for name in names()), f"{NONE}: only the ONNX file"])
+    parser.add(
+        HelpGroup.TARGETS,
+        "--target",
+        metavar="NAME",
+        help=message,
+        default_text=defaults,
+        values=lambda: [*names(), NONE],
+    )
     text = "if the target cannot be built, deliver the rest"
     parser.add(HelpGroup.TARGETS, "--allow-missing-target", action="store_true", help=text)
     for option in target_options().values():

@@ -16,7 +16,7 @@ from ptqc.cli.commands import flag
 from ptqc.cli.help import HelpGroup, Parser, described, possible_values_of
 from ptqc.cli.parser import COMMANDS, parse, parsers
 from ptqc.cli.topics import TOPICS
-from ptqc.codegen.targets import options_of
+from ptqc.codegen.targets import choose, options_of
 from ptqc.errors import UsageError
 from ptqc.evaluation.detection.detector import Detector
 from ptqc.options import CompileOptions
@@ -57,7 +57,7 @@ ACCEPTING: Mapping[str, Callable[[str], object]] = {
     "--detector-outputs": partial(of_detector, "outputs"),
     "--preprocessing": Preprocessing.of,
     "--detector": lambda value: presets.preset("detector", value, presets.DETECTORS),
-    "--target": options_of,
+    "--target": lambda value: choose(value, {}),
     "--cpu": lambda value: options_of("cpu")(cpu=value),
     "--cpu-library": lambda value: options_of("cpu")(cpu_library=value),
     "--gpu": lambda value: options_of("cuda")(gpu=value),

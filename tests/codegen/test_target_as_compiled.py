@@ -38,6 +38,13 @@ def test_native_libraries_are_built_again_where_asked_for() -> None:
     assert options(resolved(earlier, cpu="avx2")) == {**wanted, "cpu": "avx2"}
 
 
+def test_none_is_the_onnx_file_alone() -> None:
+    assert choose("none", {}) is None
+    assert resolved(manifest("c", c_name="kws"), "none") is None
+    with pytest.raises(UsageError, match="c_name is an option of the target"):
+        resolved(manifest("c"), "none", c_name="kws")
+
+
 def test_a_target_that_was_missing_may_be_missing_again() -> None:
     earlier = manifest("c")
     earlier["targets"]["c"] = {"missing": "no compiler"}
