@@ -135,9 +135,9 @@ def compile(  # noqa: A001
             `labels`, a dict of such arrays, a CSV of image,class, a .tsv of
             text and class (read as `calibration`, or a `ptqc.Texts`), or an
             iterable of (array, class), such as a data loader. For the mean
-            IoU: masks in place of the classes, in arrays or an iterable. For
-            the mean average precision of a detector: YOLO label files or a
-            COCO file.
+            IoU: masks in place of the classes, in arrays or an iterable, or
+            a folder with the folders `images` and `masks`. For the mean
+            average precision of a detector: YOLO label files or a COCO file.
         evaluate: Your own score in place of `labels`: called with
             `run(feeds) -> dict of outputs`, returns one number, the higher
             the better.

@@ -33,6 +33,10 @@ IMAGE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm"},
 )
 LARGEST_GRAY = 2**16 - 1
+# Pillow's names for one number per pixel.
+MASK_MODES = frozenset({"1", "L", "P", "I", "I;16"})
+# What data sets mark the pixels of masks with that do not count, beside numbers below 0.
+IGNORED = 255
 FILTERS = {
     "bilinear": Image.Resampling.BILINEAR,
     "bicubic": Image.Resampling.BICUBIC,
@@ -159,6 +163,23 @@ class Preprocessing:
         if target.layout == "NCHW":
             pixels = pixels.transpose(2, 0, 1)
         return np.ascontiguousarray(pixels[np.newaxis], dtype=spec.dtype)
+
+    def mask(self, path: Path, spec: InputSpec) -> np.ndarray:
+        """The class of each pixel of an image that is placed as `load` places it, (height, width).
+
+        The file holds class numbers, as gray or as places in a palette. Pixels beyond the image are IGNORED. Raises
+        CalibrationError as `load` does, and where the file has colours.
+        """
+        image = _decoded_mask(path)
+        place = self._placement(image.size, self._target(spec).size)
+        classes = np.asarray(image.resize((place.width, place.height), Image.Resampling.NEAREST))
+        result = np.full((place.whole_height, place.whole_width), IGNORED, np.int32)
+        top, left = max(-place.top, 0), max(-place.left, 0)
+        inside = classes[top : top + place.whole_height, left : left + place.whole_width]
+        rows, columns = inside.shape
+        top, left = max(place.top, 0), max(place.left, 0)
+        result[top : top + rows, left : left + columns] = inside[: place.whole_height - top, : place.whole_width - left]
+        return result
 
     def resolved(self, specs: Sequence[InputSpec]) -> "Preprocessing":
         """The same with what follows from the model's input in place of None: layout, crop and resize.
@@ -293,6 +314,19 @@ def _decoded(path: Path, channels: int) -> Image.Image:
         raise CalibrationError(
             f"cannot decode image {path} ({error}): repair it or take it out of the folder"
         ) from error
+
+
+def _decoded_mask(path: Path) -> Image.Image:
+    try:
+        with Image.open(path) as file:
+            if file.mode in MASK_MODES:
+                return file.copy()
+            mode = file.mode
+    except Exception as error:  # as in `_decoded`
+        raise CalibrationError(f"cannot decode mask {path} ({error})") from error
+    raise CalibrationError(
+        f"the mask {path} has colours (mode {mode}): write the number of the class into each pixel, as gray or palette"
+    )
 
 
 def _of_16_bits(image: Image.Image) -> Image.Image:

@@ -338,8 +338,8 @@ def _add_eval(parser: Parser) -> None:
         "--labels",
         metavar="FILE",
         help="the labels, if they are not with the data: an .npz with `labels`, an .npy, or a CSV with lines "
-        "image,class-number of images in the folder of --data; for map, a folder of "
-        "YOLO's text files, or COCO's JSON file",
+        "image,class-number of images in the folder of --data, or a folder of masks of the same names; for map, a "
+        "folder of YOLO's text files, or COCO's JSON file",
     )
     text = "the output of the model that is scored"
     parser.add(HelpGroup.DATA, "--score-output", metavar="NAME", help=text, default_text="the first")
@@ -392,9 +392,9 @@ def _add_common(parser: Parser, defaults: str = "") -> None:
         metavar="DATA",
         help="labelled samples, to report a score and for a drop budget: for top-1 accuracy an .npz with the inputs "
         "and `labels`, a CSV with lines image,class-number (images beside the CSV or in the folder of --calibration), "
-        "or with a tokenizer a .tsv with lines text, tab, class-number; for the mean IoU of masks an .npz whose "
-        "`labels` have a mask for each sample; for a detector's mAP a folder of images with YOLO's text files, or "
-        "COCO's JSON file with the images below its folder",
+        "or with a tokenizer a .tsv with lines text, tab, class-number; for the mean IoU of masks a folder with the "
+        "folders images and masks, or an .npz whose `labels` have a mask for each sample; for a detector's mAP a "
+        "folder of images with YOLO's text files, or COCO's JSON file with the images below its folder",
     )
     parser.add(
         HelpGroup.LIMITS,

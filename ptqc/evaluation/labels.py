@@ -34,12 +34,13 @@ from ptqc.errors import CalibrationError, UsageError
 from ptqc.evaluation.detection.detector import Detector
 from ptqc.evaluation.detection.pictures import labelled_pictures
 from ptqc.evaluation.detection.precision import Matched, MeanPrecision, Truth, matched
-from ptqc.evaluation.masks import joined, mean_iou, no_such_class, overlaps
+from ptqc.evaluation.masks import MaskFile, joined, mask_files, mean_iou, no_such_class, overlaps
 from ptqc.execution.onnxruntime import Feeds
 from ptqc.utils.arguments import path_of, shown
 
 MOST_DIGITS = 9  # of a class number
 GROUPS = 50  # of samples: a score is computed without each
+IMAGES, MASKS = "images", "masks"  # folders below that of labels
 MASK_AXES = 2  # the fewest of a label for each pixel
 ARRAYS, COCO = ".npz", ".json"
 IN_MEMORY = (
@@ -180,7 +181,7 @@ class LabelledObjects(Pooled):
 class LabelledMasks(Pooled):
     """masks: the class of each pixel of each picture, as `overlaps` takes them."""
 
-    masks: tuple[np.ndarray, ...]
+    masks: tuple[np.ndarray | MaskFile, ...]
     title: ClassVar[str] = "mean IoU, %"
 
     def measured(self, run: Runs) -> Sequence[np.ndarray]:
@@ -188,7 +189,7 @@ class LabelledMasks(Pooled):
         result = []
         for feeds, mask, name in zip(self.samples, self.masks, self.samples.names, strict=True):
             try:
-                result.append(overlaps(_answer(run(feeds)), mask, "the output"))
+                result.append(overlaps(_answer(run(feeds)), np.asarray(mask), "the output"))
             except CalibrationError as error:
                 raise CalibrationError(f"{name}: {error}") from error
         return result
@@ -257,8 +258,9 @@ def read_labels(
     """Samples and labels, spooled into `folder`: an .npz, a CSV of `image,class`, a .tsv of texts, pictures with boxes.
 
     The last are a folder with labels as YOLO writes them, or a file as COCO writes it, below whose folder the pictures
-    lie. In memory: a mapping like the .npz, or items as `labelled_items` reads them. images: the folder
-    of those that a CSV names, where they are not beside it. Raises CalibrationError naming the file and what is wrong.
+    lie. A folder with the folders `images` and `masks` has masks. In memory: a mapping like the .npz, or items as
+    `labelled_items` reads them. images: the folder of those that a CSV names, where they are not beside it. Raises
+    CalibrationError naming the file and what is wrong.
     """
     inputs = input_specs(model)
     if isinstance(labels, Texts):
@@ -266,12 +268,15 @@ def read_labels(
     if not isinstance(labels, Path):
         return _in_memory(labels, inputs, folder)
     path = labels
+    if path.is_dir() and all((path / part).is_dir() for part in (IMAGES, MASKS)):
+        return _of_mask_files(path, inputs, folder, preprocessing or Preprocessing())
     if path.is_dir() or (path.is_file() and path.suffix == COCO):
         return _objects(path, inputs, folder, preprocessing or Preprocessing(), detector or Detector())
     if not path.is_file():
         raise CalibrationError(
             f"the labels {path} do not exist; give an .npz with `{LABELS}`, a CSV of image,class, or a .tsv of text "
-            "and class; for a detector a folder of images with labels as YOLO writes them, or a COCO file"
+            "and class; for a detector a folder of images with labels as YOLO writes them, or a COCO file; for "
+            f"segmentation a folder with the folders {IMAGES} and {MASKS}"
         )
     if path.suffix not in (ARRAYS, CSV):
         raise CalibrationError(
@@ -406,6 +411,17 @@ def _objects(
     if not any(np.any(~truth.crowd) for truth in truths):
         raise CalibrationError(f"the labels {path} name no object in any of {len(truths)} images, so none can be found")
     return LabelledObjects(samples, tuple(truths), detector)
+
+
+def _of_mask_files(
+    path: Path, inputs: tuple[InputSpec, ...], folder: Path, preprocessing: Preprocessing
+) -> LabelledMasks:
+    if len(inputs) != 1:
+        raise CalibrationError(f"images fit models with one input; this one has {len(inputs)}: give an .npz")
+    spec, pairs = inputs[0], mask_files(path / IMAGES, path / MASKS)
+    feeds = ({spec.name: preprocessing.load(image, spec)} for image, _ in pairs)
+    samples = collect(feeds, inputs, folder, EVERY_SAMPLE)
+    return LabelledMasks(samples, tuple(MaskFile(mask, spec, preprocessing) for _, mask in pairs))
 
 
 def _from_npz(path: Path) -> dict[str, np.ndarray]:

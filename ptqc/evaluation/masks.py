@@ -1,13 +1,50 @@
 """Masks: a class for each pixel, and how well the answers of a model cover them."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from ptqc.calibration.images import IGNORED, IMAGE_SUFFIXES, Preprocessing
+from ptqc.calibration.inputs import InputSpec
+from ptqc.calibration.sources import files_below
 from ptqc.errors import CalibrationError
 
-# What data sets mark pixels with that do not count, beside numbers below 0.
-IGNORED = 255
+
+@dataclass(frozen=True)
+class MaskFile:
+    """A mask that is read whenever it is asked for, and placed as its image is. preprocessing: of the image."""
+
+    path: Path
+    spec: InputSpec
+    preprocessing: Preprocessing
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        del copy  # it is always new
+        return self.preprocessing.mask(self.path, self.spec).astype(dtype or np.int32, copy=False)
+
+
+def mask_files(images: Path, masks: Path) -> list[tuple[Path, Path]]:
+    """Each image below a folder with its mask: the file of the same name, whatever its suffix, below the other folder.
+
+    Raises CalibrationError where a mask is missing, or not to be told from another.
+    """
+    by_name: dict[Path, list[Path]] = {}
+    for path in files_below(masks, IMAGE_SUFFIXES):
+        by_name.setdefault(path.relative_to(masks).with_suffix(""), []).append(path)
+    result = []
+    for image in files_below(images, IMAGE_SUFFIXES):
+        name = image.relative_to(images).with_suffix("")
+        files = by_name.get(name, [])
+        if len(files) != 1:
+            what = f"several masks, {files[0].name} and {files[1].name}" if files else f"no mask {name} of any suffix"
+            raise CalibrationError(f"{masks} has {what}, for the image {image}: give each image one mask of its name")
+        result.append((image, files[0]))
+    if not result:
+        raise CalibrationError(f"{images} has no images")
+    return result
 
 
 def scores_by_place(answer: np.ndarray, label: np.ndarray) -> np.ndarray | None:

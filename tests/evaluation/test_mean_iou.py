@@ -1,16 +1,21 @@
 """Mean intersection over union, against scikit-learn's, and as the score of labelled samples."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 import pytest
 from graphs import parse
+from PIL import Image
 from sklearn.metrics import jaccard_score
 
+from ptqc.calibration.images import Preprocessing
+from ptqc.calibration.inputs import input_specs
+from ptqc.cli.main import main
 from ptqc.errors import CalibrationError
 from ptqc.evaluation.labels import LabelledMasks, LabelSource, labels_of, read_labels
-from ptqc.evaluation.masks import joined, mean_iou, overlaps
+from ptqc.evaluation.masks import MaskFile, joined, mask_files, mean_iou, overlaps
 
 RNG = np.random.default_rng(0)
 SCORES = RNG.standard_normal((6, 4, 5, 7))  # (pictures, classes, rows, columns)
@@ -121,3 +126,105 @@ def test_a_wrong_mask_is_named(segmenter: ir.Model, tmp_path: Path) -> None:
     labelled = read_labels(segmenter, {"x": IMAGES, "labels": masks}, tmp_path, None)
     with pytest.raises(CalibrationError, match=r"^.*2.*: the label is class 4, but the output has 4 classes"):
         labelled.score(lambda feeds: {"y": feeds["x"]})
+
+
+@pytest.fixture
+def gray() -> ir.Model:
+    return parse("g (float[N,1,16,24] x) => (float[N,1,16,24] y) { y = Identity(x) }")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"fit": "stretch"},
+        {"resize": 20},
+        {"resize": (18, 40), "crop": (16, 24)},
+        {"resize": 8, "crop": (16, 24)},
+        {"fit": "letterbox"},
+        {"fit": "letterbox-corner"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("size", [(30, 20), (20, 33), (24, 16), (5, 7)])
+def test_a_mask_lies_as_its_image(
+    gray: ir.Model, tmp_path: Path, options: dict[str, object], size: tuple[int, int]
+) -> None:
+    """An image of gray values is its own mask, but for what lies around it."""
+    (spec,) = input_specs(gray)
+    Image.fromarray(RNG.integers(1, 200, size[::-1]).astype(np.uint8)).save(tmp_path / "a.png")
+    preprocessing = Preprocessing(resample="nearest", scale=1, fill=0, **options)  # type: ignore[arg-type]
+    image, mask = preprocessing.load(tmp_path / "a.png", spec)[0, 0], preprocessing.mask(tmp_path / "a.png", spec)
+    assert mask.shape == (16, 24)
+    np.testing.assert_array_equal(np.where(mask == 255, 0, mask), image)
+
+
+def test_colours_are_no_classes(gray: ir.Model, tmp_path: Path) -> None:
+    (spec,) = input_specs(gray)
+    Image.new("RGB", (24, 16)).save(tmp_path / "a.png")
+    (tmp_path / "b.png").write_bytes(b"none")
+    with pytest.raises(CalibrationError, match=r"the mask .*a\.png has colours \(mode RGB\): write the number"):
+        np.asarray(MaskFile(tmp_path / "a.png", spec, Preprocessing()))
+    with pytest.raises(CalibrationError, match=r"cannot decode mask .*b\.png"):
+        np.asarray(MaskFile(tmp_path / "b.png", spec, Preprocessing()))
+
+
+def test_a_palette_holds_classes(gray: ir.Model, tmp_path: Path) -> None:
+    (spec,) = input_specs(gray)
+    classes = RNG.integers(0, 21, (16, 24)).astype(np.uint8)
+    image = Image.fromarray(classes).convert("P")
+    image.putpalette(RNG.integers(0, 255, 768).astype(np.uint8).tobytes())
+    image.putdata(classes.reshape(-1).tolist())
+    image.save(tmp_path / "a.png")
+    np.testing.assert_array_equal(Preprocessing().mask(tmp_path / "a.png", spec), classes)
+
+
+@pytest.fixture
+def by_color() -> ir.Model:
+    """The scores of the classes are the channels of the image."""
+    return parse("g (float[N,3,8,8] x) => (float[N,3,8,8] y) { y = Identity(x) }")
+
+
+def write_folders(folder: Path, count: int = 5) -> tuple[np.ndarray, np.ndarray]:
+    """Images with their masks in folders; the scores and the masks."""
+    pixels, masks = RNG.integers(0, 255, (count, 8, 8, 3)).astype(np.uint8), RNG.integers(0, 3, (count, 8, 8))
+    for number, (image, mask) in enumerate(zip(pixels, masks.astype(np.uint8), strict=True)):
+        for kind, array in (("images", image), ("masks", mask)):
+            path = folder / kind / "a" / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(array).save(path)
+    return pixels.transpose(0, 3, 1, 2), masks
+
+
+def test_folders_of_images_and_masks(by_color: ir.Model, tmp_path: Path) -> None:
+    scores, masks = write_folders(tmp_path / "data")
+    labelled = read_labels(by_color, tmp_path / "data", tmp_path / "spool", Preprocessing())
+    assert labelled.score(lambda feeds: {"y": feeds["x"]}) == pytest.approx(wanted(scores, masks))
+
+
+def test_each_image_has_one_mask(tmp_path: Path) -> None:
+    write_folders(tmp_path)
+    images, masks = tmp_path / "images", tmp_path / "masks"
+    assert len(mask_files(images, masks)) == 5
+    Image.new("L", (8, 8)).save(masks / "a" / "3.bmp")
+    with pytest.raises(CalibrationError, match=r"has several masks, 3\.bmp and 3\.png, for the image .*3\.png"):
+        mask_files(images, masks)
+    for path in masks.glob("a/3.*"):
+        path.unlink()
+    with pytest.raises(CalibrationError, match=r"has no mask a/3 of any suffix, for the image .*3\.png"):
+        mask_files(images, masks)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CalibrationError, match="empty has no images"):
+        mask_files(tmp_path / "empty", masks)
+
+
+def test_masks_are_labels_on_the_command_line(
+    by_color: ir.Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scores, masks = write_folders(tmp_path)
+    model = str(tmp_path / "model.onnx")
+    ir.save(by_color, model)
+    command = ["eval", model, "--data", str(tmp_path / "images"), "--labels", str(tmp_path / "masks")]
+    main([*command, "--metric", "mean-iou", "--json"])
+    (row,) = json.loads(capsys.readouterr().out)["models"]
+    assert row["score"]["value"] == pytest.approx(wanted(scores, masks))
