@@ -21,6 +21,7 @@ from ptqc.errors import InternalError, UsageError
 from ptqc.formats.base import Format, Grid, HalfBits, Nodes, Scaled, Stated, V, costs_of, spread, stand_in
 from ptqc.formats.codebook import Codebook
 from ptqc.formats.levels import REACH
+from ptqc.formats.planes import far_bits
 from ptqc.formats.scales import storable
 from ptqc.formats.vector_codebook import VectorCodebook
 
@@ -126,6 +127,10 @@ class Trellis(HalfBits):
         """One function unpacks all widths."""
         return Trellis(BITS[0])
 
+    def is_padded(self, size: int) -> bool:
+        """Whether bits fill the last byte."""
+        return bool(size * self.bits_per_weight % 8)
+
     def stated_by(self, parameters: Mapping[str, Sequence[int]]) -> Format:
         """The bits of the first step are those of a state that do not come before it; half bits span two steps."""
         first, stride = STATE_BITS - len(parameters["h"]), parameters["k"][0]
@@ -174,12 +179,12 @@ class Trellis(HalfBits):
     def pack(self, codes: np.ndarray, scale: np.ndarray) -> list[np.ndarray]:
         """Bit after bit of all paths, the highest of a step first; the table; what bits weigh in states; the scales."""
         bits = self._bits(codes.reshape(len(codes), -1).T)
-        return [np.packbits(bits)[:, None], STORED_TABLE, self.powers, scale]
+        return [far_bits(np.concatenate(bits)), STORED_TABLE, self.powers, scale]
 
     def sized(self, codes: np.ndarray, scale: np.ndarray) -> list[np.ndarray]:
         """What `pack` gives, without the search for the paths of these codes, and without Numba."""
         size = -(-codes.size * self.bits // 16)
-        return [stand_in(codes, size)[:, None], STORED_TABLE, self.powers, scale]
+        return [stand_in(codes, size), STORED_TABLE, self.powers, scale]
 
     def _bits(self, sequences: np.ndarray) -> list[np.ndarray]:
         """Bit after bit of the paths with these codes (n, R), each (n,)."""
@@ -270,15 +275,15 @@ class RowTrellis(Trellis):
         return codes, scale
 
     def pack(self, codes: np.ndarray, scale: np.ndarray) -> list[np.ndarray]:
-        """Row after row the bits of its path, (rows, bytes, 1); then as of columns."""
-        bits = self._bits(codes.reshape(-1, codes.shape[-1]))
-        return [np.packbits(np.stack(bits, 1), axis=1)[..., None], STORED_TABLE, self.powers, scale]
+        """Row after row the bits of its path, (rows, 1, bytes); then as of columns."""
+        bits = np.stack(self._bits(codes.reshape(-1, codes.shape[-1])), 1)
+        return [far_bits(bits)[:, None], STORED_TABLE, self.powers, scale]
 
     def sized(self, codes: np.ndarray, scale: np.ndarray) -> list[np.ndarray]:
         """The same of rows."""
         rows = codes.reshape(-1, codes.shape[-1])
         of_row = rows.shape[1] * self.bits // 16
-        path = stand_in(codes, len(rows) * of_row).reshape(len(rows), of_row, 1)
+        path = stand_in(codes, len(rows) * of_row).reshape(len(rows), 1, of_row)
         return [path, STORED_TABLE, self.powers, scale]
 
 
