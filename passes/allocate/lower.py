@@ -370,6 +370,9 @@ class _Unpacked:
     def single_bits(self, name: str) -> ir.Value:
         raise InternalError(f"single bits {name!r} are asked for of a weight that is not packed")
 
+    def entries(self, name: str, index: ir.Value) -> ir.Value:
+        raise InternalError(f"{index.name!r} of {name!r} is asked for of a weight that is not packed")
+
     def stored(self) -> ir.Value:
         return self.codes
 

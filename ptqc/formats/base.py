@@ -58,6 +58,9 @@ class Nodes(Protocol[V]):
     def single_bits(self, name: str) -> V:
         """The single bits (…, 8, m) of an array of bytes (…, m), lowest first."""
 
+    def entries(self, name: str, index: V) -> V:
+        """The numbers at these indices, in order, of a list that is stored as a row."""
+
     def stored(self) -> V:
         """What is stored of the codes: indices joined from their planes, flat and padded, or a tensor as it is."""
 

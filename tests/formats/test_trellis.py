@@ -115,7 +115,7 @@ def test_the_bits_are_those_of_the_path(form: Trellis, shape: tuple[int, ...]) -
     stream, table, _powers, stored = form.pack(codes, scale)
     columns = int(np.prod(shape[1:]))
     assert stream.size == -(-columns * shape[0] * form.bits // 16)
-    assert table.tolist() == TABLE.tolist()
+    assert table.tolist() == [TABLE.tolist()]
     np.testing.assert_array_equal(stored, scale)
     np.testing.assert_array_equal(from_bits(stream, form, columns, shape[0]), codes.reshape(shape[0], -1))
 
@@ -130,7 +130,7 @@ def test_the_bits_of_each_row_are_those_of_its_path(form: RowTrellis, shape: tup
     stream, table, _powers, stored = form.pack(codes, scale)
     width = shape[-1]
     assert stream.shape == (codes.size // width, 1, width * form.bits // 16)
-    assert table.tolist() == TABLE.tolist()
+    assert table.tolist() == [TABLE.tolist()]
     assert scale.shape == (shape[axis],)
     np.testing.assert_array_equal(stored, scale)
     for row, wanted in zip(stream, codes.reshape(-1, width), strict=True):
