@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from ptqc.codegen.onnxruntime.unpack_functions import BITS, DOMAIN, Pick, UnpackFunction, UnpackKind
+from ptqc.codegen.onnxruntime.unpack_functions import DOMAIN, Pick, UnpackFunction, UnpackKind
 from ptqc.formats import Coded, Format
 from ptqc.formats.planes import MULTIPLE, pack_bits, pack_close, planes_of, unpack
 from ptqc.formats.scales import narrow, roots
@@ -136,7 +136,7 @@ class _Stored:
         if form.in_order and form.is_packed:
             padded = placed.codes.size % (form.group * MULTIPLE) != 0
             return cls(placed, turned, False, _in_bits(placed), True, padded)
-        padded = bool(form.parameters) and placed.codes.size * form.bits_per_weight % BITS != 0
+        padded = form.is_padded(placed.codes.size)
         return cls(placed, turned, False, _stored(placed, pack), padded=padded)
 
     def read_by(self, function: UnpackFunction) -> UnpackFunction:

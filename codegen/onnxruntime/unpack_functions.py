@@ -42,10 +42,11 @@ MASKS = 1 << np.arange(BITS)
 
 
 class BodyNodes(ABC):
-    """Nodes with generated names, that unpack a weight."""
+    """Nodes with generated names, that unpack a weight. is_padded: whether more is stored than is needed."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_padded: bool = False) -> None:
         self.nodes: list[onnx.NodeProto] = []
+        self.is_padded = is_padded
 
     @abstractmethod
     def codes(self, to: ir.DataType) -> str:
@@ -77,6 +78,16 @@ class BodyNodes(ABC):
         """The caller's attribute d: the dimensions of what is stored."""
         return self.add("Constant", [], value_ints=Stated("d"))
 
+    def single_bits(self, name: str) -> str:
+        """The single bits (…, 8, m) of an array of bytes (…, m), lowest first."""
+        return self.add("Sign", [self.add("BitwiseAnd", [name, self.constant(MASKS[:, None], np.uint8)])])
+
+    def fitted(self, values: str, shape: str) -> str:
+        """Values of a shape, without those that are too many."""
+        if self.is_padded:
+            values = self.cut(self.add("Reshape", [values, self.constant([-1], np.int64)]), shape)
+        return self.add("Reshape", [values, shape])
+
     def cut(self, flat: str, shape: str) -> str:
         """Flat and padded values without the padding."""
         size = self.add("ReduceProd", [shape], keepdims=1)
@@ -84,33 +95,24 @@ class BodyNodes(ABC):
 
 
 class BitsBody(BodyNodes):
-    """Nodes that unpack single bits of any format. is_padded: whether there are more than needed."""
-
-    def __init__(self, *, is_padded: bool) -> None:
-        super().__init__()
-        self.is_padded = is_padded
+    """Nodes that unpack single bits of any format."""
 
     def codes(self, to: ir.DataType) -> str:
         """The levels v that indices stand for, whose bits p have the weights w."""
-        bits = self.add("Flatten", [self.add("Sign", [self.add("BitwiseAnd", ["p", self.constant(MASKS, np.uint8)])])])
-        codes, shape = self.add("Gather", ["v", self.add("MatMulInteger", ["w", bits])]), self.stated_shape()
-        if self.is_padded:
-            codes = self.cut(self.add("Reshape", [codes, self.constant([-1], np.int64)]), shape)
-        codes = self.add("Reshape", [codes, shape])
+        bits = self.add("Flatten", [self.single_bits("p")])
+        codes = self.add("Gather", ["v", self.add("MatMulInteger", ["w", bits])])
+        codes = self.fitted(codes, self.stated_shape())
         return codes if to == ir.DataType.INT8 else self.add("Cast", [codes], to=to)
 
 
 class Body(BodyNodes):
-    """Nodes that unpack planes which are far apart. shape: in which their indices are joined.
-
-    is_padded: whether there are more single bits than needed.
-    """
+    """Nodes that unpack planes which are far apart. shape: in which their indices are joined."""
 
     shape: Sequence[int] = (-1,)
 
     def __init__(self, form: Format, *, is_padded: bool = False) -> None:
-        super().__init__()
-        self.form, self.is_padded = form, is_padded
+        super().__init__(is_padded=is_padded)
+        self.form = form
 
     def codes(self, to: ir.DataType) -> str:
         """As the format unpacks what it stores."""
@@ -121,12 +123,12 @@ class Body(BodyNodes):
         return name
 
     def bits(self, name: str, shape: Stated) -> str:
-        """The single bits of an array, highest first, without those that fill the last byte."""
-        bits = self.add("Sign", [self.add("BitwiseAnd", [name, self.constant(MASKS[::-1], np.uint8)])])
-        stated = self.add("Constant", [], value_ints=shape)
-        if self.is_padded:
-            bits = self.cut(self.add("Reshape", [bits, self.constant([-1], np.int64)]), stated)
-        return self.add("Reshape", [bits, stated])
+        """The single bits of an array, without those that fill the last byte."""
+        return self.fitted(self.single_bits(name), self.add("Constant", [], value_ints=shape))
+
+    def entries(self, name: str, index: str) -> str:
+        """The numbers at these indices, one after the other: GatherElements takes them faster than Gather does."""
+        return self.add("GatherElements", [name, self.add("Flatten", [index], axis=0)], axis=1)
 
     def stored(self) -> str:
         """Indices from the planes, flat and padded; without planes what is stored."""
@@ -153,6 +155,10 @@ class Body(BodyNodes):
     def reshaped(self, values: str) -> str:
         """The weight's shape."""
         return self.add("Reshape", [values, self.stated_shape()])
+
+    def trimmed(self, values: str) -> str:
+        """The weight's shape, without values that are too many."""
+        return self.fitted(values, self.stated_shape())
 
     def affine(self, step: int, lowest: int, to: ir.DataType) -> str:
         """lowest + step · index, in int32: 8-bit subtraction does not fold in every version of ONNX Runtime."""
@@ -252,10 +258,13 @@ class RowsBody(CloseBody):
         """
         columns = self.add("Transpose", [self.add("Flatten", [self.plane(name)], axis=-2)])
         columns = self.add("Pad", [columns, self.constant([0, 0, 0, 1], np.int64)])
-        columns = self.add("Unsqueeze", [columns, self.constant([1], np.int64)])
-        bits = self.add("BitwiseAnd", [columns, self.constant(MASKS[::-1, None], np.uint8)])
+        bits = self.add("BitwiseAnd", [columns, self.constant(MASKS[:, None, None], np.uint8)])
         bits = self.add("Flatten", [self.add("Sign", [bits])], axis=-1)
         return self.add("Unsqueeze", [bits, self.constant([0, 1], np.int64)])
+
+    def entries(self, name: str, index: str) -> str:
+        """The numbers at these indices, whose last axis stays: one of places."""
+        return self.add("Gather", [name, index], axis=1)
 
     def reshaped(self, values: str) -> str:
         """A row for each place."""

@@ -367,8 +367,17 @@ class _Unpacked:
     def bits(self, name: str, shape: Stated) -> ir.Value:
         raise InternalError(f"bits {name!r} of the shape {shape.name!r} are asked for of a weight that is not packed")
 
+    def single_bits(self, name: str) -> ir.Value:
+        raise InternalError(f"single bits {name!r} are asked for of a weight that is not packed")
+
+    def entries(self, name: str, index: ir.Value) -> ir.Value:
+        raise InternalError(f"{index.name!r} of {name!r} is asked for of a weight that is not packed")
+
     def stored(self) -> ir.Value:
         return self.codes
+
+    def trimmed(self, values: ir.Value) -> ir.Value:
+        return values
 
     def reshaped(self, values: ir.Value) -> ir.Value:
         return values

@@ -53,13 +53,22 @@ class Nodes(Protocol[V]):
         """Indices joined from planes of such names, each followed by its width; flat and padded."""
 
     def bits(self, name: str, shape: Stated) -> V:
-        """The single bits of an array that is stored, of each byte the highest first, cut to this shape."""
+        """The single bits of an array that is stored (`ptqc.formats.planes.far_bits`), cut to this shape."""
+
+    def single_bits(self, name: str) -> V:
+        """The single bits (…, 8, m) of an array of bytes (…, m), lowest first."""
+
+    def entries(self, name: str, index: V) -> V:
+        """The numbers at these indices, in order, of a list that is stored as a row."""
 
     def stored(self) -> V:
         """What is stored of the codes: indices joined from their planes, flat and padded, or a tensor as it is."""
 
     def shaped(self, flat: V) -> V:
         """Flat and padded values cut and given the weight's shape."""
+
+    def trimmed(self, values: V) -> V:
+        """Values, of which there may be more than the weight has, given its shape."""
 
     def reshaped(self, values: V) -> V:
         """As many values as the weight has, given its shape."""
@@ -177,6 +186,10 @@ class Format(ABC):
     def unpacked_as(self) -> "Format":
         """The format whose function unpacks it: its own, where formats of one family do not share one."""
         return self
+
+    def is_padded(self, size: int) -> bool:  # noqa: ARG002
+        """Whether what is stored of so many weights stands for more."""
+        return False
 
     def stated_by(self, parameters: Mapping[str, Sequence[int]]) -> "Format":  # noqa: ARG002
         """The format of a weight whose call states these, of all that this one's function unpacks."""

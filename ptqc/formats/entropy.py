@@ -24,6 +24,7 @@ from ptqc.formats import scales
 from ptqc.formats.base import Format, Grid, HalfBits, Nodes, Scaled, V, stand_in
 from ptqc.formats.codebook import Codebook
 from ptqc.formats.levels import DEAD, REACH
+from ptqc.formats.planes import far_bits
 from ptqc.formats.trellis import RowTrellis, Trellis
 from ptqc.formats.uniform import Integer
 from ptqc.formats.vector_codebook import VectorCodebook
@@ -140,7 +141,7 @@ class Entropy(HalfBits):
         classes, size = code.classes[rows.view(np.uint8)], code.most_bits(rows)
         return [
             classes[0] | classes[1] << CLASS_BITS,
-            np.stack([code.further(row, size) for row in rows])[:, None, :, None],
+            np.stack([code.further(row, size) for row in rows])[:, None],
             code.widths[:, None],
             code.codes,
             scale,
@@ -151,8 +152,12 @@ class Entropy(HalfBits):
         rows = self._rows(codes)
         code = PrefixCode.of(rows)
         size = -(-code.most_bits(rows) // 8)
-        further = stand_in(codes, ROWS * size).reshape(ROWS, 1, size, 1)
+        further = stand_in(codes, ROWS * size).reshape(ROWS, 1, size)
         return [stand_in(codes, rows.shape[1]), further, code.widths[:, None], code.codes, scale]
+
+    def is_padded(self, size: int) -> bool:
+        """Whether a row has a 0 at the end."""
+        return size % ROWS != 0
 
     def _rows(self, codes: np.ndarray) -> np.ndarray:
         """Codes in two rows, with a 0 at the end where they are an odd number. Raises InternalError beyond ±63."""
@@ -181,34 +186,28 @@ class Entropy(HalfBits):
         GatherElements takes single numbers three times as fast as Gather, from tables of as many rows as there are
         indices.
         """
-        flat, zero = nodes.constant([-1], np.int64), nodes.constant(0, np.int32)
-        one, most = nodes.constant(1, np.int32), nodes.constant(SIZES[-1], np.int32)
-
-        def of_every_row(table: V) -> V:
-            table = nodes.add("Reshape", [table, nodes.constant([1, 1, 1, -1], np.int64)])
-            return nodes.add("Concat", [table] * ROWS, axis=1)
-
-        further = nodes.add("Cast", [nodes.given("e")], to=ir.DataType.INT32)
-        size = nodes.add("Gather", [nodes.constant(SIZES, np.int32), further])
-        first = nodes.add("CumSum", [size, zero], exclusive=1)
-        offsets = nodes.add("Div", [nodes.add("Mul", [size, nodes.add("Range", [zero, most, one])]), most])
-        table = of_every_row(nodes.add("Gather", [nodes.given("v"), nodes.add("Add", [first, offsets])]))
-        width_of = of_every_row(nodes.add("Expand", [further, nodes.constant([1, SIZES[-1]], np.int64)]))
+        last, rows = nodes.constant(3, np.int32), nodes.constant([1, ROWS, 1, -1], np.int64)
+        width_of = nodes.add("Expand", [nodes.given("e"), nodes.constant([ROWS, 1, SIZES[-1]], np.int64)])
+        width_of = nodes.add("Reshape", [nodes.add("Cast", [width_of], to=ir.DataType.INT32), rows])
+        # A class of 2^k codes takes 2^k / 128 of a step at each of its 128 places.
+        steps = nodes.add("Gather", [nodes.constant(SIZES, np.int32), width_of])
+        steps = nodes.add("CumSum", [steps, last], exclusive=1)
+        steps = nodes.add("Div", [steps, nodes.constant(SIZES[-1], np.int32)])
+        table = nodes.add("Gather", [nodes.given("v"), steps])
 
         # Where the stretch of each class begins: rows are channels.
         masks, factors = CLASSES ** np.arange(ROWS) * (CLASSES - 1), SIZES[-1] // CLASSES ** np.arange(ROWS)
         classes = nodes.add("BitwiseAnd", [nodes.given("p"), nodes.constant(masks.reshape(1, ROWS, 1, 1), np.uint8)])
         factors = nodes.constant(factors.reshape(ROWS, 1, 1, 1), np.uint8)
         stretch = nodes.add("ConvInteger", [classes, factors], group=ROWS)
-        widths, last = nodes.add("GatherElements", [width_of, stretch], axis=3), nodes.constant(3, np.int32)
+        widths = nodes.add("GatherElements", [width_of, stretch], axis=3)
         start = nodes.add("CumSum", [widths, last], exclusive=1)
-        bits = nodes.add("BitwiseAnd", [nodes.given("q"), nodes.constant(1 << np.arange(7, -1, -1), np.uint8)])
-        bits = nodes.add("Reshape", [nodes.add("Sign", [bits]), nodes.constant([1, ROWS, 1, -1], np.int64)])
+        bits = nodes.add("Reshape", [nodes.single_bits("q"), rows])
         next_bits = np.tile(SIZES[-2::-1], (ROWS, 1, 1, 1))
         window = nodes.add("ConvInteger", [bits, nodes.constant(next_bits, np.uint8)], group=ROWS)
         window = nodes.add("GatherElements", [window, start], axis=3)
         codes = nodes.add("GatherElements", [table, nodes.add("Add", [stretch, window])], axis=3)
-        codes = nodes.shaped(nodes.add("Reshape", [codes, flat]))
+        codes = nodes.trimmed(codes)
         return codes if to == ir.DataType.INT8 else nodes.add("Cast", [codes], to=to)
 
 
@@ -264,7 +263,7 @@ class PrefixCode:
         for number in range(MOST_FURTHER):
             has = widths > number
             bits[end[has] - 1 - number] = (offsets[has] >> number) & 1
-        return np.packbits(bits)
+        return far_bits(bits)
 
 
 def _shortest(counts: np.ndarray) -> tuple[np.ndarray, int]:

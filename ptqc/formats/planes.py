@@ -47,10 +47,19 @@ def pack_close(index: np.ndarray, bits: int) -> tuple[np.ndarray, ...]:
 
 
 def pack_bits(index: np.ndarray, bits: int) -> np.ndarray:
-    """uint8 (bits, ⌈n / 8⌉, 1): row i has bit i of n indices (any shape), neighbours in one byte, lowest first."""
+    """uint8 (bits, 1, ⌈n / 8⌉): row i has bit i of n indices (any shape), apart as in planes."""
     flat = index.astype(np.uint8).ravel()
-    rows = (flat >> np.arange(bits, dtype=np.uint8)[:, None]) & 1
-    return np.packbits(rows, axis=1, bitorder="little")[..., None]
+    return far_bits((flat >> np.arange(bits, dtype=np.uint8)[:, None]) & 1)[:, None]
+
+
+def far_bits(bits: np.ndarray) -> np.ndarray:
+    """Bytes (…, m = ⌈n / 8⌉) of single bits (…, n): byte i holds bits i, i + m, i + 2m, …, the lowest first.
+
+    ONNX Runtime takes single bits out of such bytes in long rows, a quarter of the time that neighbours take.
+    """
+    padded = np.pad(bits, [*((0, 0),) * (bits.ndim - 1), (0, -bits.shape[-1] % MULTIPLE)])
+    rows = padded.reshape(*bits.shape[:-1], MULTIPLE, -1)
+    return np.packbits(rows, axis=-2, bitorder="little")[..., 0, :]
 
 
 def halves(count: int) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ from ptqc.errors import InternalError, UsageError
 from ptqc.formats.base import Format, Grid, HalfBits, Nodes, Scaled, Stated, V, costs_of, spread, stand_in
 from ptqc.formats.codebook import Codebook
 from ptqc.formats.levels import REACH
+from ptqc.formats.planes import far_bits
 from ptqc.formats.scales import storable
 from ptqc.formats.vector_codebook import VectorCodebook
 
@@ -42,6 +43,7 @@ TABLE = np.array([
 ], np.float32)
 # fmt: on
 STORED_TABLE = TABLE.astype(np.int8)
+ROW_OF_TABLE = STORED_TABLE[None]  # as GatherElements reads it
 # Standard deviation of normalized weights, in codes, that suits the table best, by width.
 DEVIATION = {3: 14.0, 4: 13.32, 5: 12.9, 6: 12.45, 7: 12.2, 8: 12.07, 10: 11.73}
 # Columns that scales are fitted on, and how often.
@@ -126,6 +128,10 @@ class Trellis(HalfBits):
         """One function unpacks all widths."""
         return Trellis(BITS[0])
 
+    def is_padded(self, size: int) -> bool:
+        """Whether bits fill the last byte."""
+        return bool(size * self.bits_per_weight % 8)
+
     def stated_by(self, parameters: Mapping[str, Sequence[int]]) -> Format:
         """The bits of the first step are those of a state that do not come before it; half bits span two steps."""
         first, stride = STATE_BITS - len(parameters["h"]), parameters["k"][0]
@@ -174,12 +180,12 @@ class Trellis(HalfBits):
     def pack(self, codes: np.ndarray, scale: np.ndarray) -> list[np.ndarray]:
         """Bit after bit of all paths, the highest of a step first; the table; what bits weigh in states; the scales."""
         bits = self._bits(codes.reshape(len(codes), -1).T)
-        return [np.packbits(bits)[:, None], STORED_TABLE, self.powers, scale]
+        return [far_bits(np.concatenate(bits)), ROW_OF_TABLE, self.powers, scale]
 
     def sized(self, codes: np.ndarray, scale: np.ndarray) -> list[np.ndarray]:
         """What `pack` gives, without the search for the paths of these codes, and without Numba."""
         size = -(-codes.size * self.bits // 16)
-        return [stand_in(codes, size)[:, None], STORED_TABLE, self.powers, scale]
+        return [stand_in(codes, size), ROW_OF_TABLE, self.powers, scale]
 
     def _bits(self, sequences: np.ndarray) -> list[np.ndarray]:
         """Bit after bit of the paths with these codes (n, R), each (n,)."""
@@ -202,7 +208,7 @@ class Trellis(HalfBits):
     def shared(self) -> Mapping[str, np.ndarray]:
         """The table, and what bits weigh."""
         halves = f" by steps of {self.steps}" if self.has_halves else ""
-        return {"states of a trellis": STORED_TABLE, f"bits of a state{halves}": self.powers}
+        return {"states of a trellis": ROW_OF_TABLE, f"bits of a state{halves}": self.powers}
 
     def planes(self) -> list[str]:
         """Short names of what holds the indices."""
@@ -219,7 +225,7 @@ class Trellis(HalfBits):
         path = nodes.add("Concat", [nodes.add("Gather", [bits, last], axis=2), bits], axis=2)
         states = nodes.add("ConvInteger", [path, nodes.given("w")], strides=Stated("k"))
         states = nodes.add("Transpose", [states], perm=[0, 2, 1, 3])  # outputs at even and odd places in turn
-        codes = nodes.reshaped(nodes.add("Gather", [nodes.given("v"), states]))
+        codes = nodes.reshaped(nodes.entries("v", states))
         return codes if to == ir.DataType.INT8 else nodes.add("Cast", [codes], to=to)
 
 
@@ -270,16 +276,16 @@ class RowTrellis(Trellis):
         return codes, scale
 
     def pack(self, codes: np.ndarray, scale: np.ndarray) -> list[np.ndarray]:
-        """Row after row the bits of its path, (rows, bytes, 1); then as of columns."""
-        bits = self._bits(codes.reshape(-1, codes.shape[-1]))
-        return [np.packbits(np.stack(bits, 1), axis=1)[..., None], STORED_TABLE, self.powers, scale]
+        """Row after row the bits of its path, (rows, 1, bytes); then as of columns."""
+        bits = np.stack(self._bits(codes.reshape(-1, codes.shape[-1])), 1)
+        return [far_bits(bits)[:, None], ROW_OF_TABLE, self.powers, scale]
 
     def sized(self, codes: np.ndarray, scale: np.ndarray) -> list[np.ndarray]:
         """The same of rows."""
         rows = codes.reshape(-1, codes.shape[-1])
         of_row = rows.shape[1] * self.bits // 16
-        path = stand_in(codes, len(rows) * of_row).reshape(len(rows), of_row, 1)
-        return [path, STORED_TABLE, self.powers, scale]
+        path = stand_in(codes, len(rows) * of_row).reshape(len(rows), 1, of_row)
+        return [path, ROW_OF_TABLE, self.powers, scale]
 
 
 def _by_channel(array: np.ndarray, axis: int) -> np.ndarray:

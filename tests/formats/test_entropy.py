@@ -43,8 +43,8 @@ def decoded(stored: list[np.ndarray], size: int) -> list[int]:
     for width in widths.ravel().tolist():
         first.append(first[-1] + 2**width)
     found = []
-    for number, text in enumerate(further[:, 0, :, 0]):
-        bits = "".join(f"{byte:08b}" for byte in text)
+    for number, row in enumerate(further[:, 0].tolist()):
+        bits = "".join(str(byte >> place & 1) for place in range(8) for byte in row)
         place = 0
         for byte in classes.tolist():
             index = byte >> (CLASS_BITS * number) & (CLASSES - 1)

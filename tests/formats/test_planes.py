@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from ptqc.formats.planes import halves, pack, pack_close, packed_bytes, planes_of, unpack
+from ptqc.formats.planes import far_bits, halves, pack, pack_bits, pack_close, packed_bytes, planes_of, unpack
 
 
 @st.composite
@@ -39,6 +39,24 @@ def test_layout() -> None:
     assert plane.tolist() == [0 | 2 << 2 | 3 << 4 | 1 << 6, 1 | 3 << 2 | 2 << 4 | 0 << 6]
     high, low = pack(np.array([0b101] + [0] * 7), 3)
     assert (high.tolist(), low.tolist()) == ([0b10, 0], [1])
+
+
+@given(indices())
+def test_single_bits_are_one_array(case: tuple[int, np.ndarray]) -> None:
+    """Bit i of element k is in row i, in byte k % m, at place k // m."""
+    bits, index = case
+    stored = pack_bits(index, bits)
+    count = -(-index.size // 8)
+    assert (stored.dtype, stored.shape) == (np.uint8, (bits, 1, count))
+    for k, element in enumerate(index.ravel().tolist()):
+        assert [byte >> k // count & 1 for byte in stored[:, 0, k % count].tolist()] == [
+            element >> bit & 1 for bit in range(bits)
+        ]
+
+
+def test_bits_are_far_apart_in_each_row() -> None:
+    rows = np.array([[1, 0, 0, 0, 0, 0, 0, 0, 1, 1], [0, 1, 0, 0, 1, 0, 0, 0, 0, 0]])
+    assert far_bits(rows).tolist() == [[1 | 1 << 4, 1 << 4], [1 << 2, 1]]
 
 
 @pytest.mark.parametrize(("size", "bits", "expected"), [(1, 2, 2), (8, 3, 3), (9, 3, 6), (64, 7, 56), (13, 8, 13)])
