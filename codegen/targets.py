@@ -63,6 +63,8 @@ class TargetKeywords(TypedDict, total=False):
     tune: str | Path
     cpu_library: str
     c_name: str
+    c_stream: int | None
+    c_frames: int | None
     gpu: str
     verify_in: str
     chips: str
