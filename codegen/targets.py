@@ -219,6 +219,14 @@ class SizedTarget(Protocol):
         """Bytes of code of each of these functions."""
 
 
+@runtime_checkable
+class StreamTarget(Protocol):
+    """A target that can compute a network frame by frame."""
+
+    def check_frames(self, model: "ir.Model", feeds: "Feeds", options: Any) -> None:
+        """Refuse a model that it cannot compute so, before anything is measured. feeds: a sample."""
+
+
 @dataclass(frozen=True)
 class Tool:
     """A program that a target runs if it is installed.

@@ -78,17 +78,14 @@ def network_of(lowered: Lowered, seen: Seen, axis: int | None = None, frames: in
     axis: of time, where a call takes new frames: so many, or as few as it can. Raises NoKernel naming a node without a
     rule, and TargetError where the network cannot take frames.
     """
-    folded = fold(lowered.model, seen, None)
-    shapes = {**seen.shapes, **{name: array.shape for name, array in folded.constants.items()}}
-    constants = dict(folded.constants)
-    _fold_zeros(lowered.model, constants, shapes, seen.dtypes)
+    shapes, constants = shapes_and_constants(lowered.model, seen)
     builder = NetworkBuilder(lowered, shapes, seen.dtypes, constants)
     if axis is not None:
         builder = StreamBuilder(
             lowered, shapes, seen.dtypes, constants, *timeline(lowered, shapes, constants, axis, frames)
         )
     for value in lowered.model.graph.inputs:
-        if str(value.name) not in folded.constants:
+        if str(value.name) not in constants:
             with _refusing(f"cannot take the input {value.name}"):
                 builder.take_input(value)
     steps = {step.node: step for step in reference.steps(lowered) if step.node.op_type in ON_CODES}
@@ -103,6 +100,14 @@ def network_of(lowered: Lowered, seen: Seen, axis: int | None = None, frames: in
         with _refusing(f"cannot give the output {value.name}"):
             builder.give_output(value, str(value.name))
     return builder.network
+
+
+def shapes_and_constants(model: ir.Model, seen: Seen) -> tuple[dict[str, Shape], dict[str, np.ndarray]]:
+    """Shapes of all values, and values that no input enters."""
+    constants = dict(fold(model, seen, None).constants)
+    shapes = {**seen.shapes, **{name: array.shape for name, array in constants.items()}}
+    _fold_zeros(model, constants, shapes, seen.dtypes)
+    return shapes, constants
 
 
 def _fold_zeros(

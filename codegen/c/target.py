@@ -12,11 +12,20 @@ import onnx_ir as ir
 
 from ptqc.codegen.c import boards, emulation, footprint, verify
 from ptqc.codegen.c.arena import Arena, plan
-from ptqc.codegen.c.lowering import BETWEEN_CODES, NAME, ON_CODES, OPERATORS, network_of, not_known
+from ptqc.codegen.c.lowering import (
+    BETWEEN_CODES,
+    NAME,
+    ON_CODES,
+    OPERATORS,
+    network_of,
+    not_known,
+    shapes_and_constants,
+)
 from ptqc.codegen.c.network import NetworkCalls, Stream
 from ptqc.codegen.c.options import COptions
 from ptqc.codegen.c.session import CallSession
 from ptqc.codegen.c.source import CSource
+from ptqc.codegen.c.timeline import timeline
 from ptqc.codegen.foreign.comparison import ForeignTarget
 from ptqc.codegen.kernels.checks import computing
 from ptqc.codegen.kernels.jobs import compared_values
@@ -27,6 +36,7 @@ from ptqc.codegen.program.settling import settled
 from ptqc.codegen.targets import Footprint, Target, TargetInput, TargetOutput, Tool
 from ptqc.errors import NoKernel, TargetError
 from ptqc.execution.onnxruntime import Feeds, Runner
+from ptqc.ir.lowered import Lowered
 from ptqc.ir.nodes import output_name
 from ptqc.ir.quantized_weight import QuantizedWeight
 from ptqc.losses.recognition import states_of
@@ -78,6 +88,14 @@ class CTarget(ForeignTarget):
             if node.domain or node.op_type not in known:
                 reason = not_known(node.op_type)
                 raise NoKernel(f"the {NAME} target has no kernel for {node.op_type} {output_name(node)}: {reason}")
+
+    def check_frames(self, model: ir.Model, feeds: Feeds, options: COptions) -> None:
+        """Raises TargetError where time is padded behind windows, and whatever else cannot be computed by frames."""
+        if options.c_stream is not None:
+            sample = {name: array[:1] for name, array in feeds.items()}
+            seen = Seen.of(model, sample, fixed_inputs(model, [sample]))
+            plain = Lowered(model, {}, {}, {}, {})
+            timeline(plain, *shapes_and_constants(model, seen), options.c_stream, options.c_frames)
 
     def build(
         self,

@@ -8,11 +8,12 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from boards import needs_boards
+from compiling import compiled, samples
 from graphs import noise, parse
 from in_c import HAS_COMPILER, Case, Changed, case, of_model
 from lowering import Quantized, quantized
 
-from ptqc.codegen.c import verify
+from ptqc.codegen.c import emulation, verify
 from ptqc.codegen.c.options import COptions
 from ptqc.codegen.onnxruntime.export import export
 from ptqc.errors import TargetError, UsageError, VerificationError
@@ -304,3 +305,26 @@ def test_recurrent_layers_and_several_inputs_are_refused() -> None:
 def test_options_are_checked(options: dict[str, int], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         COptions(**options)  # type: ignore[arg-type]
+
+
+def test_a_compile_refuses_before_it_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ptqc.compiler.analyze", lambda *_: pytest.fail("it measures"))
+    model, data = ir.to_proto(network(conv("pads = [1, 1]"))), samples(5, 9)
+    with pytest.raises(TargetError, match="Conv a pads time by 1 behind its window"):
+        compiled(model, data, tmp_path, "50%", target="c", c_stream=2)
+
+
+def test_it_is_delivered_with_what_a_call_takes(tmp_path: Path) -> None:
+    artifact = compiled(ir.to_proto(network(SEPARABLE)), samples(5, 17), tmp_path, "80%", target="c", c_stream=2)
+    document, header = artifact.manifest["targets"]["c"], (artifact.folder / "c" / "model.h").read_text()
+    assert document["verification"]["integers_different"] == 0
+    assert (document["frames_per_call"], document["frames_per_window"], document["first_call_with_outputs"]) == (
+        1,
+        17,
+        17,
+    )
+    assert f"#define PTQC_MODEL_STATE_BYTES {document['state_bytes']}" in header
+    assert f"{document['state_bytes']:,} of earlier frames" in artifact.summary()
+    for board in document["boards"].values() if emulation.missing() is None else ():
+        assert board["samples"] == 34
+    assert artifact.manifest["target"]["options"]["c_stream"] == 2  # a resolve takes frames as well
