@@ -101,7 +101,8 @@ def rows_of(name: str, budget: str) -> Iterator[dict[str, Any]]:
     make, axis = NETWORKS[name]
     model, shape = make()
     samples = np.random.default_rng(1).standard_normal((SAMPLES, *shape)).astype(np.float32)
-    for call, options in (("window", {}), ("frames", {"c_stream": axis})):
+    for call in ("window", "frames"):
+        options: dict[str, Any] = {"c_stream": axis} if call == "frames" else {}
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary) / "out"
             artifact = ptqc.compile(
