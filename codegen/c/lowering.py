@@ -10,7 +10,7 @@ from ptqc.codegen.c.builder import NetworkBuilder, rounding_of
 from ptqc.codegen.c.network import NetworkCalls, Shape
 from ptqc.codegen.c.rules import codes, layers, movement, real, recurrent
 from ptqc.codegen.c.streaming import StreamBuilder
-from ptqc.codegen.c.timeline import POINTWISE, timeline
+from ptqc.codegen.c.timeline import timeline
 from ptqc.codegen.program.batching import Seen
 from ptqc.codegen.program.folding import fold
 from ptqc.codegen.program.program import UnsupportedOp
@@ -29,6 +29,10 @@ ON_CODES: Mapping[str, Callable[[NetworkBuilder, LoweredStep], None]] = {
     "Mul": codes.mul,
     "GlobalAveragePool": codes.mean,
 }
+POINTWISE = (
+    "Abs Clip Elu Erf Exp Gelu HardSigmoid HardSwish LeakyRelu Log Neg Reciprocal Relu Selu Sigmoid Softplus Softsign "
+    "Sqrt Tanh"
+)
 BETWEEN_CODES: Mapping[str, Callable[[NetworkBuilder, ir.Node, ir.Node], None]] = {
     **dict.fromkeys(POINTWISE.split(), codes.look_up),
     "AveragePool": codes.average,

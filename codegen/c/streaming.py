@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ptqc.codegen.c.builder import CODES, NetworkBuilder
 from ptqc.codegen.c.network import Buffer, CTensor, Home, Place, Shape, Step, Stream, TimeRows, renamed
-from ptqc.codegen.c.timeline import Timeline, TimeReading, inputs_of, memory_name
+from ptqc.codegen.c.timeline import Timeline, TimeReading, converts, inputs_of, memory_name
 from ptqc.codegen.program.program import UnsupportedOp
 from ptqc.ir.lowered import Lowered
 from ptqc.ir.nodes import input_of
@@ -141,7 +141,7 @@ class StreamBuilder(NetworkBuilder):
         if self.dtypes.get(memory_name(value)) != CODES:
             return 0
         maker: ir.Node | None = value.producer()
-        while maker is not None and maker.op_type not in ("QuantizeLinear", "DequantizeLinear"):
+        while maker is not None and not converts(maker):
             first = maker.inputs[0]
             maker = first.producer() if first is not None else None
         return 0 if maker is None else params_of(maker).zero_point

@@ -24,24 +24,21 @@ from ptqc.codegen.program.program import UnsupportedOp
 from ptqc.errors import NoKernel, TargetError
 from ptqc.ir.lowered import Lowered
 from ptqc.ir.nodes import input_of, integer, integers, output_name, text
+from ptqc.ir.operators import Trait, known
 from ptqc.ir.operators.base import codes_of
 
-# Functions of each element for itself.
-POINTWISE = (
-    "Abs Clip Elu Erf Exp Gelu HardSigmoid HardSwish LeakyRelu Log Neg Reciprocal Relu Selu Sigmoid Softplus Softsign "
-    "Sqrt Tanh"
-)
-COPIES = ("QuantizeLinear", "DequantizeLinear", "Identity", "Dropout")
 # What leaves rows of zeros as they are.
-KEEPS_ZEROS = (*COPIES, "Relu", "Transpose", "Reshape", "Squeeze")
+KEEPS_ZEROS = (
+    *("QuantizeLinear", "DequantizeLinear", "Identity", "Dropout", "Relu"),
+    *("Transpose", "Reshape", "Squeeze", "Unsqueeze"),
+)
 RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 PAIRS = ("Add", "Sub", "Mul", "Div", "Max", "Min")
 REDUCES = ("ReduceMean", "ReduceSum", "GlobalAveragePool")
 WINDOWS = ("Conv", "MaxPool", "AveragePool")
 # Rows that a node reads, by place of its inputs.
 Inputs = Mapping[int, TimeRows]
-RECURRENT = ("LSTM", "GRU", "RNN")
-LAYERS = ("Conv", "Gemm", "MatMul")
+LAYERS = (*WINDOWS, "Gemm", "MatMul")
 
 
 @dataclass(frozen=True)
@@ -78,7 +75,7 @@ class Timeline:
         rows = {place: self.rows[name] for place, name in self._inputs(node).items() if name in self.rows}
         if not rows or all(str(value.name) in self.constants for value in node.outputs):
             return
-        if node.op_type in RECURRENT:
+        if Trait.RECURRENT in _traits(node):
             raise UnsupportedOp(
                 "a recurrent layer along time would go through the whole window in every call: export one step of it, "
                 "with its state as an input and an output"
@@ -94,7 +91,8 @@ class Timeline:
                 raise UnsupportedOp("it gives a single row, of which no stream can be made")
 
     def _rule(self, node: ir.Node) -> "Callable[[Timeline, ir.Node, Inputs], TimeRows | None]":
-        return RULES.get(node.op_type, _whole)
+        is_alone = Trait.POINTWISE in _traits(node) or converts(node)
+        return RULES.get(node.op_type, _same if is_alone else _whole)
 
     def _inputs(self, node: ir.Node) -> dict[int, str]:
         return {place: str(value.name) for place, value in enumerate(node.inputs) if value is not None}
@@ -175,7 +173,8 @@ def _check_gain(result: Timeline) -> None:
     graph = result.lowered.model.graph
     layers = [node for node in graph if node.op_type in LAYERS and str(node.outputs[0].name) in result.rows]
     if not layers:
-        mixing = next(map(result.name, result.readings), "no node")
+        whole = (node for node, reading in result.readings.items() if reading.history is None)
+        mixing = next(map(result.name, whole), "the network")
         raise TargetError(
             f"c_stream saves nothing: {mixing} reads the whole axis at once, and no layer is in front of it; give the "
             "axis of time, along which convolutions or matmuls come first"
@@ -394,19 +393,29 @@ def _gathered(line: Timeline, node: ir.Node, rows: Inputs) -> TimeRows | None:
 
 
 RULES: Mapping[str, Callable[[Timeline, ir.Node, Inputs], TimeRows | None]] = {
-    **dict.fromkeys((*POINTWISE.split(), *COPIES, "Pow"), _same),
     **dict.fromkeys(PAIRS, _pair),
     **dict.fromkeys(WINDOWS, _window),
     **dict.fromkeys(("Gemm", "MatMul"), _matrix),
     **dict.fromkeys(REDUCES, _reduced),
     **dict.fromkeys(RESHAPES, _reshaped),
     **dict.fromkeys(("Softmax", "Split"), _along_another),
+    "Pow": _same,
     "Transpose": _transposed,
     "Concat": _joined,
     "Slice": _sliced,
     "Pad": _padded,
     "Gather": _gathered,
 }
+
+
+def _traits(node: ir.Node) -> frozenset[Trait]:
+    operator = known(node)
+    return frozenset() if operator is None else frozenset(operator.traits)
+
+
+def converts(node: ir.Node) -> bool:
+    """Whether it makes codes of real values, or real values of codes."""
+    return Trait.CONVERTS in _traits(node)
 
 
 def memory_name(value: ir.Value) -> str:

@@ -111,7 +111,8 @@ LAST_AXIS = """g (float[N,1,7,T] x) => (float[N,3] y) {
 CONSTANTS = {
     "zero": np.array([0]), "one": np.array([1]), "two": np.array([2]), "three": np.array([3]), "end": np.array([99]),
     "minus3": np.array([-3]), "minus4": np.array([-4]), "axes": np.array([2]),
-    "pads": np.array([0, 1, 0, 0, 0, 0]),
+    "pads": np.array([0, 1, 0, 0, 0, 0]), "minus1": np.array([-1]),
+    **{f"begin{count}": np.array([count]) for count in range(13)},
 }  # fmt: skip
 # Graph, shape of a window, axis of time, and the fewest frames of a call.
 WINDOWS: dict[str, tuple[str, tuple[int, ...], int, int]] = {
@@ -253,6 +254,73 @@ def test_faults_are_noticed(text: str, shape: tuple[int, ...], old: str, new: st
     wrong = Changed(source.name, source.network, source.arena, old=old, new=new)
     with pytest.raises(VerificationError):
         Case(wrong, right.samples, right.values).compare(tmp_path)
+
+
+def drawn(seed: int) -> tuple[str, tuple[int, ...]]:
+    """A random network along time, all layers with padding in front or all without, and the shape of its window."""
+    random = np.random.default_rng(seed)
+    is_causal, channels, last, lines = bool(random.integers(2)), 4, "x", list[str]()
+
+    def add(call: str) -> str:
+        lines.append(f"v{len(lines)} = {call}")
+        return f"v{len(lines) - 1}"
+
+    for _ in range(random.integers(2, 5)):
+        size, dilation = int(random.integers(1, 5)), int(random.integers(1, 4))
+        stride = int(random.choice([1, 1, 1, 2, 3]))
+        pads = (size - 1) * dilation if is_causal else 0
+        window = f"pads = [{pads}, 0], strides = [{stride}], dilations = [{dilation}]"
+        kind = random.choice(["conv", "conv", "depthwise", "pool", "sum", "branches"])
+        if kind == "conv":
+            wide = int(random.integers(3, 9))
+            last = add(f"Conv <{window}> ({last}, w_{wide}x{channels}x{size}, b_{wide})")
+            last, channels = add(f"{random.choice(['Relu', 'Sigmoid', 'Tanh'])}({last})"), wide
+        elif kind == "depthwise":
+            last = add(f"Conv <{window}, group = {channels}> ({last}, w_{channels}x1x{size}, b_{channels})")
+        elif kind == "pool":
+            pool = f"pads = [{(size - 1) * is_causal}, 0], strides = [{stride}], kernel_shape = [{size}]"
+            last = add(f"MaxPool <{pool}> ({last})")
+        else:
+            other = f"pads = [{pads}, 0], dilations = [{dilation}]"
+            one = add(f"Conv <{other}> ({last}, w_{channels}x{channels}x{size})")
+            same = last if is_causal else add(f"Slice ({last}, begin{(size - 1) * dilation}, end, two)")
+            last = add(f"Add({one}, {same})" if kind == "sum" else f"Concat <axis = 1> ({one}, {same})")
+            channels *= 1 if kind == "sum" else 2
+    head = random.choice(["rows", "mean", "last"])
+    if head == "rows" or is_causal:
+        last = add(f"Conv ({last}, w_3x{channels}x1)")
+    else:
+        last = add(f"GlobalAveragePool({last})" if head == "mean" else f"Slice ({last}, minus1, end, two)")
+        last = add(f"Gemm <transB = 1> ({add(f'Flatten({last})')}, w_3x{channels})")
+    text = f"g (float[N,4,T] x) => (float y) {{ {' '.join(lines)} y = Identity({last}) }}"
+    return text, (1, 4, int(random.integers(80, 110)))
+
+
+def check_random(seed: int, folder: Path) -> None:
+    text, shape = drawn(seed)
+    stream, model = built(text, shape, 2)
+    info = stream.network.stream
+    assert info is not None
+    assert stream.compare(folder / "all").different == {}
+    recording, runner = recorded(shape, 2, info.frames), Runner(export(model.lowered, model.model).proto)
+    for call, outputs in enumerate(pushed(stream, recording, 2, folder / "pushed"), 1):
+        if call < max(info.first, info.calls) or (call % 7 and call > info.calls):
+            continue
+        begin = 0 if info.is_padded else call * info.frames - shape[2]
+        whole, rows = runner.run({"x": recording[..., begin : call * info.frames]})["y"], outputs["y"].shape[-1]
+        whole = whole[..., (call - 1) * rows : call * rows] if info.is_padded else whole
+        np.testing.assert_allclose(outputs["y"], whole[..., -rows:], rtol=1e-5, err_msg=f"call {call} of {text}")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_networks(seed: int, tmp_path: Path) -> None:
+    check_random(seed, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3, 60))
+def test_many_random_networks(seed: int, tmp_path: Path) -> None:
+    check_random(seed, tmp_path)
 
 
 def conv(attributes: str, behind: str = "y = Relu(a)") -> str:
