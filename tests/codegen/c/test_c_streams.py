@@ -55,6 +55,15 @@ CUT = """g (float[N,5,T] x) => (float[N,8,U] y) {
     g = Add(e, f)
     y = Relu(g)
 }"""
+PADDED = """g (float[N,5,T] x) => (float[N,6,T] y) {
+    p = Pad (x, front2)
+    a = Conv (p, w_8x5x3, b_8)
+    b = Sigmoid(a)
+    q = Pad (b, front6)
+    c = Conv <dilations = [3]> (q, w_8x8x3, b_8)
+    d = Relu(c)
+    y = Conv (d, w_6x8x1)
+}"""
 IMAGE = """g (float[N,1,T,9] x) => (float[N,3] y) {
     a = Conv <pads = [0, 1, 0, 1], strides = [1, 2]> (x, w_6x1x3x3, b_6)
     b = Relu(a)
@@ -109,9 +118,10 @@ LAST_AXIS = """g (float[N,1,7,T] x) => (float[N,3] y) {
     y = Gemm <transB = 1> (f, w_3x40, b_3)
 }"""
 CONSTANTS = {
-    "zero": np.array([0]), "one": np.array([1]), "two": np.array([2]), "three": np.array([3]), "end": np.array([99]),
+    "zero": np.array([0]), "one": np.array([1]), "two": np.array([2]), "three": np.array([3]), "end": np.array([9999]),
     "minus3": np.array([-3]), "minus4": np.array([-4]), "axes": np.array([2]),
     "pads": np.array([0, 1, 0, 0, 0, 0]), "minus1": np.array([-1]),
+    "front2": np.array([0, 0, 2, 0, 0, 0]), "front6": np.array([0, 0, 6, 0, 0, 0]),
     **{f"begin{count}": np.array([count]) for count in range(13)},
 }  # fmt: skip
 # Graph, shape of a window, axis of time, and the fewest frames of a call.
@@ -124,6 +134,7 @@ WINDOWS: dict[str, tuple[str, tuple[int, ...], int, int]] = {
 }
 HISTORIES: dict[str, tuple[str, tuple[int, ...], int, int]] = {
     "causal": (CAUSAL, (1, 5, 20), 2, 1),
+    "padded": (PADDED, (1, 5, 16), 2, 1),
     "cut": (CUT, (1, 5, 14), 2, 1),
     "strided": (STRIDED_CAUSAL, (1, 4, 26), 2, 6),
 }
@@ -293,7 +304,7 @@ def drawn(seed: int) -> tuple[str, tuple[int, ...]]:
         last = add(f"GlobalAveragePool({last})" if head == "mean" else f"Slice ({last}, minus1, end, two)")
         last = add(f"Gemm <transB = 1> ({add(f'Flatten({last})')}, w_3x{channels})")
     text = f"g (float[N,4,T] x) => (float y) {{ {' '.join(lines)} y = Identity({last}) }}"
-    return text, (1, 4, int(random.integers(80, 110)))
+    return text, (1, 4, int(random.integers(120, 150)))
 
 
 def check_random(seed: int, folder: Path) -> None:
