@@ -38,14 +38,15 @@ class CallSession:
         around = [(0, 0)] * samples[0][name].ndim
         around[axis] = (0, missing) if stream.is_padded else (missing, 0)
         recording = np.concatenate([np.pad(each[name], around, mode="edge") for each in samples], axis)
-        calls = [{name: each} for each in np.split(recording, len(samples) * stream.calls, axis)]
+        calls = [{**samples[0], name: each} for each in np.split(recording, len(samples) * stream.calls, axis)]
         ends = [(place + 1) * stream.calls for place in range(len(samples))]
         if stream.is_padded:
             starts = frozenset(end - stream.calls for end in ends)
             return cls(calls, {end - 1: sample for end, sample in zip(ends, samples, strict=True)}, starts)
         ends = sorted({*ends, *(end - stream.calls // 2 for end in ends[1:])})
         windows = {
-            end - 1: {name: np.take(recording, range(end * frames - stream.window, end * frames), axis)} for end in ends
+            end - 1: {**samples[0], name: np.take(recording, range(end * frames - stream.window, end * frames), axis)}
+            for end in ends
         }
         return cls(calls, windows, frozenset([0]))
 

@@ -1,6 +1,7 @@
 """Networks that take frames: they compute what ONNX Runtime computes of windows, or of all frames so far."""
 
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -244,6 +245,17 @@ def test_boards_give_the_same(tmp_path: Path) -> None:
         stream, _ = built(text, shape, axis)
         stream.compare(tmp_path / name)
         stream.run_on_boards(tmp_path / name)
+
+
+@pytest.mark.parametrize("program", ["gcc", "clang"])
+@pytest.mark.parametrize("flags", [("-O3",), ("-Os", "-DPTQC_WITHOUT_FPU")])
+def test_compilers_agree_without_a_warning(program: str, flags: tuple[str, ...], tmp_path: Path) -> None:
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} is not installed")
+    strict = ("-Werror", "-Wshadow", "-Wcast-align", "-Wstrict-prototypes", "-Wundef")
+    for name, (text, shape, axis, _) in (("image", WINDOWS["image"]), ("causal", HISTORIES["causal"])):
+        stream, _ = built(text, shape, axis)
+        assert stream.compare(tmp_path / name, *strict, *flags, program=program).different == {}
 
 
 FAULTS = [
