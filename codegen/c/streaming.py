@@ -112,7 +112,7 @@ class StreamBuilder(NetworkBuilder):
                 source = renamed(source, order=(rows.axis, *inner))
             shape = _with(source.shape, rows.axis, past + source.shape[rows.axis])
             item, at = np.dtype(source.dtype).itemsize, source.order.index(rows.axis)
-            buffer = Buffer(f"rows of {name}", prod(shape) * item, Home.STATE)
+            buffer = Buffer(f"rows of {self.lowered.own_name(name)}", prod(shape) * item, Home.STATE)
             self.network.states[buffer] = 0 if is_lowest else self._zero(value)
             blocks, row = prod(source.in_memory[:at]), prod(source.in_memory[at + 1 :]) * item
             numbers = map(str, (blocks, past * row, source.shape[rows.axis] * row))
