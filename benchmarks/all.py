@@ -105,6 +105,7 @@ def pieces() -> Iterator[Piece]:
     for task in TINY:
         yield Piece(f"c {task}", f"c_networks.py --tasks {task} --budgets 25%,13%,10%,8bit --record", MICRO)
         yield Piece(f"cmsis-nn {task}", f"microcontroller.py --tasks {task} --record", MICRO, needs=("cmsis_nn",))
+    yield Piece("frames", "c_frames.py --record", MICRO)
     for task in NETWORKS:
         yield Piece(f"runtimes {task}", f"runtimes.py --tasks {task} --record", FOREIGN)
     for task in ("cifar10_resnet20", "yolox_nano_416"):

@@ -489,6 +489,22 @@ def c_networks() -> str:
     return _table((*heads, *cores), _c_networks())
 
 
+FRAME_NETWORKS = {"ds_cnn": "separable, without padding", "tcn": "causal, dilated"}
+
+
+def c_frames() -> str:
+    """Calls that take windows, and calls that take new frames."""
+    lines = [
+        (
+            FRAME_NETWORKS[one["task"]],
+            f"{one['frames']} {'frames' if one['frames'] > 1 else 'frame'}",
+            *(f"{one[key]:,}" for key in ("memory_bytes", "cortex_m4", "cortex_m55")),
+        )
+        for one in rows("c_frames")
+    ]
+    return _table(("convolutions", "a call takes", "RAM, bytes", "M4: instructions", "M55: instructions"), lines)
+
+
 def _c_networks() -> list[tuple[str, ...]]:
     lines = []
     for one in rows("c_networks"):
@@ -554,6 +570,7 @@ def choosing() -> str:
 TEXTS: dict[str, Callable[[], str]] = {
     "accuracy": accuracy,
     "answers": concept_figures.answers,
+    "c-frames": c_frames,
     "c-networks": c_networks,
     "calibration": calibration,
     "loading-short": loading_short,
@@ -591,8 +608,8 @@ def written(text: str) -> str:
 
 # Data files whose rows docs/data has as CSV.
 TABLES = (
-    *("accuracy", "c_networks", "calibration", "compat", "compile_time", "decode", "exports", "formats", "gemv"),
-    *("kv_caches", "large_models", "latency", "latency_budgets", "loading", "loss_budgets", "native"),
+    *("accuracy", "c_frames", "c_networks", "calibration", "compat", "compile_time", "decode", "exports", "formats"),
+    *("gemv", "kv_caches", "large_models", "latency", "latency_budgets", "loading", "loss_budgets", "native"),
     *("packed_matmuls", "peers", "runtimes", "scale", "time_limits", "widths", "wild"),
 )
 

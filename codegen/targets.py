@@ -63,6 +63,8 @@ class TargetKeywords(TypedDict, total=False):
     tune: str | Path
     cpu_library: str
     c_name: str
+    c_stream: int | None
+    c_frames: int | None
     gpu: str
     verify_in: str
     chips: str
@@ -215,6 +217,14 @@ class SizedTarget(Protocol):
 
     def unpacking_bytes(self, source: TargetInput, options: Any, functions: Collection[str]) -> Mapping[str, int]:
         """Bytes of code of each of these functions."""
+
+
+@runtime_checkable
+class StreamTarget(Protocol):
+    """A target that can compute a network frame by frame."""
+
+    def check_frames(self, model: "ir.Model", feeds: "Feeds", options: Any) -> None:
+        """Refuse a model that it cannot compute so, before anything is measured. feeds: a sample."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import Samples
 from ptqc.calibration.synthetic import is_image, spatial_axes
 from ptqc.codegen.onnxruntime.matmul_nbits import BLOCK_PRODUCTS, FUSED_FROM, DequantizedProduct
-from ptqc.codegen.targets import Chosen
+from ptqc.codegen.targets import Chosen, StreamTarget
 from ptqc.errors import CalibrationError, UsageError
 from ptqc.evaluation.detection.detector import Detector
 from ptqc.execution.onnxruntime import Runner, release, tensors_of
@@ -45,6 +45,8 @@ def check_early(prepared: CanonicalModel, budgets: Budgets, options: CompileOpti
             )
         with needed(chosen):
             chosen.target.check_kernels(prepared.model)
+            if isinstance(chosen.target, StreamTarget):
+                chosen.target.check_frames(prepared.model, prepared.tuning[0], chosen.options)
 
 
 def _check_formats(options: CompileOptions) -> None:

@@ -55,6 +55,16 @@ def test_on_this_machine(example: Path, artifact: Path) -> None:
     assert (ran.returncode, ran.stdout) == (0, expected(artifact))
 
 
+def test_frames_are_refused(example: Path, tmp_path: Path) -> None:
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / f"{NAME}.h").write_text(f"int ptqc_{NAME}_push(const uint8_t *in_x, float *out_y);\n")
+    save_file({}, tmp_path / "golden.safetensors")
+    command = [sys.executable, "sample.py", str(tmp_path), NAME, str(tmp_path / "sample.h")]
+    done = subprocess.run(command, cwd=example, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "without --c-stream" in done.stderr
+
+
 def test_differing_outputs_are_counted(example: Path, artifact: Path, tmp_path: Path) -> None:
     assert make(example, changed(artifact, tmp_path / "changed")).returncode == 0
     ran = subprocess.run([example / "build" / NAME / "host"], capture_output=True, text=True, check=False)

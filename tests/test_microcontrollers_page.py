@@ -16,6 +16,10 @@ KWS = """
 #include <string.h>
 enum { PTQC_KWS_IN_INPUT_ELEMENTS = 4, PTQC_KWS_OUT_LOGITS_ELEMENTS = 2, YES = 1 };
 int ptqc_kws_run(const uint8_t *in_input, float *out_logits);
+int ptqc_kws_push(const uint8_t *in_input, float *out_logits);
+void ptqc_kws_reset(void);
+int next_frame(uint8_t *codes);
+void decide(const float *logits);
 void read_spectrogram(uint8_t *codes);
 void set_led(int on);
 void listen(void);
@@ -39,11 +43,12 @@ def test_its_code_compiles(tmp_path: Path) -> None:
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("needs a C compiler")
-    call, state = re.findall(r"```c\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    call, state, frames = re.findall(r"```c\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    frames = f"void follow(uint8_t *frame, float *logits);\nvoid follow(uint8_t *frame, float *logits) {{\n{frames}}}\n"
     declared, called = state.partition("\n\n")[::2]
     (tmp_path / "kws.h").write_text(KWS)
     source = tmp_path / "program.c"
-    source.write_text(f"{call}\n{VAD}{declared}\nint main(void) {{\n{called}return 0;\n}}\n")
+    source.write_text(f"{call}\n{frames}{VAD}{declared}\nint main(void) {{\n{called}return 0;\n}}\n")
     command = [compiler, "-std=c99", "-Wall", "-Wextra", "-Werror", f"-I{tmp_path}", "-c", str(source)]
     done = subprocess.run([*command, "-o", str(tmp_path / "program.o")], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

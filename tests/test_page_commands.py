@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from compiling import quick, residual
+from compiling import proto, quick, residual, weight
 from PIL import Image
 
 from ptqc.cli.main import main
@@ -21,7 +21,7 @@ IMAGES = 12
 
 @pytest.fixture
 def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a model and images, where commands run."""
+    """A folder with models of images and of frames, and with data, where commands run."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PTQC_CACHE", str(tmp_path / "cache"))
     onnx.save(residual(), tmp_path / "model.onnx")
@@ -30,7 +30,17 @@ def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for number in range(IMAGES):
         pixels = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(tmp_path / "images" / f"{number}.png")
+    onnx.save(keywords(), tmp_path / "keywords.onnx")
+    np.savez(tmp_path / "windows.npz", x=rng.standard_normal((IMAGES, 5, 12)).astype(np.float32))
     return tmp_path
+
+
+def keywords() -> onnx.ModelProto:
+    """A network with a convolution along time."""
+    graph = """g (float[N,5,12] x) => (float[N,4] y) {
+        a = Conv (x, w) b = Relu(a) m = GlobalAveragePool(b) h = Flatten(m) y = Gemm <transB = 1> (h, v)
+    }"""
+    return proto(graph, w=weight(64, 5, 3), v=weight(4, 64))
 
 
 def commands(page: Path) -> list[list[str]]:

@@ -8,9 +8,7 @@ Layers then unpack as many rows at a time as fit into what is free meanwhile.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ptqc.codegen.c.network import Buffer, Home, Step
-
-ALIGNMENT = 8
+from ptqc.codegen.c.network import ALIGNMENT, Buffer, Home, Step
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ REAL_TOLERANCE = 1e-5
 
 
 def emulate(
-    source: CSource, samples: Sequence[Feeds], outputs: Sequence[Mapping[str, np.ndarray]], folder: Path, stage: Stage
+    source: CSource, calls: Sequence[Feeds], outputs: Sequence[Mapping[str, np.ndarray]], folder: Path, stage: Stage
 ) -> dict[str, Any]:
-    """What a run takes on each board. folder: of the files. outputs: of this machine, by name in C, sample by sample.
+    """What a run takes on each board. folder: of the files. outputs: of this machine, by name in C, call by call.
 
     Raises VerificationError where they differ.
     """
@@ -34,10 +34,13 @@ def emulate(
         return {"missing": f"a run of {source.network.products:,} multiplications takes too long under emulation"}
     sizes = (tuple(each.terminal.tensor.buffer.bytes for each in ends) for ends in (source.inputs, source.outputs))
     inputs, results = sizes
-    network = emulation.CNetwork(folder, source.name, inputs=inputs, outputs=results)
+    network = emulation.CNetwork(folder, source.name, inputs=inputs, outputs=results, verb=source.verb)
+    stream = source.network.stream
+    count = SAMPLES if stream is None else stream.calls * (1 if stream.is_padded else SAMPLES)
+    count = min(count, max(SAMPLES, MOST_PRODUCTS // max(source.network.products, 1)))
     data = [
         [encoded(each.terminal, feeds[each.terminal.name]).tobytes() for each in source.inputs]
-        for feeds in samples[:SAMPLES]
+        for feeds in calls[:count]
     ]
     result = {}
     for name in EMULATED:

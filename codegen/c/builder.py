@@ -1,6 +1,7 @@
 """Builds a network: values of the graph as tensors, and the calls that make them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import prod
 
 import numpy as np
@@ -41,7 +42,8 @@ IMAGE_AXES = (3, 4)
 class NetworkBuilder:
     """A network in the making.
 
-    shapes, dtypes: of every value of the graph. constants: values that no input enters.
+    shapes, dtypes: of every value of the graph. windows: shapes for whole windows, equal to those where a call
+    takes one. constants: values that no input enters.
     """
 
     def __init__(
@@ -51,7 +53,8 @@ class NetworkBuilder:
         dtypes: Mapping[str, str],
         constants: Mapping[str, np.ndarray],
     ) -> None:
-        self.lowered, self.shapes, self.dtypes, self.values = lowered, shapes, dtypes, dict(constants)
+        self.lowered, self.shapes, self.dtypes, self.values = lowered, dict(shapes), dtypes, dict(constants)
+        self.windows: Mapping[str, Shape] = shapes
         self.network = NetworkCalls()
         self.tensors: dict[str, CTensor] = {}
         self._moved: dict[tuple[Buffer, Shape, Order], CTensor] = {}
@@ -251,14 +254,31 @@ class NetworkBuilder:
         )
         self.add(step, "Transpose")
 
+    # Streams
+
+    @contextmanager
+    def reading(self, node: ir.Node) -> Iterator[None]:
+        """While the calls of a node are added, its inputs are what it reads."""
+        del node
+        yield
+
+    def passes(self, node: ir.Node) -> bool:
+        """Whether what a node gives is its input, in rows that are called otherwise."""
+        del node
+        return False
+
     # Windows
+
+    def pads(self, node: ir.Node, rank: int) -> list[int]:
+        """Padding in front of each axis, and behind it."""
+        return integers(node, "pads", [0] * (2 * rank))
 
     def window(self, source: CTensor, output: Shape, node: ir.Node, kernel: Sequence[int]) -> "CWindow":
         """How a window of a node moves over channels-last pixels."""
         rank = len(kernel)
         if rank not in (1, 2) or text(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
             raise UnsupportedOp("only windows over one or two axes with explicit padding have a kernel")
-        pads = integers(node, "pads", [0] * (2 * rank))
+        pads = self.pads(node, rank)
         strides, dilations = (integers(node, key, [1] * rank) for key in ("strides", "dilations"))
         rows, columns = (1, *source.shape[2:])[-2:]
         out_rows, out_columns = (1, *output[2:])[-2:]

@@ -67,7 +67,7 @@ static unsigned char board_outputs[{output_bytes}] __attribute__((aligned(16)));
 #include "board.c"
 
 static __attribute__((noinline)) int call_network(void) {{
-    return ptqc_{name}_run({arguments});
+    return {call};
 }}
 """
 
@@ -141,7 +141,7 @@ class CNetwork:
     """A network in C. folder: of NAME.c, and of NAME.h that declares `int ptqc_NAME_run(inputs..., outputs...)`.
 
     inputs, outputs: bytes of each, in the order of the arguments. archives: libraries that belong to the network.
-    includes: folders of their headers.
+    includes: folders of their headers. verb: what the function is called after the name of the network.
     """
 
     folder: Path
@@ -150,6 +150,7 @@ class CNetwork:
     outputs: tuple[int, ...]
     archives: tuple[Path, ...] = ()
     includes: tuple[Path, ...] = ()
+    verb: str = "run"
 
 
 @dataclass(frozen=True)
@@ -283,13 +284,14 @@ class _Build:
         # A void pointer goes for a pointer of any type in C.
         arguments = [f"(void *)(board_inputs + {start})" for start in starts_in[:-1]]
         arguments += [f"(void *)(board_outputs + {start})" for start in starts_out[:-1]]
+        called = f"ptqc_{self.network.name}_{self.network.verb}({', '.join(arguments)})"
         return MAIN.format(
             name=self.network.name,
             counters=self.board.counters,
             samples=samples,
             input_bytes=starts_in[-1] or 1,
             output_bytes=starts_out[-1] or 1,
-            arguments=", ".join(arguments),
+            call=f"{called} & ~2" if self.network.verb == "push" else called,  # 2: outputs are not due
         )
 
     def run(self, samples: Sequence[Sequence[bytes]]) -> tuple[list[list[bytes]], list[int], int]:
@@ -311,7 +313,9 @@ class _Build:
         for start in range(0, len(data), RECORD_BYTES + (starts[-1] or 1)):
             run, values = _Measured.read(data[start : start + RECORD_BYTES]), data[start + RECORD_BYTES :]
             if run.status:
-                raise TargetError(f"ptqc_{self.network.name}_run gives {run.status} on {self.board.name}")
+                raise TargetError(
+                    f"ptqc_{self.network.name}_{self.network.verb} gives {run.status} on {self.board.name}"
+                )
             runs.append(run)
             outputs.append(
                 [values[first : first + size] for first, size in zip(starts, self.network.outputs, strict=False)]

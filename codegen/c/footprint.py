@@ -44,7 +44,7 @@ def footprint(source: CSource, names: Mapping[str, str]) -> Footprint:
         constant_bytes=constants,
         code_bytes=code,
         structure_bytes=sum(sizes.values()) - code - constants,
-        arena_bytes=max(arena.bytes, 8),
+        arena_bytes=max(arena.bytes, 8) + network.state_bytes,
         input_and_output_bytes=sum(each.tensor.buffer.bytes for each in (*network.inputs, *network.outputs)),
         compiler=compiler,
         peak=names.get(layer, layer),
@@ -121,8 +121,9 @@ def _run(command: list[str]) -> str:
 def _peak(network: NetworkCalls, arena: Arena) -> tuple[str, list[tuple[str, int]]]:
     """The step during which most memory is needed, and what it is needed for, the largest first."""
     best: tuple[int, str, list[tuple[str, int]]] = (0, "", [])
+    states = [(buffer.name, buffer.bytes) for buffer in network.states]
     for number, step in enumerate(network.steps):
-        alive = [(buffer.name, buffer.bytes) for buffer, _ in arena.taken(number)]
+        alive = [*states, *((buffer.name, buffer.bytes) for buffer, _ in arena.taken(number))]
         if meanwhile := step.scratch(step.panels[0]):
             alive.append((f"unpacked rows and sums of {step.function}" if step.kinds else step.function, meanwhile))
         total = sum(size for _, size in alive)

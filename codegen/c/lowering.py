@@ -7,8 +7,10 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.codegen.c.builder import NetworkBuilder, rounding_of
-from ptqc.codegen.c.network import NetworkCalls
+from ptqc.codegen.c.network import NetworkCalls, Shape
 from ptqc.codegen.c.rules import codes, layers, movement, real, recurrent
+from ptqc.codegen.c.streaming import StreamBuilder
+from ptqc.codegen.c.timeline import timeline
 from ptqc.codegen.program.batching import Seen
 from ptqc.codegen.program.folding import fold
 from ptqc.codegen.program.program import UnsupportedOp
@@ -74,39 +76,56 @@ def not_known(op_type: str) -> str:
     return "the operator is not known to it" + (f": {way_out}" if way_out else "")
 
 
-def network_of(lowered: Lowered, seen: Seen) -> NetworkCalls:
-    """The calls of a lowered graph. seen: of every value in one run. Raises NoKernel naming a node without a rule."""
-    folded = fold(lowered.model, seen, None)
-    shapes = {**seen.shapes, **{name: array.shape for name, array in folded.constants.items()}}
-    builder = NetworkBuilder(lowered, shapes, seen.dtypes, folded.constants)
+def network_of(lowered: Lowered, seen: Seen, axis: int | None = None, frames: int | None = None) -> NetworkCalls:
+    """The calls of a lowered graph. seen: of every value in one run.
+
+    axis: of time, where a call takes new frames: so many, or as few as it can. Raises NoKernel naming a node without a
+    rule, and TargetError where the network cannot take frames.
+    """
+    shapes, constants = shapes_and_constants(lowered.model, seen)
+    builder = NetworkBuilder(lowered, shapes, seen.dtypes, constants)
+    if axis is not None:
+        builder = StreamBuilder(
+            lowered, shapes, seen.dtypes, constants, *timeline(lowered, shapes, constants, axis, frames)
+        )
     for value in lowered.model.graph.inputs:
-        if str(value.name) not in folded.constants:
+        if str(value.name) not in constants:
             with _refusing(f"cannot take the input {value.name}"):
                 builder.take_input(value)
-    _fold_zeros(builder, lowered.model)
     steps = {step.node: step for step in reference.steps(lowered) if step.node.op_type in ON_CODES}
     done: set[ir.Node] = set()
     for node in lowered.model.graph:
         if node in done or all(str(value.name) in builder.values for value in node.outputs):
             continue
-        with _refusing(f"has no kernel for {node.op_type} {output_name(node)}"):
-            done |= _emit(builder, node, steps.get(node))
+        with _refusing(f"has no kernel for {node.op_type} {output_name(node)}"), builder.reading(node):
+            if not builder.passes(node):
+                done |= _emit(builder, node, steps.get(node))
     for value in lowered.model.graph.outputs:
         with _refusing(f"cannot give the output {value.name}"):
             builder.give_output(value, str(value.name))
     return builder.network
 
 
-def _fold_zeros(builder: NetworkBuilder, model: ir.Model) -> None:
+def shapes_and_constants(model: ir.Model, seen: Seen) -> tuple[dict[str, Shape], dict[str, np.ndarray]]:
+    """Shapes of all values, and values that no input enters."""
+    constants = dict(fold(model, seen, None).constants)
+    shapes = {**seen.shapes, **{name: array.shape for name, array in constants.items()}}
+    _fold_zeros(model, constants, shapes, seen.dtypes)
+    return shapes, constants
+
+
+def _fold_zeros(
+    model: ir.Model, values: dict[str, np.ndarray], shapes: Mapping[str, Shape], dtypes: Mapping[str, str]
+) -> None:
     """Whole numbers times zero are zero, as exporters keep an input in a graph that does not need it."""
     for node in model.graph:
-        values, name = builder.values, str(node.outputs[0].name)
+        name = str(node.outputs[0].name)
         names = [str(value.name) for value in node.inputs if value is not None]
-        if node.op_type == "Mul" and builder.dtypes.get(name, "")[:3] == "int":
+        if node.op_type == "Mul" and dtypes.get(name, "")[:3] == "int":
             if any(each in values and not values[each].any() for each in names):
-                values[name] = np.zeros(builder.shapes[name], builder.dtypes[name])
+                values[name] = np.zeros(shapes[name], dtypes[name])
         elif node.op_type == "Cast" and names[0] in values and name not in values:
-            values[name] = values[names[0]].astype(builder.dtypes[name])
+            values[name] = values[names[0]].astype(dtypes[name])
 
 
 @contextmanager

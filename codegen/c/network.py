@@ -1,6 +1,6 @@
 """A network as calls of C functions on buffers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from math import prod
@@ -13,6 +13,8 @@ Shape = tuple[int, ...]
 Order = tuple[int, ...]
 # Axes that a structure of C has.
 AXES = 4
+# Of buffers, in bytes.
+ALIGNMENT = 8
 
 
 class Home(Enum):
@@ -21,6 +23,7 @@ class Home(Enum):
     ARENA = "arena"
     CALLER = "caller"  # inputs and outputs
     FLASH = "flash"
+    STATE = "state"  # from one call to the next
 
 
 @dataclass(eq=False)
@@ -123,14 +126,67 @@ class Step:
     operator: str = ""
 
 
+@dataclass(frozen=True)
+class TimeRows:
+    """How a value of a stream lies along time.
+
+    axis: of time. stride: frames from one row to the next. late: rows in front of its first one; below 0, rows of
+    padding that no call computes. tail: last rows of a window that read padding behind it, which `padded` adds.
+    """
+
+    axis: int
+    stride: int = 1
+    late: int = 0
+    tail: int = 0
+    padded: str = ""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """How a network takes frames. input: by name; frames: in a call; window: of the model.
+
+    calls: until a window is complete; first: the first of them that gives outputs. skipped: frames in front of the
+    first window. is_padded: whether windows see padding in front of the first frame. rows: of values by name.
+    """
+
+    input: str
+    axis: int
+    frames: int
+    window: int
+    calls: int
+    first: int
+    skipped: int
+    is_padded: bool
+    rows: Mapping[str, TimeRows]
+
+    def new(self, rows: TimeRows) -> int:
+        """Rows that a call adds to a value."""
+        return self.frames // rows.stride
+
+    def begin(self, rows: TimeRows) -> int:
+        """How many rows before the new ones of a call its window begins."""
+        return (self.calls - 1) * self.new(rows) - rows.late
+
+
 @dataclass
 class NetworkCalls:
-    """inputs, outputs: in the order of the model, with the name of each there and the scale of its codes."""
+    """inputs, outputs: in the order of the model, with the name of each there and the scale of its codes.
+
+    states: memory that stays from one call to the next, with the byte that it begins with. stream: None where a call
+    takes a whole window.
+    """
 
     inputs: list["Terminal"] = field(default_factory=list)
     outputs: list["Terminal"] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     constants: Constants = field(default_factory=Constants)
+    states: dict[Buffer, int] = field(default_factory=dict)
+    stream: Stream | None = None
+
+    @property
+    def state_bytes(self) -> int:
+        """Of memory that stays from one call to the next."""
+        return sum(-(-buffer.bytes // ALIGNMENT) * ALIGNMENT for buffer in self.states)
 
     @property
     def products(self) -> int:

@@ -9,7 +9,7 @@ from textwrap import fill
 
 from ptqc.codegen.c.arena import Arena
 from ptqc.codegen.c.constants import C_TYPES, Constants, real
-from ptqc.codegen.c.network import SCRATCH, STRUCTURE, Home, NetworkCalls, Place, Terminal
+from ptqc.codegen.c.network import ALIGNMENT, SCRATCH, STRUCTURE, Buffer, Home, NetworkCalls, Place, Stream, Terminal
 
 KERNELS = Path(__file__).with_name("kernels")
 # Functions that each one needs, beside `base`, in the order in which they are written.
@@ -38,6 +38,7 @@ NEEDS = {
     "quantize": ("requantize",),
     "dequantize": (),
     "move": (),
+    "push_rows": (),
     "take": (),
     "real_unary": ("sigmoid", "hyperbolic_tangent", "square_root"),
     "real_softmax": ("exponential",),
@@ -124,7 +125,12 @@ class CSource:
         """Of the function."""
         parameters = [f"const {each.type} *{each.name}" for each in self.inputs]
         parameters += [f"{each.type} *{each.name}" for each in self.outputs]
-        return _wrapped(f"int ptqc_{self.name}_run({', '.join(parameters)})")
+        return _wrapped(f"int ptqc_{self.name}_{self.verb}({', '.join(parameters)})")
+
+    @property
+    def verb(self) -> str:
+        """What the function is called after the name of the network."""
+        return "run" if self.network.stream is None else "push"
 
     def files(self) -> dict[str, str]:
         """Texts by the names of their files."""
@@ -152,6 +158,7 @@ class CSource:
                     f"#define {name}_{what}({value}) ptqc_{what.lower()}({value}, {name}_SCALE, {name}_ZERO_POINT)"
                 )
         has_codes = any(each.terminal.codes for each in (*self.inputs, *self.outputs))
+        stream = self.network.stream
         return HEADER.format(
             name=self.name,
             macro=self.macro,
@@ -160,6 +167,22 @@ class CSource:
             bytes=self.arena.bytes,
             run=self.declaration,
             codes=CODES_TEXT if has_codes else "",
+            needs="memcpy and memset" if stream is None else "memcpy, memmove and memset",
+            memory="takes no memory from a heap"
+            + (", and keeps nothing from one run to the next" if not stream else ""),
+            calls=RUN_TEXT if stream is None else self._stream_header(stream),
+        )
+
+    def _stream_header(self, stream: Stream) -> str:
+        """What programs call frame by frame, and the sizes of a stream."""
+        before = "all frames of the recording" if stream.is_padded else f"the last {stream.window} frames"
+        return STREAM_TEXT.format(
+            name=self.name,
+            macro=self.macro,
+            frames=stream.frames,
+            first=stream.first,
+            states=self.network.state_bytes,
+            before=before,
         )
 
     def _macro(self, each: CTerminal) -> str:
@@ -185,6 +208,7 @@ class CSource:
 
     def source(self) -> str:
         """The functions that the network needs, and the one that calls them."""
+        stream = self.network.stream
         needed = {step.function for step in self.network.steps}
         kinds = sorted({kind for step in self.network.steps for kind in step.kinds if kind != "raw"})
         structures = "\n".join(self.structures.values())
@@ -196,7 +220,27 @@ class CSource:
             run=self.declaration,
             pointers=" || ".join(f"!{each.name}" for each in (*self.inputs, *self.outputs)) or "0",
             calls="\n".join(self._calls()),
+            state="" if stream is None else self._state(),
+            begin="" if stream is None else "  if (!calls) begin();\n",
+            status="0" if stream is None else f"calls < {stream.first}u && ++calls < {stream.first}u ? 2 : 0",
         )
+
+    def _state(self) -> str:
+        """Memory that stays from one call to the next, and how it begins."""
+        begins = "".join(
+            f"  memset(STATE({place}), {self.network.states[buffer]}, {buffer.bytes});\n"
+            for buffer, place in self.state_places.items()
+        )
+        return STATE.format(name=self.name, bytes=max(self.network.state_bytes, ALIGNMENT), begins=begins)
+
+    @cached_property
+    def state_places(self) -> dict[Buffer, int]:
+        """Where memory begins that stays from one call to the next."""
+        result, place = {}, 0
+        for buffer in self.network.states:
+            result[buffer] = place
+            place += -(-buffer.bytes // ALIGNMENT) * ALIGNMENT
+        return result
 
     def _calls(self) -> Iterator[str]:
         for number, step in enumerate(self.network.steps):
@@ -219,6 +263,8 @@ class CSource:
         buffer = place.buffer
         if buffer.home is Home.ARENA:
             return f"AT({self.arena.places[buffer] + place.offset})"
+        if buffer.home is Home.STATE:
+            return f"STATE({self.state_places[buffer] + place.offset})"
         names = {each.terminal.tensor.buffer: each.name for each in (*self.inputs, *self.outputs)}
         if buffer.home is Home.FLASH:
             return (
@@ -312,10 +358,42 @@ static inline float ptqc_real(uint8_t code, float scale, int zero_point) { retur
 
 """
 
+RUN_TEXT = "/* Compute the outputs. Returns 0; 1 where a pointer is null. Not for several threads at a time. */"
+
+STREAM_TEXT = """\
+/* Bytes that a call leaves to the next, in another static array. */
+#define {macro}_STATE_BYTES {states}
+
+/* New frames of a call, and the call that gives the first outputs. */
+#define {macro}_FRAMES {frames}
+#define {macro}_FIRST {first}
+
+/* The next frames begin a new recording. */
+void ptqc_{name}_reset(void);
+
+/*
+ * Take new frames, and compute the outputs of {before}. Returns 0; 1 where a pointer is null;
+ * 2 before the call {macro}_FIRST, while outputs mean nothing. Not for several threads at a time.
+ */"""
+
+STATE = """
+static union {{
+  double aligned;
+  uint8_t bytes[{bytes}];
+}} state;
+#define STATE(place) ((void *)(state.bytes + (place)))
+static uint32_t calls;
+
+void ptqc_{name}_reset(void) {{ calls = 0; }}
+
+static void begin(void) {{
+{begins}}}
+"""
+
 HEADER = """\
 /*
- * A network that ptqc compiled: compile {name}.c with the program. It needs a C99 compiler and memcpy and memset; it
- * takes no memory from a heap, and keeps nothing from one run to the next.{codes}
+ * A network that ptqc compiled: compile {name}.c with the program. It needs a C99 compiler, {needs}.
+ * It takes no memory from a heap{memory}.{codes}
  */
 #ifndef {macro}_H
 #define {macro}_H
@@ -331,7 +409,7 @@ extern "C" {{
 /* Bytes of memory that a run works in: a static array of {name}.c. */
 #define {macro}_ARENA_BYTES {bytes}
 
-/* Compute the outputs. Returns 0; 1 where a pointer is null. Not for several threads at a time. */
+{calls}
 {run};
 
 #ifdef __cplusplus
@@ -362,10 +440,10 @@ static union {{
   uint8_t bytes[{bytes}];
 }} arena;
 #define AT(place) ((void *)(arena.bytes + (place)))
-
+{state}
 {run} {{
   if ({pointers}) return 1;
-{calls}
-  return 0;
+{begin}{calls}
+  return {status};
 }}
 """

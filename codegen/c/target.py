@@ -12,10 +12,20 @@ import onnx_ir as ir
 
 from ptqc.codegen.c import boards, emulation, footprint, verify
 from ptqc.codegen.c.arena import Arena, plan
-from ptqc.codegen.c.lowering import BETWEEN_CODES, NAME, ON_CODES, OPERATORS, network_of, not_known
-from ptqc.codegen.c.network import NetworkCalls
+from ptqc.codegen.c.lowering import (
+    BETWEEN_CODES,
+    NAME,
+    ON_CODES,
+    OPERATORS,
+    network_of,
+    not_known,
+    shapes_and_constants,
+)
+from ptqc.codegen.c.network import NetworkCalls, Stream
 from ptqc.codegen.c.options import COptions
+from ptqc.codegen.c.session import CallSession
 from ptqc.codegen.c.source import CSource
+from ptqc.codegen.c.timeline import timeline
 from ptqc.codegen.foreign.comparison import ForeignTarget
 from ptqc.codegen.kernels.checks import computing
 from ptqc.codegen.kernels.jobs import compared_values
@@ -26,6 +36,7 @@ from ptqc.codegen.program.settling import settled
 from ptqc.codegen.targets import Footprint, Target, TargetInput, TargetOutput, Tool
 from ptqc.errors import NoKernel, TargetError
 from ptqc.execution.onnxruntime import Feeds, Runner
+from ptqc.ir.lowered import Lowered
 from ptqc.ir.nodes import output_name
 from ptqc.ir.quantized_weight import QuantizedWeight
 from ptqc.losses.recognition import states_of
@@ -78,6 +89,14 @@ class CTarget(ForeignTarget):
                 reason = not_known(node.op_type)
                 raise NoKernel(f"the {NAME} target has no kernel for {node.op_type} {output_name(node)}: {reason}")
 
+    def check_frames(self, model: ir.Model, feeds: Feeds, options: COptions) -> None:
+        """Raises TargetError where time is padded behind windows, and whatever else cannot be computed by frames."""
+        if options.c_stream is not None:
+            sample = {name: array[:1] for name, array in feeds.items()}
+            seen = Seen.of(model, sample, fixed_inputs(model, [sample]))
+            plain = Lowered(model, {}, {}, {}, {})
+            timeline(plain, *shapes_and_constants(model, seen), options.c_stream, options.c_frames)
+
     def build(
         self,
         source: TargetInput,
@@ -89,12 +108,14 @@ class CTarget(ForeignTarget):
         """The source, run on this machine with all samples. Raises NoKernel, and VerificationError where it differs."""
         del store
         text, samples = source_of(source, options)
-        verification, outputs = verify.built_and_compared(text, samples, wanted(source, samples), stage)
+        session = CallSession.of(text.network.stream, samples)
+        windows = list(session.windows.values())
+        verification, outputs = verify.built_and_compared(text, session, wanted(source, windows), stage)
         files = {}
         for name, content in text.files().items():
             files[name] = folder / name
             files[name].write_text(content, encoding="utf-8")
-        emulated = boards.emulate(text, samples, outputs, folder, stage)
+        emulated = boards.emulate(text, session.calls, outputs, folder, stage)
         document = {**figures(text.network, text.arena), "verification": verification, "boards": emulated}
         return TargetOutput(files, document)
 
@@ -115,15 +136,16 @@ class CTarget(ForeignTarget):
 def source_of(source: TargetInput, options: COptions) -> tuple[CSource, list[Feeds]]:
     """The C of a graph, with the samples as it takes them."""
     _, samples = run_by_run(source.lowered.model, source.exported, source.samples)
-    network = network_for(source, samples)
+    network = network_for(source, samples, options)
     return CSource(options.c_name, network, plan(network.steps), states_of(source.model)), samples
 
 
-def network_for(source: TargetInput, samples: list[Feeds]) -> NetworkCalls:
+def network_for(source: TargetInput, samples: list[Feeds], options: COptions | None = None) -> NetworkCalls:
     """The calls for samples of this size."""
+    options = options or COptions()
     model = settled(source.lowered.model, samples, Batching(None, is_any=False))
     seen = Seen.of(model, samples[0], fixed_inputs(model, samples))
-    return network_of(replace(source.lowered, model=model), seen)
+    return network_of(replace(source.lowered, model=model), seen, options.c_stream, options.c_frames)
 
 
 def wanted(source: TargetInput, samples: list[Feeds]) -> Iterator[Mapping[str, np.ndarray]]:
@@ -144,7 +166,20 @@ def figures(network: NetworkCalls, arena: Arena) -> dict[str, object]:
         "input_and_output_bytes": sum(ends),
         "multiplications": network.products,
         "steps": len(network.steps),
+        **({} if network.stream is None else _stream(network, network.stream)),
         "arena": [list(each) for each in _stays(network, arena)],
+    }
+
+
+def _stream(network: NetworkCalls, stream: Stream) -> dict[str, object]:
+    """How a network takes frames, and bytes that a call leaves to the next."""
+    return {
+        "state_bytes": network.state_bytes,
+        "time_axis": stream.axis,
+        "frames_per_call": stream.frames,
+        "frames_per_window": stream.window,
+        "first_call_with_outputs": stream.first,
+        "sees_all_frames": stream.is_padded,
     }
 
 

@@ -3,13 +3,14 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from ptqc.codegen.c.network import Buffer, CTensor, Terminal
+from ptqc.codegen.c.network import Buffer, CTensor, Stream, Terminal
+from ptqc.codegen.c.session import CallSession, Trace, value_in_window
 from ptqc.codegen.c.source import CSource
 from ptqc.errors import TargetError, VerificationError
 from ptqc.execution.onnxruntime import Feeds
@@ -80,12 +81,18 @@ def compiled(source: CSource, folder: Path, flags: Sequence[str], program: str =
     return path
 
 
-def run(program: Path, source: CSource, samples: Sequence[Feeds]) -> Iterator[dict[int, np.ndarray]]:
-    """Bytes of all values by the number of their step, and of outputs by -1, -2, … for each sample.
+def run(program: Path, source: CSource, calls: Sequence[Feeds], starts: Collection[int] = ()) -> Iterator[Trace]:
+    """Bytes of all values by the number of their step, and of outputs by -1, -2, … for each call.
 
-    samples: inputs by name, as the model has them. Raises VerificationError where the program fails.
+    calls: inputs by name, as the model has them. starts: those that begin a recording. Raises VerificationError where
+    the program fails.
     """
-    data = b"".join(_encoded(each.terminal, feeds) for feeds in samples for each in source.inputs)
+    stream = source.network.stream
+    data = b"".join(
+        (b"" if stream is None else bytes([number in starts]))
+        + b"".join(_encoded(each.terminal, feeds) for each in source.inputs)
+        for number, feeds in enumerate(calls)
+    )
     try:
         done = subprocess.run([str(program)], input=data, capture_output=True, check=False, timeout=TIME_LIMIT)
     except subprocess.TimeoutExpired as error:
@@ -94,15 +101,26 @@ def run(program: Path, source: CSource, samples: Sequence[Feeds]) -> Iterator[di
         message = done.stderr.decode(errors="replace")[:2000]
         raise VerificationError(f"the C of the network failed with status {done.returncode}: {message}")
     sizes = _sizes(source)
-    place = 0
-    for _ in samples:
+    place = since = 0
+    for number in range(len(calls)):
         values = {}
-        for number, size in sizes.items():
-            values[number] = np.frombuffer(done.stdout, np.uint8, size, place)
+        for step, size in sizes.items():
+            values[step] = np.frombuffer(done.stdout, np.uint8, size, place)
             place += size
+        if stream is not None:
+            since = 0 if number in starts else since + 1
+            _check_status(int(done.stdout[place]), since + 1, stream)
+            place += 1
         yield values
     if place != len(done.stdout):
         raise VerificationError(f"the C of the network wrote {len(done.stdout)} bytes in place of {place}")
+
+
+def _check_status(status: int, call: int, stream: Stream) -> None:
+    if (status == 0) != (call >= stream.first):
+        raise VerificationError(
+            f"call {call} of the C of the network gives {status}, and outputs are due from call {stream.first} on"
+        )
 
 
 def _sizes(source: CSource) -> dict[int, int]:
@@ -129,41 +147,42 @@ def encoded(terminal: Terminal, array: np.ndarray) -> np.ndarray:
 
 
 def compare(
-    source: CSource, values: Mapping[int, np.ndarray], wanted: Mapping[str, np.ndarray], comparison: CComparison
+    source: CSource, traces: Sequence[Trace], wanted: Mapping[str, np.ndarray], comparison: CComparison
 ) -> None:
-    """Compare all values of a run, then its outputs. wanted: of ONNX Runtime, by name in the lowered graph.
+    """Compare all values of a window, then its outputs. traces: of calls, the last of which completes the window.
 
-    Raises VerificationError.
+    wanted: of ONNX Runtime, by name in the lowered graph. Raises VerificationError.
     """
     comparison.samples += 1
     unsure: set[Buffer] = set()  # values that real ones before them may have changed
+    stream = source.network.stream
+    rows = {} if stream is None else stream.rows
+
+    def judge(where: str, tensor: CTensor, value: str, number: int, is_moved: bool) -> None:
+        computed = value_in_window(tensor, rows.get(value), stream, traces, number, wanted[value])
+        if computed is not None:
+            _judge(where, computed.array, computed.of_model(wanted[value]), is_moved, comparison)
+
     for number, step in enumerate(source.network.steps):
         is_moved = not unsure.isdisjoint(step.reads)
         is_real = step.function in RECURRENT if step.tensor is None else step.tensor.dtype == "float32"
         if is_moved or is_real:
             unsure.update(step.writes)
-        if step.tensor is not None and number in values and step.value in wanted:
-            result = _value(step.tensor, values[number])
-            _judge(f"{step.value} ({step.function})", result, wanted[step.value], is_moved, comparison)
+        if step.tensor is not None and number in traces[-1] and step.value in wanted:
+            judge(f"{step.value} ({step.function})", step.tensor, step.value, number, is_moved)
     for at, each in enumerate(source.outputs):
         terminal = each.terminal
-        result = _value(terminal.tensor, values[-1 - at])
         is_moved = terminal.tensor.buffer in unsure
-        _judge(f"the output {terminal.name}", result, wanted[terminal.value], is_moved, comparison)
+        judge(f"the output {terminal.name}", terminal.tensor, terminal.value, -1 - at, is_moved)
 
 
-def _value(tensor: CTensor, memory: np.ndarray) -> np.ndarray:
-    return tensor.in_model(memory.view(tensor.dtype))
-
-
-def _judge(where: str, result: np.ndarray, expected: np.ndarray, is_moved: bool, comparison: CComparison) -> None:
-    expected = expected.reshape(result.shape)
-    if result.dtype.kind == "f":
-        comparison.reals += result.size
+def _judge(where: str, computed: np.ndarray, expected: np.ndarray, is_moved: bool, comparison: CComparison) -> None:
+    if computed.dtype.kind == "f":
+        comparison.reals += computed.size
         largest = float(np.abs(expected[np.isfinite(expected)]).max(initial=0.0))
-        same = (result == expected) | (np.isnan(result) & np.isnan(expected))
+        same = (computed == expected) | (np.isnan(computed) & np.isnan(expected))
         with np.errstate(invalid="ignore"):
-            distance = np.where(same, 0.0, np.abs(result - expected))
+            distance = np.where(same, 0.0, np.abs(computed - expected))
         limit = REAL_TOLERANCE * largest * (100 if is_moved else 1)
         if not (distance <= limit).all():
             raise VerificationError(
@@ -171,22 +190,22 @@ def _judge(where: str, result: np.ndarray, expected: np.ndarray, is_moved: bool,
                 f"{limit:.1e} is allowed"
             )
         return
-    comparison.integers += result.size
-    apart = np.abs(result.astype(np.int64) - expected)
+    comparison.integers += computed.size
+    apart = np.abs(computed.astype(np.int64) - expected)
     count = int(np.count_nonzero(apart))
     if not count:
         return
     if not is_moved:
         comparison.different[where] = comparison.different.get(where, 0) + count
         raise VerificationError(
-            f"the C of the network differs from the ONNX file at {where}: {count} of {result.size} integers, by up to "
-            f"{int(apart.max())}"
+            f"the C of the network differs from the ONNX file at {where}: {count} of {computed.size} integers, by up "
+            f"to {int(apart.max())}"
         )
     comparison.rounded[where] = comparison.rounded.get(where, 0) + count
 
 
 def harness(source: CSource) -> str:
-    """A program that reads samples, and writes what every step and every output is."""
+    """A program that reads inputs, and writes what every step and every output is."""
     reads = " || ".join(
         f"fread({each.name}, sizeof {each.name}, 1, stdin) != 1" for each in source.inputs
     ) or "ran++"  # fmt: skip
@@ -194,7 +213,25 @@ def harness(source: CSource) -> str:
         f"static {each.type} {each.name}[{each.terminal.tensor.size}];" for each in (*source.inputs, *source.outputs)
     )
     writes = "\n".join(f"    put({each.name}, sizeof {each.name});" for each in source.outputs)
-    arguments = ", ".join(each.name for each in (*source.inputs, *source.outputs))
+    call = f"ptqc_{source.name}_{source.verb}({', '.join(each.name for each in (*source.inputs, *source.outputs))})"
+    loop = (
+        f"""\
+  int ran = 0;
+  (void)ran;
+  while (!({reads})) {{
+    if ({call}) return 2;
+{writes}
+  }}"""
+        if source.network.stream is None
+        else f"""\
+  for (int first = getchar(); first != EOF; first = getchar()) {{
+    if (first) ptqc_{source.name}_reset();
+    if ({reads}) return 2;
+    const unsigned char status = (unsigned char){call};
+{writes}
+    put(&status, 1);
+  }}"""
+    )
     return f"""\
 #include <stdio.h>
 #include <stdlib.h>
@@ -208,43 +245,43 @@ static void put(const void *data, unsigned long bytes) {{
 {declared}
 
 int main(void) {{
-  int ran = 0;
-  (void)ran;
-  while (!({reads})) {{
-    if (ptqc_{source.name}_run({arguments})) return 2;
-{writes}
-  }}
+{loop}
   return 0;
 }}
 """
 
 
-def compare_samples(
+def compare_session(
     source: CSource,
     program: Path,
-    samples: Sequence[Feeds],
+    session: CallSession,
     wanted: Iterable[Mapping[str, np.ndarray]],
     comparison: CComparison,
     stage: Stage = SILENT_STAGE,
 ) -> list[dict[str, np.ndarray]]:
-    """Run and compare sample by sample, so that memory is bounded; outputs by their names in C.
+    """Run and compare window by window; outputs of all calls, by their names in C.
 
-    wanted: what ONNX Runtime computes.
+    wanted: what ONNX Runtime computes for each window.
     """
-    outputs = []
-    for number, (sample, expected) in enumerate(zip(samples, wanted, strict=True), 1):
-        stage.advance(f"the C of sample {number} of {len(samples)}")
-        (values,) = run(program, source, [sample])
-        compare(source, values, expected, comparison)
-        outputs.append(
-            {each.name: values[-1 - at].view(each.terminal.tensor.dtype) for at, each in enumerate(source.outputs)}
-        )
+    is_stream = source.network.stream is not None
+    traces = list(run(program, source, session.calls, session.starts)) if is_stream else []
+    outputs = [_outputs(source, trace) for trace in traces]
+    for number, (call, expected) in enumerate(zip(session.windows, wanted, strict=True), 1):
+        stage.advance(f"the C of sample {number} of {len(session.windows)}")
+        # One by one, as a trace of a whole window may be large.
+        ending = traces[: call + 1] if is_stream else list(run(program, source, [session.calls[call]]))
+        compare(source, ending, expected, comparison)
+        outputs += [] if is_stream else [_outputs(source, ending[0])]
     return outputs
+
+
+def _outputs(source: CSource, trace: Trace) -> dict[str, np.ndarray]:
+    return {each.name: trace[-1 - at].view(each.terminal.tensor.dtype) for at, each in enumerate(source.outputs)}
 
 
 def built_and_compared(
     source: CSource,
-    samples: Sequence[Feeds],
+    session: CallSession,
     wanted: Iterable[Mapping[str, np.ndarray]],
     stage: Stage = SILENT_STAGE,
 ) -> tuple[dict[str, object], list[dict[str, np.ndarray]]]:
@@ -257,7 +294,7 @@ def built_and_compared(
     with scratch() as temporary:
         folder = Path(temporary)
         built = compiled(source, folder, (*OPTIMIZED, *(SANITIZERS if is_sanitized else ())), program)
-        outputs = compare_samples(source, built, samples, wanted, comparison, stage)
+        outputs = compare_session(source, built, session, wanted, comparison, stage)
     document = {**comparison.document(), "compiler": Path(program).name, "sanitized": is_sanitized}
     return document, outputs
 

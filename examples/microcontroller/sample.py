@@ -57,7 +57,9 @@ def terminals(header: str, name: str, arrays: dict[str, np.ndarray]) -> Iterator
 
 
 def sample(header: str, name: str, arrays: dict[str, np.ndarray]) -> str:
-    """The text of sample.h."""
+    """The text of sample.h. Ends the program for a network that takes frames."""
+    if f"ptqc_{name}_push" in header:
+        sys.exit(f"sample.py: {name} takes frames, and main.c runs whole windows: compile it without --c-stream")
     ends = list(terminals(header, name, arrays))
     outputs = [each for each in ends if each.name.startswith("out")]
     constants = [each.written("expected_" if each in outputs else "") for each in ends]

@@ -24,9 +24,10 @@ def options(chosen: Chosen | None) -> dict[str, object]:
 
 
 def test_c_source_is_built_again_under_its_name() -> None:
-    earlier = manifest("c", c_name="kws")
-    assert options(resolved(earlier)) == options(resolved(earlier, "c")) == {"target": "c", "c_name": "kws"}
-    assert options(resolved(earlier, c_name="vad")) == {"target": "c", "c_name": "vad"}
+    earlier = manifest("c", c_name="kws", c_stream=2)
+    wanted = {"target": "c", "c_name": "kws", "c_stream": 2, "c_frames": None}
+    assert options(resolved(earlier)) == options(resolved(earlier, "c")) == wanted
+    assert options(resolved(earlier, c_name="vad")) == {**wanted, "c_name": "vad"}
     assert options(resolved(earlier, "litert")).get("target") == "litert"
 
 

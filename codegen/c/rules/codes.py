@@ -169,7 +169,8 @@ def average(builder: NetworkBuilder, node: ir.Node, rounding: ir.Node) -> None:
     window = builder.window(source, shape, node, kernel)
     output = str(rounding.outputs[0].name)
     target = builder.new(output, shape, CODES, channels_last(len(shape)))
-    if tuple(kernel) == source.shape[2:] and not any(integers(node, "pads", [0])):  # as ONNX Runtime does
+    covered = builder.windows[builder.name(node.inputs[0])][2:]
+    if tuple(kernel) == covered and not any(integers(node, "pads", [0])):  # as ONNX Runtime does
         _mean(builder, (source, target), (x, y), output, node.op_type)
         return
     counts = str(integer(node, "count_include_pad", 0))

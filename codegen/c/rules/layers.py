@@ -23,6 +23,8 @@ LARGEST_CODE = 255
 POINTER = 8
 # Bytes of memory for what is computed of a channel while its sums are.
 CHANNEL = 8
+# Below these, unpacking a weight takes longer than multiplying it.
+FEW_PIXELS = 8
 # Channels of which a kernel reads such numbers at once.
 VECTOR = 16
 
@@ -90,6 +92,7 @@ class _Layer:
         ends: tuple[QuantParams, QuantParams | None],
     ) -> None:
         self.constants, self.form = builder.network.constants, _form(builder, node)
+        self.is_stream = builder.network.stream is not None
         self.weights, self.scale, self.bias = weights, scale.reshape(-1).astype(np.float32), bias
         self.x, self.y = ends
         starts = _starts(weights, bias, self.x.zero_point)
@@ -120,9 +123,11 @@ class _Layer:
 
     def dense(self, source: CTensor, target: CTensor, window: CWindow, value: str, groups: int) -> Step:
         """A convolution or matrix product."""
-        is_matrix = self.weights.ndim == 2
-        packed = packing.packed(packing.of_layer(self.weights), self.form, window.taps, is_matrix=is_matrix)
-        channels = self.channels(packing.row_sums(self.weights, packed))
+        weights = packing.of_layer(self.weights)
+        # In a call for a few frames, a weight meets as few pixels as that of a matrix.
+        is_matrix = self.weights.ndim == 2 or (self.is_stream and prod(window.output[:2]) <= FEW_PIXELS)
+        packed = packing.packed(weights, self.form, window.taps, is_matrix=is_matrix)
+        channels = self.channels(packing.row_sums(weights if is_matrix else self.weights, packed))
         begin, rows = f"{self.constants.weights(packed)}, {channels}", len(self.weights) // groups
         sizes, geometry = window.fields("source", "output"), window.fields("padding", "size", "strides", "dilations")
         is_pointwise = window.is_pointwise

@@ -182,7 +182,7 @@ def constants_in_words(source: Document) -> str:
 
 def buffers_in_words(source: Document) -> str:
     """RAM of C source where it is not limited."""
-    used = source["arena_bytes"] + source["input_and_output_bytes"]
+    used = source["arena_bytes"] + source["input_and_output_bytes"] + source.get("state_bytes", 0)
     return f"{used:,} bytes: {_parts_of_ram(source)}"
 
 
@@ -193,7 +193,10 @@ def ram_in_words(ram: Document) -> str:
 
 def _parts_of_ram(document: Document) -> str:
     ends = document["input_and_output_bytes"]
-    return f"{document['arena_bytes']:,} to work in, {ends:,} of inputs and outputs; the stack comes in addition"
+    states = f"{document['state_bytes']:,} of earlier frames, " if "state_bytes" in document else ""
+    return (
+        f"{document['arena_bytes']:,} to work in, {states}{ends:,} of inputs and outputs; the stack comes in addition"
+    )
 
 
 def _of_limit(document: Document) -> str:

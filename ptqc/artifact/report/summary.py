@@ -235,7 +235,8 @@ def _on_boards(source: Document) -> Iterator[str]:
     runs = {core: run for core, run in boards.items() if core != "missing" and "missing" not in run}
     if runs:
         counts = ", ".join(f"{run['instructions']:,} on an emulated {core}" for core, run in runs.items())
-        yield f"instructions of a run: {counts} (cycles are more)"
+        what = "call" if "frames_per_call" in source else "run"
+        yield f"instructions of a {what}: {counts} (cycles are more)"
     for core, run in ({"emulated boards": boards} if "missing" in boards else boards).items():
         if core not in runs:
             yield f"{core}: not run: {run['missing']}"

@@ -1,16 +1,14 @@
 """Faults planted in the C of networks: the comparison with ONNX Runtime, or a sanitizer, stops them."""
 
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import pytest
 from graphs import noise, parse
-from in_c import HAS_COMPILER, Case, case
+from in_c import HAS_COMPILER, Case, Changed, case
 from lowering import CONSTANTS, RESIDUAL, quantized, samples
 
 from ptqc.codegen.c import verify
-from ptqc.codegen.c.source import CSource
 from ptqc.errors import TargetError, VerificationError
 from ptqc.formats import Entropy, Format, Integer, Trellis, VectorCodebook
 from ptqc.ir.layers import find_layers, find_weights
@@ -49,19 +47,6 @@ FORMS: dict[str, Format] = {
     "w5": Integer(8),
     "w6": Integer(8),
 }
-
-
-@dataclass(frozen=True)
-class Changed(CSource):
-    """The C of a network in which one text stands for another."""
-
-    old: str = ""
-    new: str = ""
-
-    def files(self) -> dict[str, str]:
-        texts = super().files()
-        assert any(self.old in text for text in texts.values()), self.old
-        return {name: text.replace(self.old, self.new) for name, text in texts.items()}
 
 
 @cache

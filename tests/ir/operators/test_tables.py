@@ -19,6 +19,7 @@ ALLOWED = {
     "codegen/kernels": "a kernel or a function of TVM for each operator",
     "codegen/c/lowering.py": "a rule that writes calls of C for each operator",
     "codegen/c/rules": "a function of C for each operator",
+    "codegen/c/timeline.py": "a function for each operator that says which rows it reads",
     "codegen/litert/operators.py": "operators of TFLite for each operator",
     "codegen/qdq/rules.py": "what runtimes demand of some",
     "codegen/program/expansion.py": "a definition by other operators, of those that have no kernel",
