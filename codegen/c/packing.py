@@ -19,9 +19,11 @@ WORD_BITS = 8
 READ_AHEAD = 4
 # Bytes behind a row that unpacking it may overwrite.
 WRITTEN_AHEAD = 3
-# Unpacking a weight takes 3 to 11 instructions on a Cortex-M4, and multiplying it two for each pixel: for a little flash
-# it is not worth it, and less so where a matrix meets one pixel.
+# Unpacking a weight takes 3 to 11 instructions on a Cortex-M4, and multiplying it two for each pixel: for a little
+# flash it is not worth it, and less so where a matrix meets one pixel.
 SAVED, SAVED_OF_MATRIX = 1 / 8, 1 / 4
+# Four indices are in one word. Of 7 bits they would not save an eighth.
+MOST_INDEX_BITS = 6
 # Behind a class of a prefix code: so that those of four codes are in one word.
 MOST_BITS = 6
 # What a list of codes has to save of the bits of a prefix code: looking them up takes half as long again.
@@ -127,7 +129,7 @@ def _evenly_spaced(rows: np.ndarray) -> Iterator[PackedWeights]:
     above = np.unique(rows.astype(np.int32) - low)
     step = max(1, int(np.gcd.reduce(above)))
     bits = int(above.max(initial=0) // step).bit_length()
-    if bits < WORD_BITS:
+    if bits <= MOST_INDEX_BITS:
         writer = BitWriter()
         writer.add((rows.astype(np.int32) - low) // step, max(bits, 1))
         yield PackedWeights("index", writer.packed(), rows.shape[1], max(bits, 1), low=low, step=step)
@@ -137,7 +139,7 @@ def _listed(rows: np.ndarray) -> Iterator[PackedWeights]:
     """Indices into the list of codes that occur."""
     index, listed = indices(rows, 1)
     bits = max(1, (len(listed) - 1).bit_length())
-    if bits < WORD_BITS:
+    if bits <= MOST_INDEX_BITS:
         writer = BitWriter()
         writer.add(index, bits)
         yield PackedWeights("index", writer.packed(), rows.shape[1], bits, table=listed.reshape(-1))
