@@ -16,10 +16,19 @@ from ptqc.formats.levels import indices
 from ptqc.formats.trellis import STATE_BITS, STORED_TABLE, Trellis, step_search
 
 WORD_BITS = 8
-READ_AHEAD = 3
-# Unpacking a weight takes some 10 to 15 instructions, and multiplying it two for each pixel: for a little flash it is
-# not worth it, and less so where a matrix meets one pixel.
+READ_AHEAD = 4
+# Bytes behind a row that unpacking it may overwrite.
+WRITTEN_AHEAD = 3
+# Unpacking a weight takes 3 to 11 instructions on a Cortex-M4, and multiplying it two for each pixel: for a little
+# flash it is not worth it, and less so where a matrix meets one pixel.
 SAVED, SAVED_OF_MATRIX = 1 / 8, 1 / 4
+# Four indices are in one word. Of 7 bits they would not save an eighth.
+MOST_INDEX_BITS = 6
+# Behind a class of a prefix code: so that those of four codes are in one word.
+MOST_BITS = 6
+# What a list of codes has to save of the bits of a prefix code: looking them up takes half as long again.
+SAVED_BY_LIST = 1 / 64
+HEADER_BYTES = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +37,7 @@ class PackedWeights:
 
     kind: which function of C unpacks it. data, table: its bytes. widths: of the bits behind each class of a prefix
     code. low, step: of evenly spaced codes without a table. taps: of a window, where pairs are in the order of the
-    model. states: bytes of memory that it needs while rows are unpacked.
+    model.
     """
 
     kind: str
@@ -40,7 +49,6 @@ class PackedWeights:
     low: int = 0
     step: int = 1
     taps: int = 1
-    states: int = 0
 
     RAW: ClassVar[str] = "raw"
 
@@ -48,6 +56,10 @@ class PackedWeights:
     def is_raw(self) -> bool:
         """Whether kernels read it where it lies."""
         return self.kind == self.RAW
+
+    def unpacked(self, rows: int) -> int:
+        """Bytes of memory that so many rows take."""
+        return 0 if self.is_raw else rows * self.row + WRITTEN_AHEAD
 
     @property
     def tables(self) -> list[np.ndarray]:
@@ -69,7 +81,7 @@ class BitWriter:
     def add(self, numbers: np.ndarray, widths: np.ndarray | int) -> None:
         """Append numbers, each of so many bits."""
         flat = np.asarray(numbers).reshape(-1).astype(np.int64)
-        wide = np.broadcast_to(np.asarray(widths), flat.shape)
+        wide = np.broadcast_to(np.asarray(widths).reshape(-1), flat.shape)
         most = int(wide.max(initial=0))
         bits = (flat[:, None] >> np.arange(most)) & 1
         self.parts.append(bits[np.arange(most) < wide[:, None]].astype(np.uint8))
@@ -85,7 +97,7 @@ def packed(rows: np.ndarray, form: Format | None, taps: int = 1, *, is_matrix: b
     form: of the file. is_matrix: whether a weight is multiplied once in a run. taps: of a window, which lie inside of
     channels in the rows that kernels read and outside of them in the file: K is taps × channels in the former.
     """
-    plain, *others = _packings(np.ascontiguousarray(rows, np.int8), form, taps)
+    plain, *others = packings(np.ascontiguousarray(rows, np.int8), form, taps)
     best = min(others, key=lambda each: each.bytes, default=plain)
     saved = SAVED_OF_MATRIX if is_matrix else SAVED
     return best if best.bytes <= plain.bytes * (1 - saved) else plain
@@ -98,7 +110,8 @@ def raw(rows: np.ndarray) -> PackedWeights:
     )
 
 
-def _packings(rows: np.ndarray, form: Format | None, taps: int) -> Iterator[PackedWeights]:
+def packings(rows: np.ndarray, form: Format | None, taps: int) -> Iterator[PackedWeights]:
+    """All that int8 codes can have, the plain one first."""
     yield raw(rows)
     yield from _evenly_spaced(rows)
     yield from _listed(rows)
@@ -116,7 +129,7 @@ def _evenly_spaced(rows: np.ndarray) -> Iterator[PackedWeights]:
     above = np.unique(rows.astype(np.int32) - low)
     step = max(1, int(np.gcd.reduce(above)))
     bits = int(above.max(initial=0) // step).bit_length()
-    if bits < WORD_BITS:
+    if bits <= MOST_INDEX_BITS:
         writer = BitWriter()
         writer.add((rows.astype(np.int32) - low) // step, max(bits, 1))
         yield PackedWeights("index", writer.packed(), rows.shape[1], max(bits, 1), low=low, step=step)
@@ -126,7 +139,7 @@ def _listed(rows: np.ndarray) -> Iterator[PackedWeights]:
     """Indices into the list of codes that occur."""
     index, listed = indices(rows, 1)
     bits = max(1, (len(listed) - 1).bit_length())
-    if bits < WORD_BITS:
+    if bits <= MOST_INDEX_BITS:
         writer = BitWriter()
         writer.add(index, bits)
         yield PackedWeights("index", writer.packed(), rows.shape[1], bits, table=listed.reshape(-1))
@@ -145,22 +158,23 @@ def _in_file_order(rows: np.ndarray, taps: int) -> np.ndarray:
 
 
 def _prefixed(rows: np.ndarray) -> PackedWeights:
-    """A class of 4 bits for each code, and as many more bits as the class says."""
-    code = PrefixCode.of(rows.reshape(1, -1))
-    index = rows.view(np.uint8).reshape(-1)
-    classes = code.classes[index]
-    offsets = code.places[index] - code.first[classes]
-    writer = BitWriter()
+    """Where the bits behind the classes begin, the classes of each row, in whole bytes, and those bits."""
+    turned = np.negative(rows)  # which by size is 0, -1, 1, -2, ...
+    code = PrefixCode.of(turned, MOST_BITS, SAVED_BY_LIST)
+    index = turned.view(np.uint8)
+    classes = code.classes[index].astype(np.int64)
     widths = code.widths[classes].astype(np.int64)
-    writer.add(classes | offsets << CLASS_BITS, CLASS_BITS + widths)
-    is_by_size = code.codes is BY_SIZE
-    return PackedWeights(
-        "prefix",
-        writer.packed(),
-        rows.shape[1],
-        table=None if is_by_size else code.codes,
-        widths=code.widths,
-    )
+    halves = np.pad(classes, ((0, 0), (0, rows.shape[1] % 2)))
+    writer = BitWriter()
+    writer.add(np.array([HEADER_BYTES + halves.size // 2]), 8 * HEADER_BYTES)
+    writer.add(halves, CLASS_BITS)
+    writer.add(code.places[index] - code.first[classes], widths)
+    width, data = rows.shape[1], writer.packed()
+    if code.codes is BY_SIZE:
+        return PackedWeights("prefix", data, width, widths=code.widths)
+    listed = np.negative(code.codes[: len(np.unique(rows))])
+    table = np.concatenate([listed[1::2][::-1], listed[::2]])
+    return PackedWeights("prefix", data, width, len(listed) // 2, table=table, widths=code.widths)
 
 
 def _paths(rows: np.ndarray, form: Trellis) -> Iterator[PackedWeights]:
@@ -174,20 +188,22 @@ def _paths(rows: np.ndarray, form: Trellis) -> Iterator[PackedWeights]:
 
 
 def _path(kind: str, rows: np.ndarray, form: Trellis, steps: np.ndarray) -> PackedWeights:
-    """The states in which paths begin, and their steps, row after row."""
+    """The bits of paths, the first lowest, so that a state is 8 of them turned round; of columns byte after byte."""
     widths = np.resize(np.asarray(form.steps), steps.shape[1])
     first = np.zeros(len(steps), np.int64)
     for step, width in zip(steps.T, widths, strict=True):  # a path ends in the state in which it began
         first = (first << width | step) & (1 << STATE_BITS) - 1
+    parts = [(first, STATE_BITS - widths[0]), *zip(steps.T, widths, strict=True)]
+    bits = [part[:, None] >> np.arange(width)[::-1] & 1 for part, width in parts]
     writer = BitWriter()
-    if kind == "row_path":
-        beside = np.column_stack([first, steps])
-        writer.add(beside, np.broadcast_to([STATE_BITS, *widths], beside.shape).reshape(-1))
+    every = np.concatenate(bits, 1)
+    if kind == "column_path":
+        every = np.packbits(every.astype(np.uint8), axis=1, bitorder="little").T
+        writer.add(every, WORD_BITS)
     else:
-        writer.add(first, STATE_BITS)
-        writer.add(steps.T, np.repeat(widths, len(steps)))
-    states = rows.shape[1] if kind == "column_path" else 0
-    return PackedWeights(kind, writer.packed(), rows.shape[1], form.bits, table=STORED_TABLE, states=states)
+        writer.add(every, 1)
+    turned = np.packbits(np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little"), axis=1)
+    return PackedWeights(kind, writer.packed(), rows.shape[1], form.bits, table=STORED_TABLE[turned[:, 0]])
 
 
 def of_layer(weights: np.ndarray) -> np.ndarray:

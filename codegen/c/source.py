@@ -311,11 +311,11 @@ def _needed(functions: Collection[str]) -> set[str]:
 
 
 def dispatch(kinds: Sequence[str]) -> str:
-    """The function that unpacks a row, however it is packed."""
-    cases = "\n".join(f"    case {kind.upper()}: unpack_{kind}(reader, out, stride); break;" for kind in kinds)
-    head = "PTQC_INLINE void unpack_row(struct reader *reader, int8_t *out, uint32_t stride) {"
+    """The function that unpacks rows, however they are packed."""
+    cases = "\n".join(f"    case {kind.upper()}: unpack_{kind}(reader, rows, out); break;" for kind in kinds)
+    head = "PTQC_INLINE void unpack_rows(struct reader *reader, uint32_t rows, int8_t *out) {"
     if not kinds:
-        return f"{head}\n  (void)reader, (void)out, (void)stride;\n}}\n"
+        return f"{head}\n  (void)reader, (void)rows, (void)out;\n}}\n"
     return f"{head}\n  switch (reader->weights->kind) {{\n{cases}\n    default: break;\n  }}\n}}\n"
 
 

@@ -219,15 +219,19 @@ class PrefixCode:
     codes: np.ndarray
 
     @classmethod
-    def of(cls, codes: np.ndarray) -> "PrefixCode":
-        """The one of the fewest bits: of codes by size, or by frequency where that saves more than its list takes."""
+    def of(cls, codes: np.ndarray, most: int = MOST_FURTHER, saved: float = 0.0) -> "PrefixCode":
+        """The one of the fewest bits: of codes by size, or by frequency where that saves more than its list takes.
+
+        most: bits that may follow a class. saved: share of all bits that an order by frequency has to save.
+        """
         counts = np.bincount(codes.view(np.uint8).reshape(-1), minlength=BYTES)
         by_size = counts[BY_SIZE[: 2 * REACH + 1].view(np.uint8)]
-        usual, bits = _shortest(np.trim_zeros(by_size, "b"))
+        usual, bits = _shortest(np.trim_zeros(by_size, "b"), most)
         order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
-        ordered, ordered_bits = _shortest(counts[order])
+        ordered, ordered_bits = _shortest(counts[order], most)
         length = int(SIZES[ordered].sum())
-        if by_size.sum() == counts.sum() and ordered_bits + 8 * length >= bits:
+        every = CLASS_BITS * codes.size
+        if by_size.sum() == counts.sum() and ordered_bits + 8 * length + every >= (bits + every) * (1 - saved):
             return cls(usual, BY_SIZE)
         return cls(ordered, np.resize(order, length).astype(np.uint8).view(np.int8))
 
@@ -266,17 +270,17 @@ class PrefixCode:
         return far_bits(bits)
 
 
-def _shortest(counts: np.ndarray) -> tuple[np.ndarray, int]:
+def _shortest(counts: np.ndarray, most: int) -> tuple[np.ndarray, int]:
     """Bits that follow each class so that all of them are fewest, uint8, and that number. counts: of codes in order.
 
     A dynamic program: least[n] of the first n codes in as many classes as were added. Classes that are not needed hold
     what is behind the last code.
     """
-    codes = len(counts)
+    codes, sizes = len(counts), SIZES[: most + 1]
     before = np.pad(np.cumsum([0, *counts]), (0, SIZES[-1] + CLASSES), mode="edge").astype(np.float64)
     places = np.arange(len(before))
-    origin = places - SIZES[:, None]
-    cost = np.where(origin >= 0, np.arange(len(SIZES))[:, None] * (before - before[origin]), np.inf)
+    origin = places - sizes[:, None]
+    cost = np.where(origin >= 0, np.arange(len(sizes))[:, None] * (before - before[origin]), np.inf)
     least, last = np.where(places == 0, 0.0, np.inf), []
     for _ in range(CLASSES):
         sums = least[origin] + cost

@@ -51,6 +51,25 @@ PTQC_INLINE int32_t add_high(uint32_t a, uint32_t w, int32_t sum) {
   __asm__("smlatt %0, %1, %2, %0" : "+r"(sum) : "r"(a), "r"(w));
   return sum;
 }
+/* A sum and the four bytes of a word. */
+PTQC_INLINE int32_t add_bytes(uint32_t word, int32_t sum) {
+  __asm__("usada8 %0, %1, %2, %0" : "+r"(sum) : "r"(word), "r"(0));
+  return sum;
+}
+/* A word shifted down by the lowest byte of another one, below 32. */
+PTQC_INLINE uint32_t shifted(uint32_t word, uint32_t by) {
+  uint32_t result;
+  __asm__("lsr %0, %1, %2" : "=r"(result) : "r"(word), "r"(by));
+  return result;
+}
+/* A number and the second byte of a word. */
+PTQC_INLINE uint32_t add_second_byte(uint32_t number, uint32_t word) {
+  __asm__("uxtab %0, %0, %1, ror #8" : "+r"(number) : "r"(word));
+  return number;
+}
+#else
+PTQC_INLINE uint32_t shifted(uint32_t word, uint32_t by) { return word >> (by & 31u); }
+PTQC_INLINE uint32_t add_second_byte(uint32_t number, uint32_t word) { return number + (word >> 8 & 255u); }
 #endif
 
 #if defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 2) && !defined(PTQC_PLAIN) && !defined(PTQC_WITHOUT_FPU)

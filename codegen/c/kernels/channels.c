@@ -29,7 +29,7 @@ static int32_t whole(float value) {
 
 /*
  * Where sums of some channels begin, with what the zero point of the input adds, and the factors from sums to codes.
- * starts: the sums of their weights before, unless these are in flash.
+ * starts: the sums of their weights before, unless these are in flash or the zero point adds nothing.
  */
 PTQC_APART void open_channels(const struct channels *channels, uint32_t first, uint32_t count, int32_t *starts,
                               float *factors) {
@@ -51,7 +51,7 @@ PTQC_APART void open_channels(const struct channels *channels, uint32_t first, u
       bias = whole((float)((const int16_t *)biases)[channel] * bias_unit / step);
     else if (bias_bytes == 4u)
       bias = ((const int32_t *)biases)[channel];
-    *starts = bias - (sums ? sums[channel] : *starts) * zero;
+    *starts = zero ? bias - (sums ? sums[channel] : *starts) * zero : bias;
     starts++;
     *factors++ = step / divisor;
   }
@@ -62,11 +62,8 @@ PTQC_APART int32_t sum_of(const int8_t *codes, uint32_t count, uint32_t stride) 
   int32_t sum = 0;
 #if defined(PTQC_DSP)
   if (stride == 1)
-    for (; count >= 4; count -= 4, codes += 4) {
-      const uint32_t word = load4(codes);
-      sum = add_products(0x10001u, weights_even(word), sum);
-      sum = add_products(0x10001u, weights_odd(word), sum);
-    }
+    for (; count >= 8; count -= 8, codes += 8)
+      sum = add_bytes(load4(codes) ^ 0x80808080u, add_bytes(load4(codes + 4) ^ 0x80808080u, sum - 8 * 128));
 #endif
   for (uint32_t i = 0; i < count; i++) sum += codes[i * stride];
   return sum;

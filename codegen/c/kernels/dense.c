@@ -254,20 +254,20 @@ static void dense(const struct dense *layer, const uint8_t *in, void *out, uint8
   const uint32_t pixels = (uint32_t)layer->out[0] * layer->out[1];
   int32_t *const starts = (int32_t *)(void *)scratch;
   float *const factors = (float *)(void *)(starts + layer->panel);
-  uint8_t *const states = (uint8_t *)(factors + layer->panel), *const windows = states + states_of(&layer->weights);
+  uint8_t *const windows = (uint8_t *)(factors + layer->panel);
   int8_t *const unpacked = (int8_t *)windows + (layer->is_pointwise ? 0u : 2u * row);
+  const int is_summed = channels->zero_in != PTQC_ACTIVATION_OFFSET;
   struct panel panel = {unpacked, starts, factors, row, 0};
   struct reader reader;
-  open_reader(&reader, &layer->weights, states);
+  open_reader(&reader, &layer->weights);
   for (uint32_t group = 0; group < layer->groups; group++)
     for (uint32_t first = 0; first < rows; first += layer->panel) {
       const uint32_t channel = group * rows + first;
       int32_t y = 0, x = 0;
       if (layer->weights.kind == RAW) panel.codes = (const int8_t *)layer->weights.data + (size_t)channel * row;
       panel.count = rows - first < layer->panel ? rows - first : layer->panel;
-      if (layer->weights.kind != RAW)
-        for (uint32_t i = 0; i < panel.count; i++) unpack_row(&reader, unpacked + (size_t)i * row, 1);
-      if (!channels->sums) sum_rows(&panel);
+      if (layer->weights.kind != RAW) unpack_rows(&reader, panel.count, unpacked);
+      if (!channels->sums && is_summed) sum_rows(&panel);
       open_channels(channels, channel, panel.count, starts, factors);
       if (layer->is_pointwise) {
         multiply_pixels(channels, &panel, in + group * inputs, layer->in[2], pixels, out, channel, layer->out[2]);

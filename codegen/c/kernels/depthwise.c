@@ -67,17 +67,20 @@ static void depthwise(const struct depthwise *layer, const uint8_t *in, uint8_t 
   int32_t *const starts = (int32_t *)(void *)(places + taps);
   float *const factors = (float *)(void *)(starts + block);
   const int32_t reach = (layer->window[1] - 1) * layer->dilations[1];
-  uint8_t *const outside = (uint8_t *)(factors + block), *const states = outside + layer->block;
-  int8_t *const panel = (int8_t *)states + states_of(&layer->weights);
+  uint8_t *const outside = (uint8_t *)(factors + block);
+  int8_t *const panel = (int8_t *)outside + layer->block, *const row = panel + layer->block * taps;
   struct reader reader;
   memset(outside, layer->channels.zero_in, layer->block);
-  open_reader(&reader, &layer->weights, states);
+  open_reader(&reader, &layer->weights);
   for (uint32_t first = 0; first < channels; first += layer->block) {
     const uint32_t count = channels - first < layer->block ? channels - first : layer->block;
     const uint32_t stride = layer->weights.kind == RAW ? channels : layer->block;
     const int8_t *const codes = layer->weights.kind == RAW ? (const int8_t *)layer->weights.data + first : panel;
     for (uint32_t i = 0; i < count; i++) {
-      if (layer->weights.kind != RAW) unpack_row(&reader, panel + i, stride);
+      if (layer->weights.kind != RAW) {
+        unpack_rows(&reader, 1, row);
+        for (uint32_t tap = 0; tap < taps; tap++) panel[tap * stride + i] = row[tap];
+      }
       starts[i] = sum_of(codes + i, taps, stride);
     }
     open_channels(&layer->channels, first, count, starts, factors);

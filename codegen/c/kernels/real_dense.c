@@ -11,10 +11,9 @@ struct real_dense {
 static void real_dense(const struct real_dense *layer, const float *in, float *out, uint8_t *scratch) {
   const uint32_t rows = layer->out[2] / layer->groups, channels = layer->in[2] / layer->groups;
   float *const window = (float *)(void *)scratch;
-  uint8_t *const states = scratch + layer->weights.codes.row * sizeof(float);
-  int8_t *const codes = (int8_t *)states + states_of(&layer->weights.codes);
+  int8_t *const codes = (int8_t *)(window + layer->weights.codes.row);
   struct reader reader;
-  open_reader(&reader, &layer->weights.codes, states);
+  open_reader(&reader, &layer->weights.codes);
   for (uint32_t row = 0; row < layer->out[2]; row++) {
     const uint32_t group = row / rows;
     const struct reader begin = reader;

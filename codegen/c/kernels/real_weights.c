@@ -21,7 +21,7 @@ static float real_row(const struct real_weights *weights, struct reader *reader,
   if (weights->codes.kind == RAW)
     codes = (const int8_t *)weights->codes.data + (size_t)number * count;
   else
-    unpack_row(reader, row, 1);
+    unpack_rows(reader, 1, row);
   if (weights->scales == OF_COLUMNS) {
     for (uint32_t i = 0; i < count; i++) sum += (float)codes[i] * weights->scale[i] * x[i];
     return sum;

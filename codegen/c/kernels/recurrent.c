@@ -9,7 +9,6 @@ struct recurrent {
 
 static void products(const struct real_weights *weights, const float *x, float *out, uint32_t rows, uint8_t *scratch) {
   struct reader reader;
-  open_reader(&reader, &weights->codes, scratch);
-  for (uint32_t i = 0; i < rows; i++)
-    out[i] += real_row(weights, &reader, i, x, (int8_t *)scratch + states_of(&weights->codes));
+  open_reader(&reader, &weights->codes);
+  for (uint32_t i = 0; i < rows; i++) out[i] += real_row(weights, &reader, i, x, (int8_t *)scratch);
 }

@@ -1,31 +1,28 @@
-/* A step of a path. */
-PTQC_INLINE void step_on(uint8_t *state, const int8_t *table, uint32_t bits, uint32_t word, int8_t *out) {
-  const uint8_t next = (uint8_t)((uint32_t)*state << bits | (word & ((1u << bits) - 1u)));
-  *state = next;
-  *out = table[next];
-}
-
-/* Each column is a path through a trellis of 256 states: the last 8 bits of its steps. bits: of two steps. */
-PTQC_APART void unpack_column_path(struct reader *reader, int8_t *out, uint32_t stride) {
+/*
+ * Each column is a path through a trellis of 256 states: the last 8 bits of its steps. Bytes of all columns lie side by
+ * side, and a row has the 8 bits of each column that begin at its place. bits: of two steps.
+ */
+PTQC_APART void unpack_column_path(struct reader *reader, uint32_t rows, int8_t *out) {
   const struct weights *const weights = reader->weights;
-  const uint8_t *const data = weights->data;
   const int8_t *const table = weights->table;
-  const uint32_t bits = (weights->bits + 1u - (reader->row & 1u)) / 2u;
-  uint8_t *state = reader->states, *const end = state + weights->row;
-  uint32_t place = reader->place;
-  if (reader->row == 0) {
-    memcpy(state, data, weights->row);
-    place = 8u * weights->row;
+  const uint32_t row = weights->row;
+  for (; rows; rows--) {
+    const uint32_t down = reader->place & 7u, up = 8u - down;
+    const uint32_t low = 0x01010101u * (255u >> down), high = ~low;
+    const uint8_t *const first = weights->data + (size_t)(reader->place >> 3) * row;
+    const uint8_t *const second = down ? first + row : first;
+    uint32_t i = 0;
+#if defined(PTQC_HELIUM)
+    for (; row - i >= 16u; i += 16u) {
+      const uint8x16_t before = vshlq_r_u8(vldrbq_u8(first + i), -(int32_t)down);
+      const uint8x16_t states = vorrq_u8(before, vshlq_r_u8(vldrbq_u8(second + i), (int32_t)up));
+      vstrbq_s8(out + i, vldrbq_gather_offset_s8(table, states));
+    }
+#endif
+    for (; i < row; i += 4u)
+      look_up_bytes(table, (four_bytes(first + i) >> down & low) | (four_bytes(second + i) << up & high), out + i);
+    out += row;
+    reader->place += (weights->bits + (reader->row & 1u)) / 2u;
+    reader->row++;
   }
-  for (; end - state >= 4; state += 4, place += 4u * bits, out += 4u * stride) {
-    const uint32_t word = bits_at(data, place);
-    step_on(state, table, bits, word, out);
-    step_on(state + 1, table, bits, word >> bits, out + stride);
-    step_on(state + 2, table, bits, word >> 2u * bits, out + 2u * stride);
-    step_on(state + 3, table, bits, word >> 3u * bits, out + 3u * stride);
-  }
-  for (; state != end; state++, place += bits, out += stride)
-    step_on(state, table, bits, bits_at(data, place), out);
-  reader->place = place;
-  reader->row++;
 }

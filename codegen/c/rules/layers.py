@@ -137,7 +137,7 @@ class _Layer:
 
         def scratch(panel: int) -> int:
             columns = 0 if is_pointwise else 2 * packed.row
-            return panel * CHANNEL + packed.states + columns + (0 if packed.is_raw else panel * packed.row)
+            return panel * CHANNEL + columns + packed.unpacked(panel)
 
         return self._step(
             "dense",
@@ -164,9 +164,9 @@ class _Layer:
             return f"{{{begin}, {sizes}, {block}, {geometry}}}"
 
         def scratch(block: int) -> int:
-            panel = 0 if packed.is_raw else block * window.taps
+            panel = 0 if packed.is_raw else block * window.taps + packed.unpacked(1)
             wide = -(-block // VECTOR) * VECTOR
-            return POINTER * window.taps + wide * CHANNEL + block + packed.states + panel
+            return POINTER * window.taps + wide * CHANNEL + block + panel
 
         blocks = _panels(len(rows), VECTOR, VECTOR)
         return self._step("depthwise", source, target, window, value, packed, structure, scratch, blocks)

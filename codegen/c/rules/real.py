@@ -149,7 +149,7 @@ class RealWeights:
     @property
     def scratch(self) -> int:
         """Bytes that unpacking a row needs."""
-        return self.packed.states + (self.packed.row if self.is_coded else 0)
+        return self.packed.unpacked(1) if self.is_coded else 0
 
     @property
     def kinds(self) -> list[str]:
