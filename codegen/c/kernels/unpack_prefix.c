@@ -4,9 +4,9 @@ PTQC_INLINE uint32_t class_of(uint32_t first, uint32_t width) {
 }
 
 /* The number of the next code, whose bits are taken off a word. */
-PTQC_INLINE uint32_t next_number(uint32_t class, uint32_t *word) {
-  const uint32_t number = add_second_byte(*word & class >> 24, class);
-  *word = shifted(*word, class);
+PTQC_INLINE uint32_t next_number(uint32_t entry, uint32_t *word) {
+  const uint32_t number = add_second_byte(*word & entry >> 24, entry);
+  *word = shifted(*word, entry);
   return number;
 }
 
@@ -22,8 +22,8 @@ PTQC_INLINE uint32_t put_sixteen(const uint8_t *data, const uint32_t *classes, c
                                  int8_t *out) {
   const uint8_t *const bytes = (const uint8_t *)classes;
   const uint16x8_t pairs = vldrbq_u16(at), both = vorrq_u16(vshlq_n_u16(pairs, 2), vshlq_n_u16(pairs, 6));
-  const uint8x16_t class = vandq_u8(vreinterpretq_u8_u16(both), vdupq_n_u8(15u * 4u));
-  const uint8x16_t widths = vldrbq_gather_offset_u8(bytes, class);
+  const uint8x16_t entry = vandq_u8(vreinterpretq_u8_u16(both), vdupq_n_u8(15u * 4u));
+  const uint8x16_t widths = vldrbq_gather_offset_u8(bytes, entry);
   /* Bits behind a class and those before it: of the four codes of a word, and of all words before. */
   const uint8x16_t ends = vreinterpretq_u8_u32(vmulq_n_u32(vreinterpretq_u32_u8(widths), 0x01010101u));
   uint32_t last = place & 7u, none = 0;
@@ -37,8 +37,8 @@ PTQC_INLINE uint32_t put_sixteen(const uint8_t *data, const uint32_t *classes, c
   none = 0;
   before = vaddq_u32(before, vshlcq_u32(shifted_words, &none, 32));
   numbers = vaddq_u8(vsubq_u8(ends, widths), vreinterpretq_u8_u32(vmulq_n_u32(before, 0x01010101u)));
-  numbers = vandq_u8(eight_bits_at(data + (place >> 3), numbers), vldrbq_gather_offset_u8(bytes + 3, class));
-  numbers = vaddq_u8(numbers, vldrbq_gather_offset_u8(bytes + 1, class));
+  numbers = vandq_u8(eight_bits_at(data + (place >> 3), numbers), vldrbq_gather_offset_u8(bytes + 3, entry));
+  numbers = vaddq_u8(numbers, vldrbq_gather_offset_u8(bytes + 1, entry));
   signs = vshrq_n_s8(vreinterpretq_s8_u8(vshlq_n_u8(numbers, 7)), 7);
   vstrbq_s8(out, veorq_s8(vreinterpretq_s8_u8(vshrq_n_u8(numbers, 1)), signs));
   return vaddvq_u8(widths);
@@ -64,10 +64,10 @@ PTQC_APART uint32_t unpack_codes(const struct weights *weights, const uint32_t *
     place += (a + b + c + d) & 255u;
   }
   for (uint32_t i = 0; i < left; i++, out++) {
-    const uint32_t class = classes[(uint32_t)at[i / 2u] >> 4u * (i & 1u) & 15u];
+    const uint32_t entry = classes[(uint32_t)at[i / 2u] >> 4u * (i & 1u) & 15u];
     uint32_t word = bits_at(data, place);
-    *out = (int8_t)signed_bytes(next_number(class, &word));
-    place += class & 255u;
+    *out = (int8_t)signed_bytes(next_number(entry, &word));
+    place += entry & 255u;
   }
   return place;
 }

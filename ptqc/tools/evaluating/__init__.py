@@ -176,12 +176,12 @@ def evaluate(
         *models: ONNX files, models in memory, and artifacts: of these the
             file and, if one runs here, the native library.
         metric: "top-1", "top-5", "map" or "map-50" (detectors, with images
-            and their boxes), "mean-iou" (masks), "cross-entropy", "perplexity", "similarity",
-            "cosine", "word-errors", "psnr", "module:function", a `ptqc.Metric`,
-            or a function of outputs and label that returns a number, the
-            higher the better. It is called once for each sample: outputs are
-            a dict from names to arrays, each with its batch axis of 1; the
-            label is the one of the sample.
+            and their boxes), "mean-iou" (masks), "cross-entropy",
+            "perplexity", "similarity", "cosine", "word-errors", "psnr",
+            "module:function", a `ptqc.Metric`, or a function of outputs and
+            label that returns a number, the higher the better. It is called
+            once for each sample: outputs are a dict from names to arrays,
+            each with its batch axis of 1; the label is the one of the sample.
         data: Samples as `calibration` of `ptqc.compile`, with labels beside
             them (see `ptqc eval --help`) or in `labels`.
         labels: Labels, if they are not in `data`: a path, a sequence in the
