@@ -109,6 +109,7 @@ def test_the_projects_models_take_any_batch(detector: Artifact, tagger: Artifact
     assert mlp.run({"pixels": np.ones((batch, 64), np.float32)})["drawn"].shape == (batch, 64)
 
 
+@pytest.mark.slow
 def test_rows_of_a_batch_are_independent(detector: Artifact) -> None:
     images = np.random.default_rng(1).random((3, 3, 64, 64), dtype=np.float32)
     together = detector.run({"images": images})["detections"]

@@ -180,7 +180,7 @@ def recorded(shape: tuple[int, ...], axis: int, frames: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("text", "shape", "axis", "least"), WINDOWS.values(), ids=WINDOWS)
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_windows_give_what_onnx_runtime_computes_of_them(
     text: str, shape: tuple[int, ...], axis: int, least: int, times: int, tmp_path: Path
 ) -> None:
@@ -205,7 +205,7 @@ def test_windows_give_what_onnx_runtime_computes_of_them(
 
 
 @pytest.mark.parametrize(("text", "shape", "axis", "least"), HISTORIES.values(), ids=HISTORIES)
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_padding_in_front_is_that_of_the_first_frame(
     text: str, shape: tuple[int, ...], axis: int, least: int, times: int, tmp_path: Path
 ) -> None:
