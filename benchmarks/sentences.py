@@ -72,21 +72,26 @@ def spread(values: Sequence[float], digits: int = 0) -> tuple[str, str]:
     return f"{min(values):.{digits}f}", f"{max(values):.{digits}f}"
 
 
+def loaded(file: str) -> list[Row]:
+    """Rows of a kind of file, of networks that ONNX Runtime's tool makes an int8 file of."""
+    return [row for row in rows("loading") if row["file"] == file and row["load_of_int8"] is not None]
+
+
 def of_int8(key: str) -> list[float]:
     """Of packed files at every budget, load time or memory as a multiple of the int8 file's."""
-    return [row[key] for row in rows("loading") if row["file"] == "packed"]
+    return [row[key] for row in loaded("packed")]
 
 
 def expanded() -> tuple[str, str]:
     """Networks at 13 %, and those whose expanded file loads faster than the int8 file."""
-    times = [row["load_of_int8"] for row in rows("loading") if (row["file"], row["budget"]) == ("expanded", "13%")]
+    times = [row["load_of_int8"] for row in loaded("expanded") if row["budget"] == "13%"]
     return word(len(times)), word(sum(time < 1 for time in times))
 
 
 def packed() -> tuple[str, ...]:
     """Memory and time of packed files; one network has a large float embedding and is left out of the time."""
     slow = [time for time in of_int8("load_of_int8") if time >= LEAST_TIME]
-    few = {row["task"] for row in rows("loading") if row["file"] == "packed" and row["load_of_int8"] < LEAST_TIME}
+    few = {row["task"] for row in loaded("packed") if row["load_of_int8"] < LEAST_TIME}
     return (*spread(of_int8("memory_of_int8")), word(len(few)), *spread(slow))
 
 
