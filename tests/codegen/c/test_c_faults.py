@@ -122,7 +122,7 @@ FAULTS = [
     ("place += (a + b + c + d) & 255u;", "place += (a + b + c) & 255u;"),
     ("first += 1u << weights->widths[i];", "first += weights->widths[i];"),
     ("^ ((odd << 8) - odd)", ""),
-    ("*word & class >> 24", "*word"),
+    ("*word & entry >> 24", "*word"),
     ("reader->row * step, reader->place", "0u, reader->place"),
     ("(uint32_t)at[i / 2u] >> 4u * (i & 1u)", "(uint32_t)at[i / 2u]"),
     ("reader->row++;", ""),
