@@ -382,7 +382,8 @@ def _together(budgets: Budgets, built: Chosen | None) -> tuple[Budgets, Chosen |
 
 def _known(function: Callable[..., object]) -> list[str]:
     """Parameters by name, those that are options first, without options of targets."""
-    options, parameters = CompileOptions.names(), signature(function).parameters.keys() - built_in_options().keys()
+    options, of_targets = CompileOptions.names(), built_in_options()
+    parameters = [name for name in signature(function).parameters if name not in of_targets]
     return sorted(parameters, key=lambda name: options.index(name) if name in options else len(options))
 
 
