@@ -170,16 +170,9 @@ class Preprocessing:
         The file holds class numbers, as gray or as places in a palette. Pixels beyond the image are IGNORED. Raises
         CalibrationError as `load` does, and where the file has colours.
         """
-        image = _decoded_mask(path)
-        place = self._placement(image.size, self._target(spec).size)
-        classes = np.asarray(image.resize((place.width, place.height), Image.Resampling.NEAREST))
-        result = np.full((place.whole_height, place.whole_width), IGNORED, np.int32)
-        top, left = max(-place.top, 0), max(-place.left, 0)
-        inside = classes[top : top + place.whole_height, left : left + place.whole_width]
-        rows, columns = inside.shape
-        top, left = max(place.top, 0), max(place.left, 0)
-        result[top : top + rows, left : left + columns] = inside[: place.whole_height - top, : place.whole_width - left]
-        return result
+        classes = Image.fromarray(np.asarray(_decoded_mask(path)).astype(np.int32))
+        place = self._placement(classes.size, self._target(spec).size)
+        return np.asarray(place.applied(classes, Image.Resampling.NEAREST, IGNORED))
 
     def resolved(self, specs: Sequence[InputSpec]) -> "Preprocessing":
         """The same with what follows from the model's input in place of None: layout, crop and resize.
@@ -250,14 +243,8 @@ class Preprocessing:
 
     def _placed(self, image: Image.Image, model_size: Pair | None) -> Image.Image:
         """The image resized and cropped; `model_size` is where neither option says a size."""
-        place = self._placement(image.size, model_size)
-        resized = image.resize((place.width, place.height), FILTERS[self.resample])
-        if self.fit in LETTERBOXES:
-            boxed = Image.new(image.mode, (place.whole_width, place.whole_height), self._fill(image))
-            boxed.paste(resized, (place.left, place.top))
-            return boxed
-        right, bottom = place.whole_width - place.left, place.whole_height - place.top
-        return resized.crop((-place.left, -place.top, right, bottom))
+        around = self._fill(image) if self.fit in LETTERBOXES else 0
+        return self._placement(image.size, model_size).applied(image, FILTERS[self.resample], around)
 
     def _fill(self, image: Image.Image) -> tuple[int, ...]:
         """The colour of `fill` for each band of the image."""
@@ -275,6 +262,12 @@ class Placement:
     height: int
     whole_width: int
     whole_height: int
+
+    def applied(self, image: Image.Image, resample: Image.Resampling, around: int | tuple[int, ...]) -> Image.Image:
+        """The image resized and cropped. around: the colour of pixels beyond it."""
+        whole = Image.new(image.mode, (self.whole_width, self.whole_height), around)
+        whole.paste(image.resize((self.width, self.height), resample), (self.left, self.top))
+        return whole
 
     @property
     def is_whole(self) -> bool:

@@ -34,7 +34,7 @@ from ptqc.errors import CalibrationError, UsageError
 from ptqc.evaluation.detection.detector import Detector
 from ptqc.evaluation.detection.pictures import labelled_pictures
 from ptqc.evaluation.detection.precision import Matched, MeanPrecision, Truth, matched
-from ptqc.evaluation.masks import MaskFile, joined, mask_files, mean_iou, no_such_class, overlaps
+from ptqc.evaluation.masks import MaskFile, joined, mean_iou, no_such_class, overlaps, with_masks
 from ptqc.execution.onnxruntime import Feeds
 from ptqc.utils.arguments import path_of, shown
 
@@ -365,17 +365,17 @@ def labelled_items(items: Iterable[Any], inputs: Sequence[InputSpec], labels: li
         if parts is None:
             yield item
             continue
-        *values, classes = (as_array(value, "an item") for value in parts)
+        *values, label = (as_array(value, "an item") for value in parts)
         pairs = list(zip(values, inputs, strict=True))
-        is_batch = classes.ndim > 0 and all(
-            value.ndim == len(spec.shape) > 0 and len(value) == len(classes) and _takes_rows(spec)
+        is_batch = label.ndim > 0 and all(
+            value.ndim == len(spec.shape) > 0 and len(value) == len(label) and _takes_rows(spec)
             for value, spec in pairs
         )
-        for row in range(len(classes)) if is_batch else ():
-            labels.append(classes[row].copy())
+        for row in range(len(label)) if is_batch else ():
+            labels.append(label[row].copy())
             yield tuple(value[row : row + 1] for value in values)
         if not is_batch:
-            labels.append(classes.copy())  # a reader may fill one array again and again
+            labels.append(label.copy())  # a reader may fill one array again and again
             yield tuple(values)
 
 
@@ -416,12 +416,8 @@ def _objects(
 def _of_mask_files(
     path: Path, inputs: tuple[InputSpec, ...], folder: Path, preprocessing: Preprocessing
 ) -> LabelledMasks:
-    if len(inputs) != 1:
-        raise CalibrationError(f"images fit models with one input; this one has {len(inputs)}: give an .npz")
-    spec, pairs = inputs[0], mask_files(path / IMAGES, path / MASKS)
-    feeds = ({spec.name: preprocessing.load(image, spec)} for image, _ in pairs)
-    samples = collect(feeds, inputs, folder, EVERY_SAMPLE)
-    return LabelledMasks(samples, tuple(MaskFile(mask, spec, preprocessing) for _, mask in pairs))
+    feeds, masks = with_masks(path / IMAGES, path / MASKS, inputs, preprocessing)
+    return LabelledMasks(collect(feeds, inputs, folder, EVERY_SAMPLE), tuple(masks))
 
 
 def _from_npz(path: Path) -> dict[str, np.ndarray]:

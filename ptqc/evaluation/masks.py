@@ -1,6 +1,6 @@
 """Masks: a class for each pixel, and how well the answers of a model cover them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,10 @@ import numpy as np
 
 from ptqc.calibration.images import IGNORED, IMAGE_SUFFIXES, Preprocessing
 from ptqc.calibration.inputs import InputSpec
-from ptqc.calibration.sources import files_below
+from ptqc.calibration.samples import EVERY_SAMPLE
+from ptqc.calibration.sources import files_below, spread
 from ptqc.errors import CalibrationError
+from ptqc.execution.onnxruntime import Feeds
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,18 @@ def mask_files(images: Path, masks: Path) -> list[tuple[Path, Path]]:
     if not result:
         raise CalibrationError(f"{images} has no images")
     return result
+
+
+def with_masks(
+    images: Path, masks: Path, inputs: Sequence[InputSpec], preprocessing: Preprocessing, most: int = EVERY_SAMPLE
+) -> tuple[Iterator[Feeds], list[MaskFile]]:
+    """The images of a folder as feeds, and their masks; at most so many, evenly spread. Raises CalibrationError."""
+    if len(inputs) != 1:
+        raise CalibrationError(f"images fit models with one input; this one has {len(inputs)}: give an .npz")
+    pairs, spec = mask_files(images, masks), inputs[0]
+    chosen = [pairs[place] for place in spread(len(pairs), most)]
+    feeds = ({spec.name: preprocessing.load(image, spec)} for image, _ in chosen)
+    return feeds, [MaskFile(mask, spec, preprocessing) for _, mask in chosen]
 
 
 def scores_by_place(answer: np.ndarray, label: np.ndarray) -> np.ndarray | None:

@@ -34,7 +34,7 @@ from ptqc.errors import CalibrationError, UsageError
 from ptqc.evaluation.detection.detector import ClassNumbers
 from ptqc.evaluation.detection.pictures import labelled_pictures
 from ptqc.evaluation.labels import from_csv, is_input, labelled_items
-from ptqc.evaluation.masks import MaskFile, mask_files
+from ptqc.evaluation.masks import with_masks
 from ptqc.execution.onnxruntime import Feeds
 from ptqc.tools.evaluating.metric import Metric
 from ptqc.utils.arguments import path_of, shown
@@ -78,7 +78,7 @@ def read_judges(
         source, result = _named_images(data, Path(labels), inputs, preprocessing, most)
         labels = None
     elif isinstance(labels, str | Path) and Path(labels).is_dir():
-        source, result = _with_masks(data, Path(labels), inputs, preprocessing, most)
+        source, result = _of_masks(data, Path(labels), inputs, preprocessing, most)
         labels = None
     elif names is None and isinstance(data, Texts) and is_table(data.corpus):
         source, result, lines = _of_table(data, metric)
@@ -119,18 +119,13 @@ def _named_images(
     return images, list(classes)
 
 
-def _with_masks(
+def _of_masks(
     data: object, masks: Path, inputs: Sequence[InputSpec], preprocessing: Preprocessing | None, most: int | None
 ) -> tuple[object, list[Any]]:
     """The images of a folder, and the masks of these names in another one."""
     if not isinstance(data, str | Path) or not Path(data).is_dir():
         raise CalibrationError(f"{masks} is a folder, so of masks: give the folder of their images as the data")
-    if len(inputs) != 1:
-        raise CalibrationError(f"images fit models with one input; this one has {len(inputs)}: give an .npz")
-    pairs, loader, spec = mask_files(Path(data), masks), preprocessing or Preprocessing(), inputs[0]
-    chosen = [pairs[place] for place in spread(len(pairs), most or EVERY_SAMPLE)]
-    images = ({spec.name: loader.load(image, spec)} for image, _ in chosen)
-    return images, [MaskFile(mask, spec, loader) for _, mask in chosen]
+    return with_masks(Path(data), masks, inputs, preprocessing or Preprocessing(), most or EVERY_SAMPLE)
 
 
 def _by_name(labels: Mapping[str, Any], stream: SampleSource) -> list[Any]:

@@ -154,6 +154,13 @@ def built(text: str, shape: tuple[int, ...], axis: int, frames: int | None = Non
     return case(model, feeds, options=COptions(c_stream=axis, c_frames=frames)), model
 
 
+def verified(text: str, shape: tuple[int, ...], axis: int, frames: int | None, folder: Path) -> tuple[Case, Runner]:
+    """A network by frames that agrees with the file where the compile compares them, and ONNX Runtime with the file."""
+    stream, model = built(text, shape, axis, frames)
+    assert stream.compare(folder).different == {}
+    return stream, Runner(export(model.lowered, model.model).proto)
+
+
 def pushed(stream: Case, recording: np.ndarray, axis: int, folder: Path) -> Iterator[dict[str, np.ndarray]]:
     """Outputs of all calls, by their names in the model, as real values."""
     folder.mkdir(exist_ok=True)
@@ -184,11 +191,9 @@ def recorded(shape: tuple[int, ...], axis: int, frames: int) -> np.ndarray:
 def test_windows_give_what_onnx_runtime_computes_of_them(
     text: str, shape: tuple[int, ...], axis: int, least: int, times: int, tmp_path: Path
 ) -> None:
-    frames = times * least
-    stream, model = built(text, shape, axis, None if times == 1 else frames)
-    assert stream.compare(tmp_path / "all").different == {}
+    frames, compared = times * least, 0
+    stream, runner = verified(text, shape, axis, None if times == 1 else frames, tmp_path / "all")
     recording = recorded(shape, axis, frames)
-    runner, compared = Runner(export(model.lowered, model.model).proto), 0
     for call, outputs in enumerate(pushed(stream, recording, axis, tmp_path / "pushed"), 1):
         if call * frames < shape[axis]:
             continue
@@ -210,10 +215,8 @@ def test_padding_in_front_is_that_of_the_first_frame(
     text: str, shape: tuple[int, ...], axis: int, least: int, times: int, tmp_path: Path
 ) -> None:
     frames = times * least
-    stream, model = built(text, shape, axis, None if times == 1 else frames)
-    assert stream.compare(tmp_path / "all").different == {}
+    stream, runner = verified(text, shape, axis, None if times == 1 else frames, tmp_path / "all")
     recording = recorded(shape, axis, frames)
-    runner = Runner(export(model.lowered, model.model).proto)
     parts = [outputs["y"] for outputs in pushed(stream, recording, axis, tmp_path / "pushed")]
     rows = parts[0].shape[-1]
     whole = runner.run({"x": recording})["y"]
@@ -321,11 +324,10 @@ def drawn(seed: int) -> tuple[str, tuple[int, ...]]:
 
 def check_random(seed: int, folder: Path) -> None:
     text, shape = drawn(seed)
-    stream, model = built(text, shape, 2)
+    stream, runner = verified(text, shape, 2, None, folder / "all")
     info = stream.network.stream
     assert info is not None
-    assert stream.compare(folder / "all").different == {}
-    recording, runner = recorded(shape, 2, info.frames), Runner(export(model.lowered, model.model).proto)
+    recording = recorded(shape, 2, info.frames)
     for call, outputs in enumerate(pushed(stream, recording, 2, folder / "pushed"), 1):
         if call < max(info.first, info.calls) or (call % 7 and call > info.calls):
             continue
