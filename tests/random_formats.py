@@ -56,7 +56,8 @@ class RandomNetwork:
         run_rewrites(model, default_rewrites(), feeds[:1])
         floating = random.random() if random.random() < mixed else 0.0
         forms = {w.name: format_of(w, random) for w in find_weights(model, find_layers(model))}
-        for name in (name for name, form in forms.items() if form.keeps_zeros):
+        divisors = {value.name for node in model.graph if node.op_type == "Div" for value in node.inputs[1:] if value}
+        for name in (name for name, form in forms.items() if form.keeps_zeros and name not in divisors):
             prune(model.graph.initializers[name], random)
         return cls(model, feeds, forms, floating, random)
 
