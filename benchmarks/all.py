@@ -3,17 +3,19 @@
 python benchmarks/all.py [--list] [--only TEXT] [--again] [--minutes 170]
                          [--peers FOLDER] [--llama FOLDER] [--cmsis-nn CHECKOUT]
 
-A piece is one call of a benchmark. It runs if it never ran to its end, or if a file has changed since that it depends
-on: the benchmark, the code that it measures, the networks of the project. What ended is noted at once, so a run that is
-cut off loses one piece at most. --minutes: after which no piece is started. Pieces that need what is not at hand are
-listed with the reason.
+A piece is one call of a benchmark. It runs if it never ran to its end, or if something has changed since that it
+depends on: the benchmark, the code that it measures (comments aside), the networks of the project. What ended is noted
+at once, so a run that is cut off loses one piece at most. --minutes: after which no piece is started. Pieces that need
+what is not at hand are listed with the reason.
 
 The state is in figures/all.json: for each piece its commit, date, seconds and result. Benchmarks put rows into the data
 files that `figures.py` writes documents from.
 """
 
 import argparse
+import ast
 import hashlib
+import os
 import shlex
 import subprocess
 import sys
@@ -21,6 +23,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,7 @@ from harness import FIGURES, RESULTS, ROOT, Column, number
 STATE, LOGS = FIGURES / "all.json", RESULTS / "all"
 PASSED, FAILED, STOPPED = "passed", "FAILED", "STOPPED"
 LONGEST = 3600  # seconds
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 # Code by what depends on it.
 COMPILE = (
     *("ptqc/api.py", "ptqc/compiler.py", "ptqc/options.py", "ptqc/budget.py", "ptqc/calibration", "ptqc/execution"),
@@ -142,10 +146,24 @@ def pieces() -> Iterator[Piece]:
 
 
 def fingerprint(piece: Piece) -> str:
-    """What the figures of a piece follow from: the contents of all files that it uses."""
+    """What the figures of a piece follow from: its command and the contents of all files that it uses."""
     paths = sorted({*COMMON, *piece.uses, piece.script})
-    listed = subprocess.run(["git", "ls-files", "-s", "--", *paths], cwd=ROOT, capture_output=True, check=True).stdout
-    return hashlib.sha256(piece.command.encode() + listed).hexdigest()[:16]
+    listed = subprocess.run(["git", "ls-files", "-z", "--", *paths], cwd=ROOT, capture_output=True, check=True).stdout
+    files = sorted(os.fsdecode(name) for name in listed.split(b"\0") if name)
+    return hashlib.sha256("\n".join([piece.command, *map(content, files)]).encode()).hexdigest()[:16]
+
+
+@cache
+def content(file: str) -> str:
+    """The name of a file and a digest of it; of Python without comments and docstrings."""
+    data = (ROOT / file).read_bytes()
+    if file.endswith(".py"):
+        tree = ast.parse(data)
+        for node in ast.walk(tree):
+            if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+                node.body = node.body[1:]
+        data = ast.unparse(tree).encode()
+    return f"{file} {hashlib.sha256(data).hexdigest()}"
 
 
 def flag(name: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import all as every
 import pytest
-from all import FAILED, PASSED, Piece, fingerprint, pieces, why_not
+from all import FAILED, PASSED, Piece, content, fingerprint, pieces, why_not
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -38,7 +38,7 @@ def test_what_is_called_exists(script: str) -> None:
 
 
 def test_a_piece_runs_again_after_a_change() -> None:
-    piece = Piece("a", "accuracy.py --tasks digits_resnet_dw")
+    piece = Piece("a", "accuracy.py --tasks digits_resnet_dw", ("ptqc/budget.py",))
     done = {"a": {"result": PASSED, "fingerprint": fingerprint(piece), "commit": "1234"}}
     assert why_not(piece, {}, arguments()) is None
     assert why_not(piece, done, arguments()) == "done on 1234"
@@ -46,6 +46,22 @@ def test_a_piece_runs_again_after_a_change() -> None:
     assert why_not(piece, {"a": {**done["a"], "result": FAILED}}, arguments()) is None
     assert why_not(piece, {"a": {**done["a"], "fingerprint": "of other code"}}, arguments()) is None
     assert fingerprint(piece) != fingerprint(Piece("a", piece.command, ("codegen/cuda",)))
+
+
+def test_comments_of_code_are_not_its_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(every, "ROOT", tmp_path)
+    forms = {
+        "one.py": '"""Of a."""\n\n\ndef a():\n    """Give it."""\n    return "b"  # the first',
+        "two.py": 'def a():\n\n    return "b"\n',
+        "three.py": 'def a():\n    return "c"\n',
+        "four.c": "int a; // the first",
+        "five.c": "int a;",
+    }
+    for name, text in forms.items():
+        (tmp_path / name).write_text(text)
+    one, two, three, four, five = (content(name).split()[1] for name in forms)
+    assert one == two != three
+    assert four != five
 
 
 def test_a_piece_waits_for_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
