@@ -3,8 +3,8 @@
 python benchmarks/time_limits.py [--tasks a,b] [--limits 60,120,300] [--budget 13%] [--busy 4] [--samples 256]
                                  [--out results.json] [--record]
 
-Every compile has an empty store. The first one of each task has no limit. --record puts the rows into
-figures/time_limits.json.
+Every compile has an empty store. The first one of each task has no limit and nothing beside it: its file is the same
+beside busy processes. --record puts the rows into figures/time_limits.json.
 """
 
 import argparse
@@ -51,13 +51,14 @@ def build(name: str, folder: str, cache: str, options: dict[str, Any], samples: 
 
 def measure(name: str, limit: int | None, arguments: argparse.Namespace) -> dict[str, Any]:
     """The row of one compile."""
-    row: dict[str, Any] = {"task": name, "budget": arguments.budget, "busy": arguments.busy}
+    busy = 0 if limit is None else arguments.busy
+    row: dict[str, Any] = {"task": name, "budget": arguments.budget, "busy": busy}
     row["limit_s"] = NO_LIMIT if limit is None else limit
     folder = str(RESULTS / f"{name}-limit-{row['limit_s']}")
     options: dict[str, Any] = {"budget": arguments.budget, "samples": arguments.samples}
     options |= {} if limit is None else {"time_limit": float(limit)}
     harness.say(f"{name} {row['limit_s']}")
-    with tempfile.TemporaryDirectory(prefix="ptqc-bench-") as cache, beside(arguments.busy):
+    with tempfile.TemporaryDirectory(prefix="ptqc-bench-") as cache, beside(busy):
         compiled = in_child(build, name, folder, cache, options, arguments.samples)
     if compiled.value is None:
         return {**row, "note": compiled.error}

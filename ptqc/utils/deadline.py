@@ -56,8 +56,8 @@ class Pace:
 
     Pieces are of known relative cost, and what has been done says how many seconds one unit of it takes.
 
-    total: cost of all pieces. seconds: that one unit takes, as far as is known. is_short: whether there ever was time
-    for a part only.
+    total: cost of all pieces. seconds: that one unit takes, which is believed until one is done: what the first pieces
+    take says little. is_short: whether there ever was time for a part only.
     """
 
     deadline: Deadline
@@ -74,9 +74,7 @@ class Pace:
         if not self.deadline.is_limited:
             return 1.0
         with self._lock:
-            each = (time.monotonic() - self._began) / self._done if self._done else self.seconds
-            left = max(self.total - self._passed, 0.0)
-            needed = (each or 0.0) * left
+            needed = self._each() * max(self.total - self._passed, 0.0)
             part = min(1.0, self.deadline.left / needed) if needed else float(self.deadline.left > 0)
             self.is_short |= part < 1
             return part
@@ -85,8 +83,12 @@ class Pace:
     def whole(self) -> float:
         """Seconds that all pieces take, as far as is known."""
         with self._lock:
-            each = (time.monotonic() - self._began) / self._done if self._done else self.seconds
-            return (each or 0.0) * self.total
+            return self._each() * self.total
+
+    def _each(self) -> float:
+        if self.seconds is not None and self._done < 1:
+            return self.seconds
+        return (time.monotonic() - self._began) / self._done if self._done else 0.0
 
     def did(self, cost: float, part: float = 1.0) -> None:
         """A piece of this cost is behind, of which this part was done."""

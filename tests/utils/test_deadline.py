@@ -79,10 +79,19 @@ def test_a_pace_follows_what_was_measured(clock: Clock) -> None:
     """Ten pieces, of which there is time for half at first; the others then turn out to take three times as long."""
     pace = Pace(Deadline.after(50, clock.now), 10, 10.0)
     assert pace.part() == 0.5
-    clock.now += 15
-    pace.did(1, 0.5)
-    assert pace.part() == pytest.approx(35 / (30 * 9))
+    clock.now += 30
+    pace.did(2, 0.5)
+    assert pace.part() == pytest.approx(20 / (30 * 8))
     assert pace.is_short
+
+
+def test_a_small_part_says_nothing_of_the_pace(clock: Clock) -> None:
+    """A hundredth of a piece, in which the first call of everything falls."""
+    pace = Pace(Deadline.after(50, clock.now), 10, 10.0)
+    clock.now += 5
+    pace.did(0.01)
+    assert pace.whole == 100
+    assert pace.part() == pytest.approx(45 / 99.9)
 
 
 def test_a_pace_takes_up_again_what_was_saved(clock: Clock) -> None:
