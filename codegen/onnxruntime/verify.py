@@ -406,7 +406,7 @@ def verify(
 
 def _settled(output: str, intent: Intent) -> set[str]:
     """A layer's output, and what an activation that is absorbed makes of it."""
-    return {output, *(layer.settled for layer in intent.plan.layers if layer.name == output)}
+    return {output, *(layer.output for layer in intent.plan.layers if layer.name == output)}
 
 
 def _check(proto: onnx.ModelProto) -> None:
@@ -448,7 +448,7 @@ def _census(exported: Exported, lowered: Lowered, plan: Plan, *, lean: bool) -> 
 
 def _same_interface(proto: onnx.ModelProto, model: ir.Model) -> None:
     wanted, result, maps = protos.interface(model), proto.graph, zipmaps.remembered(model)
-    outputs = [zipmaps.as_given(value, maps) for value in wanted.output]
+    outputs = [zipmaps.original_output(value, maps) for value in wanted.output]
     for operand, remaining in ((list(wanted.input), result.input), (outputs, result.output)):
         if operand != list(remaining):
             names = ", ".join(value.name for value in remaining)

@@ -253,7 +253,7 @@ class _Builder:
         bias = self.tuned.biases.get(layer.name)
         if layer.name in self.plan.integer:
             x = self.plan.params[layer.input]
-            y = self.plan.params.get(layer.settled)
+            y = self.plan.params.get(layer.output)
             self._integer_layer(node, layer, solution, bias, x, y)
             return
         node.replace_input_with(1, self._weight(layer.weight, solution))

@@ -135,7 +135,7 @@ def test_float_outputs_stay_whole_while_the_walk_goes_on(residual: ir.Model, con
 def test_without_time_the_layers_keep_the_table(residual: ir.Model, context: Analysis) -> None:
     plan = plan_of(context, Integer(3))
     (found,) = reconstruct_all(AnalyzedPlan(replace(context, deadline=Deadline(0.0)), plan), [0])
-    assert found.kept == len(context.layers)
+    assert found.solved_alone == len(context.layers)
     for weight in context.weights:
         assert found.weights[weight.name] is context.solutions[weight.name, Integer(3)]
     for layer in context.layers:
@@ -152,7 +152,7 @@ def test_where_time_ends_between_layers_those_before_are_settled(
     (found,) = reconstruct_all(AnalyzedPlan(context, plan), [0])
     monkeypatch.undo()
     (whole,) = reconstruct_all(AnalyzedPlan(context, plan), [0])
-    settled = len(context.layers) - found.kept
+    settled = len(context.layers) - found.solved_alone
     assert 0 < settled < len(context.layers)
     for number, layer in enumerate(context.layers):
         same = np.array_equal(found.weights[layer.weight].codes, whole.weights[layer.weight].codes)
