@@ -115,7 +115,7 @@ class LayerProblem:
         target = target.beside(coarser) if coarser else target
         (answer,) = gptq.round_best([target], second, self.numbers)
         codes = np.ascontiguousarray(self.layer.tensor(order.restored(answer.codes)))
-        codes = codes if self.numbers is None else store.kept(codes)
+        codes = codes if self.numbers is None else store.spool(codes)
         return QuantizedWeight(form, codes, answer.scale.reshape(-1), self.layer.channel_axis)
 
     def target(self, second: gptq.Factored, strength: float, order: ColumnOrder) -> np.ndarray:

@@ -210,10 +210,10 @@ def test_weights_beyond_memory_are_settled_a_few_outputs_at_a_time(
 def test_values_that_wait_in_files_give_the_same(context: Analysis, monkeypatch: pytest.MonkeyPatch) -> None:
     plan, kept = plan_of(context, Integer(3)), list[np.ndarray]()
     (in_memory,) = reconstruct_all(AnalyzedPlan(context, plan), [0])
-    in_file = store.kept
+    in_file = store.spool
     monkeypatch.setattr(tensors, "SMALL", 0)
     monkeypatch.setattr(reconstruct, "WALK_MEMORY", 0)
-    monkeypatch.setattr(store, "kept", lambda array: kept.append(array) or in_file(array))
+    monkeypatch.setattr(store, "spool", lambda array: kept.append(array) or in_file(array))
     (in_files,) = reconstruct_all(AnalyzedPlan(context, plan), [0])
     assert len(kept) > len(plan.layers)
     for name, solution in in_memory.weights.items():
