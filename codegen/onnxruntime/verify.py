@@ -57,7 +57,7 @@ from ptqc.ir.operators import OPERATORS
 from ptqc.ir.operators.base import LoweredStep
 from ptqc.ir.plan import Plan
 from ptqc.kv_cache.form import unpacked_feeds
-from ptqc.kv_cache.known import forms_given
+from ptqc.kv_cache.known import forms_of_outputs
 from ptqc.utils.scratch import scratch
 
 # Every integer kernel of a packed file, given the integers that ONNX Runtime gave it, against the reference.
@@ -515,7 +515,7 @@ def _agreement(exported: Exported, lowered: Lowered, model: ir.Model, samples: S
         Runner(lowered.model, options=session_options(optimize=False), lean=is_lean(exported.proto, model)),
         Runner(model),
     )
-    worst, forms = 0.0, forms_given(model)
+    worst, forms = 0.0, forms_of_outputs(model)
     quantized, packed = defaultdict[str, Difference](Difference), defaultdict[str, Difference](Difference)
     for feeds in samples:
         outputs = [tensors_of(runner.run(feeds)) for runner in (real, plain, delivered)]

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from ptqc.errors import ModelError, UsageError
 from ptqc.execution.onnxruntime import Feeds, Runner
 from ptqc.kv_cache.form import unpacked_feeds
-from ptqc.kv_cache.known import forms_given
+from ptqc.kv_cache.known import forms_of_outputs
 from ptqc.kv_cache.known import to_json as forms_to_json
 from ptqc.losses.axes import channel_axis, groups
 from ptqc.losses.base import Group, OutputFacts, OutputKind, as_real
@@ -95,7 +95,7 @@ def _asked(known: OutputFacts, name: str) -> OutputKind:
 
 def facts(model: ir.Model, feeds: Feeds, references: Sequence[Outputs]) -> dict[str, OutputFacts]:
     """What is known of every output that is judged."""
-    forms = forms_given(model)
+    forms = forms_of_outputs(model)
     references = [unpacked_feeds(outputs, forms) for outputs in references]
     check_finite(model, references)
     values = _with_loss(model, references)

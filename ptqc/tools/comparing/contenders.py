@@ -26,7 +26,7 @@ from ptqc.ir import recorded, zipmaps
 from ptqc.ir.external import hold_external
 from ptqc.ir.layers import find_caches
 from ptqc.kv_cache.form import CacheForm, packed_feeds, unpacked_feeds
-from ptqc.kv_cache.known import forms_told
+from ptqc.kv_cache.known import forms_of_documents
 from ptqc.runtime.foreign import ForeignRun, described, file_for, run_in
 from ptqc.runtime.interface import WEIGHTS, library_file
 from ptqc.utils.arguments import path_of
@@ -283,7 +283,7 @@ def _unpacking(one: Contender) -> Contender:
     result = one.artifact.manifest.get("caches") if one.artifact is not None else None
     if result is None:
         return one
-    forms = forms_told(result["caches"])
+    forms = forms_of_documents(result["caches"])
     presents = {str(c.present.name): forms[c.name] for c in find_caches(one.model) if c.name in forms}
 
     def start() -> Run:
