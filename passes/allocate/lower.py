@@ -358,7 +358,7 @@ class _Unpacked:
     def constant(self, value: object, dtype: type) -> ir.Value:
         return self.add("Constant", [], value=ir.tensor(np.array(value, dtype)))
 
-    def given(self, name: str) -> ir.Value:
+    def array(self, name: str) -> ir.Value:
         raise InternalError(f"{name!r} is asked for of a weight that is not packed")
 
     def indices(self, name: str, bits: int) -> ir.Value:

@@ -109,7 +109,7 @@ class LayerProblem:
         if self.layer.keeps_sign:
             matrix = np.maximum(matrix, 0)
         matrix = order.rows(matrix)
-        kept, keeps_sign = form.kept(order.rows(self.weight)), self.layer.keeps_sign
+        kept, keeps_sign = form.mask(order.rows(self.weight)), self.layer.keeps_sign
         grids = gptq.grids_for(matrix, whole, [form], keeps_sign=keeps_sign, kept=kept, powers=self.powers)
         target = gptq.RoundingTarget.of(matrix, grids[form], form, ROUNDS)
         target = target.beside(coarser) if coarser else target
