@@ -281,7 +281,7 @@ def of_one_run(document: Mapping[str, Any], feeds: Feeds) -> Feeds:
 
 
 def read_kernels(path: Path) -> Mapping[str, Any]:
-    """What is kept of a library's kernels. Raises TargetError when it is not there."""
+    """Read the list of a library's kernels. Raises TargetError when it is not there."""
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:

@@ -227,7 +227,7 @@ class CapturedRun(Generic[Held]):
 
     def __init__(self, index: int, on_stream: Callable[[int], Held]) -> None:
         self._runtime = CudaRuntime(index)
-        stream = self._runtime.created("cudaStreamCreateWithFlags", NON_BLOCKING)
+        stream = self._runtime.create("cudaStreamCreateWithFlags", NON_BLOCKING)
         try:
             self._runtime.call("cudaStreamBeginCapture", stream, RELAXED)
             try:
@@ -237,7 +237,7 @@ class CapturedRun(Generic[Held]):
                 self._runtime.call("cudaStreamEndCapture", stream, ctypes.byref(graph))
         finally:
             self._runtime.call("cudaStreamDestroy", stream)
-        self._graph = self._runtime.created("cudaGraphInstantiate", graph, ctypes.c_ulonglong(0))
+        self._graph = self._runtime.create("cudaGraphInstantiate", graph, ctypes.c_ulonglong(0))
         self._runtime.call("cudaGraphDestroy", graph)
         weakref.finalize(self, self._runtime.call, "cudaGraphExecDestroy", self._graph).atexit = False
 
@@ -262,8 +262,8 @@ class CudaRuntime:
             result = self._library.cudaGetErrorString(code).decode()
             raise InternalError(f"{name} failed: {result}")
 
-    def created(self, name: str, *arguments: Any) -> ctypes.c_void_p:
-        """What a function writes to its first argument."""
+    def create(self, name: str, *arguments: Any) -> ctypes.c_void_p:
+        """Call a function that writes a handle to its first argument."""
         handle = ctypes.c_void_p()
         self.call(name, ctypes.byref(handle), *arguments)
         return handle
@@ -288,7 +288,7 @@ class GpuClock:
 
     def __init__(self, index: int) -> None:
         self._index, self._runtime = index, CudaRuntime(index)
-        self._events = [self._runtime.created("cudaEventCreate") for _ in range(2)]
+        self._events = [self._runtime.create("cudaEventCreate") for _ in range(2)]
         for event in self._events:
             weakref.finalize(self, self._runtime.call, "cudaEventDestroy", event).atexit = False
 

@@ -91,7 +91,7 @@ class Command:
         return (_failure(ended) if failed else None), time.monotonic() - started
 
     def command_line(self, model: Path, data: Path) -> str:
-        """As it is typed."""
+        """The command as it is typed."""
         words = self._filled(model, data)
         return shlex.join(["ptqc", *words] if words[0] in OWN else words)
 
