@@ -57,7 +57,7 @@ def _copy_packages(room: Path) -> None:
 
 def _network(path: Path, room: Path) -> None:
     """An artifact's library, its calls, and what ONNX Runtime computes, as it lies in memory."""
-    from ptqc.artifact.bisect import kept, seen_inputs
+    from ptqc.artifact.bisect import read_kernels, seen_inputs
     from ptqc.artifact.folder import GOLDEN, load
     from ptqc.artifact.golden import Golden
     from ptqc.codegen.program.inputs import edge_runs
@@ -68,7 +68,7 @@ def _network(path: Path, room: Path) -> None:
 
     artifact = load(path)
     shutil.copytree(artifact.folder / "cuda", room)
-    document = kept(room / "kernels.json")
+    document = read_kernels(room / "kernels.json")
     listing, names = Listing.from_json(document["libraries"]["cuda"]), document["names"]
     loaded = Loaded(listing, cast(Runnable, SimpleNamespace(constants=[])))
     runner = Runner(artifact.path, list(names.values()))
@@ -240,8 +240,8 @@ def _sparse_square(side: int) -> tuple[Any, Any, Any, dict[str, Any]]:
     from ptqc.codegen.cuda.variants import predicted_best
     from ptqc.formats.sparse import PATTERNS
 
-    kept = PATTERNS[np.random.default_rng(side).integers(0, len(PATTERNS), side * side // 4)]
-    layer = _square_layer(side, _weights(side) * kept.reshape(side, side, 1, 1).astype(np.int8))
+    mask = PATTERNS[np.random.default_rng(side).integers(0, len(PATTERNS), side * side // 4)]
+    layer = _square_layer(side, _weights(side) * mask.reshape(side, side, 1, 1).astype(np.int8))
     kernel = predicted_best(mma_sparse.variants(layer))
     return kernel, layer.x, layer.y, {"what": "sparse product", "sizes": [side, side, side]}
 

@@ -15,7 +15,7 @@ from ptqc.artifact import folder as artifact
 from ptqc.artifact.build_target import check_samples, check_target
 from ptqc.artifact.folder import Artifact, check_output, reserved
 from ptqc.artifact.recorded_times import times_of
-from ptqc.budget import Given, parse_budgets
+from ptqc.budget import AnyBudget, parse_budgets
 from ptqc.calibration.images import AnyPreprocessing, Preprocessing
 from ptqc.calibration.module_example import exported, is_module
 from ptqc.calibration.texts import Texts, is_table, with_tokenizer
@@ -84,7 +84,7 @@ def compile(  # noqa: A001
     *,
     calibration: object = None,
     output: str | Path,
-    budget: Given = None,
+    budget: AnyBudget = None,
     preprocessing: AnyPreprocessing | None = None,
     detector: AnyDetector | None = None,
     labels: AnyLabels | None = None,
@@ -201,7 +201,7 @@ def compile(  # noqa: A001
     budgets.check_request(built, store, is_scored=labels is not None or evaluate is not None)
     solving = executor_of(executor, workers, store)
     preprocessing, detector = Preprocessing.of(preprocessing), Detector.of(detector)
-    given_times = times_of(times) if times is not None else None
+    operator_times = times_of(times) if times is not None else None
     if calibration is None:
         raise UsageError(
             "no calibration data: give a few hundred samples with --calibration DATA (in Python, calibration=DATA); "
@@ -226,7 +226,7 @@ def compile(  # noqa: A001
         executor=solving,
         progress=progress,
         started=started,
-        times=given_times,
+        times=operator_times,
     )
     with reserved(place):
         return compile_model(model, calibration, request)
@@ -238,7 +238,7 @@ def resolve(
     folder: str | PathLike[str],
     *,
     output: str | Path,
-    budget: Given = None,
+    budget: AnyBudget = None,
     plan: Mapping[str, Any] | None = None,
     data: object = None,
     preprocessing: AnyPreprocessing | None = None,
@@ -332,15 +332,15 @@ def resolve(
     samples = replace(prepared.samples, preprocessing=preprocessing, texts=opened.texts)
     prepared = replace(prepared, samples=samples)
     check_samples(built, prepared.samples, prepared.model)
-    kept = {name: before[name] for name in fitting if name in before and name != "time_limit"}
-    kept |= {name: value for name, value in stated.items() if value is not None}
+    fit_options = {name: before[name] for name in fitting if name in before and name != "time_limit"}
+    fit_options |= {name: value for name, value in stated.items() if value is not None}
     best = earlier["allocation"].get("draw")
     if best is not None and stated.get("pipeline") is None:
         analysis = replace(analysis, draws=(best,))
     job = CompileState(
         prepared,
         analysis,
-        CompileOptions.of({**vars(measured), "time_limit": 0.0, **kept}),
+        CompileOptions.of({**vars(measured), "time_limit": 0.0, **fit_options}),
         (*prepared.notes, *notes),
         entry,
         budgets,

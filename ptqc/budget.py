@@ -16,7 +16,7 @@ from ptqc.passes.allocate.state import BudgetReport, Budgets, Constraint, Quanti
 from ptqc.utils.arguments import meant, shown
 
 One = str | float  # a float is a fraction of the model's size, an int (which is a float to type checkers) bytes
-Given = One | Sequence[One] | None
+AnyBudget = One | Sequence[One] | None
 
 # In the order in which they decide.
 CONSTRAINTS: tuple[type[Constraint], ...] = (
@@ -33,7 +33,7 @@ UNITS = sorted({example.lstrip("0123456789.").partition("@")[0] for kind in CONS
 
 
 def parse_budgets(value: object, *, strict: bool = False) -> Budgets:
-    """Read what `Given` is. Raises UsageError where two of a kind cannot be joined, or as `parse` does."""
+    """Read budgets. Raises UsageError where two of a kind cannot be joined, or as `parse` does."""
     several = list(value) if isinstance(value, Sequence) and not isinstance(value, str | bytes) else [value]
     limits = [parse(one) for one in several if one is not None]
     constraints = list[Constraint]()

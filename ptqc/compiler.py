@@ -28,7 +28,7 @@ from ptqc.evaluation.detection.detector import Detector
 from ptqc.evaluation.judge import judge, measure_speed, saturation_notes
 from ptqc.evaluation.labels import Labelled, LabelSource, read_labels
 from ptqc.evaluation.scoring import OwnScore, Scoring, scoring_of
-from ptqc.frontend.in_memory import Model, read_given
+from ptqc.frontend.in_memory import Model, read_source
 from ptqc.ir.plan import Plan
 from ptqc.notes import Note
 from ptqc.options import CompileOptions
@@ -132,7 +132,7 @@ def compile_model(model: Model, calibration: object, request: CompileRequest) ->
     with one_blas_thread(), scratch() as temporary, watched_memory() as memory, request.executor:
         clear_unfinished(request.store)
         folder = Path(temporary)
-        source = read_given(model, folder, cast_double=options.cast_double)
+        source = read_source(model, folder, cast_double=options.cast_double)
         request = replace(request, store=replace(request.store, check=source.files.check))
         losses.check(source.model, options.loss)
         place = folder / "samples"

@@ -82,7 +82,7 @@ def check_detector(prepared: CanonicalModel, detector: Detector | None) -> None:
         raise UsageError(f"the model takes {len(pictured)} images, expected one: leave out how it writes boxes")
     feeds = prepared.tuning[0]
     height, width = (feeds[pictured[0].name].shape[axis] for axis in spatial_axes(pictured[0]))
-    detector.found(tensors_of(Runner(prepared.model).run(feeds)), (width, height))
+    detector.decode(tensors_of(Runner(prepared.model).run(feeds)), (width, height))
 
 
 def _check_something(runner: Runner, samples: Samples) -> None:

@@ -20,7 +20,7 @@ from compiling import compiled, kept_budgets, proto, quick, samples, weight
 import ptqc
 from ptqc.codegen import targets
 from ptqc.errors import ModelError, PtqcError, UsageError
-from ptqc.frontend.in_memory import read_given
+from ptqc.frontend.in_memory import read_source
 from ptqc.options import CompileOptions, Keywords, Phase
 from ptqc.utils.logs import CHATTY, quiet_libraries
 from ptqc.utils.store import file_digest
@@ -113,19 +113,19 @@ def test_a_model_in_memory_gives_the_file_that_its_file_gives(tmp_path: Path) ->
 def test_external_data_of_a_model_in_memory_are_written_with_it(tmp_path: Path) -> None:
     onnx.save(network(), tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
     (tmp_path / "copy").mkdir()
-    found = read_given(ir.load(tmp_path / "m.onnx"), tmp_path / "copy")
+    found = read_source(ir.load(tmp_path / "m.onnx"), tmp_path / "copy")
     assert found.size > 16 * 32 * 4
     stored = found.model.graph.initializers["w"].const_value
     assert stored is not None
     np.testing.assert_array_equal(stored.numpy(), weight(16, 32))
     with pytest.raises(UsageError, match="without its external data: give the path of its file"):
-        read_given(onnx.load(tmp_path / "m.onnx", load_external_data=False), tmp_path / "copy")
+        read_source(onnx.load(tmp_path / "m.onnx", load_external_data=False), tmp_path / "copy")
 
 
 def test_what_is_wrong_with_a_model_in_memory_is_told_without_a_path(tmp_path: Path) -> None:
     model = proto("g (float[N,16] x) => (float[N,32] y) { y = Gemm(x, v) }", w=weight(16, 32))
     with pytest.raises(ModelError, match=r"the onnx\.ModelProto: .*'v'") as error:
-        read_given(model, tmp_path)
+        read_source(model, tmp_path)
     assert str(tmp_path) not in str(error.value)
 
 

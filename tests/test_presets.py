@@ -114,7 +114,7 @@ def test_detectors(name: str, tmp_path: Path) -> None:
     outputs = MODELS[name](tmp_path)
     preset = presets.DETECTORS[name]
     given: dict[str, Any] = {"anchors": str(tmp_path / "anchors.npy")} if preset.needs else {}
-    found = Detector(**preset.fields, **given).found(outputs, SIZE)
+    found = Detector(**preset.fields, **given).decode(outputs, SIZE)
     best = [
         (box, score) for box, score, label in zip(found.boxes, found.scores, found.labels, strict=True) if label == 1
     ]

@@ -18,7 +18,7 @@ from ptqc.codegen.onnxruntime.constants import Bias
 from ptqc.codegen.targets import Footprint
 from ptqc.errors import TargetError
 from ptqc.formats.scales import roots
-from ptqc.ir.integer_arithmetic import found_bias
+from ptqc.ir.integer_arithmetic import recovered_bias
 from ptqc.ir.quantized_weight import QuantizedWeight
 from ptqc.utils.scratch import scratch
 
@@ -83,7 +83,7 @@ def stored(weight: QuantizedWeight, biases: Sequence[Bias | None], *, is_depthwi
 
 
 def _bias_bytes(bias: Bias) -> int:
-    result = found_bias(bias.codes, np.broadcast_to(bias.step, bias.codes.shape))
+    result = recovered_bias(bias.codes, np.broadcast_to(bias.step, bias.codes.shape))
     return int(bias.codes.astype(np.int32).nbytes if result is None else result[0].nbytes)
 
 

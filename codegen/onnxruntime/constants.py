@@ -12,7 +12,7 @@ from ptqc.codegen.onnxruntime.unpack_functions import DOMAIN, Pick, UnpackFuncti
 from ptqc.formats import Coded, Format
 from ptqc.formats.planes import MULTIPLE, pack_bits, pack_close, planes_of, unpack
 from ptqc.formats.scales import narrow, roots
-from ptqc.ir.integer_arithmetic import found_bias
+from ptqc.ir.integer_arithmetic import recovered_bias
 from ptqc.ir.layers import is_by_row
 from ptqc.ir.quantized_weight import QuantizedWeight
 
@@ -70,7 +70,7 @@ def layer(
 
     tied: what is stored is that of a table, too. pack: `sized` where only its size matters.
     """
-    stored, result = _Stored.of(solution, tied, pack), found_bias(bias.codes, bias.step)
+    stored, result = _Stored.of(solution, tied, pack), recovered_bias(bias.codes, bias.step)
     function = stored.read_by(UnpackFunction(UnpackKind.LAYER, solution.form, solution.axis))
     function = replace(function, whole=result is None)
     array, *unit = result or (bias.codes.astype(np.int32),)

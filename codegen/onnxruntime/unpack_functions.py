@@ -118,7 +118,7 @@ class Body(BodyNodes):
         """As the format unpacks what it stores."""
         return self.form.unpack(self, to)
 
-    def given(self, name: str) -> str:
+    def array(self, name: str) -> str:
         """A formal input."""
         return name
 

@@ -57,7 +57,7 @@ from ptqc.ir.operators import OPERATORS
 from ptqc.ir.operators.base import LoweredStep
 from ptqc.ir.plan import Plan
 from ptqc.kv_cache.form import unpacked_feeds
-from ptqc.kv_cache.known import forms_given
+from ptqc.kv_cache.known import forms_of_outputs
 from ptqc.utils.scratch import scratch
 
 # Every integer kernel of a packed file, given the integers that ONNX Runtime gave it, against the reference.
@@ -406,7 +406,7 @@ def verify(
 
 def _settled(output: str, intent: Intent) -> set[str]:
     """A layer's output, and what an activation that is absorbed makes of it."""
-    return {output, *(layer.settled for layer in intent.plan.layers if layer.name == output)}
+    return {output, *(layer.output for layer in intent.plan.layers if layer.name == output)}
 
 
 def _check(proto: onnx.ModelProto) -> None:
@@ -448,7 +448,7 @@ def _census(exported: Exported, lowered: Lowered, plan: Plan, *, lean: bool) -> 
 
 def _same_interface(proto: onnx.ModelProto, model: ir.Model) -> None:
     wanted, result, maps = protos.interface(model), proto.graph, zipmaps.remembered(model)
-    outputs = [zipmaps.as_given(value, maps) for value in wanted.output]
+    outputs = [zipmaps.original_output(value, maps) for value in wanted.output]
     for operand, remaining in ((list(wanted.input), result.input), (outputs, result.output)):
         if operand != list(remaining):
             names = ", ".join(value.name for value in remaining)
@@ -515,7 +515,7 @@ def _agreement(exported: Exported, lowered: Lowered, model: ir.Model, samples: S
         Runner(lowered.model, options=session_options(optimize=False), lean=is_lean(exported.proto, model)),
         Runner(model),
     )
-    worst, forms = 0.0, forms_given(model)
+    worst, forms = 0.0, forms_of_outputs(model)
     quantized, packed = defaultdict[str, Difference](Difference), defaultdict[str, Difference](Difference)
     for feeds in samples:
         outputs = [tensors_of(runner.run(feeds)) for runner in (real, plain, delivered)]

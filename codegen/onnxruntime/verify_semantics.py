@@ -141,7 +141,7 @@ class Intent:
         if bias is None or layer.name not in self._layers:
             return bias
         step = accumulator_scale(self.plan.params[layer.input], self._scale(layer, bias))
-        form, y = self.tuned.weights[layer.weight].form, self.plan.params.get(layer.settled)
+        form, y = self.tuned.weights[layer.weight].form, self.plan.params.get(layer.output)
         stored, unit = stored_bias(bias, bits_for(form, bias, y))
         return np.asarray(np.rint(stored * unit / step) * step, np.float32)
 

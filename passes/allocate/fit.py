@@ -350,7 +350,7 @@ def reconstruct(
     for numbers in tuned:
         check_tuned(Reconstruct.name, numbers)
     notes = [] if len(tuned) == len(draws) else [out_of_time(f"{len(tuned)} of {len(draws)} reconstructions")]
-    if kept := max(numbers.kept for numbers in tuned):
+    if kept := max(numbers.solved_alone for numbers in tuned):
         notes.append(out_of_time(f"the reconstruction of {len(plan.layers) - kept} of {len(plan.layers)} layers"))
     if stored is not None and not analysis.deadline.is_limited:
         stored.put(plan, tuned)

@@ -253,7 +253,7 @@ class _Builder:
         bias = self.tuned.biases.get(layer.name)
         if layer.name in self.plan.integer:
             x = self.plan.params[layer.input]
-            y = self.plan.params.get(layer.settled)
+            y = self.plan.params.get(layer.output)
             self._integer_layer(node, layer, solution, bias, x, y)
             return
         node.replace_input_with(1, self._weight(layer.weight, solution))
@@ -358,7 +358,7 @@ class _Unpacked:
     def constant(self, value: object, dtype: type) -> ir.Value:
         return self.add("Constant", [], value=ir.tensor(np.array(value, dtype)))
 
-    def given(self, name: str) -> ir.Value:
+    def array(self, name: str) -> ir.Value:
         raise InternalError(f"{name!r} is asked for of a weight that is not packed")
 
     def indices(self, name: str, bits: int) -> ir.Value:

@@ -131,7 +131,7 @@ def _use(
 ) -> size.Use:
     is_integer = layer.name in plan.integer and solution.form.has_codes
     if not is_integer and _goes_in_blocks(weight, layer, solution.form, options):
-        is_clipped = layer.settled != layer.name or layer.name in plan.params
+        is_clipped = layer.output != layer.name or layer.name in plan.params
         return size.Use(in_blocks=BLOCK_PRODUCTS[options.operators], apart=(layer.input in plan.params) + is_clipped)
     return size.Use(is_integer, bias_of(model, layer, solution, plan))
 
@@ -142,7 +142,7 @@ def bias_of(
     """The bias of a layer on codes as the file may have it; None where it has none. bias: None for the model's."""
     if layer.name not in plan.integer or not solution.form.has_codes or not layer.may_have_bias:
         return None
-    x, y = plan.params[layer.input], plan.params.get(layer.settled)
+    x, y = plan.params[layer.input], plan.params.get(layer.output)
     bias = _bias(model, layer) if bias is None else bias
     scale = usable_scale(solution.scale, bias, x)
     products = accumulator_scale(x, scale)

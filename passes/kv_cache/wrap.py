@@ -15,7 +15,7 @@ from ptqc.ir.layers import AXES, Cache, find_caches
 from ptqc.ir.nodes import infer_shapes, integer, producer, unique_name
 from ptqc.kv_cache.block_float import BlockFloat
 from ptqc.kv_cache.form import CacheForm, CachePart, NodeDraft
-from ptqc.kv_cache.known import FIXED, SORTED, forms_told, mark
+from ptqc.kv_cache.known import FIXED, SORTED, forms_of_documents, mark
 from ptqc.passes.kv_cache.key_order import order_of_all
 
 PLACES = 2  # the axis that grows
@@ -67,7 +67,7 @@ def _unpack_input(model: ir.Model, past: ir.Value, channels: int, form: CacheFor
     start = graph.inputs.index(past) + 1
     graph.inputs[start:start] = stored[1:]
     result = form.unpacking(nodes, stored)
-    graph.insert_before(graph[0], nodes.made)
+    graph.insert_before(graph[0], nodes.added)
     for node, place in uses:
         node.replace_input_with(place, result)
     return _Past(stored, result)
@@ -90,7 +90,7 @@ def _pack_output(model: ir.Model, present: ir.Value, channels: int, form: CacheF
         value.name = f"{name}{part.suffix}"
     mark(stored[0], form)
     _declare(stored, parts, sizes)
-    graph.extend(nodes.made)
+    graph.extend(nodes.added)
     graph.outputs[place] = stored[0]
     graph.outputs[place + 1 : place + 1] = stored[1:]
 
@@ -125,5 +125,5 @@ def form_named(name: str, caches: Sequence[np.ndarray]) -> CacheForm:
 def with_caches(model: ir.Model, documents: Sequence[Mapping[str, Any]]) -> ir.Model:
     """A copy of a model with its caches packed as documents say: what `to_json` made, with the `name` of the input."""
     packed = model.clone()
-    pack_caches(packed, forms_told(documents))
+    pack_caches(packed, forms_of_documents(documents))
     return packed

@@ -173,8 +173,8 @@ class RoundingTarget:
             yield self
             return
         for part in scales.parts(self.matrix.shape[1], -(-self.matrix.size // numbers)):
-            kept = None if self.grid.kept is None else self.grid.kept[:, part]
-            grid = replace(self.grid, scale=self.grid.scale[:, part], kept=kept)
+            kept = None if self.grid.mask is None else self.grid.mask[:, part]
+            grid = replace(self.grid, scale=self.grid.scale[:, part], mask=kept)
             yield replace(self, matrix=self.matrix[:, part], grid=grid, whole=self.unit)
 
     def beside(self, steps: int) -> "RoundingTarget":
@@ -209,7 +209,7 @@ def grids_for(
             result[form] = form.grid(matrix, importance, keeps_sign=keeps_sign)
         else:
             pruned = form.grid(np.where(kept, matrix, np.float32(0)), importance, keeps_sign=keeps_sign)
-            result[form] = replace(pruned, kept=kept, patterns=None)
+            result[form] = replace(pruned, mask=kept, patterns=None)
     return {form: grid.with_powers(matrix, importance) for form, grid in result.items()} if powers else result
 
 
@@ -363,10 +363,10 @@ class _Rows:
 
 
 def _kept(targets: Sequence[RoundingTarget]) -> np.ndarray | None:
-    """`kept` of all targets below each other; None where none has it."""
-    if all(target.grid.kept is None for target in targets):
+    """`mask` of all targets below each other; None where none has it."""
+    if all(target.grid.mask is None for target in targets):
         return None
-    every = [np.ones(t.matrix.shape, bool) if t.grid.kept is None else t.grid.kept for t in targets]
+    every = [np.ones(t.matrix.shape, bool) if t.grid.mask is None else t.grid.mask for t in targets]
     return np.concatenate(every, axis=1).astype(np.float32)
 
 

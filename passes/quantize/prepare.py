@@ -202,7 +202,7 @@ def prepare(
     check_finite(model, [runner.run(feeds) for feeds in probes])
     samples_ = dataclasses.replace(samples, batchable=takes_batches(model, runner, samples))
     unseen = [] if is_in_files(model) else leave_unseen_in_float(model, samples_)
-    origin = Origin(source.path.name, source.size, source.digest, _float_elements(source.model), source.given)
+    origin = Origin(source.path.name, source.size, source.digest, _float_elements(source.model), source.type_name)
     warnings = (*source.notes, *samples.notes, *_plausible(source.model, samples), *_outliers(source.model, samples))
     return CanonicalModel(model, samples_, origin, (*warnings, *notes, *unseen))
 

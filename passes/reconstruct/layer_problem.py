@@ -109,13 +109,13 @@ class LayerProblem:
         if self.layer.keeps_sign:
             matrix = np.maximum(matrix, 0)
         matrix = order.rows(matrix)
-        kept, keeps_sign = form.kept(order.rows(self.weight)), self.layer.keeps_sign
+        kept, keeps_sign = form.mask(order.rows(self.weight)), self.layer.keeps_sign
         grids = gptq.grids_for(matrix, whole, [form], keeps_sign=keeps_sign, kept=kept, powers=self.powers)
         target = gptq.RoundingTarget.of(matrix, grids[form], form, ROUNDS)
         target = target.beside(coarser) if coarser else target
         (answer,) = gptq.round_best([target], second, self.numbers)
         codes = np.ascontiguousarray(self.layer.tensor(order.restored(answer.codes)))
-        codes = codes if self.numbers is None else store.kept(codes)
+        codes = codes if self.numbers is None else store.spool(codes)
         return QuantizedWeight(form, codes, answer.scale.reshape(-1), self.layer.channel_axis)
 
     def target(self, second: gptq.Factored, strength: float, order: ColumnOrder) -> np.ndarray:

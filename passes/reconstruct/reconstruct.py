@@ -139,7 +139,7 @@ class Earlier:
     def numbers_for(self, plan: Plan, draw: int) -> Mapping[str, tuple[QuantizedWeight, np.ndarray | None]]:
         """Weight and bias of the layers, in run order, before the first one whose format differs."""
         numbers = self.numbers.get(draw)
-        if numbers is None or numbers.kept or _strengths(plan) != _strengths(self.plan):
+        if numbers is None or numbers.solved_alone or _strengths(plan) != _strengths(self.plan):
             return {}
         same = takewhile(lambda one: plan.formats[one.weight] == self.plan.formats[one.weight], plan.layers)
         return {layer.name: (numbers.weights[layer.weight], numbers.biases[layer.name]) for layer in same}
@@ -507,7 +507,7 @@ class _State:
         )
         assert weight is not None
         bias = np.zeros(layer.channels, np.float32) if base is None else base.reshape(-1)
-        is_integer, y_params = layer.name in self.plan.integer, self.plan.params.get(layer.settled)
+        is_integer, y_params = layer.name in self.plan.integer, self.plan.params.get(layer.output)
         reach = bias_reach(self.plan.formats[layer.weight], bias, y_params) if is_integer else np.inf
         columns = replace(seen.columns, layer=layer)
         parts = (columns.outputs(b, a.shape, 1000 * i) for i, (a, b) in enumerate(zip(inputs, outputs, strict=True)))

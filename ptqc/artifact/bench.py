@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
-from ptqc.artifact.bisect import kept, seen_inputs
+from ptqc.artifact.bisect import read_kernels, seen_inputs
 from ptqc.artifact.folder import load
 from ptqc.artifact.names import OwnNames
 from ptqc.codegen.program.inputs import edges
@@ -93,7 +93,7 @@ def bench(folder: str | PathLike[str], *, threads: int = 1, rounds: int = ROUNDS
     """
     artifact = load(folder)
     library = artifact.native(threads, isa)
-    document = kept(artifact.folder / artifact.runnable / KERNELS)
+    document = read_kernels(artifact.folder / artifact.runnable / KERNELS)
     loaded = Loaded(Listing.from_json(document["libraries"][library.isa]), library)
     feeds = dict(edges(seen_inputs(document)))["random"]
     loaded = loaded.bound(feeds)

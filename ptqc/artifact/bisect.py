@@ -182,7 +182,7 @@ def bisect(
     """
     artifact = load(folder)
     data = texts.with_tokenizer(data, artifact.texts)
-    result = list(_given(artifact, data, samples, Preprocessing.of(preprocessing) or artifact.preprocessing))
+    result = list(_sample_feeds(artifact, data, samples, Preprocessing.of(preprocessing) or artifact.preprocessing))
     return reduce(Bisection.joined, [_of_target(artifact, target, result) for target in compared_targets(artifact)])
 
 
@@ -194,17 +194,17 @@ def compared_targets(artifact: Artifact) -> list[str]:
     return targets
 
 
-def _of_target(artifact: Artifact, target: str, given: Sequence[tuple[str, Feeds]]) -> Bisection:
+def _of_target(artifact: Artifact, target: str, samples: Sequence[tuple[str, Feeds]]) -> Bisection:
     """What is found of the libraries of one target. Raises TargetError where none of them runs here."""
     opened = _runnable(artifact, target)
     room = artifact.folder / target
-    document = kept(room / KERNELS)
+    document = read_kernels(room / KERNELS)
     names = OwnNames.of(artifact, document)
     runner, seen = Runner(as_compared(artifact), list(document["names"].values())), seen_inputs(document)
-    taken = ((run, of_one_run(document, feeds)) for run, feeds in given)
+    taken = ((run, of_one_run(document, feeds)) for run, feeds in samples)
     others = other_runs(runner, dict(edges(seen))["random"], document.get("other_shapes", {}))
-    told = ((run, x, runner.run(x)) for run, x in taken)
-    runs = _values(document, chain(edge_runs(runner, seen), others, told))
+    sample_runs = ((run, x, runner.run(x)) for run, x in taken)
+    runs = _values(document, chain(edge_runs(runner, seen), others, sample_runs))
     if not opened:
         return replace(_emulated(room, document, runs), names=names)
     libraries = {name: Loaded(_listing(document, name), library) for name, library in opened.items()}
@@ -259,17 +259,17 @@ def _emulated(room: Path, document: Mapping[str, Any], runs: Iterable[tuple[str,
     result, listing = _none_yet(document, [EMULATED]), _listing(document, GPU)
 
     def values() -> Iterator[Feeds]:
-        for run, given in runs:
+        for run, feeds in runs:
             result.runs.append(run)
-            yield given
+            yield feeds
 
-    made = emulate(GPU, room, listing, values())
-    for run, results in zip(result.runs, made.outcomes, strict=True):
+    emulation = emulate(GPU, room, listing, values())
+    for run, results in zip(result.runs, emulation.outcomes, strict=True):
         for outcome in results:
             result.add(outcome, run)
-    if not made.outputs:
-        return replace(result, is_whole=False, cropped=made.cropped)
-    return replace(result, outputs=dict(zip(result.runs, made.outputs, strict=True)))
+    if not emulation.outputs:
+        return replace(result, is_whole=False, cropped=emulation.cropped)
+    return replace(result, outputs=dict(zip(result.runs, emulation.outputs, strict=True)))
 
 
 def of_one_run(document: Mapping[str, Any], feeds: Feeds) -> Feeds:
@@ -280,8 +280,8 @@ def of_one_run(document: Mapping[str, Any], feeds: Feeds) -> Feeds:
     return {name: value[: seen[name].shape[0]] if value.ndim else value for name, value in feeds.items()}
 
 
-def kept(path: Path) -> Mapping[str, Any]:
-    """What is kept of a library's kernels. Raises TargetError when it is not there."""
+def read_kernels(path: Path) -> Mapping[str, Any]:
+    """Read the list of a library's kernels. Raises TargetError when it is not there."""
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
@@ -299,7 +299,7 @@ def as_compared(artifact: Artifact) -> Path | onnx.ModelProto:
     return with_inputs(onnx.load(artifact.path), recorded) if recorded else artifact.path
 
 
-def _given(
+def _sample_feeds(
     artifact: Artifact, data: object, samples: int, preprocessing: Preprocessing | None
 ) -> Iterator[tuple[str, Feeds]]:
     if data is None:

@@ -60,13 +60,13 @@ def check_activations(analysis: Analysis, plan: Plan) -> float:
         return 0.0
     loss = ActivationLoss(analysis).loss_of(plan.rounded)
     promised = analysis.activation_loss
-    given, chosen = plan.activations, analysis.activations
-    is_measured = coded(given) == coded(chosen) and given.items() <= chosen.items()
+    planned, chosen = plan.activations, analysis.activations
+    is_measured = coded(planned) == coded(chosen) and planned.items() <= chosen.items()
     if is_measured and not loss <= FACTOR * promised + ALLOWANCE:  # NaN included
         raise VerificationError(
             f"the plan's activations lose {loss:.3g} {analysis.loss_unit}; {promised:.3g} were measured"
         )
-    return promised if given == chosen else loss
+    return promised if planned == chosen else loss
 
 
 def check_documents(manifest: Mapping[str, Any], plan: Mapping[str, Any], fitted: QuantizedModel) -> None:

@@ -38,8 +38,8 @@ class Golden:
             for number, sample in enumerate(samples):
                 for name, array in sample.items():
                     is_text = array.dtype.kind == "U"
-                    kept = _numbered(array) if is_text else array
-                    arrays[f"{number}.{roles[is_text]}.{name}"] = np.asarray(kept, order="C")
+                    encoded = _numbered(array) if is_text else array
+                    arrays[f"{number}.{roles[is_text]}.{name}"] = np.asarray(encoded, order="C")
         return bytes(save(arrays))
 
     @classmethod
@@ -73,7 +73,7 @@ def distances(golden: Golden, runner: Runner) -> dict[str, float]:
     """Relative difference of the golden outputs from those of another network, by float output."""
     result = [tensors_of(runner.run(feeds)) for feeds in golden.inputs]
     return {
-        name: relative_to_float([other[name] for other in result], [kept[name] for kept in golden.outputs])
+        name: relative_to_float([other[name] for other in result], [sample[name] for sample in golden.outputs])
         for name, array in golden.outputs[0].items()
         if array.dtype.kind == "f"
     }

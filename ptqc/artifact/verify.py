@@ -14,12 +14,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from ptqc.artifact import golden
-from ptqc.artifact.bisect import EMULATED, Bisection, as_compared, bisect, compared_targets, of_one_run
-from ptqc.artifact.bisect import kept as kernels_of
+from ptqc.artifact.bisect import EMULATED, Bisection, as_compared, bisect, compared_targets, of_one_run, read_kernels
 from ptqc.artifact.expanded import EXPANDED
 from ptqc.artifact.folder import GOLDEN, MODEL, Artifact, open_checked
-from ptqc.artifact.golden import Golden
+from ptqc.artifact.golden import Golden, distances
 from ptqc.artifact.names import OwnNames
 from ptqc.artifact.report.scores import divergence_in_words
 from ptqc.codegen.onnxruntime.unpack import unpack
@@ -112,20 +110,20 @@ def verify(
     if EXPANDED in artifact.manifest:
         return _verify_expanded(artifact, is_more_asked=model is not None or bool(runtimes))
     proto = with_inputs(as_tensors(checked_proto(artifact.folder / MODEL)), artifact.manifest.get("recorded", {}))
-    kept = Golden.read(artifact.folder / GOLDEN)
+    golden = Golden.read(artifact.folder / GOLDEN)
     # What is beyond memory stays in the file, and weights in it packed, where nothing computes on integers.
     lean = has_references(proto) and computes_in_float(proto)
-    _try_once(artifact, proto, kept, lean=lean)
+    _try_once(artifact, proto, golden, lean=lean)
     checks = _files(artifact)
-    checks["kernels"] = _kernels(artifact, None if lean else proto, kept)
+    checks["kernels"] = _kernels(artifact, None if lean else proto, golden)
     runner = Runner(proto, lean=lean)
-    checks["golden"] = _same_outputs(artifact, kept, [tensors_of(runner.run(feeds)) for feeds in kept.inputs], MODEL)
+    checks["golden"] = _same_outputs(artifact, golden, [tensors_of(runner.run(x)) for x in golden.inputs], MODEL)
     if model is not None:
-        checks["model"] = _source(artifact, kept, Path(model))
+        checks["model"] = _source(artifact, golden, Path(model))
     if artifact.runnable or NAME in artifact.targets:
-        checks["library"] = "left out" if onnx_only else _library(artifact, kept)
+        checks["library"] = "left out" if onnx_only else _library(artifact, golden)
     for name in runtimes:
-        checks[name] = _elsewhere(artifact, kept, name)
+        checks[name] = _elsewhere(artifact, golden, name)
     return Verification(checks)
 
 
@@ -145,10 +143,10 @@ def _verify_expanded(artifact: Artifact, *, is_more_asked: bool) -> Verification
 
 def check_golden(artifact: Artifact, proto: onnx.ModelProto, what: str) -> str:
     """Run the golden samples on a file of this artifact. Raises VerificationError where they give something else."""
-    kept = Golden.read(artifact.folder / GOLDEN)
+    golden = Golden.read(artifact.folder / GOLDEN)
     readable = with_inputs(as_tensors(proto), artifact.manifest.get("recorded", {}))
     runner = Runner(readable, options=session_options(threads=1), timed=True)
-    return _same_outputs(artifact, kept, [tensors_of(runner.run(feeds)) for feeds in kept.inputs], what)
+    return _same_outputs(artifact, golden, [tensors_of(runner.run(feeds)) for feeds in golden.inputs], what)
 
 
 def checked_proto(path: Path) -> onnx.ModelProto:
@@ -163,7 +161,7 @@ def checked_proto(path: Path) -> onnx.ModelProto:
     return proto
 
 
-def _try_once(artifact: Artifact, proto: onnx.ModelProto, kept: Golden, *, lean: bool) -> None:
+def _try_once(artifact: Artifact, proto: onnx.ModelProto, golden: Golden, *, lean: bool) -> None:
     """Have ONNX Runtime meet the file in a sandbox. lean: as it is run here, not as a whole."""
     is_skeleton = lean and not is_loaded_whole(proto)
 
@@ -173,13 +171,13 @@ def _try_once(artifact: Artifact, proto: onnx.ModelProto, kept: Golden, *, lean:
         (folder / MODEL).write_bytes(proto.SerializeToString())
         return folder / MODEL
 
-    sandboxed.run(save, kept.inputs[0], artifact.manifest["file"]["bytes"], is_skeleton=is_skeleton)
+    sandboxed.run(save, golden.inputs[0], artifact.manifest["file"]["bytes"], is_skeleton=is_skeleton)
 
 
-def _kernels(artifact: Artifact, proto: onnx.ModelProto | None, kept: Golden) -> str:
+def _kernels(artifact: Artifact, proto: onnx.ModelProto | None, golden: Golden) -> str:
     """proto: the file; None where it has no integer kernels."""
     own = OwnNames.of(artifact).in_file
-    kernels, numbers = (0, 0) if proto is None else compare(proto, unpack(proto), kept.inputs, own=own)
+    kernels, numbers = (0, 0) if proto is None else compare(proto, unpack(proto), golden.inputs, own=own)
     expected = artifact.manifest["verification"]["kernels_compared"]
     if kernels < expected:  # an earlier version compared fewer of them
         raise VerificationError(
@@ -190,16 +188,16 @@ def _kernels(artifact: Artifact, proto: onnx.ModelProto | None, kept: Golden) ->
     return f"{kernels} integer kernels give what the reference gives ({numbers:,} numbers compared){option}"
 
 
-def _same_outputs(artifact: Artifact, kept: Golden, several_feeds: list[Feeds], what: str) -> str:
+def _same_outputs(artifact: Artifact, golden: Golden, several_feeds: list[Feeds], what: str) -> str:
     """Raise VerificationError unless the outputs are the golden ones, or as close as two right executions are."""
     worst = 0.0
-    for name, array in kept.outputs[0].items():
-        wanted, here = [sample[name] for sample in kept.outputs], [sample[name] for sample in several_feeds]
+    for name, array in golden.outputs[0].items():
+        wanted, here = [sample[name] for sample in golden.outputs], [sample[name] for sample in several_feeds]
         if not all(map(alike, wanted, here)):
             raise VerificationError(f"output {name!r} of {what} has another type or shape than when it was compiled")
         if array.dtype.kind == "f" and not all(map(_equal, wanted, here)):
             worst = max(worst, _near(name, wanted, here, artifact.manifest["golden"]["distances"][name], what))
-    samples = f"{len(kept.inputs)} golden sample{'s' * (len(kept.inputs) > 1)}"
+    samples = f"{len(golden.inputs)} golden sample{'s' * (len(golden.inputs) > 1)}"
     return f"{what} gives the recorded outputs on {samples}" + (f", to {worst:.1e} of their size" if worst else "")
 
 
@@ -217,7 +215,7 @@ def _near(name: str, wanted: list[np.ndarray], arrays: list[np.ndarray], quantiz
     return difference
 
 
-def _source(artifact: Artifact, kept: Golden, path: Path) -> str:
+def _source(artifact: Artifact, golden: Golden, path: Path) -> str:
     recorded = artifact.manifest["source"]
     source = read_model(path, cast_double=artifact.manifest["options"]["cast_double"])
     if source.digest != recorded["sha256"]:
@@ -227,8 +225,8 @@ def _source(artifact: Artifact, kept: Golden, path: Path) -> str:
         )
     if (caches := artifact.manifest.get("caches")) is not None:
         source = replace(source, model=with_caches(source.model, caches["caches"]))
-    try_once(source, kept.inputs[0])
-    result = golden.distances(kept, Runner(in_float32(source.model, double=source.cast_double)))
+    try_once(source, golden.inputs[0])
+    result = distances(golden, Runner(in_float32(source.model, double=source.cast_double)))
     for name, difference in result.items():
         limit = allowed(artifact.manifest["golden"]["distances"][name])
         if not difference <= limit:
@@ -236,8 +234,7 @@ def _source(artifact: Artifact, kept: Golden, path: Path) -> str:
                 f"output {name!r} is {difference:.1%} of its size away from that of {path} (allowed {limit:.1%})"
             )
     here, then = (
-        percent(max(distances.values(), default=0.0))
-        for distances in (result, artifact.manifest["golden"]["distances"])
+        percent(max(each.values(), default=0.0)) for each in (result, artifact.manifest["golden"]["distances"])
     )
     return (
         f"{path} is the one that was compiled; outputs differ from its by {here} of their size ({then} when it was "
@@ -245,43 +242,43 @@ def _source(artifact: Artifact, kept: Golden, path: Path) -> str:
     )
 
 
-def _library(artifact: Artifact, kept: Golden) -> str:
+def _library(artifact: Artifact, golden: Golden) -> str:
     if NAME in artifact.targets:
         check_emulated(NAME, artifact.folder / NAME, artifact.manifest["targets"][NAME])
-    compared = bisect(artifact.folder, data=list(kept.inputs))
+    compared = bisect(artifact.folder, data=list(golden.inputs))
     if compared.first is not None:
         raise VerificationError(str(compared))
-    return "; ".join([str(compared), *(_whole(artifact, name, compared, kept) for name in compared_targets(artifact))])
+    return "; ".join([str(compared), *(_whole(artifact, one, compared, golden) for one in compared_targets(artifact))])
 
 
-def _elsewhere(artifact: Artifact, kept: Golden, name: str) -> str:
+def _elsewhere(artifact: Artifact, golden: Golden, name: str) -> str:
     """What a runtime of others makes of the golden samples. Raises VerificationError where that is something else."""
     path = file_for(name, artifact.folder)
     try:
-        run = run_in(name, path, kept.inputs)
+        run = run_in(name, path, golden.inputs)
     except TargetError as error:
         if path != artifact.path:
             raise
         raise TargetError(f"{error}; it takes the QDQ model: {remedy(name, artifact.folder)}") from error
     what = f"{path.relative_to(artifact.folder)} in {run.name}"
-    same = _same_outputs(artifact, kept, list(run.outputs), what)
+    same = _same_outputs(artifact, golden, list(run.outputs), what)
     return f"{same}; {run.placement}"
 
 
-def _whole(artifact: Artifact, target: str, compared: Bisection, kept: Golden) -> str:
+def _whole(artifact: Artifact, target: str, compared: Bisection, golden: Golden) -> str:
     """What a target's library as a whole gives on the golden samples. Raises VerificationError."""
-    kept, what = _of_one_run(artifact, target, kept), f"the {'CUDA' if target == NAME else 'native'} library"
-    outputs = _outputs(artifact, target, compared, kept)
+    golden, what = _of_one_run(artifact, target, golden), f"the {'CUDA' if target == NAME else 'native'} library"
+    outputs = _outputs(artifact, target, compared, golden)
     if outputs is None:
         return f"{what} as a whole would take the emulator too long"
-    return _same_outputs(artifact, kept, outputs, what)
+    return _same_outputs(artifact, golden, outputs, what)
 
 
-def _of_one_run(artifact: Artifact, target: str, kept: Golden) -> Golden:
+def _of_one_run(artifact: Artifact, target: str, golden: Golden) -> Golden:
     """What a run of the library takes of the golden samples; of those that it cuts, what the file makes of that."""
-    document = kernels_of(artifact.folder / target / KERNELS)
+    document = read_kernels(artifact.folder / target / KERNELS)
     inputs, outputs, runner = [], [], Runner(as_compared(artifact))
-    for feeds, recorded in zip(kept.inputs, kept.outputs, strict=True):
+    for feeds, recorded in zip(golden.inputs, golden.outputs, strict=True):
         taken = of_one_run(document, feeds)
         is_whole = all(taken[name].shape == value.shape for name, value in feeds.items())
         inputs.append(taken)
@@ -289,13 +286,13 @@ def _of_one_run(artifact: Artifact, target: str, kept: Golden) -> Golden:
     return Golden(tuple(inputs), tuple(outputs))
 
 
-def _outputs(artifact: Artifact, target: str, compared: Bisection, kept: Golden) -> list[Feeds] | None:
+def _outputs(artifact: Artifact, target: str, compared: Bisection, golden: Golden) -> list[Feeds] | None:
     """What the library gives on the golden samples; None where it was compared kernel by kernel in an emulator."""
     if target != NAME:
         library = artifact.native()
-        return [library.run(feeds) for feeds in kept.inputs]
+        return [library.run(feeds) for feeds in golden.inputs]
     if EMULATED in compared.libraries:
-        runs = [f"sample {index}" for index in range(len(kept.inputs))]
+        runs = [f"sample {index}" for index in range(len(golden.inputs))]
         return [compared.outputs[run] for run in runs] if compared.outputs else None
     on_gpu = artifact.native(device=NAME)
-    return [on_gpu.run(feeds) for feeds in kept.inputs]
+    return [on_gpu.run(feeds) for feeds in golden.inputs]

@@ -58,11 +58,11 @@ class Continuation:
         """The first so many tokens alone."""
         return {**feeds, **{name: feeds[name][..., :count] for name in (*self.cut, *self.masks)}}
 
-    def rest(self, feeds: Feeds, count: int, outputs: Feeds) -> Feeds:
-        """The tokens behind, with what the model gave for the beginning as their cache."""
-        rest = {name: feeds[name][..., count:] for name in self.cut}
+    def remainder(self, feeds: Feeds, count: int, outputs: Feeds) -> Feeds:
+        """The tokens behind the beginning, with what the model gave for the beginning as their cache."""
+        tokens = {name: feeds[name][..., count:] for name in self.cut}
         flags = {name: np.ones_like(feeds[name]) for name in self.flags}
-        return {**feeds, **rest, **flags, **{past: outputs[present] for past, present in self.caches.items()}}
+        return {**feeds, **tokens, **flags, **{past: outputs[present] for past, present in self.caches.items()}}
 
     def count(self, feeds: Feeds, turn: int) -> int:
         """How many tokens are a beginning; 0 where a sample stays whole: every other one, and those with padding."""
@@ -74,11 +74,11 @@ class Continuation:
         return length // 2 if turn % 4 == 1 else length - 1
 
 
-def _masks(inputs: Sequence[InputSpec], found: dict[str, InputRole]) -> list[InputSpec]:
+def _masks(inputs: Sequence[InputSpec], roles: dict[str, InputRole]) -> list[InputSpec]:
     """Those of the decoder's own tokens: what an encoder made has another length."""
-    heard: set[Dim] = {spec.shape[1] for spec in inputs if found[spec.name] is InputRole.HEARD}
-    heard |= {spec.shape[PLACES] for spec in inputs if found[spec.name] is InputRole.HEARD and len(spec.shape) > PLACES}
-    return [spec for spec in inputs if found[spec.name] is InputRole.MASK and spec.shape[-1] not in heard]
+    heard: set[Dim] = {spec.shape[1] for spec in inputs if roles[spec.name] is InputRole.HEARD}
+    heard |= {spec.shape[PLACES] for spec in inputs if roles[spec.name] is InputRole.HEARD and len(spec.shape) > PLACES}
+    return [spec for spec in inputs if roles[spec.name] is InputRole.MASK and spec.shape[-1] not in heard]
 
 
 def _is_open(spec: InputSpec, axis: int) -> bool:
@@ -106,4 +106,4 @@ def _continued(way: Continuation, runner: Runner, feeds: Feeds, turn: int) -> Fe
     count = way.count(feeds, turn)
     if not count:
         return feeds
-    return way.rest(feeds, count, runner.run(way.beginning(feeds, count), list(way.caches.values())))
+    return way.remainder(feeds, count, runner.run(way.beginning(feeds, count), list(way.caches.values())))

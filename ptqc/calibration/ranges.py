@@ -335,16 +335,16 @@ def _divergence(counts: np.ndarray, edges: np.ndarray, low: float, high: float, 
     """Of one range: the bins outside it are added to its end bins, the bins of one level share that level's counts."""
     start = max(int(np.searchsorted(edges, low, side="right")) - 1, 0)
     stop = max(int(np.searchsorted(edges, high)), start + 1)
-    kept = counts[start:stop].astype(np.float64)
-    if kept.sum() < (1 - MOST_CLIPPED) * counts.sum():
+    inside = counts[start:stop].astype(np.float64)
+    if inside.sum() < (1 - MOST_CLIPPED) * counts.sum():
         return np.inf
-    clipped = kept.copy()
+    clipped = inside.copy()
     clipped[0] += counts[:start].sum()
     clipped[-1] += counts[stop:].sum()
-    centers = (edges[start:-1] + edges[start + 1 :])[: kept.size] / 2
+    centers = (edges[start:-1] + edges[start + 1 :])[: inside.size] / 2
     level = np.clip((centers - low) / (high - low or 1.0) * levels, 0, levels - 1).astype(np.int64)
-    occupied = kept > 0
-    sums = np.bincount(level, kept, levels)
+    occupied = inside > 0
+    sums = np.bincount(level, inside, levels)
     members = np.bincount(level, occupied, levels)
     quantized = np.where(occupied, (sums / np.maximum(members, 1))[level], 0.0)
     return _relative_entropy(clipped, quantized)

@@ -255,13 +255,13 @@ def short_sizes(model: ir.Model) -> list[Sizes]:
     return [sizes for sizes, shape in zip(tried, shapes[1:], strict=True) if shape != shapes[0]]
 
 
-def _shapes(inputs: Sequence[InputSpec], found: Mapping[str, InputRole], sizes: Sizes) -> list[tuple[int, ...]]:
+def _shapes(inputs: Sequence[InputSpec], roles: Mapping[str, InputRole], sizes: Sizes) -> list[tuple[int, ...]]:
     """Of all inputs with tokens and of those that are heard."""
-    lengths = _Lengths.of(inputs, found, sizes)
+    lengths = _Lengths.of(inputs, roles, sizes)
     return [
         lengths.of_axes(spec, lengths.heard if role is InputRole.HEARD else lengths.whole)
         for spec in inputs
-        if (role := found[spec.name]) in (InputRole.TOKENS, InputRole.HEARD)
+        if (role := roles[spec.name]) in (InputRole.TOKENS, InputRole.HEARD)
     ]
 
 
@@ -300,13 +300,13 @@ class _Lengths:
     symbols: Mapping[str, int]
 
     @classmethod
-    def of(cls, inputs: Sequence[InputSpec], found: Mapping[str, InputRole], sizes: Sizes) -> Self:
+    def of(cls, inputs: Sequence[InputSpec], roles: Mapping[str, InputRole], sizes: Sizes) -> Self:
         """Of a model with these inputs, whose roles are known."""
-        tokens = [spec.shape[-1] for spec in inputs if found[spec.name] is InputRole.TOKENS and len(spec.shape) > 1]
+        tokens = [spec.shape[-1] for spec in inputs if roles[spec.name] is InputRole.TOKENS and len(spec.shape) > 1]
         at_once = next((size for size in tokens if isinstance(size, int)), sizes.tokens)
         whole = max(sizes.tokens, at_once)
         symbols = (dim for spec in inputs if spec.dtype.kind in "iub" and not is_image(spec) for dim in spec.shape[1:])
-        heard = {dim for spec in inputs if found[spec.name] is InputRole.HEARD for dim in spec.shape[1:]} - set(tokens)
+        heard = {dim for spec in inputs if roles[spec.name] is InputRole.HEARD for dim in spec.shape[1:]} - set(tokens)
         by_symbol = {dim: sizes.heard if dim in heard else whole for dim in symbols if isinstance(dim, str)}
         return cls(whole - at_once, whole, sizes.heard, by_symbol)
 

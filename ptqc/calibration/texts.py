@@ -200,7 +200,7 @@ class _Corpus:
 
     unit: Unit
     files: tuple[Path, ...]
-    given: tuple[str, ...]
+    texts: tuple[str, ...]
     description: str
     count: int
 
@@ -217,11 +217,11 @@ class _Corpus:
         count = sum(1 for _ in result)
         if not count:
             raise CalibrationError(f"{result.description} holds no text: every line is blank")
-        return cls(result.unit, result.files, result.given, result.description, count)
+        return cls(result.unit, result.files, result.texts, result.description, count)
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         """Each text that is not blank, with its name."""
-        for number, text in enumerate(self.given):
+        for number, text in enumerate(self.texts):
             if text.strip():
                 yield f"text {number}", text
         for file in self.files:
@@ -350,14 +350,14 @@ class _Encoder:
         return values[role].astype(spec.dtype)[np.newaxis]
 
 
-def _tokens_input(inputs: Sequence[InputSpec], found: dict[str, InputRole]) -> InputSpec:
+def _tokens_input(inputs: Sequence[InputSpec], roles: dict[str, InputRole]) -> InputSpec:
     """The input that takes the tokens. Raises CalibrationError where texts cannot feed the model."""
-    tokens = [spec for spec in inputs if found[spec.name] is InputRole.TOKENS]
+    tokens = [spec for spec in inputs if roles[spec.name] is InputRole.TOKENS]
     if not tokens:
         takes = ", ".join(map(str, inputs))
         raise CalibrationError(f"text feeds a model with one input of token ids; this one takes {takes}: {ADVICE}")
     for spec in inputs:
-        role = found[spec.name]
+        role = roles[spec.name]
         filled = (InputRole.PAST, InputRole.FLAG)
         if role is InputRole.OTHER or (role not in filled and len(spec.shape) != TEXT_AXES):
             shape = shape_text(spec.shape)

@@ -23,7 +23,7 @@ PREPROCESSING = ("resize", "crop", "fit", "scale", "mean", "std", "layout", "cha
 DETECTOR = ("boxes", "box_unit", "columns", "scores", "classes", "anchors", "variances", "overlap", "outputs")
 
 
-class Told(Protocol):
+class Printable(Protocol):
     """What a command found: its text is for people, `to_json` for programs."""
 
     def to_json(self) -> dict[str, Any]:
@@ -40,17 +40,17 @@ def document(command: str, values: dict[str, Any]) -> str:
     return json.dumps({"schema": SCHEMA, "command": command, **values}, indent=1)
 
 
-def _tell(told: Told, options: argparse.Namespace, more: str = "", *, is_answer: bool = False) -> None:
+def _tell(result: Printable, options: argparse.Namespace, more: str = "", *, is_answer: bool = False) -> None:
     """Print a result as it was asked for. more: what people are told beside it. is_answer: even where it is quiet."""
     if options.json:
-        print(document(options.name, told.to_json()))
+        print(document(options.name, result.to_json()))
     elif is_answer or not getattr(options, "quiet", False):
-        print(f"{told}{more}")
+        print(f"{result}{more}")
 
 
-def _holding(told: Told, error: PtqcError) -> PtqcError:
+def _holding(result: Printable, error: PtqcError) -> PtqcError:
     """The error of a command that found what is wrong; one document of `--json` has both."""
-    error.found = told.to_json()
+    error.found = result.to_json()
     return error
 
 
@@ -79,7 +79,7 @@ def run_compile(options: argparse.Namespace) -> None:
         times=options.times,
         progress=_progress(options),
         **_stated(options),
-        **_given(options, "executor", "workers", "target", "allow_missing_target", *target_options()),
+        **_passed(options, "executor", "workers", "target", "allow_missing_target", *target_options()),
     )
     _done(artifact, options)
 
@@ -101,7 +101,7 @@ def run_resolve(options: argparse.Namespace) -> None:
         cache=options.cache,
         progress=_progress(options),
         **_stated(options, Phase.FIT),
-        **_given(options, "target", "allow_missing_target", *target_options()),
+        **_passed(options, "target", "allow_missing_target", *target_options()),
     )
     _done(artifact, options)
 
@@ -110,21 +110,21 @@ def run_sweep(options: argparse.Namespace) -> None:
     """`ptqc sweep`."""
     from ptqc.tools.sweep import sweep
 
-    given = _given(options, "points", "cache", "time_limit")
+    passed = _passed(options, "points", "cache", "time_limit")
     if options.budgets is not None:
-        given["budgets"] = options.budgets.split(",")
-    result = sweep(options.folder, progress=_progress(options), **given)
+        passed["budgets"] = options.budgets.split(",")
+    result = sweep(options.folder, progress=_progress(options), **passed)
     _tell(result, options, f"\n\nadded to  {options.folder}  (sweep.json, and a plot in report.html)")
 
 
-def _given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
+def _passed(options: argparse.Namespace, *names: str) -> dict[str, Any]:
     """Options that the command line states; others keep their defaults."""
     return {name: value for name in names if (value := getattr(options, name)) is not None}
 
 
 def _stated(options: argparse.Namespace, first: Phase = Phase.SOLVE) -> dict[str, Any]:
     """The fields of `CompileOptions` that the command line states, from those on that a phase reads first."""
-    stated = _given(options, *CompileOptions.names(first))
+    stated = _passed(options, *CompileOptions.names(first))
     for option in dataclasses.fields(CompileOptions):
         if (per := option.metadata["per"]) and option.name in stated:
             stated[option.name] = kinds_of(stated[option.name], flag(option.name), per)
@@ -156,7 +156,7 @@ def _preprocessing(options: argparse.Namespace, *models: str) -> Any:
     from ptqc.artifact.folder import artifact_of
     from ptqc.calibration.images import Preprocessing
 
-    stated, named = _given(options, *PREPROCESSING), options.preprocessing
+    stated, named = _passed(options, *PREPROCESSING), options.preprocessing
     _check_for_images(options)
     if not (stated or named) and any(Path(model).is_dir() or artifact_of(Path(model)) for model in models):
         return None
@@ -166,14 +166,14 @@ def _preprocessing(options: argparse.Namespace, *models: str) -> Any:
             preset = presets.preset("preprocessing", named, presets.PREPROCESSING, ", or a TOML file")
             return Preprocessing.parse(stated, Preprocessing(**preset.fields))
         return Preprocessing.parse(stated, Preprocessing.from_file(Path(named)))
-    return Preprocessing.parse(stated, _kept(models, "preprocessing"))
+    return Preprocessing.parse(stated, _recorded(models, "preprocessing"))
 
 
 def _check_for_images(options: argparse.Namespace) -> None:
     """Raises UsageError for options of images on the command line where nothing holds images."""
     from ptqc.calibration.sources import may_hold_images
 
-    stated = _given(options, *PREPROCESSING, "preprocessing").keys() - options.configured
+    stated = _passed(options, *PREPROCESSING, "preprocessing").keys() - options.configured
     data = [one for one in (_source(options), getattr(options, "labels", None)) if one is not None]
     if stated and data and not any(map(may_hold_images, data)):
         words = ", ".join(sorted(flag(name) for name in stated))
@@ -187,13 +187,13 @@ def _detector(options: argparse.Namespace, *models: str) -> Any:
     """
     from ptqc.evaluation.detection.detector import Detector
 
-    stated = _given(options, *DETECTOR)
+    stated = _passed(options, *DETECTOR)
     if options.detector:
         return Detector.parse({**presets.preset("detector", options.detector, presets.DETECTORS).fields, **stated})
-    return Detector.parse(stated, _kept(models, "detector")) if stated else None
+    return Detector.parse(stated, _recorded(models, "detector")) if stated else None
 
 
-def _kept(models: Sequence[str], what: str) -> Any:
+def _recorded(models: Sequence[str], what: str) -> Any:
     """What the first artifact keeps that keeps any. Raises the errors of `ptqc.load`."""
     from ptqc.artifact.folder import artifact_of, load
 
@@ -208,7 +208,7 @@ def data_of(options: argparse.Namespace) -> Any:
     """
     from ptqc.calibration.texts import Texts, holds_texts, is_table
 
-    stated, source = _given(options, *TEXTS), _source(options)
+    stated, source = _passed(options, *TEXTS), _source(options)
     words = ", ".join(flag(name) for name in stated if name not in options.configured)
     if options.tokenizer is None:
         if words:
@@ -231,7 +231,7 @@ def _labels(options: argparse.Namespace) -> Any:
 
     if options.tokenizer is None or not is_table(options.labels):
         return options.labels
-    return Texts(options.labels, options.tokenizer, **_given(options, *SETTINGS))
+    return Texts(options.labels, options.tokenizer, **_passed(options, *SETTINGS))
 
 
 def _source(options: argparse.Namespace) -> str | None:
@@ -296,9 +296,9 @@ def run_bisect(options: argparse.Namespace) -> None:
     """`ptqc bisect`; what differs is a VerificationError."""
     from ptqc.artifact.bisect import bisect
 
-    given = _given(options, "samples")
+    passed = _passed(options, "samples")
     result = bisect(
-        options.folder, data=data_of(options), preprocessing=_preprocessing(options, options.folder), **given
+        options.folder, data=data_of(options), preprocessing=_preprocessing(options, options.folder), **passed
     )
     if result.first is not None:
         raise _holding(result, VerificationError(str(result)))
@@ -309,16 +309,16 @@ def run_reduce(options: argparse.Namespace) -> None:
     """`ptqc reduce`."""
     from ptqc.tools.reduce import reduce
 
-    given = _given(options, "message", "time_limit")
+    passed = _passed(options, "message", "time_limit")
     if options.command:
-        given["command"] = options.command
+        passed["command"] = options.command
     result = reduce(
         options.model,
         output=options.output,
         data=data_of(options),
         preprocessing=_preprocessing(options),
         progress=_progress(options),
-        **given,
+        **passed,
     )
     _tell(result, options)
 
@@ -348,7 +348,7 @@ def run_bench(options: argparse.Namespace) -> None:
     """`ptqc bench`."""
     from ptqc.tools.benching import bench
 
-    _tell(bench(options.model, **_given(options, "threads", "cpu")), options)
+    _tell(bench(options.model, **_passed(options, "threads", "cpu")), options)
 
 
 def run_completion(options: argparse.Namespace) -> None:
@@ -392,7 +392,7 @@ def run_run(options: argparse.Namespace) -> None:
         preprocessing=_preprocessing(options, options.model),
         onnx_only=options.onnx_only,
         progress=_progress(options),
-        **_given(options, "threads"),
+        **_passed(options, "threads"),
     )
     _tell(result, options)
 
@@ -408,7 +408,7 @@ def run_compare(options: argparse.Namespace) -> None:
         preprocessing=_preprocessing(options, *options.models),
         runtimes=options.runtime,
         progress=SILENT if options.json else _progress(options),
-        **_given(options, "samples", "threads"),
+        **_passed(options, "samples", "threads"),
     )
     _tell(result, options, is_answer=True)
 
@@ -425,7 +425,7 @@ def run_eval(options: argparse.Namespace) -> None:
         preprocessing=_preprocessing(options, *options.models),
         detector=_detector(options, *options.models),
         progress=SILENT if options.json else _progress(options),
-        **_given(options, "labels", "score_output", "samples", "threads", "tokenizer"),
+        **_passed(options, "labels", "score_output", "samples", "threads", "tokenizer"),
     )
     try:
         if options.max_drop is not None:

@@ -36,13 +36,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words, command = _split(sys.argv[1:] if arguments is None else arguments)
 
     def failed(
-        kind: str, message: str, code: int, found: Mapping[str, Any] = NOTHING, figures: Mapping[str, Any] = NOTHING
+        kind: str, message: str, code: int, result: Mapping[str, Any] = NOTHING, figures: Mapping[str, Any] = NOTHING
     ) -> int:
         """Tell what went wrong: in a line, and as a document where that is asked for."""
         print(f"ptqc: {message}", file=sys.stderr)
         if "--json" in words:
             error = {"kind": kind, "message": message, "exit_code": code, **figures}
-            print(document(words[0], {**found, "error": error}))
+            print(document(words[0], {**result, "error": error}))
         return code
 
     try:
@@ -136,17 +136,17 @@ def _reproduction(words: Sequence[str]) -> str:
 
 def _without_texts(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """The words of a compile without the options of texts, which its samples are no more once they are arrays."""
-    names, kept, texts = [flag(name) for name in ("tokenizer", *TEXTS)], list[str](), list[str]()
+    names, remaining, texts = [flag(name) for name in ("tokenizer", *TEXTS)], list[str](), list[str]()
     waiting = iter(words)
     for word in waiting:
         name = word.partition("=")[0]
         if name.replace("--no-", "--") not in names:
-            kept.append(word)
+            remaining.append(word)
         elif name == word and not word.endswith("-special-tokens"):
             texts += [word, next(waiting)]
         else:
             texts.append(word)
-    return kept, texts
+    return remaining, texts
 
 
 if __name__ == "__main__":

@@ -144,7 +144,7 @@ class DetectorPlaces:
 
 
 @dataclass(frozen=True)
-class FoundObject:
+class ScoredBox:
     """box: left, top, right and bottom as shares of the picture. matched: whether the other model finds it, too."""
 
     label: int
@@ -215,9 +215,9 @@ def _boxes_and_scores(kinds: Kinds, outputs: Feeds) -> Iterator[tuple[np.ndarray
             yield anchors[:, first : first + SIDES], kind.scores(anchors)
 
 
-def reading_of(found: Sequence[DetectorPlaces], size: Size) -> BoxReading | None:
+def reading_of(pictures: Sequence[DetectorPlaces], size: Size) -> BoxReading | None:
     """How boxes are written, as those of some pictures show; None where no way gives boxes inside the picture."""
-    result = [places for places in found if len(places.boxes)]
+    result = [places for places in pictures if len(places.boxes)]
     agreements = dict[BoxReading, float]()
     for reading in READINGS:
         if result and all(_is_possible(reading, places, size) for places in result):
@@ -250,41 +250,41 @@ def _agreement(corners: np.ndarray, labels: np.ndarray) -> float:
     return float(overlaps.max(1).mean())
 
 
-def objects_of(places: DetectorPlaces, reading: BoxReading, size: Size) -> list[FoundObject]:
+def objects_of(places: DetectorPlaces, reading: BoxReading, size: Size) -> list[ScoredBox]:
     """The surest of what overlaps, at most SHOWN."""
     corners = reading.corners(places, size)
-    kept = without_overlaps(corners, places.labels, SAME, SHOWN_OBJECTS)
-    return _shown(corners[kept], places.labels[kept], places.scores[kept], size)
+    best = without_overlaps(corners, places.labels, SAME, SHOWN_OBJECTS)
+    return _shown(corners[best], places.labels[best], places.scores[best], size)
 
 
-def stated_objects(detector: Detector, outputs: Mapping[str, Any], size: Size) -> list[FoundObject]:
+def stated_objects(detector: Detector, outputs: Mapping[str, Any], size: Size) -> list[ScoredBox]:
     """The surest of what outputs of one picture say, at most SHOWN, in the way that the user states.
 
     Raises UsageError where the outputs are not as was stated.
     """
-    result = detector.found(outputs, size)
+    result = detector.decode(outputs, size)
     sure = np.flatnonzero(result.scores > SURE)[:SHOWN_OBJECTS]
     return _shown(result.boxes[sure], result.labels[sure], result.scores[sure], size)
 
 
-def _shown(corners: np.ndarray, labels: np.ndarray, scores: np.ndarray, size: Size) -> list[FoundObject]:
+def _shown(corners: np.ndarray, labels: np.ndarray, scores: np.ndarray, size: Size) -> list[ScoredBox]:
     shares = np.clip(corners / sides(size), 0, 1)
     return [
-        FoundObject(int(label), float(score), (*map(float, box),))  # type: ignore[arg-type]
+        ScoredBox(int(label), float(score), (*map(float, box),))  # type: ignore[arg-type]
         for label, score, box in zip(labels, scores, shares, strict=True)
     ]
 
 
-def compared(float_ones: Sequence[FoundObject], compiled: Sequence[FoundObject]) -> Mapping[str, list[dict[str, Any]]]:
+def compared(float_ones: Sequence[ScoredBox], compiled: Sequence[ScoredBox]) -> Mapping[str, list[dict[str, Any]]]:
     """Both, each with whether the other has an object of its class at its place."""
 
-    def told(own: Sequence[FoundObject], others: Sequence[FoundObject]) -> list[dict[str, Any]]:
+    def documents(own: Sequence[ScoredBox], others: Sequence[ScoredBox]) -> list[dict[str, Any]]:
         return [replace(one, matched=any(_are_one(one, other) for other in others)).to_json() for one in own]
 
-    return {"float": told(float_ones, compiled), "compiled": told(compiled, float_ones)}
+    return {"float": documents(float_ones, compiled), "compiled": documents(compiled, float_ones)}
 
 
-def _are_one(one: FoundObject, other: FoundObject) -> bool:
+def _are_one(one: ScoredBox, other: ScoredBox) -> bool:
     return one.label == other.label and bool(overlap(np.array([one.box]), np.array([other.box]))[0, 0] >= SAME)
 
 
@@ -330,7 +330,7 @@ def most_changed(
         for place in places
     ]
     pictured, texts = [spec for spec in inputs if is_image(spec)], TokenInput.of(inputs, tokenizer)
-    result = _found(kinds, ran, pictured[0], detector or Detector()) if len(pictured) == 1 else [None] * len(ran)
+    result = _detected(kinds, ran, pictured[0], detector or Detector()) if len(pictured) == 1 else [None] * len(ran)
     samples = []
     for one, objects in zip(ran, result, strict=True):
         side = SIDE_WITH_BOXES if objects else SIDE
@@ -349,7 +349,7 @@ def most_changed(
     return {"unit": judged.loss_unit, "of": judged.samples, "differing": differing, "samples": samples}
 
 
-def _found(kinds: Kinds, ran: Sequence[_Ran], spec: InputSpec, detector: Detector) -> list[dict[str, Any] | None]:
+def _detected(kinds: Kinds, ran: Sequence[_Ran], spec: InputSpec, detector: Detector) -> list[dict[str, Any] | None]:
     """What both find in the picture of each sample; None where the model is no detector, or its boxes are not read."""
     shape, *others = {one.feeds[spec.name].shape for one in ran}
     if others or shape[0] != 1:
@@ -361,7 +361,7 @@ def _found(kinds: Kinds, ran: Sequence[_Ran], spec: InputSpec, detector: Detecto
             result = [[stated_objects(detector, outputs, size) for outputs in (one.real, one.packed)] for one in ran]
         except UsageError:  # the first sample was as stated: for a picture in the report, no compile is thrown away
             return [None] * len(ran)
-        return [_compared(spec, detector.told, size, real, packed) for real, packed in result]
+        return [_compared(spec, detector.box_description, size, real, packed) for real, packed in result]
     pairs = [(places_of(kinds, one.real, size), places_of(kinds, one.packed, size)) for one in ran]
     reading = reading_of([real for real, _ in pairs if real is not None], size)
     return [
@@ -373,7 +373,7 @@ def _found(kinds: Kinds, ran: Sequence[_Ran], spec: InputSpec, detector: Detecto
 
 
 def _compared(
-    spec: InputSpec, read: str, size: Size, real: Sequence[FoundObject], packed: Sequence[FoundObject]
+    spec: InputSpec, read: str, size: Size, real: Sequence[ScoredBox], packed: Sequence[ScoredBox]
 ) -> dict[str, Any]:
     return {"input": spec.name, "read": read, "size": size, **compared(real, packed)}
 

@@ -164,9 +164,9 @@ class LabelledObjects(Pooled):
     title: ClassVar[str] = "mAP 50-95, %"
 
     def measured(self, run: Runs) -> Sequence[Matched]:
-        """What is found in each picture, and whether it is there. Raises UsageError as `Detector.found`."""
+        """What is found in each picture, and whether it is there. Raises UsageError as `Detector.decode`."""
         pairs = zip(self.samples, self.truths, strict=True)
-        return [matched(self.detector.found(run(feeds), truth.size), truth) for feeds, truth in pairs]
+        return [matched(self.detector.decode(run(feeds), truth.size), truth) for feeds, truth in pairs]
 
     def points(self, measured: Sequence[Matched]) -> float:
         """Mean average precision as COCO defines it."""
@@ -447,7 +447,7 @@ def from_csv(
     folders = [path.parent, *([folder] if folder is not None and folder.is_dir() else [])]
     rows = _rows(path, folders)
     rows = [rows[place] for place in spread(len(rows), most)]
-    files = [_found(name, folders) for name, _ in rows]
+    files = [_file_in(name, folders) for name, _ in rows]
     if None in files:
         missing = rows[files.index(None)][0]
         tried = " nor ".join(str(place / missing) for place in folders)
@@ -458,7 +458,7 @@ def from_csv(
     return images, np.array([label for _, label in rows])
 
 
-def _found(name: str, folders: Sequence[Path]) -> Path | None:
+def _file_in(name: str, folders: Sequence[Path]) -> Path | None:
     # Unlike Path.is_file, this raises nothing for names that no file can have.
     return next((place / name for place in folders if os.path.isfile(place / name)), None)  # noqa: PTH113
 
@@ -474,7 +474,7 @@ def _rows(path: Path, folders: Sequence[Path]) -> list[tuple[str, int]]:
         label = line[1].strip() if len(line) >= 2 else ""
         if label.isdecimal() and len(label) <= MOST_DIGITS:
             rows.append((line[0], int(label)))
-        elif line and (number > 1 or _found(line[0], folders) is not None):  # a first line without image is a heading
+        elif line and (number > 1 or _file_in(line[0], folders) is not None):  # a first line without image is a heading
             raise CalibrationError(f"{path}, line {number}: {line} is not `image,class number`")
     if not rows:
         raise CalibrationError(f"{path} has no line `image,class number`")

@@ -163,7 +163,7 @@ class CheckedSession:
             result = self._session.run(self._outputs, dict(feeds))
         except Exception as error:  # ONNX Runtime raises a dozen types of its own
             raise UsageError(
-                f"{self._where} does not run on these inputs ({_told(feeds)}): {error}; compare them with those that "
+                f"{self._where} does not run on these inputs ({_listed(feeds)}): {error}; compare them with those that "
                 "the original model takes"
             ) from error
         return dict(zip(self._outputs, result, strict=True))
@@ -179,15 +179,15 @@ class CheckedSession:
                 for size, declared in zip(value.shape, self._input(name).shape, strict=True):
                     if isinstance(declared, str):
                         sizes.setdefault(declared, []).append((name, size))
-        for declared, given in sizes.items():
-            if len({size for _, size in given}) > 1:
-                each = ", ".join(f"{name!r} has {size}" for name, size in given)
+        for declared, named_sizes in sizes.items():
+            if len({size for _, size in named_sizes}) > 1:
+                each = ", ".join(f"{name!r} has {size}" for name, size in named_sizes)
                 raise UsageError(
                     f"inputs differ in {declared!r}, which the model declares to be one size: {each}; give the same"
                 )
 
 
-def _told(feeds: Mapping[str, Any]) -> str:
+def _listed(feeds: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {list(value.shape)}" for name, value in feeds.items() if isinstance(value, np.ndarray))
 
 

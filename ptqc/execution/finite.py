@@ -42,15 +42,15 @@ class Finite:
                 self._compare(place, batch, name, outputs[name], flaw)
                 self.known.add((name, flaw))
 
-    def _compare(self, place: int, batch: int, name: str, found: np.ndarray, flaw: Flaw) -> None:
+    def _compare(self, place: int, batch: int, name: str, values: np.ndarray, flaw: Flaw) -> None:
         feeds = self.batches[batch]
         session = self.slicer.session(self.slicer.needed(0, [name]), feeds, [name])
         (wanted,) = session.run([name], {value.name: feeds[value.name] for value in session.get_inputs()})
         is_flawed = np.isnan if flaw is Flaw.NAN else lambda array: ~np.isfinite(array)
-        if wrong := int(np.count_nonzero(is_flawed(found) & ~is_flawed(wanted))):
+        if wrong := int(np.count_nonzero(is_flawed(values) & ~is_flawed(wanted))):
             what = "NaN" if flaw is Flaw.NAN else "infinite"
             raise NotFinite(
-                f"{self.slicer.nodes[place].op_type} {name!r} is {what} in {wrong:,} of {found.size:,} elements once "
+                f"{self.slicer.nodes[place].op_type} {name!r} is {what} in {wrong:,} of {values.size:,} elements once "
                 "the model is quantized",
                 "try --activations float, or more bytes",
             )

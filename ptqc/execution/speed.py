@@ -141,7 +141,7 @@ def _marked(model: ir.Model | onnx.ModelProto) -> ir.Model | onnx.ModelProto:
     return proto
 
 
-def _made(model: ir.Model | onnx.ModelProto) -> list[str]:
+def _first_outputs(model: ir.Model | onnx.ModelProto) -> list[str]:
     """The first value that each node makes."""
     if isinstance(model, ir.Model):
         return [str(node.outputs[0].name) for node in model.graph]
@@ -200,8 +200,8 @@ def _shape(arguments: Mapping[str, Any]) -> tuple[int, ...]:
 def _profile(subject: Subject, whole: float, nodes: Sequence[_Node]) -> Profile:
     """Charge every node."""
     times = shares([undisturbed(node.times) for node in nodes], whole)
-    result = _made(subject.model)
-    keys = [node.key(subject.keys, result) for node in nodes]
+    outputs = _first_outputs(subject.model)
+    keys = [node.key(subject.keys, outputs) for node in nodes]
     charges: dict[Hashable, float] = {}
     for taken, key in zip(times, _charged(nodes, keys), strict=True):
         charges[key] = charges.get(key, 0.0) + taken
@@ -275,12 +275,12 @@ def _opened(subject: Subject) -> Run:
     return partial(subject.session().run, subject.feeds)
 
 
-def interval(found: Sequence[float] | np.ndarray) -> tuple[float, float]:
+def interval(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
     """Two of the values that have the true median between them; with CONFIDENCE where there are enough values.
 
     P(the median is below the k-th smallest of n) is that of fewer than k heads in n throws (Conover 1999, section 3.2).
     """
-    ordered, count = sorted(map(float, found)), len(found)
+    ordered, count = sorted(map(float, values)), len(values)
     left_out = 0
     while 2 * sum(comb(count, heads) for heads in range(left_out + 2)) <= (1 - CONFIDENCE) * 2**count:
         left_out += 1

@@ -202,7 +202,7 @@ class Bounded:
                 self._counted.add(id(owner))
                 weakref.finalize(owner, self._let_go, id(owner), owner.nbytes).atexit = False
         # With the same strides, as products round by them.
-        return array if has_room else np.ndarray(array.shape, array.dtype, store.kept(in_order), strides=array.strides)
+        return array if has_room else np.ndarray(array.shape, array.dtype, store.spool(in_order), strides=array.strides)
 
     def _let_go(self, owner: int, size: int) -> None:
         with self._lock:
@@ -245,9 +245,9 @@ class Waiting:
             return cls(array)
         reach = largest(array) if array.dtype == np.float32 else np.nan
         if not 0 < reach < LARGEST or is_masked(array, reach):
-            return cls(_kept(array))
+            return cls(_spool(array))
         exponent = int(np.frexp(reach)[1]) - REACH_BITS
-        return cls(_kept(np.ldexp(array, -exponent).astype(np.float16)), exponent)
+        return cls(_spool(np.ldexp(array, -exponent).astype(np.float16)), exponent)
 
     @property
     def real(self) -> np.ndarray:
@@ -257,5 +257,5 @@ class Waiting:
         return np.asarray(np.ldexp(self.codes.astype(np.float32), self.exponent))
 
 
-def _kept(array: np.ndarray) -> np.ndarray:
-    return array if array.nbytes < SMALL or array.dtype.hasobject else store.kept(array)
+def _spool(array: np.ndarray) -> np.ndarray:
+    return array if array.nbytes < SMALL or array.dtype.hasobject else store.spool(array)

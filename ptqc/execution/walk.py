@@ -66,19 +66,19 @@ class Slicer:
 
     def needed(self, first: int, outputs: Iterable[str]) -> list[int]:
         """Indices of the nodes from `first` on that the outputs depend on."""
-        wanted, kept = set(outputs), []
+        wanted, indices = set(outputs), []
         for index in range(len(self.nodes) - 1, first - 1, -1):
             if wanted.intersection(self.nodes[index].output):
-                kept.append(index)
+                indices.append(index)
                 wanted |= self.reads[index]
-        return kept[::-1]
+        return indices[::-1]
 
     def read_by(self, indices: Sequence[int]) -> list[str]:
         """Activations that some nodes read and do not make."""
         read = set().union(*(self.reads[i] for i in indices))
-        return [name for name in sorted(read - self.made_by(indices)) if not self.is_constant(name)]
+        return [name for name in sorted(read - self.outputs_of(indices)) if not self.is_constant(name)]
 
-    def made_by(self, indices: Sequence[int]) -> set[str]:
+    def outputs_of(self, indices: Sequence[int]) -> set[str]:
         """Values that some nodes make."""
         return {name for i in indices for name in self.nodes[i].output}
 
@@ -280,10 +280,10 @@ class Piece:
     """Some nodes of a graph, with a session of their own that is opened for the first values."""
 
     def __init__(self, slicer: Slicer, indices: Sequence[int], wanted: Sequence[str], constants: Constants) -> None:
-        result = slicer.made_by(indices)
+        outputs = slicer.outputs_of(indices)
         self.reads = slicer.read_by(indices)
         self._slicer, self._indices, self._constants = slicer, indices, constants
-        self._outputs = [name for name in dict.fromkeys(wanted) if name in result]
+        self._outputs = [name for name in dict.fromkeys(wanted) if name in outputs]
         self._session: ort.InferenceSession | None = None
         self._opening = Lock()
 

@@ -46,7 +46,7 @@ class Nodes(Protocol[V]):
     def constant(self, value: object, dtype: type) -> V:
         """A constant."""
 
-    def given(self, name: str) -> V:
+    def array(self, name: str) -> V:
         """One of the arrays that are stored, by its name among `inputs`."""
 
     def indices(self, name: str, bits: int) -> V:
@@ -295,8 +295,8 @@ class Grid:
     """Where the weights of one format may lie: `group` neighbours at a time.
 
     scale (…, R): of each row. nearest: of weight / scale (…, R, group), by the metric (…, group, group) if one is
-    given, to the nearest levels, float32. code_type: of NumPy, that holds every level. kept (…, R, d): whether a weight
-    has a code other than 0; None where all may have. patterns (P, M): in place of kept, ways in which it may be chosen
+    given, to the nearest levels, float32. code_type: of NumPy, that holds every level. mask (…, R, d): whether a weight
+    has a code other than 0; None where all may have. patterns (P, M): in place of mask, ways in which it may be chosen
     for each M neighbours, one to a row; the others have codes that are not 0. powers: whether scales are powers of two.
     by_rate: whether scales are chosen for the bits that codes take. sequences: in place of nearest, where outputs of a
     column are rounded together.
@@ -306,7 +306,7 @@ class Grid:
     group: int
     nearest: Callable[[np.ndarray, np.ndarray | None], np.ndarray]
     code_type: type = np.int8
-    kept: np.ndarray | None = None
+    mask: np.ndarray | None = None
     patterns: np.ndarray | None = None
     powers: bool = False
     by_rate: bool = False
@@ -332,14 +332,14 @@ class Grid:
 
     def _error(self, rows: np.ndarray, importance: np.ndarray, scale: np.ndarray) -> np.ndarray:
         """Squared error (…, R) of nearest rounding; of some columns at a time, as each is compared with all levels."""
-        kept = self.kept if self.patterns is None else largest(rows * rows * importance, self.patterns)
+        mask = self.mask if self.patterns is None else largest(rows * rows * importance, self.patterns)
         importance, total = np.broadcast_to(importance, rows.shape), np.zeros(scale.shape, np.float64)
         width = max(1, COMPARED // max(scale.size * self.group, 1)) * self.group
         for start in range(0, rows.shape[-1], width):
             here = slice(start, start + width)
             ratio = rows[..., here] / scale[..., None]
             codes = self.nearest(ratio.reshape(*scale.shape, -1, self.group), None).reshape(ratio.shape)
-            away = rows[..., here] - (codes if kept is None else codes * kept[..., here]) * scale[..., None]
+            away = rows[..., here] - (codes if mask is None else codes * mask[..., here]) * scale[..., None]
             total += (away * away * importance[..., here]).sum(-1)
         return total
 
@@ -355,15 +355,15 @@ class Grid:
         for part in parts(len(rows), -(-rows.size // ROUNDED_NUMBERS)):
             ratio = (rows[part] / self.scale[part, None]).reshape(len(rows[part]), -1, self.group)
             result = self.nearest(ratio, None).reshape(rows[part].shape)
-            kept = self.kept_of(rows, part)
-            codes[part] = result if kept is None else result * kept
+            mask = self.mask_of(rows, part)
+            codes[part] = result if mask is None else result * mask
         return codes
 
-    def kept_of(self, rows: np.ndarray, part: slice) -> np.ndarray | None:
+    def mask_of(self, rows: np.ndarray, part: slice) -> np.ndarray | None:
         """Which of rows[part] have codes other than 0, by their size where that is to be chosen; None: all may."""
         if self.patterns is not None:
             return largest(np.square(rows[part]), self.patterns)
-        return None if self.kept is None else self.kept[part]
+        return None if self.mask is None else self.mask[part]
 
 
 class Scaled(Format):
@@ -402,7 +402,7 @@ class Scaled(Format):
         """
         return ()
 
-    def kept(self, rows: np.ndarray) -> np.ndarray | None:  # noqa: ARG002
+    def mask(self, rows: np.ndarray) -> np.ndarray | None:  # noqa: ARG002
         """Which of the weights (…, R, d) have codes other than 0; None where all may, or where a solver chooses."""
         return None
 

@@ -187,17 +187,17 @@ class Entropy(HalfBits):
         indices.
         """
         last, rows = nodes.constant(3, np.int32), nodes.constant([1, ROWS, 1, -1], np.int64)
-        width_of = nodes.add("Expand", [nodes.given("e"), nodes.constant([ROWS, 1, SIZES[-1]], np.int64)])
+        width_of = nodes.add("Expand", [nodes.array("e"), nodes.constant([ROWS, 1, SIZES[-1]], np.int64)])
         width_of = nodes.add("Reshape", [nodes.add("Cast", [width_of], to=ir.DataType.INT32), rows])
         # A class of 2^k codes takes 2^k / 128 of a step at each of its 128 places.
         steps = nodes.add("Gather", [nodes.constant(SIZES, np.int32), width_of])
         steps = nodes.add("CumSum", [steps, last], exclusive=1)
         steps = nodes.add("Div", [steps, nodes.constant(SIZES[-1], np.int32)])
-        table = nodes.add("Gather", [nodes.given("v"), steps])
+        table = nodes.add("Gather", [nodes.array("v"), steps])
 
         # Where the stretch of each class begins: rows are channels.
         masks, factors = CLASSES ** np.arange(ROWS) * (CLASSES - 1), SIZES[-1] // CLASSES ** np.arange(ROWS)
-        classes = nodes.add("BitwiseAnd", [nodes.given("p"), nodes.constant(masks.reshape(1, ROWS, 1, 1), np.uint8)])
+        classes = nodes.add("BitwiseAnd", [nodes.array("p"), nodes.constant(masks.reshape(1, ROWS, 1, 1), np.uint8)])
         factors = nodes.constant(factors.reshape(ROWS, 1, 1, 1), np.uint8)
         stretch = nodes.add("ConvInteger", [classes, factors], group=ROWS)
         widths = nodes.add("GatherElements", [width_of, stretch], axis=3)

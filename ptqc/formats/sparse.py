@@ -67,15 +67,15 @@ class Masked(Coded):
         """Whether enough of the weights are zeros."""
         return bool(rows.size) and float((rows == 0).mean()) >= FEWEST_ZEROS
 
-    def kept(self, rows: np.ndarray) -> np.ndarray | None:
+    def mask(self, rows: np.ndarray) -> np.ndarray | None:
         """Those that are not zero."""
         return np.asarray(rows != 0)
 
     def pack(self, codes: np.ndarray, scale: np.ndarray) -> list[np.ndarray]:
         """What is not zero; planes of the indices of its codes, in order; levels, if any are listed; the scales."""
         is_kept = codes != 0
-        kept = codes[is_kept] if is_kept.any() else np.ones(1, np.int8)  # never empty, as a Reshape to -1 refuses that
-        index, listed = self.index_of(kept)
+        dense = codes[is_kept] if is_kept.any() else np.ones(1, np.int8)  # never empty, as a Reshape to -1 refuses that
+        index, listed = self.index_of(dense)
         index = np.pad(index, (0, -index.size % self.multiple))
         mask = planes.pack(self.mask_of(is_kept), self.mask_bits)
         return [*mask, *planes.pack(index, self.bits), *listed, scale]
@@ -91,8 +91,8 @@ class Masked(Coded):
         count = nodes.add("CumSum", [is_kept, nodes.constant(0, np.int32)])
         place = nodes.add("Mul", [count, is_kept])
         index = nodes.add("Cast", [nodes.stored()], to=ir.DataType.INT32)
-        kept = nodes.add("Gather", [self.listed(nodes), index])
-        every = nodes.add("Concat", [nodes.constant([0], np.int8), kept], axis=0)
+        dense = nodes.add("Gather", [self.listed(nodes), index])
+        every = nodes.add("Concat", [nodes.constant([0], np.int8), dense], axis=0)
         codes = nodes.shaped(nodes.add("Gather", [every, place]))
         return codes if to == ir.DataType.INT8 else nodes.add("Cast", [codes], to=to)
 
@@ -145,7 +145,7 @@ class Sparse(Masked):
     def _grid(self, rows: np.ndarray, importance: np.ndarray, array: np.ndarray, keeps_sign: bool) -> Grid:
         scale = scales.search(rows, importance * array, self.nearest, self.largest + 0.5)
         lowest = 0.0 if keeps_sign else -np.inf
-        return Grid(scale, 1, lambda ratio, _: self.nearest(np.maximum(ratio, lowest)), kept=array)
+        return Grid(scale, 1, lambda ratio, _: self.nearest(np.maximum(ratio, lowest)), mask=array)
 
     def levels(self, codes: np.ndarray) -> np.ndarray:  # noqa: ARG002
         """All codes of the grid."""
@@ -193,16 +193,16 @@ class TwoOfFour(Sparse):
         """Whether two of each four are zero."""
         return bool(((rows != 0).reshape(-1, FOUR).sum(1) == FOUR // 2).all())
 
-    def kept(self, rows: np.ndarray) -> np.ndarray | None:
+    def mask(self, rows: np.ndarray) -> np.ndarray | None:
         """Those that are not zero, if they are two of each four."""
-        return super().kept(rows) if self.suits(rows) else None
+        return super().mask(rows) if self.suits(rows) else None
 
     def grid(self, rows: np.ndarray, importance: np.ndarray, *, keeps_sign: bool = False) -> Grid:
         """The scales of least error; where two of each four are yet to be chosen, those of the likely ones."""
         if self.suits(rows):
             return super().grid(rows, importance, keeps_sign=keeps_sign)
         likely = self._grid(rows, importance, largest(rows * rows * importance, PATTERNS), keeps_sign)
-        return replace(likely, kept=None, patterns=PATTERNS)
+        return replace(likely, mask=None, patterns=PATTERNS)
 
     def mask_of(self, is_kept: np.ndarray) -> np.ndarray:
         """The pattern of each four. Raises InternalError where one has not two codes."""
@@ -243,14 +243,14 @@ class SparseCodebook(Masked):
 
     def grid(self, rows: np.ndarray, importance: np.ndarray, *, keeps_sign: bool = False) -> Grid:  # noqa: ARG002
         """The levels that fit what is not zero best, and the scales that go with them."""
-        kept = rows != 0
-        result, scale = fit(rows, importance * kept, self.bits, 1)
-        return Grid(scale, 1, result.nearest, kept=kept)
+        nonzero = rows != 0
+        result, scale = fit(rows, importance * nonzero, self.bits, 1)
+        return Grid(scale, 1, result.nearest, mask=nonzero)
 
     def levels(self, codes: np.ndarray) -> np.ndarray:
         """The codes that occur."""
-        kept = np.unique(codes[codes != 0]).astype(np.float32)
-        return kept if kept.size else np.ones(1, np.float32)
+        nonzero = np.unique(codes[codes != 0]).astype(np.float32)
+        return nonzero if nonzero.size else np.ones(1, np.float32)
 
     def index_of(self, array: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
         """Places in the list of the codes that occur, which always has as many."""
@@ -259,4 +259,4 @@ class SparseCodebook(Masked):
 
     def listed(self, nodes: Nodes[V]) -> V:
         """The list that is stored."""
-        return nodes.given("v")
+        return nodes.array("v")

@@ -223,7 +223,7 @@ class Trellis(HalfBits):
         """A state is the last 8 bits; those before the first step are the last ones of the path."""
         bits, last = nodes.bits("p", Stated("n")), nodes.add("Constant", [], value_ints=Stated("h"))
         path = nodes.add("Concat", [nodes.add("Gather", [bits, last], axis=2), bits], axis=2)
-        states = nodes.add("ConvInteger", [path, nodes.given("w")], strides=Stated("k"))
+        states = nodes.add("ConvInteger", [path, nodes.array("w")], strides=Stated("k"))
         states = nodes.add("Transpose", [states], perm=[0, 2, 1, 3])  # outputs at even and odd places in turn
         codes = nodes.reshaped(nodes.entries("v", states))
         return codes if to == ir.DataType.INT8 else nodes.add("Cast", [codes], to=to)

@@ -72,7 +72,7 @@ class ModelSource:
 
     size: bytes of the .onnx file and of every external data file.
     digest: SHA-256 over the same bytes, hexadecimal.
-    given: what it was before: "file", or the type of a model in memory.
+    type_name: what it was before: "file", or the type of a model in memory.
     cast_double: whether float64 is to become float32 inside.
     files: those that the model refers to, as they were before they were read; none of a model that is in memory.
     """
@@ -83,30 +83,30 @@ class ModelSource:
     digest: str
     notes: tuple[Note, ...]
     cast_double: bool = False
-    given: str = FILE
+    type_name: str = FILE
     files: FileStates = NOTHING
 
     @property
     def called(self) -> str:
         """The name of the model in messages."""
-        return _called(self.path, self.given)
+        return _called(self.path, self.type_name)
 
 
-def _called(path: Path, text: str) -> str:
-    return str(path) if text == FILE else f"the {text}"
+def _called(path: Path, type_name: str) -> str:
+    return str(path) if type_name == FILE else f"the {type_name}"
 
 
-def read_model(path: Path | str, *, cast_double: bool = False, given: str = FILE) -> ModelSource:
+def read_model(path: Path | str, *, cast_double: bool = False, type_name: str = FILE) -> ModelSource:
     """Read and check an ONNX model; the file is never changed.
 
-    cast_double: take float64, which is refused otherwise. given: see `Source`. Nodes come out sorted. Raises
+    cast_double: take float64, which is refused otherwise. type_name: see `Source`. Nodes come out sorted. Raises
     ModelError, which names the file, the tensor or node, the rule and a remedy.
     """
     path = Path(path)
     try:
-        return replace(_read(path, cast_double), given=given)
+        return replace(_read(path, cast_double), type_name=type_name)
     except ModelError as error:
-        raise ModelError(f"{_called(path, given)}: {error}") from error
+        raise ModelError(f"{_called(path, type_name)}: {error}") from error
 
 
 def _read(path: Path, cast_double: bool) -> ModelSource:
@@ -149,8 +149,8 @@ def _read(path: Path, cast_double: bool) -> ModelSource:
     _check_with_onnx(model)
     if not cast_double:
         check_no_double_layers(model)
-    kept = NOTHING if fits_in_memory(size) else states
-    return ModelSource(model, path, size, digest_of(data, files), tuple(notes), cast_double, files=kept)
+    watched = NOTHING if fits_in_memory(size) else states
+    return ModelSource(model, path, size, digest_of(data, files), tuple(notes), cast_double, files=watched)
 
 
 def _remarks(proto: onnx.ModelProto) -> list[Note]:

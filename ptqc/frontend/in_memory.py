@@ -22,14 +22,14 @@ Model = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 NAME, DATA = "model.onnx", "model.data"
 
 
-def read_given(model: object, folder: Path, *, cast_double: bool = False) -> ModelSource:
+def read_source(model: object, folder: Path, *, cast_double: bool = False) -> ModelSource:
     """Read a model, which is not changed; `folder` takes the file of one in memory, and has to stay.
 
     Size and digest of one in memory are those of its serialized bytes; what it has of external data, or has to have
     because it is too large for one message, counts as for a file. Raises UsageError, or ModelError as `read_model`.
     """
-    path, result = file_of(model, folder)
-    return read_model(path, cast_double=cast_double, given=result)
+    path, type_name = file_of(model, folder)
+    return read_model(path, cast_double=cast_double, type_name=type_name)
 
 
 def file_of(model: object, folder: Path) -> tuple[Path, str]:

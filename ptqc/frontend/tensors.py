@@ -172,7 +172,7 @@ Names = set[str]
 def check_values(model: onnx.ModelProto) -> None:
     """Refuse values that are defined twice or not at all, outputs that no node makes, and sparse initializers."""
     _check_graph(model.graph, [])
-    _check_made(model.graph)
+    _check_graph_outputs(model.graph)
     for function in model.functions:
         defined: Names = set()
         for name in function.input:
@@ -240,10 +240,10 @@ def _check_outputs(names: Iterable[str], scopes: list[Names]) -> None:
         listed.add(name)
 
 
-def _check_made(graph: onnx.GraphProto) -> None:
-    result = {name for node in graph.node for name in node.output}
+def _check_graph_outputs(graph: onnx.GraphProto) -> None:
+    computed = {name for node in graph.node for name in node.output}
     for value in graph.output:
-        if value.name not in result:
+        if value.name not in computed:
             raise ModelError(
                 f"output {value.name!r} is an input or a constant: leave it out, or put an Identity before it"
             )

@@ -10,64 +10,64 @@ from ptqc.ir.channels import MOST_PLACES, MOVES, Factor, Role, Rule, TieWalk, al
 from ptqc.ir.nodes import constant, input_of, integer, integers, required
 from ptqc.ir.operators import Trait, named
 
-Found = Sequence[np.ndarray] | None
+Numbers = Sequence[np.ndarray] | None
 
 
-def elementwise(walk: TieWalk, node: ir.Node) -> Found:
+def elementwise(walk: TieWalk, node: ir.Node) -> Numbers:
     """Places that meet are joined; constants get the numbers of what they meet."""
     shape = walk.shape(node.outputs[0])
-    given = [value for value in node.inputs if value is not None]
-    sizes = [aligned(walk.shape(value), len(shape)) for value in given]
-    numbers = [None if is_constant(value) else walk.numbers(value) for value in given]
+    operands = [value for value in node.inputs if value is not None]
+    sizes = [aligned(walk.shape(value), len(shape)) for value in operands]
+    numbers = [None if is_constant(value) else walk.numbers(value) for value in operands]
     known = [x.reshape(aligned(x.shape, len(shape))) for x in numbers if x is not None]
     varying = [axis for axis in range(len(shape)) if any(x.shape[axis] > 1 for x in known)]
     if not varying:
-        walk.keep(*(value for value in given if is_constant(value)))
+        walk.keep(*(value for value in operands if is_constant(value)))
         return [np.maximum.reduce(known)] if len(known) == 1 else None
     wide = [all(size[axis] > 1 or shape[axis] == 1 for axis in varying) for size in sizes]
     if len(node.outputs) != 1 or not any(wide):
         return None
-    made: np.ndarray | None = None
-    for value, own, is_wide in sorted(zip(given, numbers, wide, strict=True), key=lambda x: x[1] is None):
+    joined: np.ndarray | None = None
+    for value, own, is_wide in sorted(zip(operands, numbers, wide, strict=True), key=lambda x: x[1] is None):
         if not is_wide:
             continue
         if own is None:
             own = of_constant(walk, value)
         result = own.reshape(aligned(own.shape, len(shape)))
-        target = np.broadcast_shapes(result.shape, (1,) * len(shape) if made is None else made.shape)
+        target = np.broadcast_shapes(result.shape, (1,) * len(shape) if joined is None else joined.shape)
         result = walk.spread(result, target)
-        made = result if made is None else walk.spread(made, target)
-        walk.sets.join(made, result)
-    assert made is not None
-    for value, size, is_wide in zip(given, sizes, wide, strict=True):
+        joined = result if joined is None else walk.spread(joined, target)
+        walk.sets.join(joined, result)
+    assert joined is not None
+    for value, size, is_wide in zip(operands, sizes, wide, strict=True):
         if not is_wide:  # one number for several places: it and they stay where it differs
             walk.keep(value)
-            walk.trace_axes(made, [axis for axis in varying if size[axis] > 1])
-    return [walk.narrowed(made)]
+            walk.trace_axes(joined, [axis for axis in varying if size[axis] > 1])
+    return [walk.narrowed(joined)]
 
 
-def kept(walk: TieWalk, node: ir.Node) -> Found:
+def pointwise(walk: TieWalk, node: ir.Node) -> Numbers:
     """Each element, or each plane of pixels, for itself, by operators whose other inputs are parameters."""
     numbers = walk.numbers(node.inputs[0])
     walk.keep(*node.inputs[1:])
     return [numbers]
 
 
-def of_planes(walk: TieWalk, node: ir.Node) -> Found:
+def of_planes(walk: TieWalk, node: ir.Node) -> Numbers:
     """Pools and what else keeps channels and changes planes."""
     before, after = (walk.shape(value) for value in (node.inputs[0], node.outputs[0]))
     numbers = walk.numbers(node.inputs[0])
     is_kept = len(node.outputs) == 1 and len(before) == len(after) and before[:2] == after[:2]
-    return kept(walk, node) if is_kept and set(numbers.shape[2:]) <= {1} else None
+    return pointwise(walk, node) if is_kept and set(numbers.shape[2:]) <= {1} else None
 
 
-def convolved(walk: TieWalk, node: ir.Node) -> Found:
+def convolved(walk: TieWalk, node: ir.Node) -> Numbers:
     """A convolution: channels of the input within their groups, and those of the output."""
     result = _of_convolution(walk, node)
     return None if result is None else (_depthwise if result.is_depthwise else _in_groups)(walk, node, result)
 
 
-def within_groups(walk: TieWalk, node: ir.Node) -> Found:
+def within_groups(walk: TieWalk, node: ir.Node) -> Numbers:
     """A convolution whose outputs are independent of its inputs."""
     result = _of_convolution(walk, node)
     return None if result is None else _in_groups(walk, node, result)
@@ -101,31 +101,31 @@ def _of_convolution(walk: TieWalk, node: ir.Node) -> _Convolution | None:
     return _Convolution(outputs, inputs, integer(node, "group", 1), read, len(shape))
 
 
-def _depthwise(walk: TieWalk, node: ir.Node, found: _Convolution) -> Found:
+def _depthwise(walk: TieWalk, node: ir.Node, conv: _Convolution) -> Numbers:
     """Channels of the output are those of the input, or several for each."""
-    result = np.repeat(found.read, found.outputs // found.groups)
-    walk.sets.trace_taken(result, found.read, found.group_of_output)
-    walk.take(required(node.inputs[1]), Role((found.outputs, -1), (Factor((0,), result),)))
+    result = np.repeat(conv.read, conv.outputs // conv.groups)
+    walk.sets.trace_taken(result, conv.read, conv.group_of_output)
+    walk.take(required(node.inputs[1]), Role((conv.outputs, -1), (Factor((0,), result),)))
     take_vector(walk, input_of(node, 2), result)
-    return [placed(result, 1, found.rank)]
+    return [placed(result, 1, conv.rank)]
 
 
-def _in_groups(walk: TieWalk, node: ir.Node, found: _Convolution) -> Found:
-    result = walk.sets.fresh(found.outputs)
-    walk.sets.trace(result, found.group_of_output)
-    walk.sets.trace(found.read, np.repeat(np.arange(found.groups), found.inputs))
-    view = found.groups, found.outputs // found.groups, found.inputs, -1
-    walk.take(required(node.inputs[1]), Role(view, (Factor((0, 1), result), Factor((0, 2), found.read, -1))))
+def _in_groups(walk: TieWalk, node: ir.Node, conv: _Convolution) -> Numbers:
+    result = walk.sets.fresh(conv.outputs)
+    walk.sets.trace(result, conv.group_of_output)
+    walk.sets.trace(conv.read, np.repeat(np.arange(conv.groups), conv.inputs))
+    view = conv.groups, conv.outputs // conv.groups, conv.inputs, -1
+    walk.take(required(node.inputs[1]), Role(view, (Factor((0, 1), result), Factor((0, 2), conv.read, -1))))
     take_vector(walk, input_of(node, 2), result)
-    return [placed(result, 1, found.rank)]
+    return [placed(result, 1, conv.rank)]
 
 
-def product(walk: TieWalk, node: ir.Node) -> Found:
+def product(walk: TieWalk, node: ir.Node) -> Numbers:
     """MatMul by a constant matrix, or of two activations."""
     return by_matrix(walk, node) if any(map(is_constant, node.inputs)) else _of_two(walk, node)
 
 
-def gemm(walk: TieWalk, node: ir.Node) -> Found:
+def gemm(walk: TieWalk, node: ir.Node) -> Numbers:
     """Gemm by constants."""
     are_constant = all(value is None or is_constant(value) for value in node.inputs[1:])
     if integer(node, "transA", 0) or not are_constant:
@@ -133,7 +133,7 @@ def gemm(walk: TieWalk, node: ir.Node) -> Found:
     return by_matrix(walk, node)
 
 
-def by_matrix(walk: TieWalk, node: ir.Node) -> Found:
+def by_matrix(walk: TieWalk, node: ir.Node) -> Numbers:
     """A product whose second factor is a constant matrix."""
     shape, weight = walk.shape(node.inputs[0]), constant(node.inputs[1])
     read = along(walk.numbers(node.inputs[0]), -1, shape[-1])
@@ -147,7 +147,7 @@ def by_matrix(walk: TieWalk, node: ir.Node) -> Found:
     return [placed(result, -1, len(walk.shape(node.outputs[0])))]
 
 
-def _of_two(walk: TieWalk, node: ir.Node) -> Found:
+def _of_two(walk: TieWalk, node: ir.Node) -> Numbers:
     """A product of activations (…, m, k) and (…, k, n): what is summed over is joined, what is not is led on.
 
     Of each it is followed along one of its last two axes, beside those before them, which keep their order.
@@ -174,7 +174,7 @@ def _of_two(walk: TieWalk, node: ir.Node) -> Found:
     return [np.zeros((1,) * rank, np.int64)]
 
 
-def normalized(walk: TieWalk, node: ir.Node) -> Found:
+def normalized(walk: TieWalk, node: ir.Node) -> Numbers:
     """A normalization over the last axes, in whatever order they are."""
     numbers = walk.numbers(node.inputs[0])
     axis = integer(node, "axis", -1) % numbers.ndim
@@ -187,7 +187,7 @@ def normalized(walk: TieWalk, node: ir.Node) -> Found:
     return [numbers]
 
 
-def by_channel(walk: TieWalk, node: ir.Node) -> Found:
+def by_channel(walk: TieWalk, node: ir.Node) -> Numbers:
     """A normalization of each channel for itself, with constants for each."""
     shape = walk.shape(node.inputs[0])
     numbers = along(walk.numbers(node.inputs[0]), 1, shape[1])
@@ -198,22 +198,22 @@ def by_channel(walk: TieWalk, node: ir.Node) -> Found:
     return [placed(numbers, 1, len(shape))]
 
 
-def reduced(walk: TieWalk, node: ir.Node) -> Found:
+def reduced(walk: TieWalk, node: ir.Node) -> Numbers:
     """One value of all along some axes, in whatever order they are."""
-    numbers, given = walk.numbers(node.inputs[0]), constant(input_of(node, 1))
-    axes = integers(node, "axes", []) if given is None else given.tolist()
-    if (input_of(node, 1) is not None and given is None) or (not axes and integer(node, "noop_with_empty_axes", 0)):
+    numbers, operand = walk.numbers(node.inputs[0]), constant(input_of(node, 1))
+    axes = integers(node, "axes", []) if operand is None else operand.tolist()
+    if (input_of(node, 1) is not None and operand is None) or (not axes and integer(node, "noop_with_empty_axes", 0)):
         return None
     over = {axis % numbers.ndim for axis in axes} or set(range(numbers.ndim))
-    rest = [axis for axis in range(numbers.ndim) if axis not in over]
+    remaining = [axis for axis in range(numbers.ndim) if axis not in over]
     result = numbers
     if any(numbers.shape[axis] > 1 for axis in over):
-        walk.trace_axes(numbers, rest)
+        walk.trace_axes(numbers, remaining)
         result = np.zeros((1,) * numbers.ndim, np.int64)
-    return [result if integer(node, "keepdims", 1) else result.reshape([result.shape[axis] for axis in rest])]
+    return [result if integer(node, "keepdims", 1) else result.reshape([result.shape[axis] for axis in remaining])]
 
 
-def shared_out(walk: TieWalk, node: ir.Node) -> Found:
+def shared_out(walk: TieWalk, node: ir.Node) -> Numbers:
     """Softmax: each value by all along an axis, in whatever order they are."""
     numbers = walk.numbers(node.inputs[0])
     axis = integer(node, "axis", -1) % numbers.ndim
@@ -269,7 +269,7 @@ def aligned(shape: Sequence[int], rank: int) -> tuple[int, ...]:
 POOLS = named(Trait.PLANES) - MOVES.keys()
 ORDERS: Mapping[str, Rule] = {
     **MOVES,
-    **dict.fromkeys(named(Trait.POINTWISE), kept),
+    **dict.fromkeys(named(Trait.POINTWISE), pointwise),
     **dict.fromkeys(named(Trait.AFFINE) | {"PRelu", "Where", "Min", "Max", "Sum", "Mean", "Pow"}, elementwise),
     **dict.fromkeys(POOLS, of_planes),
     **dict.fromkeys(named(Trait.REDUCES), reduced),

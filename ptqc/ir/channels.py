@@ -326,10 +326,10 @@ def find_ties(model: ir.Model, shapes: Shapes, rules: Mapping[str, Rule]) -> Cha
 
 # How operators that move, select, repeat and join values lead the places of channels on.
 
-Found = Sequence[np.ndarray] | None
+Numbers = Sequence[np.ndarray] | None
 
 
-def reshaped(walk: TieWalk, node: ir.Node) -> Found:
+def reshaped(walk: TieWalk, node: ir.Node) -> Numbers:
     """Axes that are joined or cut, each group of them for itself."""
     walk.keep(*node.inputs[1:])
     before, after = walk.shape(node.inputs[0]), walk.shape(node.outputs[0])
@@ -364,14 +364,14 @@ def axis_groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[
     return groups
 
 
-def transposed(walk: TieWalk, node: ir.Node) -> Found:
+def transposed(walk: TieWalk, node: ir.Node) -> Numbers:
     """Axes in another order."""
     numbers = walk.numbers(node.inputs[0])
     order = integers(node, "perm", range(numbers.ndim)[::-1])
     return [walk.taken(numbers, _places(numbers).transpose(order))]
 
 
-def sliced(walk: TieWalk, node: ir.Node) -> Found:
+def sliced(walk: TieWalk, node: ir.Node) -> Numbers:
     """Parts along some axes."""
     numbers, result = walk.numbers(node.inputs[0]), [constant(value) for value in node.inputs[1:]]
     shape = walk.shape(node.inputs[0])
@@ -395,7 +395,7 @@ def _part(start: int, end: int, step: int) -> slice:
     return slice(start, None if step < 0 and end < -(2**30) else end, step)
 
 
-def split(walk: TieWalk, node: ir.Node) -> Found:
+def split(walk: TieWalk, node: ir.Node) -> Numbers:
     """Parts one after the other."""
     numbers = walk.numbers(node.inputs[0])
     axis = integer(node, "axis", 0) % numbers.ndim
@@ -405,7 +405,7 @@ def split(walk: TieWalk, node: ir.Node) -> Found:
     return [walk.taken(numbers, places) for places in np.split(_places(numbers), ends[:-1], axis)]
 
 
-def gathered(walk: TieWalk, node: ir.Node) -> Found:
+def gathered(walk: TieWalk, node: ir.Node) -> Numbers:
     """Places by constant indices, or rows of a constant table."""
     table, indices = node.inputs
     rank, places = len(walk.shape(table)), constant(indices)
@@ -420,7 +420,7 @@ def gathered(walk: TieWalk, node: ir.Node) -> Found:
     return None if places is None else [walk.taken(numbers, _places(numbers).take(places, axis))]
 
 
-def _looked_up(walk: TieWalk, node: ir.Node, table: ir.Value, axis: int) -> Found:
+def _looked_up(walk: TieWalk, node: ir.Node, table: ir.Value, axis: int) -> Numbers:
     shape = walk.shape(table)
     if axis != 0 or len(shape) != 2:
         return None
@@ -430,7 +430,7 @@ def _looked_up(walk: TieWalk, node: ir.Node, table: ir.Value, axis: int) -> Foun
     return [result.reshape((*(1,) * len(walk.shape(node.inputs[1])), -1))]
 
 
-def joined(walk: TieWalk, node: ir.Node) -> Found:
+def joined(walk: TieWalk, node: ir.Node) -> Numbers:
     """Concat: places behind each other, or, where none are moved along that axis, joined."""
     parts = [walk.numbers(value) for value in node.inputs]
     shapes = [walk.shape(value) for value in node.inputs]
@@ -460,14 +460,14 @@ def _trace_parts(walk: TieWalk, array: np.ndarray, parts: Sequence[np.ndarray], 
     walk.sets.trace_taken(array, source, np.concatenate(places, axis))
 
 
-def expanded(walk: TieWalk, node: ir.Node) -> Found:
+def expanded(walk: TieWalk, node: ir.Node) -> Numbers:
     """Repeated along axes of size 1."""
     walk.keep(*node.inputs[1:])
     numbers, rank = walk.numbers(node.inputs[0]), len(walk.shape(node.outputs[0]))
     return [numbers.reshape((*(1,) * (rank - numbers.ndim), *numbers.shape))]
 
 
-def padded(walk: TieWalk, node: ir.Node) -> Found:
+def padded(walk: TieWalk, node: ir.Node) -> Numbers:
     """With more places along axes that nothing is moved along."""
     numbers = walk.numbers(node.inputs[0])
     walk.keep(*node.inputs[1:])
@@ -476,7 +476,7 @@ def padded(walk: TieWalk, node: ir.Node) -> Found:
     return None if is_moved else [numbers]
 
 
-def measured(walk: TieWalk, node: ir.Node) -> Found:
+def measured(walk: TieWalk, node: ir.Node) -> Numbers:
     """What depends on sizes alone."""
     return [np.zeros((1,) * len(walk.shape(node.outputs[0])), np.int64)]
 

@@ -535,12 +535,12 @@ def _referring(model: onnx.ModelProto, path: Path) -> onnx.ModelProto:
     return referring
 
 
-def _copy_others(made: onnx.ModelProto | onnx.GraphProto, given: onnx.ModelProto | onnx.GraphProto, but: str) -> None:
+def _copy_others(to: onnx.ModelProto | onnx.GraphProto, source: onnx.ModelProto | onnx.GraphProto, but: str) -> None:
     """Copy all fields but one."""
-    for field, value in given.ListFields():
+    for field, value in source.ListFields():
         if field.name == but:
             continue
         if isinstance(value, str | int | bytes):
-            setattr(made, field.name, value)
+            setattr(to, field.name, value)
         else:
-            getattr(made, field.name).MergeFrom(value)
+            getattr(to, field.name).MergeFrom(value)

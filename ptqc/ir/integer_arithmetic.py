@@ -121,8 +121,8 @@ def add(a: np.ndarray, a_params: QuantParams, b: np.ndarray, b_params: QuantPara
     """
     if repeats_inside(a.shape, b.shape):
         a, a_params, b, b_params = b, b_params, a, a_params
-    ratio_a, ratio_b, rest = add_numbers(a_params, b_params, y)
-    return _saturate(np.rint(_fma(a, ratio_a, _fma(b, ratio_b, rest))), y)
+    ratio_a, ratio_b, offset = add_numbers(a_params, b_params, y)
+    return _saturate(np.rint(_fma(a, ratio_a, _fma(b, ratio_b, offset))), y)
 
 
 def add_numbers(a: QuantParams, b: QuantParams, y: QuantParams) -> tuple[Reals, Reals, Reals]:
@@ -326,7 +326,7 @@ def bias_codes(bias: np.ndarray, scale: np.ndarray, bits: int) -> np.ndarray:
     return codes_of(*stored_bias(bias, bits), scale)
 
 
-def found_bias(codes: np.ndarray, scale: np.ndarray) -> tuple[np.ndarray, np.float32] | None:
+def recovered_bias(codes: np.ndarray, scale: np.ndarray) -> tuple[np.ndarray, np.float32] | None:
     """The fewest bits and their step that give these codes; None where codes are other than `bias_codes` makes them."""
     real = codes * scale.astype(np.float64)
     for bits, dtype in ((FEW, np.int8), (MANY, np.int16)):

@@ -13,7 +13,7 @@ from ptqc.formats import Format
 from ptqc.formats.planes import MULTIPLE, planes_of
 from ptqc.ir.modules import remembered
 from ptqc.ir.nodes import constant, initial, input_of, integer, integers, rank, static, text
-from ptqc.ir.operators import Trait, is_float, named, settled_output
+from ptqc.ir.operators import Trait, is_float, named, quantized_output
 
 # Tables of which only rows are read: embeddings, that a Gather picks rows of at places that vary.
 
@@ -86,9 +86,9 @@ class Layer:
     """A linear node with a constant weight. All names are value names; `name` is the node's output and the stable key.
 
     channel_axis: the weight axis of output channels. groups, strides, pads (begins, then ends), dilations: of a Conv.
-    settled: the output, or what follows it when a Relu or Clip(0, …) is absorbed. keeps_sign: whether its weights, none
-    of which is negative, must stay so: a logarithm or a root is taken of its sums. keeps_bias: whether its bias stays
-    as it is, since so many layers share its weight that a bias for each of them would take many bytes. module: of
+    output: that of the node, or what follows it when a Relu or Clip(0, …) is absorbed. keeps_sign: whether its weights,
+    none of which is negative, must stay so: a logarithm or a root is taken of its sums. keeps_bias: whether its bias
+    stays as it is, since so many layers share its weight that a bias for each of them would take many bytes. module: of
     PyTorch's that computes it, where the exporter tells.
     """
 
@@ -97,7 +97,7 @@ class Layer:
     input: str
     weight: str
     bias: str | None
-    settled: str
+    output: str
     shape: tuple[int, ...]
     channel_axis: int
     groups: int = 1
@@ -304,7 +304,7 @@ def _as_layer(node: ir.Node, rooted: Collection[str]) -> Layer | None:
         input=str(node.inputs[0].name),
         weight=str(node.inputs[1].name),  # type: ignore[union-attr]
         bias=None if bias is None else str(bias.name),
-        settled=str(settled_output(node).name),
+        output=str(quantized_output(node).name),
         shape=tuple(int(d) for d in weight.shape),
         channel_axis=axis,
         keeps_sign=node.outputs[0].name in rooted and all(_is_positive(value) for value in node.inputs[1:]),
@@ -441,10 +441,10 @@ class Cache:
 
 def find_caches(model: ir.Model) -> list[Cache]:
     """All caches of a model, in the order of its inputs."""
-    return list(_found(model.graph.inputs, model.graph.outputs))
+    return list(_caches(model.graph.inputs, model.graph.outputs))
 
 
-def _found(inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]) -> Iterator[Cache]:
+def _caches(inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]) -> Iterator[Cache]:
     by_name = {str(value.name): value for value in outputs}
     for past in inputs:
         names = (str(past.name).replace(*pair) for pair in NAMES)

@@ -383,5 +383,5 @@ def _move_nodes(model: ir.Model, branch: ir.Graph, target: ir.Node) -> None:
 def _give(node: ir.Node, output: ir.Value, result: ir.Value) -> None:
     """Let the branch's result stand for the If's output, through an Identity where it cannot bear its name."""
     if not take_over(output, result):
-        kept = insert_before(node, "Identity", [result])
-        take_over(output, kept)
+        identity = insert_before(node, "Identity", [result])
+        take_over(output, identity)

@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.ir.channel_rules import elementwise, gemm, is_constant, kept, of_constant, product
+from ptqc.ir.channel_rules import elementwise, gemm, is_constant, of_constant, pointwise, product
 from ptqc.ir.channels import MOVES, Rule, TieWalk, placed
 from ptqc.ir.nodes import constant, input_of, integer, integers, required, scalar
 
-Found = Sequence[np.ndarray] | None
+Numbers = Sequence[np.ndarray] | None
 
 
-def multiplied(walk: TieWalk, node: ir.Node) -> Found:
+def multiplied(walk: TieWalk, node: ir.Node) -> Numbers:
     """By the same number for all channels; or a square of which only the sum is read."""
     first, second = sorted(map(required, node.inputs), key=is_constant)
     if first is second:
@@ -25,17 +25,17 @@ def multiplied(walk: TieWalk, node: ir.Node) -> Found:
     return _by_number(walk, node, first, second)
 
 
-def divided(walk: TieWalk, node: ir.Node) -> Found:
+def divided(walk: TieWalk, node: ir.Node) -> Numbers:
     """By the same number for all channels."""
     return _by_number(walk, node, *map(required, node.inputs))
 
 
-def raised(walk: TieWalk, node: ir.Node) -> Found:
+def raised(walk: TieWalk, node: ir.Node) -> Numbers:
     """A square of which only the sum is read."""
     return _squared(walk, node) if scalar(node.inputs[1]) == 2 else None
 
 
-def _by_number(walk: TieWalk, node: ir.Node, value: ir.Value, factor: ir.Value) -> Found:
+def _by_number(walk: TieWalk, node: ir.Node, value: ir.Value, factor: ir.Value) -> Numbers:
     array, shape = constant(factor), walk.shape(node.outputs[0])
     numbers = walk.numbers(value)
     if array is not None and walk.shape(value) == shape and array.size and (array == array.flat[0]).all():
@@ -47,7 +47,7 @@ def _by_number(walk: TieWalk, node: ir.Node, value: ir.Value, factor: ir.Value) 
     return elementwise(walk, node) if array is None and is_one else None
 
 
-def _squared(walk: TieWalk, node: ir.Node) -> Found:
+def _squared(walk: TieWalk, node: ir.Node) -> Numbers:
     numbers = walk.numbers(node.inputs[0])
     rank = numbers.ndim
     varying = {axis for axis in range(rank) if numbers.shape[axis] > 1}
@@ -64,7 +64,7 @@ def _summed_axes(node: ir.Node, rank: int) -> set[int]:
     return {axis % rank for axis in axes}
 
 
-def normalized(walk: TieWalk, node: ir.Node) -> Found:
+def normalized(walk: TieWalk, node: ir.Node) -> Numbers:
     """A norm over the last axis, with gains of one."""
     shape, gain = walk.shape(node.inputs[0]), constant(input_of(node, 1))
     numbers = walk.numbers(node.inputs[0])
@@ -86,8 +86,8 @@ ROTATIONS: Mapping[str, Rule] = {
     "Mul": multiplied,
     "Div": divided,
     "Pow": raised,
-    "Neg": kept,
-    "Identity": kept,
+    "Neg": pointwise,
+    "Identity": pointwise,
     "LayerNormalization": normalized,
     "RMSNormalization": normalized,
     "SimplifiedLayerNormalization": normalized,

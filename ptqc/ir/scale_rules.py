@@ -11,9 +11,9 @@ from ptqc.ir.channel_rules import (
     by_matrix,
     gemm,
     is_constant,
-    kept,
     of_constant,
     of_planes,
+    pointwise,
     reduced,
     take_vector,
     within_groups,
@@ -22,10 +22,10 @@ from ptqc.ir.channels import FIXED, MOVES, Factor, Role, Rule, TieWalk, along, p
 from ptqc.ir.nodes import constant, input_of, integer, required, text
 from ptqc.ir.operators import Trait, clip_bounds, known, named
 
-Found = Sequence[np.ndarray] | None
+Numbers = Sequence[np.ndarray] | None
 
 
-def summed(walk: TieWalk, node: ir.Node) -> Found:
+def summed(walk: TieWalk, node: ir.Node) -> Numbers:
     """What is added has one factor."""
     rank, result = len(walk.shape(node.outputs[0])), None
     for value in map(required, node.inputs):
@@ -37,7 +37,7 @@ def summed(walk: TieWalk, node: ir.Node) -> Found:
     return None if result is None else [walk.narrowed(result)]
 
 
-def multiplied(walk: TieWalk, node: ir.Node) -> Found:
+def multiplied(walk: TieWalk, node: ir.Node) -> Numbers:
     """A constant for each channel gives it any factor; of two activations one keeps its own."""
     rank = len(walk.shape(node.outputs[0]))
     first, second = sorted(map(required, node.inputs), key=is_constant)
@@ -48,7 +48,7 @@ def multiplied(walk: TieWalk, node: ir.Node) -> Found:
     return [free[0]] if len(free) == 1 else None
 
 
-def _by_constant(walk: TieWalk, node: ir.Node, value: ir.Value, factor: ir.Value) -> Found:
+def _by_constant(walk: TieWalk, node: ir.Node, value: ir.Value, factor: ir.Value) -> Numbers:
     shape, sizes = walk.shape(node.outputs[0]), aligned(walk.shape(factor), len(walk.shape(node.outputs[0])))
     wide = [axis for axis, size in enumerate(sizes) if size > 1]
     numbers = walk.numbers(value)
@@ -62,19 +62,19 @@ def _by_constant(walk: TieWalk, node: ir.Node, value: ir.Value, factor: ir.Value
     return [placed(result, wide[0], len(shape))]
 
 
-def divided(walk: TieWalk, node: ir.Node) -> Found:
+def divided(walk: TieWalk, node: ir.Node) -> Numbers:
     """By what keeps its values."""
     walk.keep(node.inputs[1])
     numbers, rank = walk.numbers(node.inputs[0]), len(walk.shape(node.outputs[0]))
     return None if is_constant(node.inputs[0]) else [numbers.reshape(aligned(numbers.shape, rank))]
 
 
-def clipped(walk: TieWalk, node: ir.Node) -> Found:
+def clipped(walk: TieWalk, node: ir.Node) -> Numbers:
     """Relu, spelled as a Clip."""
-    return kept(walk, node) if clip_bounds(node) == (0.0, np.inf) else None
+    return pointwise(walk, node) if clip_bounds(node) == (0.0, np.inf) else None
 
 
-def product(walk: TieWalk, node: ir.Node) -> Found:
+def product(walk: TieWalk, node: ir.Node) -> Numbers:
     """MatMul by a constant matrix; of two activations the columns of the second are led on."""
     if any(map(is_constant, node.inputs)):
         return by_matrix(walk, node)
@@ -83,7 +83,7 @@ def product(walk: TieWalk, node: ir.Node) -> Found:
     return [right] if right.ndim == rank > 1 and right.shape[-2] == 1 else None
 
 
-def normalized(walk: TieWalk, node: ir.Node) -> Found:
+def normalized(walk: TieWalk, node: ir.Node) -> Numbers:
     """Gains and offsets of the last axis give its channels any factor."""
     shape, constants = walk.shape(node.inputs[0]), [value for value in node.inputs[1:] if value is not None]
     is_last = integer(node, "axis", -1) in (-1, len(shape) - 1)
@@ -98,20 +98,20 @@ def normalized(walk: TieWalk, node: ir.Node) -> Found:
     return [placed(result, -1, len(shape))]
 
 
-def reduced_otherwise(walk: TieWalk, node: ir.Node) -> Found:
+def reduced_otherwise(walk: TieWalk, node: ir.Node) -> Numbers:
     """Means and extremes along axes that channels do not lie along."""
     numbers, axes = walk.numbers(node.inputs[0]), constant(input_of(node, 1))
     is_apart = axes is not None and axes.size > 0 and all(numbers.shape[axis] == 1 for axis in axes.tolist())
     return reduced(walk, node) if is_apart else None
 
 
-def resized(walk: TieWalk, node: ir.Node) -> Found:
+def resized(walk: TieWalk, node: ir.Node) -> Numbers:
     """Means of neighbours, but where values of their own are put outside."""
     is_cut = text(node, "coordinate_transformation_mode", "") == "tf_crop_and_resize"
     return None if is_cut else of_planes(walk, node)
 
 
-def padded_with_zeros(walk: TieWalk, node: ir.Node) -> Found:
+def padded_with_zeros(walk: TieWalk, node: ir.Node) -> Numbers:
     """Zero is any multiple of itself."""
     facts = known(node)
     return padded(walk, node) if facts is not None and facts.moves is not None and facts.moves(node) else None
@@ -119,7 +119,7 @@ def padded_with_zeros(walk: TieWalk, node: ir.Node) -> Found:
 
 SCALES: Mapping[str, Rule] = {
     **MOVES,
-    **dict.fromkeys(named(Trait.HOMOGENEOUS), kept),
+    **dict.fromkeys(named(Trait.HOMOGENEOUS), pointwise),
     **dict.fromkeys(POOLS & named(Trait.HOMOGENEOUS), of_planes),
     "Add": summed,
     "Sub": summed,

@@ -34,7 +34,7 @@ class ScaleGroup:
 
 @dataclass(frozen=True)
 class QuantizableOp:
-    """One node that could run on codes: its quantized inputs, its settled output, and whether that may stay float.
+    """One node that could run on codes: its quantized inputs, its output, and whether that may stay float.
 
     fused: ONNX Runtime has a kernel for it only if it is a layer that gives codes.
     """
@@ -62,19 +62,19 @@ def find_kernels(
             continue
         if name in by_name:
             layer = by_name[name]
-            settled = layer.settled
+            output = layer.output
             inputs: tuple[str, ...] = (layer.input,)
-            free = node.op_type in named(Trait.FLOAT_OUTPUT) and settled == layer.name
+            free = node.op_type in named(Trait.FLOAT_OUTPUT) and output == layer.name
             free &= not closed and (fused or not _fuses_with_sum(node))
         elif has_own_scale(node) and is_float(node.outputs[0]) and (not fused or node.op_type in named(Trait.SUM)):
             absorbed = absorbs(node)
-            settled = str(absorbed.outputs[0].name) if absorbed is not None else name
+            output = str(absorbed.outputs[0].name) if absorbed is not None else name
             inputs, free = tuple(str(v.name) for v in data_inputs(node)), False
             if fused:
                 inputs = _beside_a_layer(inputs, data_inputs(node), by_name)
         else:
             continue
-        kernels.append(QuantizableOp(name, node.op_type, inputs, settled, free or fused, fused and not free))
+        kernels.append(QuantizableOp(name, node.op_type, inputs, output, free or fused, fused and not free))
     return kernels
 
 
@@ -115,10 +115,10 @@ def find_sites(model: ir.Model, kernels: Sequence[QuantizableOp], *, fused: bool
             parent[_root(parent, name)] = _root(parent, tied[0])
     wanted = {_root(parent, name) for kernel in kernels for name in (*kernel.inputs, kernel.output)}
     floats = _float_tensors(model)
-    kept = {_root(parent, name) for name in _in_float(model)}
+    in_float = {_root(parent, name) for name in _in_float(model)}
     groups: dict[str, list[str]] = {}
     for name in floats:
-        if _root(parent, name) in wanted - kept:
+        if _root(parent, name) in wanted - in_float:
             groups.setdefault(_root(parent, name), []).append(name)
     pre_activation = {k.node for k in kernels if k.output != k.node}
     sites = []
@@ -190,18 +190,18 @@ def useful_sites(
 
     layers: names of the nodes that are layers.
     """
-    kept = list(sites)
+    useful = list(sites)
     while True:
-        of = {tensor: site.name for site in kept for tensor in site.tensors}
+        of = {tensor: site.name for site in useful for tensor in site.tensors}
         active = integer_kernels(kernels, of)
         islands = _islands(active, of)
         alive = {islands[of[k.inputs[0]]] for k in active if k.node in layers}
         served = {of[name] for k in active for name in k.inputs}
         served |= {of[k.output] for k in active if not k.float_output}
-        remaining = [site for site in kept if site.name in served and islands[site.name] in alive]
-        if len(remaining) == len(kept):
+        remaining = [site for site in useful if site.name in served and islands[site.name] in alive]
+        if len(remaining) == len(useful):
             return remaining
-        kept = remaining
+        useful = remaining
 
 
 def _islands(active: Sequence[QuantizableOp], of: Mapping[str, str]) -> dict[str, str]:

@@ -93,15 +93,15 @@ def put_back(
 ) -> None:
     """Let a graph give these outputs, as maps where they were such. names: of the tensors of scores, by output."""
     del graph.output[:]
-    graph.output.extend(as_given(value, maps) for value in outputs)
+    graph.output.extend(original_output(value, maps) for value in outputs)
     for name, classes in maps.items():
         node = helper.make_node(OPERATOR, [names[name]], [name], domain=DOMAIN)
         node.attribute.append(helper.make_attribute(_kind(classes), classes))
         graph.node.append(node)
 
 
-def as_given(value: onnx.ValueInfoProto, maps: Maps) -> onnx.ValueInfoProto:
-    """An output as the file has it."""
+def original_output(value: onnx.ValueInfoProto, maps: Maps) -> onnx.ValueInfoProto:
+    """An output as the original file declares it."""
     if value.name not in maps:
         return value
     key = TensorProto.INT64 if _kind(maps[value.name]) == INTEGERS else TensorProto.STRING

@@ -21,13 +21,13 @@ class NodeDraft:
     """
 
     def __init__(self, model: ir.Model, hint: str) -> None:
-        self.model, self.hint, self.made = model, hint, list[ir.Node]()
+        self.model, self.hint, self.added = model, hint, list[ir.Node]()
 
     def op(self, op_type: str, *inputs: ir.Value, **attributes: Any) -> ir.Value:
         """The output of a new node."""
         node = ir.node(op_type, inputs, attributes=attributes, metadata_props={IN_FLOAT: "caches"})
-        node.outputs[0].name = unique_name(self.model.graph, f"{self.hint}_{op_type.lower()}_{len(self.made)}")
-        self.made.append(node)
+        node.outputs[0].name = unique_name(self.model.graph, f"{self.hint}_{op_type.lower()}_{len(self.added)}")
+        self.added.append(node)
         return node.outputs[0]
 
     def real(self, value: float | np.ndarray) -> ir.Value:

@@ -27,7 +27,7 @@ def from_json(document: Mapping[str, Any]) -> CacheForm:
     return BlockFloat(tuple(document["order"])) if document["order"] else FIXED[document["form"]]
 
 
-def forms_told(documents: Sequence[Mapping[str, Any]]) -> dict[str, CacheForm]:
+def forms_of_documents(documents: Sequence[Mapping[str, Any]]) -> dict[str, CacheForm]:
     """The forms of packed caches, by the name of the input: of what `with_caches` takes."""
     return {document["name"]: from_json(document) for document in documents if document["form"] != FLOAT}
 
@@ -44,7 +44,7 @@ def mark(codes: ir.Value, form: CacheForm) -> None:
     node.metadata_props[FORM] = json.dumps(to_json(form))
 
 
-def forms_given(model: ir.Model) -> dict[str, CacheForm]:
+def forms_of_outputs(model: ir.Model) -> dict[str, CacheForm]:
     """The forms of the caches that a model gives, by the name of the output that holds the first part."""
     makers = {str(value.name): value.producer() for value in model.graph.outputs}
     return {

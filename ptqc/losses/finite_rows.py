@@ -46,6 +46,6 @@ def without_flawed_slices(array: np.ndarray) -> np.ndarray:
     is_finite = np.isfinite(array)
     for axis in range(array.ndim):
         others = tuple(other for other in range(array.ndim) if other != axis)
-        kept = np.flatnonzero(is_finite.any(others))
-        array, is_finite = array.take(kept, axis), is_finite.take(kept, axis)
+        finite = np.flatnonzero(is_finite.any(others))
+        array, is_finite = array.take(finite, axis), is_finite.take(finite, axis)
     return np.where(is_finite, array, array.dtype.type(0))

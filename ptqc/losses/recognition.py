@@ -13,7 +13,7 @@ import onnx_ir as ir
 from ptqc.errors import ModelError, UsageError
 from ptqc.execution.onnxruntime import Feeds, Runner
 from ptqc.kv_cache.form import unpacked_feeds
-from ptqc.kv_cache.known import forms_given
+from ptqc.kv_cache.known import forms_of_outputs
 from ptqc.kv_cache.known import to_json as forms_to_json
 from ptqc.losses.axes import channel_axis, groups
 from ptqc.losses.base import Group, OutputFacts, OutputKind, as_real
@@ -76,14 +76,14 @@ def recognize(
     outputs, or for some by name. Raises ModelError where the float model gives NaN or infinities.
     """
     result = facts(model, feeds, references)
-    given = {name: requested if isinstance(requested, str) else requested.get(name, AUTO) for name in result}
+    requests = {name: requested if isinstance(requested, str) else requested.get(name, AUTO) for name in result}
     kinds = {}
     for name, known in result.items():
-        if given[name] == AUTO:
+        if requests[name] == AUTO:
             kinds[name] = next(kind for one in KNOWN if (kind := one.recognize(known)) is not None)
         else:
-            kinds[name] = _asked(known, given[name])
-    return with_boxes(kinds, result, {name for name in result if given[name] == AUTO})
+            kinds[name] = _asked(known, requests[name])
+    return with_boxes(kinds, result, {name for name in result if requests[name] == AUTO})
 
 
 def _asked(known: OutputFacts, name: str) -> OutputKind:
@@ -95,7 +95,7 @@ def _asked(known: OutputFacts, name: str) -> OutputKind:
 
 def facts(model: ir.Model, feeds: Feeds, references: Sequence[Outputs]) -> dict[str, OutputFacts]:
     """What is known of every output that is judged."""
-    forms = forms_given(model)
+    forms = forms_of_outputs(model)
     references = [unpacked_feeds(outputs, forms) for outputs in references]
     check_finite(model, references)
     values = _with_loss(model, references)
@@ -109,7 +109,7 @@ def facts(model: ir.Model, feeds: Feeds, references: Sequence[Outputs]) -> dict[
         dense = [without_flawed_slices(array) for array in arrays]
         traced = None if name in forms else trace(value, shapes)  # what is packed has other axes
         axis = channel_axis(traced, shape_of(value), dense)
-        rows = tuple(kept for array in arrays if (kept := finite_along(axis, array)[0]).size)
+        rows = tuple(finite for array in arrays if (finite := finite_along(axis, array)[0]).size)
         arrays = rows or tuple(dense)
         result[name] = OutputFacts(
             name,
@@ -195,8 +195,8 @@ def _carried(model: ir.Model, outputs: Sequence[ir.Value]) -> frozenset[str]:
     """
     pairs = _pairs(model, outputs)
     result = {str(value.name) for value in outputs if value in pairs or _begins_cache(value)}
-    rest = [value for value in model.graph.outputs if str(value.name) not in result]
-    return frozenset(result) if rest and len(pairs) < len(model.graph.inputs) else frozenset()
+    computed = [value for value in model.graph.outputs if str(value.name) not in result]
+    return frozenset(result) if computed and len(pairs) < len(model.graph.inputs) else frozenset()
 
 
 def _pairs(model: ir.Model, outputs: Sequence[ir.Value]) -> dict[ir.Value, ir.Value]:
@@ -221,16 +221,16 @@ def _begins_cache(output: ir.Value) -> bool:
     return len(shape_of(output)) == CACHE_AXES and says(str(output.name), CACHES)
 
 
-def _hands_on(given: ir.Value, output: ir.Value) -> bool:
+def _hands_on(source: ir.Value, output: ir.Value) -> bool:
     """Whether both are of one type and rank, of sizes that may be equal, and their names go together."""
-    one, other = shape_of(given), shape_of(output)
-    if given.dtype != output.dtype or len(one) != len(other):
+    one, other = shape_of(source), shape_of(output)
+    if source.dtype != output.dtype or len(one) != len(other):
         return False
     if any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(one, other, strict=True)):
         return False
-    numbers = {_numbers(value) for value in (given, output)} - {"", "0"}
+    numbers = {_numbers(value) for value in (source, output)} - {"", "0"}
     named = says(str(output.name), STATES) and len(numbers) < 2
-    said = words(str(given.name))
+    said = words(str(source.name))
     return named or (bool(said) and said <= words(str(output.name)))
 
 

@@ -74,7 +74,7 @@ def trace(value: ir.Value, shapes: Shapes) -> Trace | None:
 class _Tracer:
     def __init__(self, shapes: Shapes) -> None:
         self._shapes = shapes
-        self._found: dict[str, Trace | None] = {}
+        self._traces: dict[str, Trace | None] = {}
         self._depth = 0
 
     def of(self, value: ir.Value | None) -> Trace:
@@ -83,14 +83,14 @@ class _Tracer:
         if value is None or node is None or self._depth > DEEPEST:
             raise Unknown
         name = str(value.name)
-        if name not in self._found:
+        if name not in self._traces:
             self._depth += 1
             try:
-                self._found[name] = self._made_by(node, value)
+                self._traces[name] = self._of_node(node, value)
             except Unknown:
-                self._found[name] = None
+                self._traces[name] = None
             self._depth -= 1
-        if (result := self._found[name]) is None:
+        if (result := self._traces[name]) is None:
             raise Unknown
         return result
 
@@ -102,7 +102,7 @@ class _Tracer:
             return array.shape
         raise Unknown
 
-    def _made_by(self, node: ir.Node, value: ir.Value) -> Trace:
+    def _of_node(self, node: ir.Node, value: ir.Value) -> Trace:
         if node.op_type in CHANNELS:
             axis = CHANNELS[node.op_type]
             return self._fresh(node, value, axis if axis >= 0 else axis + len(self.shape(value)))
@@ -132,13 +132,13 @@ def _elementwise(tracer: _Tracer, node: ir.Node, value: ir.Value) -> Trace:
     activations = [x for x in node.inputs if x is not None and constant(x) is None]
     for x in activations:
         try:
-            one, given = tracer.of(x), tracer.shape(x)
+            one, input_shape = tracer.of(x), tracer.shape(x)
         except Unknown:
             scores = False
             continue
-        if one.axis is None or len(given) > len(shape):
+        if one.axis is None or len(input_shape) > len(shape):
             continue
-        axis = one.axis + len(shape) - len(given)
+        axis = one.axis + len(shape) - len(input_shape)
         if shape[axis] == len(one.source):
             result.append(replace(one, axis=axis))
         else:
@@ -198,14 +198,14 @@ def _reshape(tracer: _Tracer, node: ir.Node, value: ir.Value) -> Trace:
     raise Unknown
 
 
-def _reshape_of_one(found: Trace, before: Sequence[int], after: Sequence[int]) -> Trace:
+def _reshape_of_one(single: Trace, before: Sequence[int], after: Sequence[int]) -> Trace:
     """A single channel: its axis is there, or gone."""
-    assert found.axis is not None
+    assert single.axis is not None
     if len(after) == len(before):
-        return found
+        return single
     if len(after) > len(before):
         raise Unknown
-    return replace(found, axis=None)
+    return replace(single, axis=None)
 
 
 def _block(before: Sequence[int], after: Sequence[int], axis: int) -> tuple[list[int], list[int]]:
@@ -309,8 +309,8 @@ def _gather(tracer: _Tracer, node: ir.Node, value: ir.Value) -> Trace:
 
 def _reduce(tracer: _Tracer, node: ir.Node, _value: ir.Value) -> Trace:
     result, before = tracer.of(node.inputs[0]), tracer.shape(node.inputs[0])
-    given = constant(input_of(node, 1))
-    listed = integers(node, "axes", []) if given is None else [int(axis) for axis in given.ravel()]
+    operand = constant(input_of(node, 1))
+    listed = integers(node, "axes", []) if operand is None else [int(axis) for axis in operand.ravel()]
     axes = {axis % len(before) for axis in listed} or set(range(len(before)))
     if result.axis is None or result.axis in axes:
         raise Unknown

@@ -31,7 +31,7 @@ MAJOR, MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_…
 
 
 @dataclass(frozen=True)
-class Found:
+class DriverInfo:
     """What the driver tells. version: of CUDA that it knows. capabilities, names: of the GPUs.
 
     is_emulator: it is a stand-in.
@@ -46,7 +46,7 @@ class Found:
 class Ask(Protocol):
     """Asks the driver."""
 
-    def __call__(self) -> Found:
+    def __call__(self) -> DriverInfo:
         """Raises TargetError where there is none."""
 
 
@@ -73,7 +73,7 @@ def _dotted(version: tuple[int, int]) -> str:
     return ".".join(map(str, version))
 
 
-def asked() -> Found:
+def asked() -> DriverInfo:
     """What NVIDIA's driver tells, which from now on is loaded. Raises TargetError where there is none."""
     try:
         driver = ctypes.CDLL(DRIVER)
@@ -82,7 +82,7 @@ def asked() -> Found:
             f"a CUDA library needs a GPU with NVIDIA's driver, and {DRIVER} does not load ({error}); run model.onnx"
         ) from error
     if hasattr(driver, "ptqc_is_emulator"):
-        return Found(NEEDED_VERSION, (), is_emulator=True)
+        return DriverInfo(NEEDED_VERSION, (), is_emulator=True)
     version, count = ctypes.c_int(), ctypes.c_int()
     _call(driver, "cuDriverGetVersion", ctypes.byref(version))
     if code := driver.cuInit(0):
@@ -93,7 +93,7 @@ def asked() -> Found:
     gpus = range(count.value)
     capabilities = tuple((_attribute(driver, MAJOR, i), _attribute(driver, MINOR, i)) for i in gpus)
     named = tuple(_name(driver, i) for i in gpus)
-    return Found((version.value // 1000, version.value % 1000 // 10), capabilities, names=named)
+    return DriverInfo((version.value // 1000, version.value % 1000 // 10), capabilities, names=named)
 
 
 def _attribute(driver: Any, which: int, index: int) -> int:
@@ -227,7 +227,7 @@ class CapturedRun(Generic[Held]):
 
     def __init__(self, index: int, on_stream: Callable[[int], Held]) -> None:
         self._runtime = CudaRuntime(index)
-        stream = self._runtime.made("cudaStreamCreateWithFlags", NON_BLOCKING)
+        stream = self._runtime.create("cudaStreamCreateWithFlags", NON_BLOCKING)
         try:
             self._runtime.call("cudaStreamBeginCapture", stream, RELAXED)
             try:
@@ -237,7 +237,7 @@ class CapturedRun(Generic[Held]):
                 self._runtime.call("cudaStreamEndCapture", stream, ctypes.byref(graph))
         finally:
             self._runtime.call("cudaStreamDestroy", stream)
-        self._graph = self._runtime.made("cudaGraphInstantiate", graph, ctypes.c_ulonglong(0))
+        self._graph = self._runtime.create("cudaGraphInstantiate", graph, ctypes.c_ulonglong(0))
         self._runtime.call("cudaGraphDestroy", graph)
         weakref.finalize(self, self._runtime.call, "cudaGraphExecDestroy", self._graph).atexit = False
 
@@ -262,11 +262,11 @@ class CudaRuntime:
             result = self._library.cudaGetErrorString(code).decode()
             raise InternalError(f"{name} failed: {result}")
 
-    def made(self, name: str, *arguments: Any) -> ctypes.c_void_p:
-        """What a function writes to its first argument."""
-        made = ctypes.c_void_p()
-        self.call(name, ctypes.byref(made), *arguments)
-        return made
+    def create(self, name: str, *arguments: Any) -> ctypes.c_void_p:
+        """Call a function that writes a handle to its first argument."""
+        handle = ctypes.c_void_p()
+        self.call(name, ctypes.byref(handle), *arguments)
+        return handle
 
 
 def key(batch: int, tensors: Sequence[Any]) -> tuple[int, ...]:
@@ -288,7 +288,7 @@ class GpuClock:
 
     def __init__(self, index: int) -> None:
         self._index, self._runtime = index, CudaRuntime(index)
-        self._events = [self._runtime.made("cudaEventCreate") for _ in range(2)]
+        self._events = [self._runtime.create("cudaEventCreate") for _ in range(2)]
         for event in self._events:
             weakref.finalize(self, self._runtime.call, "cudaEventDestroy", event).atexit = False
 

@@ -116,11 +116,11 @@ class SymExpr:
         result = _terms(other)
         if result is None:
             return self.expression * other
-        made: dict[Product, int] = {}
+        terms: dict[Product, int] = {}
         for product, factor in self.terms:
             for another, number in result.items():
-                made = _sum(made, {tuple(sorted(product + another)): factor * number})
-        return size_of(made)
+                terms = _sum(terms, {tuple(sorted(product + another)): factor * number})
+        return size_of(terms)
 
     def __rmul__(self, other: Any) -> Any:
         return self * other if _terms(other) is not None else other * self.expression
@@ -284,21 +284,21 @@ def _sum(one: Terms, other: Terms) -> dict[Product, int]:
 def _ratio(terms: Terms, divisor: Terms) -> dict[Product, int] | None:
     """The polynomial that times the divisor gives the terms; None where there is none."""
     ratio: dict[Product, int] = {}
-    rest = {product: factor for product, factor in terms.items() if factor}
+    dividend = {product: factor for product, factor in terms.items() if factor}
     leading = max((product for product, factor in divisor.items() if factor), key=_degree)
-    while rest:
-        product = max(rest, key=_degree)
+    while dividend:
+        product = max(dividend, key=_degree)
         left = list(product)
         for name in leading:
             if name not in left:
                 return None
             left.remove(name)
-        factor, remainder = divmod(rest[product], divisor[leading])
+        factor, remainder = divmod(dividend[product], divisor[leading])
         if remainder:
             return None
         ratio = _sum(ratio, {tuple(left): factor})
         part = {tuple(sorted((*left, *other))): -factor * number for other, number in divisor.items()}
-        rest = {term: number for term, number in _sum(rest, part).items() if number}
+        dividend = {term: number for term, number in _sum(dividend, part).items() if number}
     return ratio
 
 
@@ -312,4 +312,4 @@ def _shown(product: Product, factor: int) -> str:
     return "*".join(product) if factor == 1 else "*".join((str(factor), *product))
 
 
-_LENGTHS: ContextVar[Mapping[str, Any]] = ContextVar("given", default={})  # noqa: B039
+_LENGTHS: ContextVar[Mapping[str, Any]] = ContextVar("lengths", default={})  # noqa: B039

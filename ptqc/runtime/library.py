@@ -46,8 +46,8 @@ class _Machine:
         if self._workspace is None or any(map(gt, sizes, self._sizes)):
             self._workspace = None  # frees the old one first
             self._sizes = tuple(map(max, sizes, self._sizes)) if self._sizes else tuple(sizes)
-            given = inputs if self._sizes == tuple(sizes) else largest(self._sizes)
-            self._workspace = self._make_workspace(*given)
+            largest_inputs = inputs if self._sizes == tuple(sizes) else largest(self._sizes)
+            self._workspace = self._make_workspace(*largest_inputs)
         result: Sequence[Any] = self._main(*inputs, constants, self._workspace)
         return result
 

@@ -114,9 +114,9 @@ class JointChoice:
         return replace(self, options=options, events=events, fixed=summed(self.fixed))
 
     @staticmethod
-    def _is(condition: Condition, selection: Selection, found: Mapping[str, bool]) -> bool:
+    def _is(condition: Condition, selection: Selection, happening: Mapping[str, bool]) -> bool:
         if isinstance(condition.of, str):
-            return found[condition.of]
+            return happening[condition.of]
         choice, state = condition.of
         return selection[choice] == state
 
@@ -328,7 +328,7 @@ _Row = tuple[float, float, Mapping[int, float]]  # lower and upper bound, factor
 
 
 class _Model:
-    """A program as HiGHS takes it: a column for each option and event. kept: which options may be taken.
+    """A program as HiGHS takes it: a column for each option and event. allowed: which options may be taken.
 
     unit: of the objective.
     """
@@ -339,13 +339,13 @@ class _Model:
         goal: Goal,
         limits: Mapping[str, float],
         unit: float,
-        kept: Sequence[bool],
+        allowed: Sequence[bool],
     ) -> None:
         self._program, self._goal, self._limits, self._unit = program, goal, limits, unit
-        self._kept = kept
+        self._allowed = allowed
         self._most: list[float] = []  # of each column; the least is 0
         self._rows: list[_Row] = []
-        self._taken = [self._column() if may else NEVER for may in kept]
+        self._taken = [self._column() if may else NEVER for may in allowed]
         self._of: dict[Any, _Linear] = {}
         conditions = [condition for event in program.events for condition in event.conditions]
         self._referred = {condition.of for condition in conditions if isinstance(condition.of, str)}
@@ -461,7 +461,7 @@ class _Model:
         return of if condition.holds else _Linear.of([(1, ONE), (-1, of)])
 
     def _limit(self, resource: str) -> None:
-        largest = _largest(self._program, resource, self._kept)
+        largest = _largest(self._program, resource, self._allowed)
         scale = 1.0 if largest == 0 or SMALLEST <= largest <= LARGEST else 2.0 ** (20 - math.frexp(largest)[1])
         room = self._limits[resource] - self._program.fixed.get(resource, 0.0)
         spent = self._sum({resource: scale})
@@ -519,13 +519,13 @@ class Contradiction:
 def contradiction(program: JointChoice, limits: Mapping[str, float]) -> Contradiction:
     """Which limits contradict each other, where no selection keeps them all."""
     alone = {resource: solve(program, Goal(resource)).value for resource in limits}
-    kept = next(({r: limits[r]} for r in limits if alone[r] > limits[r]), dict(limits))
-    for resource in list(kept):
-        fewer = {r: limit for r, limit in kept.items() if r != resource}
+    conflict = next(({r: limits[r]} for r in limits if alone[r] > limits[r]), dict(limits))
+    for resource in list(conflict):
+        fewer = {r: limit for r, limit in conflict.items() if r != resource}
         if fewer and not _possible(program, fewer):
-            kept = fewer
-    beside = {r: _least_beside(program, r, {o: limit for o, limit in kept.items() if o != r}) for r in kept}
-    return Contradiction(tuple(kept), alone, beside)
+            conflict = fewer
+    beside = {r: _least_beside(program, r, {o: limit for o, limit in conflict.items() if o != r}) for r in conflict}
+    return Contradiction(tuple(conflict), alone, beside)
 
 
 def _possible(program: JointChoice, limits: Mapping[str, float]) -> bool:

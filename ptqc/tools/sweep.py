@@ -18,8 +18,7 @@ from ptqc.artifact import folder as artifact
 from ptqc.artifact.folder import Artifact
 from ptqc.artifact.report import render
 from ptqc.artifact.report.budgets import sweep_text
-from ptqc.budget import Given as GivenBudget
-from ptqc.budget import parse
+from ptqc.budget import AnyBudget, parse
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.errors import UsageError
 from ptqc.evaluation.judge import judge, one_sample
@@ -82,7 +81,7 @@ def sweep(
     folder: str | PathLike[str],
     *,
     points: int = POINTS,
-    budgets: Sequence[GivenBudget] | None = None,
+    budgets: Sequence[AnyBudget] | None = None,
     cache: str | Path | None = None,
     time_limit: float = 0.0,
     progress: Progress = SILENT,
@@ -115,7 +114,7 @@ def sweep(
     deadline = Deadline.after(time_limit, time.monotonic())
     if not 2 <= points <= MOST_POINTS:
         raise UsageError(f"points is {points}; give a number from 2 to {MOST_POINTS}")
-    requested = None if budgets is None else [_size(given) for given in budgets]
+    requested = None if budgets is None else [_size(budget) for budget in budgets]
     result = artifact.load(folder)
     store = store_at(cache)
     with one_blas_thread():
@@ -145,10 +144,10 @@ def sweep(
     return Swept(_published(result, document), document)
 
 
-def _size(given_budget: GivenBudget) -> SizeBudget:
-    budget = parse(given_budget)
+def _size(requested: AnyBudget) -> SizeBudget:
+    budget = parse(requested)
     if not isinstance(budget, SizeBudget):
-        raise UsageError(f"budget {given_budget!r} is not a size; a sweep takes sizes, such as 25% or 4.5MB")
+        raise UsageError(f"budget {requested!r} is not a size; a sweep takes sizes, such as 25% or 4.5MB")
     return budget
 
 
@@ -220,12 +219,12 @@ def _times(analysis: Analysis, files: Sequence[onnx.ModelProto]) -> list[float]:
     return [original, *(original * one / turn[0] for turn in times for one in turn[1:])]
 
 
-def _published(found: Artifact, document: dict[str, Any]) -> Artifact:
+def _published(swept: Artifact, document: dict[str, Any]) -> Artifact:
     """The artifact with the frontier beside it, and its plot in the report."""
-    report = render(found.manifest, found.plan, found.sensitivity, found.times, found.most_changed, document).encode()
-    files: dict[str, bytes | Path] = {name: found.folder / name for name in found.manifest["files"]}
+    report = render(swept.manifest, swept.plan, swept.sensitivity, swept.times, swept.most_changed, document).encode()
+    files: dict[str, bytes | Path] = {name: swept.folder / name for name in swept.manifest["files"]}
     files |= {artifact.SWEEP: write_json(document).encode()}
     files.pop(artifact.REPORT, None)  # artifacts of earlier versions name it
-    said = {key: value for key, value in found.manifest.items() if key != "files"}
-    apart = {artifact.RUN: write_json(found.times).encode(), artifact.REPORT: report}
-    return artifact.publish(found.folder, files, said, apart, force=True)
+    said = {key: value for key, value in swept.manifest.items() if key != "files"}
+    apart = {artifact.RUN: write_json(swept.times).encode(), artifact.REPORT: report}
+    return artifact.publish(swept.folder, files, said, apart, force=True)

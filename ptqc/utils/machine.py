@@ -25,7 +25,7 @@ def machine() -> str:
 def processor_features() -> frozenset[str]:
     """Instruction sets that every processor has and that the system supports, by the system's names."""
     try:
-        sets = [frozenset(value.split()) for value in _told("flags", "Features")]
+        sets = [frozenset(value.split()) for value in _cpuinfo("flags", "Features")]
     except OSError as error:
         raise TargetError(f"cannot find out what this processor can do: {error}") from error
     return frozenset.intersection(*sets) if sets else frozenset()
@@ -35,11 +35,11 @@ def processor_features() -> frozenset[str]:
 def processor_name() -> str:
     """What the processor calls itself; empty where the system does not tell."""
     with suppress(OSError):
-        return next(iter(_told("model name", "CPU part")), "")
+        return next(iter(_cpuinfo("model name", "CPU part")), "")
     return ""
 
 
-def _told(*names: str) -> list[str]:
+def _cpuinfo(*names: str) -> list[str]:
     """What the system says under these names, of every processor."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     named = [line.partition(":") for line in lines]

@@ -126,7 +126,7 @@ class Shared(Generic[Item]):
 
     def __init__(self, readers: int, lead: int = 1) -> None:
         self._lead = lead
-        self._made = 0
+        self._produced = 0
         self._taken = [0] * readers
         self._held: dict[int, Item] = {}
         self.cause: BaseException | None = None
@@ -161,9 +161,9 @@ class Shared(Generic[Item]):
 
     def _put(self, item: Item) -> None:
         with self._changed:
-            self._await(lambda: self._made - min(self._taken) < self._lead)
-            self._held[self._made] = item
-            self._made += 1
+            self._await(lambda: self._produced - min(self._taken) < self._lead)
+            self._held[self._produced] = item
+            self._produced += 1
             self._changed.notify_all()
 
     def _await(self, condition: Callable[[], bool]) -> None:
@@ -174,7 +174,7 @@ class Shared(Generic[Item]):
     def _take(self, reader: int) -> Item:
         number = self._taken[reader]
         with self._changed:
-            self._await(lambda: number < self._made)
+            self._await(lambda: number < self._produced)
             self._taken[reader] += 1
             self._changed.notify_all()
             return self._held[number] if min(self._taken) <= number else self._held.pop(number)

@@ -109,7 +109,7 @@ class Left:
         whole = (self.last - self.began) * self.total / self.steps
         return max(whole - (now - self.began), 0.0)
 
-    def told(self, now: float) -> str:
+    def text(self, now: float) -> str:
         """As roughly as it is known: "40 s", "3 min"; empty where it is not, or the estimate has run out."""
         seconds = self.seconds(now)
         if not seconds:
@@ -175,7 +175,7 @@ class _Count:
 
     def left(self, now: float) -> str:
         """What is left, where it is known."""
-        result = self._known.told(now)
+        result = self._known.text(now)
         return f", about {result} left" if result else ""
 
 
@@ -200,7 +200,7 @@ class Live:
             """What is left, as plain lines tell it."""
 
             def render(self, task: Task) -> Text:  # noqa: ARG002
-                result = known.told(time.monotonic())
+                result = known.text(time.monotonic())
                 return Text(f"about {result} left" if result else "")
 
         steps = "{task.percentage:.0f} %" if isinstance(total, Shares) else "{task.completed}/{task.total}"
@@ -261,14 +261,14 @@ def tell(path: Path, label: str) -> None:
 @contextmanager
 def following(path: Path, stage: Stage) -> Iterator[None]:
     """Let a stage advance by each line that a file gets meanwhile; it need not be there yet."""
-    ended, told = threading.Event(), 0
+    ended, seen = threading.Event(), 0
 
     def look() -> None:
-        nonlocal told
+        nonlocal seen
         lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else []
-        for label in lines[told:]:
+        for label in lines[seen:]:
             stage.advance(label)
-        told = len(lines)
+        seen = len(lines)
 
     def follow() -> None:
         while not ended.wait(PERIOD):

@@ -505,7 +505,7 @@ def zeros(shape: tuple[int, ...]) -> np.ndarray:
         return np.asarray(np.memmap(file, np.float32, "r+", shape=shape))
 
 
-def kept(array: np.ndarray) -> np.ndarray:
+def spool(array: np.ndarray) -> np.ndarray:
     """The same numbers in such a file, not writable."""
     with tempfile.TemporaryFile(prefix=PREFIX) as file:
         file.write(np.ascontiguousarray(array).data)

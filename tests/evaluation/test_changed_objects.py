@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from ptqc.evaluation.changed import FoundObject, compared, objects_of, places_of, reading_of
+from ptqc.evaluation.changed import ScoredBox, compared, objects_of, places_of, reading_of
 from ptqc.losses.base import Group
 from ptqc.losses.boxes import Boxes
 from ptqc.losses.classes import Probabilities
@@ -132,9 +132,9 @@ def test_nothing_sure_is_nothing_found() -> None:
 def test_objects_of_both_models_are_matched_by_class_and_place() -> None:
     here, there, nearly = (0.1, 0.1, 0.5, 0.5), (0.6, 0.6, 0.9, 0.9), (0.12, 0.1, 0.5, 0.5)
     found = compared(
-        [FoundObject(1, 0.9, here), FoundObject(2, 0.8, there)],
-        [FoundObject(1, 0.7, nearly), FoundObject(3, 0.8, there)],
+        [ScoredBox(1, 0.9, here), ScoredBox(2, 0.8, there)],
+        [ScoredBox(1, 0.7, nearly), ScoredBox(3, 0.8, there)],
     )
     assert [one["matched"] for one in found["float"]] == [True, False]
     assert [one["matched"] for one in found["compiled"]] == [True, False]
-    assert compared([], [FoundObject(1, 0.9, here)])["compiled"][0]["matched"] is False
+    assert compared([], [ScoredBox(1, 0.9, here)])["compiled"][0]["matched"] is False

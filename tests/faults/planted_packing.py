@@ -134,7 +134,7 @@ PACKING: dict[str, Fault] = {
         Entropy, "pack", given(lambda found: [*found[:3], np.roll(found[3], 1), found[4]]), "entropy", TUNED
     ),
     "unit of a bias lost": Fault(
-        constants, "found_bias", given(lambda found: (found[0], 2 * found[1])), "image", DIFFER
+        constants, "recovered_bias", given(lambda found: (found[0], 2 * found[1])), "image", DIFFER
     ),
     "scales rounded when they are stored": Fault(constants, "roots", given(rounded_late), "words", TUNED),
     "scales of the channels permuted": Fault(

@@ -126,10 +126,10 @@ def test_patterns_of_four_take_less_than_a_bit_for_each_weight(form: TwoOfFour) 
 
 def test_patterns_of_four_are_for_pairs_of_four() -> None:
     rows = two_of_four(weight(16, 96))
-    np.testing.assert_array_equal(TwoOfFour(3).kept(rows), rows != 0)
+    np.testing.assert_array_equal(TwoOfFour(3).mask(rows), rows != 0)
     rows[3, 8:12] = [1, 0, 0, 0]
     assert not TwoOfFour(3).suits(rows)
-    assert TwoOfFour(3).kept(rows) is None
+    assert TwoOfFour(3).mask(rows) is None
     assert not TwoOfFour(3).fits(6, 8)
     with pytest.raises(InternalError, match="four neighbours have not two codes"):
         TwoOfFour(3).pack(rows.astype(np.int8), np.ones(16, np.float32))

@@ -13,7 +13,7 @@ from ptqc.ir.integer_arithmetic import (
     bias_codes,
     bits_for,
     codes_of,
-    found_bias,
+    recovered_bias,
     stored_bias,
     usable_scale,
 )
@@ -46,14 +46,14 @@ def test_codes_are_those_of_a_bias_of_few_bits(bias: np.ndarray, scale: np.ndarr
 def test_what_is_stored_is_found_in_the_codes(bias: np.ndarray, scale: np.ndarray, bits: int) -> None:
     assume((np.abs(bias) / scale).max() < 2**30)
     codes = bias_codes(bias, scale, bits)
-    found = found_bias(codes, scale)
+    found = recovered_bias(codes, scale)
     assert found is not None
     assert found[0].dtype in ((np.int8,) if bits == FEW else (np.int8, np.int16))
     np.testing.assert_array_equal(codes_of(*found, scale), codes)
 
 
 def test_other_codes_are_not_found() -> None:
-    assert found_bias(np.array([1_000_000, 999_999, 3], np.int32), np.ones(3, np.float32)) is None
+    assert recovered_bias(np.array([1_000_000, 999_999, 3], np.int32), np.ones(3, np.float32)) is None
 
 
 def test_few_bits_are_enough_for_coarse_weights_and_an_output_of_codes() -> None:

@@ -148,12 +148,12 @@ def test_what_a_layer_absorbs(nodes: str, settled: str) -> None:
     graph = f"g (float[N, 6, 9, 9] x) => (float[N, 4, 9, 9] y) {{ {nodes} }}"
     constants = {"w": noise(4, 6, 1, 1), "zero": np.float32(0), "six": np.float32(6)}
     constants |= {"none": np.zeros(1, np.float32), "sixes": np.full(1, 6, np.float32)}
-    assert only(graph, **{name: np.asarray(value) for name, value in constants.items()}).settled == settled
+    assert only(graph, **{name: np.asarray(value) for name, value in constants.items()}).output == settled
 
 
 def test_a_layer_that_is_an_output_absorbs_nothing() -> None:
     graph = "g (float[N, 6, 9, 9] x) => (float[N, 4, 9, 9] c, float[N, 4, 9, 9] y) { c = Conv(x, w) y = Relu(c) }"
-    assert only(graph, w=noise(4, 6, 1, 1)).settled == "c"
+    assert only(graph, w=noise(4, 6, 1, 1)).output == "c"
 
 
 # A sum of powers, of which a logarithm and a root are taken at the end.

@@ -7,24 +7,24 @@ import pytest
 
 from ptqc.errors import TargetError
 from ptqc.runtime import cuda
-from ptqc.runtime.cuda import Found, check
+from ptqc.runtime.cuda import DriverInfo, check
 
 
 def test_a_gpu_that_is_new_enough_is_taken() -> None:
-    check(1, lambda: Found((13, 1), ((7, 5), (9, 0))))
+    check(1, lambda: DriverInfo((13, 1), ((7, 5), (9, 0))))
 
 
 @pytest.mark.parametrize(
     ("index", "found", "told"),
     [
-        (0, Found((12, 8), ((9, 0),)), r"knows CUDA 12\.8, and the library needs 13\.0: install a newer driver"),
-        (1, Found((13, 0), ((9, 0),)), "no GPU cuda:1; this machine has 1"),
-        (0, Found((13, 0), ()), "no GPU cuda:0; this machine has 0"),
-        (0, Found((13, 0), ((7, 5),)), r"cuda:0 has compute capability 7\.5, and the library needs 8\.0 or more"),
-        (0, Found((13, 0), ((8, 0),), is_emulator=True), "ptqc's emulator, which only verifies"),
+        (0, DriverInfo((12, 8), ((9, 0),)), r"knows CUDA 12\.8, and the library needs 13\.0: install a newer driver"),
+        (1, DriverInfo((13, 0), ((9, 0),)), "no GPU cuda:1; this machine has 1"),
+        (0, DriverInfo((13, 0), ()), "no GPU cuda:0; this machine has 0"),
+        (0, DriverInfo((13, 0), ((7, 5),)), r"cuda:0 has compute capability 7\.5, and the library needs 8\.0 or more"),
+        (0, DriverInfo((13, 0), ((8, 0),), is_emulator=True), "ptqc's emulator, which only verifies"),
     ],
 )
-def test_what_cannot_run_it_is_refused(index: int, found: Found, told: str) -> None:
+def test_what_cannot_run_it_is_refused(index: int, found: DriverInfo, told: str) -> None:
     with pytest.raises(TargetError, match=told):
         check(index, lambda: found)
 

@@ -112,7 +112,7 @@ def test_what_is_left_follows_from_the_steps_that_are_done() -> None:
     ("seconds", "told"), [(3.0, "10 s"), (41.0, "50 s"), (119.0, "120 s"), (200.0, "3 min"), (0.0, "")]
 )
 def test_what_is_left_is_told_roughly(seconds: float, told: str) -> None:
-    assert Left(100, 0.0, 50, last=seconds).told(seconds) == told
+    assert Left(100, 0.0, 50, last=seconds).text(seconds) == told
 
 
 @pytest.mark.parametrize("costs", [[1.0], [1, 1, 1], [5.0, 0.0, 1e-9, 700.0], [0.1] * 1999])

@@ -14,7 +14,7 @@ from ptqc.codegen.c.packing import PackedWeights
 from ptqc.codegen.program.program import UnsupportedOp
 from ptqc.formats import Format, QuantParams
 from ptqc.formats.scales import roots as found_roots
-from ptqc.ir.integer_arithmetic import accumulator_scale, found_bias, multiplier
+from ptqc.ir.integer_arithmetic import accumulator_scale, multiplier, recovered_bias
 from ptqc.ir.nodes import integer
 from ptqc.ir.operators.base import LoweredStep, has_float_output, input_params, layer_constants, output_params
 
@@ -112,7 +112,7 @@ class _Layer:
             roots = self.constants.add(squares[0], "roots")
         bias, bias_unit, size = "0", np.float32(0), 0
         if self.bias is not None and self.bias.any():
-            stored = found_bias(self.bias, accumulator_scale(self.x, np.broadcast_to(self.scale, self.bias.shape)))
+            stored = recovered_bias(self.bias, accumulator_scale(self.x, np.broadcast_to(self.scale, self.bias.shape)))
             array, bias_unit = (self.bias.astype(np.int32), bias_unit) if stored is None else stored
             bias, size = self.constants.add(array, "bias"), array.dtype.itemsize
         is_shared = int(self.scale.size == 1)

@@ -22,8 +22,8 @@ def has_latency(facts: ReportFacts) -> bool:
 def latency_tables(facts: ReportFacts) -> str:
     """The whole, and the operators in execution order."""
     latency, together = facts.manifest["latency"], with_activations(facts.manifest["allocation"])
-    facts_told = [*_whole(latency), *([("weights and activations together", together)] if together else [])]
-    whole = (f'<th scope="row">{safe(what)}</th><td>{safe(told)}</td>' for what, told in facts_told)
+    figures = [*_whole(latency), *([("weights and activations together", together)] if together else [])]
+    whole = (f'<th scope="row">{safe(what)}</th><td>{safe(value)}</td>' for what, value in figures)
     head = [">#", "operator", "type", "compute", ">predicted µs", ">measured µs", ">in float µs", ">on integers µs"]
     longest = max((entry["measured_us"] or 0.0 for entry in latency["operators"]), default=0.0)
     rows = [_operator(i + 1, entry, longest, facts.labels) for i, entry in enumerate(latency["operators"])]
@@ -139,8 +139,8 @@ def _memory_rows(manifest: Document) -> Iterator[tuple[str, str]]:
     yield "together", f"{memory['needed_bytes']:,} bytes"
     yield "weights as they are loaded", f"{memory['weights_bytes']:,} bytes"
     yield "a run of one sample, predicted from what lives at each step", f"{memory['predicted_run_bytes']:,} bytes"
-    told = "not reported by this release" if measured is None else f"{measured:,} bytes"
-    yield "the same by the allocator of ONNX Runtime", told
+    reported = "not reported by this release" if measured is None else f"{measured:,} bytes"
+    yield "the same by the allocator of ONNX Runtime", reported
     yield "in", f"{memory['runtime']}, one thread"
     for isa, weights, run in _libraries(manifest):
         yield f"native library for {isa}", f"{weights:,} bytes of weights, {run:,} bytes for a run, beside its outputs"
@@ -252,11 +252,11 @@ def loss_in_words(document: Document) -> str:
     first = f"{shown(judged['lost'], document['unit'])} by the score, with no bound"
     if judged["samples"]:
         first = f"{judged_loss(document)}, {loss_bound(document)} ({_certainty(document)})"
-    kept = "" if document["kept"] else "NOT SHOWN TO BE MET: "
+    warning = "" if document["kept"] else "NOT SHOWN TO BE MET: "
     how = HOW_CHOSEN.get(document["unit"], "on held-back samples")
     held = f"{shown(document['measured']['lost'], document['unit'])} {how}"
     predicted = f"predicted {number(document['predicted'])} {document['predicted_unit']}"
-    return f"{kept}{first}, of the budget of {document['budget']}; {held}, {predicted}; {plans}"
+    return f"{warning}{first}, of the budget of {document['budget']}; {held}, {predicted}; {plans}"
 
 
 def judged_budget(manifest: Document) -> Document | None:
@@ -300,7 +300,7 @@ def _certainty(document: Document) -> str:
 def loss_budget_table(facts: ReportFacts) -> str:
     """The budget, and the plans in the order in which they were built."""
     document = facts.manifest["loss_budget"]
-    whole = (f'<th scope="row">{safe(what)}</th><td>{safe(told)}</td>' for what, told in _whole_loss(document))
+    whole = (f'<th scope="row">{safe(what)}</th><td>{safe(value)}</td>' for what, value in _whole_loss(document))
     unit = document["predicted_unit"]
     head = [">#", ">bytes", f">predicted ({unit})", ">held-back samples", ">judge", ">judge's bound", "delivered"]
     rows = (_round(document, number, one) for number, one in enumerate(document["rounds"]))
@@ -393,14 +393,14 @@ def _output_rows(outputs: list[Document]) -> Iterator[str]:
         message = "; ".join(figure["text"] for figure in output["figures"])
         loss = cell(number(output["loss"]), output["loss"])
         yield (
-            cell(name(output["name"])) + cell(safe(output["judged_as"])) + loss + _rest(output["loss_unit"], message)
+            cell(name(output["name"])) + cell(safe(output["judged_as"])) + loss + _figures(output["loss_unit"], message)
         )
         if len(output["losses"]) > 1:
             for group, value in output["losses"].items():
-                yield cell("") + cell(safe(group)) + cell(number(value), value) + _rest(output["units"][group], "")
+                yield cell("") + cell(safe(group)) + cell(number(value), value) + _figures(output["units"][group], "")
 
 
-def _rest(unit: str, text: str) -> str:
+def _figures(unit: str, text: str) -> str:
     return cell(safe(unit)) + cell(safe(text))
 
 
@@ -416,14 +416,14 @@ def sweep_text(document: Document) -> str:
     """One line for each size."""
     unit = document["unit"]
     head = ("bytes", "of float", "predicted", f"measured {unit}", "same top class", "SQNR dB", "ms")
-    rows = [tuple(_told(document, point)) for point in document["points"]]
+    rows = [tuple(_cells(document, point)) for point in document["points"]]
     lines = [text_table(head, rows), "", f"the float model takes {document['float_ms']:.3f} ms ({document['runtime']})"]
     if len(rows) < document["asked"]:
         lines.append(f"there was time for {len(rows)} of {document['asked']} points")
     return "\n".join(lines)
 
 
-def _told(document: Document, point: Document) -> Iterator[str]:
+def _cells(document: Document, point: Document) -> Iterator[str]:
     yield f"{point['bytes']:,}"
     yield percent(point["bytes"] / document["original_bytes"])
     yield number(point["predicted"])
@@ -480,5 +480,5 @@ def _table(document: Document) -> str:
     rows = []
     for point in document["points"]:
         values = [-1.0 if point[key] is None else float(point[key]) for key in keys]
-        rows.append("".join(cell(result, value) for result, value in zip(_told(document, point), values, strict=True)))
+        rows.append("".join(cell(result, value) for result, value in zip(_cells(document, point), values, strict=True)))
     return table(head, rows, "sortable")

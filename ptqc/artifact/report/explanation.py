@@ -104,7 +104,7 @@ class Explanation:
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
         totals = [self._energy.in_words(), memory_in_words(self.manifest)]
-        for part in (totals, list(self._outputs()), [_told(group) for group in groups(labelled_notes(self.manifest))]):
+        for part in (totals, list(self._outputs()), [_note(group) for group in groups(labelled_notes(self.manifest))]):
             lines += ["", *part] if part else []
         return "\n".join(lines)
 
@@ -120,7 +120,7 @@ class Explanation:
             yield loss_in_words(budget)
 
 
-def _told(group: NoteGroup) -> str:
+def _note(group: NoteGroup) -> str:
     """The message behind the first of its subjects."""
     named = [visible(subject) for subject in group.subjects[:NAMED]]
     if len(group.subjects) > NAMED:

@@ -136,12 +136,12 @@ class ReportFacts:
         packed, stored = sum(part.bytes for part in codes), sum(row.chosen.bytes for row in self.rows)
         fixed, result = self.sensitivity["fixed_bytes"], self.manifest["file"]["bytes_told_to_solver"]
         functions = max(0, result - fixed - stored)
-        rest = [
+        overhead = [
             Part("scales, biases, unpacking calls", "scales", stored - packed),
             Part("unpacking functions", "functions", functions),
             Part("graph and everything else", "graph", max(0, self.size - stored - functions)),
         ]
-        return tuple(part for part in (*codes, *rest) if part.bytes)
+        return tuple(part for part in (*codes, *overhead) if part.bytes)
 
     def _codes(self) -> dict[Format, int]:
         totals: dict[Format, int] = {}

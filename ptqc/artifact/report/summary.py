@@ -44,7 +44,7 @@ PROVEN = 1e-4  # a gap below this is the solver's tolerance
 
 def summarize(manifest: Document, times: Document) -> str:
     """Verdict, size, agreement, score, latency, what computes in float, time and memory, and all warnings."""
-    lines = [_verdict(manifest, times), *_size(manifest), *_quality(manifest), *_kept_loss(manifest)]
+    lines = [_verdict(manifest, times), *_size(manifest), *_quality(manifest), *_accuracy(manifest)]
     lines += [*_speed(manifest, times), *_time(manifest), *_memory(manifest), *_caches(manifest)]
     lines += [*_targets(manifest), *_microcontroller(manifest), *_warnings(manifest)]
     return "\n".join(_line(label, content) for label, content in lines)
@@ -126,8 +126,8 @@ def _counted(counts: Mapping[str, int]) -> str:
     """The largest counts: "219,136 int4, 14,896 int5"."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     named = len(ordered) if len(ordered) <= LISTED + 1 else LISTED  # a single one takes no more room than its count
-    rest = ordered[named:]
-    more = f" and {sum(count for _, count in rest):,} of {len(rest)} other kinds" if rest else ""
+    unnamed = ordered[named:]
+    more = f" and {sum(count for _, count in unnamed):,} of {len(unnamed)} other kinds" if unnamed else ""
     return ", ".join(f"{count:,} {visible(what)}" for what, count in ordered[:named]) + more
 
 
@@ -175,7 +175,7 @@ def _quality(manifest: Document) -> Iterator[tuple[str, str]]:
         yield "score", f"{scores.metric} {scores.before} -> {scores.after} ({scores.difference})"
 
 
-def _kept_loss(manifest: Document) -> Iterator[tuple[str, str]]:
+def _accuracy(manifest: Document) -> Iterator[tuple[str, str]]:
     result = manifest.get("loss_budget")
     if result is not None:
         yield "accuracy", loss_in_words(result)

@@ -155,8 +155,8 @@ def note_list(notes: Sequence[Document], none: str) -> str:
 def _group(group: NoteGroup) -> str:
     times = f' <span class="soft">× {group.count:,}</span>' if group.count > 1 else ""
     shown = " ".join(name(subject, 80) for subject in group.subjects[:NAMED])
-    rest = group.subjects[NAMED:]
-    more = details(f"and {len(rest):,} more", " ".join(name(s, 80) for s in rest)) if rest else ""
+    hidden = group.subjects[NAMED:]
+    more = details(f"and {len(hidden):,} more", " ".join(name(s, 80) for s in hidden)) if hidden else ""
     about = f'<div class="subjects">{shown}{more}</div>' if shown else ""
     return f'<li><span class="step">{safe(group.step)}</span> {safe(group.message)}{times}{about}</li>'
 

@@ -127,8 +127,8 @@ def _facts(document: Document) -> Iterator[tuple[str, str]]:
     yield from _verified(document["verification"])
     rounded = document["roundings_of_float_parts"]
     shown = " ".join(name(value) for value in rounded[:OPEN_NAMES])
-    rest = rounded[OPEN_NAMES:]
-    more = details(f"and {len(rest):,} more", " ".join(map(name, rest))) if rest else ""
+    hidden = rounded[OPEN_NAMES:]
+    more = details(f"and {len(hidden):,} more", " ".join(map(name, hidden))) if hidden else ""
     yield "float parts rounded to codes", f"{shown}{more}" if rounded else "none"
 
 

@@ -137,12 +137,12 @@ def _bars(facts: ReportFacts) -> Iterator[str]:
         yield _pair("time of one sample, one thread", times, lambda ms: f"{number(ms)} ms")
 
 
-def _pair(title: str, bars: Sequence[tuple[str, float]], told: Callable[[float], str]) -> str:
+def _pair(title: str, bars: Sequence[tuple[str, float]], text: Callable[[float], str]) -> str:
     """Bars of one kind under their title, the longest over the whole width."""
     longest = max(value for _, value in bars)
     rows = "".join(
         f'<li><span class="what">{safe(label)}</span><span class="track"><span class="fill {safe(label)}" '
-        f'style="width:{100 * value / longest:.1f}%"></span></span><span class="value">{safe(told(value))}</span></li>'
+        f'style="width:{100 * value / longest:.1f}%"></span></span><span class="value">{safe(text(value))}</span></li>'
         for label, value in bars
     )
     return f'<div class="bars"><div class="title">{safe(title)}</div><ul>{rows}</ul></div>'

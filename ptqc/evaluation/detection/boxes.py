@@ -27,7 +27,7 @@ class BoxForm:
     """
 
     name: BoxFormName
-    told: str
+    description: str
     corners: Callable[[np.ndarray, np.ndarray], np.ndarray]
     beside: Beside = "nothing"
 

@@ -137,9 +137,9 @@ class Detector:
         return None if self.boxes is None else FORMS[self.boxes]
 
     @property
-    def told(self) -> str:
+    def box_description(self) -> str:
         """How boxes are written, for people."""
-        return (self.form or TENSORFLOW_FORM).told
+        return (self.form or TENSORFLOW_FORM).description
 
     def to_json(self) -> dict[str, Any]:
         """The fields, as an artifact keeps them."""
@@ -201,13 +201,13 @@ class Detector:
         """Whether the form of boxes is given, or known by the names of the outputs."""
         return self.boxes is not None or TENSORFLOW in names
 
-    def found(self, outputs: Mapping[str, Any], size: Size) -> Detections:
-        """What the outputs of one sample say. size: width and height of the model's input.
+    def decode(self, outputs: Mapping[str, Any], size: Size) -> Detections:
+        """Decode the outputs of one sample. size: width and height of the model's input.
 
         Raises UsageError where they are not as was said, or do not show where boxes, scores and classes stand.
         """
         if not self.knows(outputs):
-            forms = "; ".join(f"{form.name}: {form.told}" for form in FORMS.values())
+            forms = "; ".join(f"{form.name}: {form.description}" for form in FORMS.values())
             raise UsageError(
                 f"nothing says how the model writes boxes: give --detector ({', '.join(DETECTORS)}), or --boxes "
                 f"({forms})"
@@ -223,8 +223,8 @@ class Detector:
         order = np.argsort(-score, kind="stable")[:MOST_PAIRS]
         place, label, score = place[order], label[order], score[order]
         if not rows.chosen:
-            kept = without_overlaps(corners[place], label, self.overlap, MOST_FOUND)
-            place, label, score = place[kept], label[kept], score[kept]
+            best = without_overlaps(corners[place], label, self.overlap, MOST_FOUND)
+            place, label, score = place[best], label[best], score[best]
         return Detections(corners[place], score, label)
 
     def _probabilities(self, scores: np.ndarray) -> np.ndarray:

@@ -163,9 +163,9 @@ def _objects(boxes: Sequence[Sequence[float]], labels: Sequence[int], crowd: Seq
     return Objects(np.array(boxes, np.float64).reshape(-1, 4), np.array(labels, np.int64), result)
 
 
-def _key(file: Path, folder: Path, found: Mapping[str, Objects]) -> str | None:
+def _key(file: Path, folder: Path, annotations: Mapping[str, Objects]) -> str | None:
     """As a COCO file names an image: with its folder below the given one, or without."""
-    return next((name for name in (file.relative_to(folder).as_posix(), file.name) if name in found), None)
+    return next((name for name in (file.relative_to(folder).as_posix(), file.name) if name in annotations), None)
 
 
 def _of_coco(path: Path, numbers: ClassNumbers) -> dict[str, Objects]:

@@ -85,11 +85,10 @@ class MeanPrecision:
     @classmethod
     def of(cls, pictures: Iterable[Matched]) -> "MeanPrecision":
         """NaN where no picture has anything to be found."""
-        given = list(pictures)
-        result = np.array(list(_of_classes(given)))
-        if not len(result):
+        precisions = np.array(list(_of_classes(list(pictures))))
+        if not len(precisions):
             return cls(*[float("nan")] * 3)
-        means = result.mean(0)
+        means = precisions.mean(0)
         return cls(float(means.mean()), float(means[0]), float(means[AT_75]))
 
 

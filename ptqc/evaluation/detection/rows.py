@@ -120,11 +120,11 @@ class DetectorRows:
 
 def _named(arrays: Mapping[str, np.ndarray], name: str) -> np.ndarray:
     if name not in arrays:
-        raise UsageError(f"the model has no output {name!r}; its outputs: {_told(arrays)}")
+        raise UsageError(f"the model has no output {name!r}; its outputs: {_listed(arrays)}")
     return arrays[name]
 
 
-def _told(arrays: Mapping[str, np.ndarray]) -> str:
+def _listed(arrays: Mapping[str, np.ndarray]) -> str:
     return ", ".join(f"{name} {array.dtype.name}{list(array.shape)}" for name, array in arrays.items())
 
 
@@ -149,14 +149,13 @@ def _boxes(array: np.ndarray) -> np.ndarray:
 
 def _roles(named: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> Iterator[tuple[str, str]]:
     """Roles and names of several outputs. Raises UsageError where these cannot be told."""
-    given = dict(named)
-    for name in given.values():
+    for name in named.values():
         _named(arrays, name)
-    left = [name for name in arrays if name not in given.values()]
+    left = [name for name in arrays if name not in named.values()]
 
     def only(role: str, names: list[str]) -> str | None:
-        if role in given:
-            return given[role]
+        if role in named:
+            return named[role]
         if len(names) == 1:
             left.remove(names[0])
             return names[0]
@@ -176,7 +175,7 @@ def _roles(named: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> Iterat
     scores = only("scores", [name for name in floats if says(name, SCORE_WORDS)] or floats)
     if boxes is None or scores is None:
         raise UsageError(
-            f"the outputs ({_told(arrays)}) do not show which has {'boxes' if boxes is None else 'scores'}: say so "
+            f"the outputs ({_listed(arrays)}) do not show which has {'boxes' if boxes is None else 'scores'}: say so "
             "with --detector-outputs boxes=NAME and --detector-outputs scores=NAME, and likewise classes, count or "
             "selected"
         )

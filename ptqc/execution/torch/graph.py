@@ -100,10 +100,10 @@ class TorchGraph:
         if strange := [name for name in replace if name not in self.constants]:
             raise ValueError(f"only constants can be replaced, and these are none: {strange}")
 
-    def _make_plan(self, given: frozenset[str], taps: tuple[str, ...]) -> list[_Step]:
+    def _make_plan(self, fed: frozenset[str], taps: tuple[str, ...]) -> list[_Step]:
         steps: list[_Step] = []
         later = set(taps)
-        for node in sorted(self._needed(given, taps), key=self._order.__getitem__, reverse=True):
+        for node in sorted(self._needed(fed, taps), key=self._order.__getitem__, reverse=True):
             reads = tuple(None if value is None else str(value.name) for value in node.inputs)
             gives = tuple(str(value.name or "") for value in node.outputs)
             touched = {name for name in (*reads, *gives) if name is not None}
@@ -111,10 +111,10 @@ class TorchGraph:
             later |= touched
         return steps[::-1]
 
-    def _needed(self, given: frozenset[str], taps: tuple[str, ...]) -> set[ir.Node]:
+    def _needed(self, fed: frozenset[str], taps: tuple[str, ...]) -> set[ir.Node]:
         """The nodes that the taps depend on, as far back as the given values."""
         needed: set[ir.Node] = set()
-        names = [name for name in taps if name not in given]
+        names = [name for name in taps if name not in fed]
         while names:
             name = names.pop()
             node = self._producers.get(name)
@@ -125,7 +125,7 @@ class TorchGraph:
             if (reason := refusal(node)) is not None:
                 raise Unsupported(reason)
             needed.add(node)
-            names += [str(v.name) for v in node.inputs if v is not None and v.name not in given]
+            names += [str(v.name) for v in node.inputs if v is not None and v.name not in fed]
         return needed
 
 

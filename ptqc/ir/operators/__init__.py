@@ -5,7 +5,7 @@ To add what is known of an operator, write it into the file of its family.
 
 from ptqc.ir.operators.base import Operator, Trait, clip_bounds
 from ptqc.ir.operators.registry import EVERY, OPERATORS, known, named
-from ptqc.ir.operators.rules import absorbs, data_inputs, has_own_scale, is_float, keeps_codes, settled_output
+from ptqc.ir.operators.rules import absorbs, data_inputs, has_own_scale, is_float, keeps_codes, quantized_output
 
 __all__ = [
     "EVERY",
@@ -20,5 +20,5 @@ __all__ = [
     "keeps_codes",
     "known",
     "named",
-    "settled_output",
+    "quantized_output",
 ]

@@ -49,7 +49,7 @@ def absorbs(node: ir.Node) -> ir.Node | None:
     return consumers[0] if bounds is not None and bounds[0] == 0.0 and bounds[1] > 0.0 else None
 
 
-def settled_output(node: ir.Node) -> ir.Value:
+def quantized_output(node: ir.Node) -> ir.Value:
     """The value that is quantized for a node's output: behind an absorbed Relu or Clip."""
     absorbed = absorbs(node)
     return node.outputs[0] if absorbed is None else absorbed.outputs[0]

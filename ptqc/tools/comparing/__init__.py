@@ -242,18 +242,18 @@ def compare(
 
 
 def _samples(
-    found: Sequence[Contender], data: object, most: int, preprocessing: Preprocessing | None, folder: Path
+    contenders: Sequence[Contender], data: object, most: int, preprocessing: Preprocessing | None, folder: Path
 ) -> tuple[Sequence[Feeds], list[str], str]:
     """Samples, the name of each, and what they are."""
     if data is not None:
-        model = found[0].model
+        model = contenders[0].model
         feeds = collect(data, input_specs(model), folder, most, preprocessing, rows=OpenBatches(model))
         return _recorded(model, feeds), feeds.names, f"{len(feeds)} samples"
-    for one, artifact in ((one, one.artifact) for one in found if one.artifact is not None):
+    for one, artifact in ((one, one.artifact) for one in contenders if one.artifact is not None):
         golden = [unpacked_feeds(feeds, one.unpacked) for feeds in _golden(artifact)]
         return golden, [*map(sample_name, range(len(golden)))], f"{len(golden)} golden samples of {artifact.folder}"
-    drawn = list(draw(found[0].model, most, 0, {}))
-    return _recorded(found[0].model, drawn), [*map(sample_name, range(len(drawn)))], DRAWN
+    drawn = list(draw(contenders[0].model, most, 0, {}))
+    return _recorded(contenders[0].model, drawn), [*map(sample_name, range(len(drawn)))], DRAWN
 
 
 def _recorded(model: ir.Model, samples: Sequence[Feeds]) -> Sequence[Feeds]:
@@ -267,18 +267,18 @@ def _golden(artifact: Artifact) -> list[Feeds]:
 
 
 def _outputs(
-    found: Sequence[Contender], feeds: Sequence[Feeds], progress: Progress
+    contenders: Sequence[Contender], feeds: Sequence[Feeds], progress: Progress
 ) -> tuple[list[Sequence[Feeds]], list[str]]:
     """What each makes of each sample, and where its layers are. Raises UsageError without an output of the first."""
     outputs, placements = list[Sequence[Feeds]](), list[str]()
-    with progress.stage("compare outputs", len(found)) as stage:
-        for one in found:
+    with progress.stage("compare outputs", len(contenders)) as stage:
+        for one in contenders:
             with running(one):
                 run = None if one.run_all is None else one.run_all(feeds)
                 outputs.append(_run(one, feeds) if run is None else run.outputs)
             placements.append("" if run is None else str(run.placement))
             if missing := set(outputs[0][0]) - set(outputs[-1][0]):
-                raise UsageError(f"{one.name} has no output {sorted(missing)[0]!r}, which {found[0].name} has")
+                raise UsageError(f"{one.name} has no output {sorted(missing)[0]!r}, which {contenders[0].name} has")
             stage.advance(one.name)
     return outputs, placements
 

@@ -26,7 +26,7 @@ from ptqc.ir import recorded, zipmaps
 from ptqc.ir.external import hold_external
 from ptqc.ir.layers import find_caches
 from ptqc.kv_cache.form import CacheForm, packed_feeds, unpacked_feeds
-from ptqc.kv_cache.known import forms_told
+from ptqc.kv_cache.known import forms_of_documents
 from ptqc.runtime.foreign import ForeignRun, described, file_for, run_in
 from ptqc.runtime.interface import WEIGHTS, library_file
 from ptqc.utils.arguments import path_of
@@ -75,29 +75,29 @@ class Contender:
 
 
 def images_as_compiled(
-    stated: AnyPreprocessing | None, found: Sequence[Contender], data: object
+    stated: AnyPreprocessing | None, contenders: Sequence[Contender], data: object
 ) -> tuple[Preprocessing | None, tuple[str, ...]]:
     """How images are prepared: as stated, else as for the compile of the first artifact that says so.
 
     Also warnings of artifacts whose compile prepared the images of data otherwise, or does not say how.
     """
-    artifacts = {one.artifact.folder: one.artifact for one in found if one.artifact is not None}
+    artifacts = {one.artifact.folder: one.artifact for one in contenders if one.artifact is not None}
     recorded = {folder: artifact.preprocessing for folder, artifact in artifacts.items()}
     own = Preprocessing.of(stated)
     result = own or next(filter(None, recorded.values()), None)
     if not holds_images(data):
         return result, ()
-    used = (result or Preprocessing()).resolved(input_specs(found[0].model))
+    used = (result or Preprocessing()).resolved(input_specs(contenders[0].model))
     warnings = [_otherwise(folder, used, before, is_stated=own is not None) for folder, before in recorded.items()]
     return result, tuple(filter(None, warnings))
 
 
-def texts_as_compiled(data: object, found: Sequence[Contender]) -> tuple[object, tuple[str, ...]]:
+def texts_as_compiled(data: object, contenders: Sequence[Contender]) -> tuple[object, tuple[str, ...]]:
     """Data with the tokenizer of the first artifact that was compiled on texts, where they are text without one.
 
     Also warnings of artifacts that were compiled with another tokenizer.
     """
-    artifacts = [one.artifact for one in found if one.artifact is not None]
+    artifacts = [one.artifact for one in contenders if one.artifact is not None]
     recorded = {artifact.folder: artifact.texts for artifact in artifacts if artifact.texts is not None}
     data = with_tokenizer(data, next(iter(recorded.values()), None))
     if not isinstance(data, Texts) or not Path(data.tokenizer).is_file():
@@ -262,13 +262,13 @@ def running(one: Contender, what: str = "these samples") -> Iterator[None]:
         raise ModelError(f"{one.name} does not run on {what}: {error}") from error
 
 
-def of_one_interface(found: Sequence[Contender]) -> list[Contender]:
+def of_one_interface(contenders: Sequence[Contender]) -> list[Contender]:
     """All with the interface of the first: packed caches go in and come out unpacked where those of the first are.
 
     Raises UsageError where the inputs of some have other names than those of the first all the same.
     """
-    first = found[0]
-    alike = [one if one.inputs == first.inputs else _unpacking(one) for one in found]
+    first = contenders[0]
+    alike = [one if one.inputs == first.inputs else _unpacking(one) for one in contenders]
     for one in alike:
         if one.inputs != first.inputs:
             raise UsageError(
@@ -283,7 +283,7 @@ def _unpacking(one: Contender) -> Contender:
     result = one.artifact.manifest.get("caches") if one.artifact is not None else None
     if result is None:
         return one
-    forms = forms_told(result["caches"])
+    forms = forms_of_documents(result["caches"])
     presents = {str(c.present.name): forms[c.name] for c in find_caches(one.model) if c.name in forms}
 
     def start() -> Run:

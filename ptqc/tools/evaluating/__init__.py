@@ -152,8 +152,8 @@ class Evaluation:
         return "\n".join([*result, table(heading, rows), *([""] if left or warnings else []), *left, *warnings])
 
 
-def _signed(found: Estimate) -> tuple[str, str]:
-    return (f"{found.value:+.3g}", number(found.standard_error))
+def _signed(estimate: Estimate) -> tuple[str, str]:
+    return (f"{estimate.value:+.3g}", number(estimate.standard_error))
 
 
 @quiet_libraries()
@@ -221,15 +221,15 @@ def evaluate(
     prepared, notes = images_as_compiled(preprocessing, result, data)
     data, more = texts_as_compiled(data, result)
     notes = (*notes, *more)
-    decode, found_roles = _decoder(data, tokenizer), roles(inputs)
+    decode, input_roles = _decoder(data, tokenizer), roles(inputs)
     chosen = _of_detector(requested, Detector.of(detector), result)
     if isinstance(chosen, MeanAP):
         judges = read_pictures(data, labels, chosen.detector.classes, inputs, samples, prepared or Preprocessing())
     else:
         judges = read_judges(data, labels, chosen, inputs, samples, prepared)
 
-    def case(given: LabelledCase, outputs: Sequence[Outputs], firsts: Sequence[Outputs]) -> Case:
-        return Case(given.name, given.feeds, outputs, firsts, given.label, judged, found_roles, decode)
+    def case(sample: LabelledCase, outputs: Sequence[Outputs], firsts: Sequence[Outputs]) -> Case:
+        return Case(sample.name, sample.feeds, outputs, firsts, sample.label, judged, input_roles, decode)
 
     measured, left_out, guessing = _measure(result, judges, chosen, case, progress)
     rows = [_row(result[place], chosen, measured, place) for place in measured]
@@ -242,14 +242,14 @@ def evaluate(
     return Evaluation(chosen.called, chosen.title, chosen.higher_is_better, count, tuple(rows), left_out, notes, used)
 
 
-def _of_detector(metric: Metric, stated: Detector | None, found: Sequence[Contender]) -> Metric:
+def _of_detector(metric: Metric, stated: Detector | None, contenders: Sequence[Contender]) -> Metric:
     """A metric of detectors with how these write what they find: as stated, else as the first artifact keeps it."""
     if not isinstance(metric, MeanAP):
         if stated is not None:
             raise UsageError(f"the metric {metric.called} is not one for detectors: leave out their options")
         return metric
-    kept = (one.artifact.detector for one in found if one.artifact is not None)
-    detector = stated or next(filter(None, kept), None)
+    detectors = (one.artifact.detector for one in contenders if one.artifact is not None)
+    detector = stated or next(filter(None, detectors), None)
     return metric if detector is None else replace(metric, detector=detector)
 
 
@@ -269,13 +269,13 @@ def _decoder(data: object, tokenizer: str | PathLike[str] | None) -> Callable[[S
 
 
 def _measure(
-    found: Sequence[Contender], judges: Judges, metric: Metric, case: Callable[..., Case], progress: Progress
+    contenders: Sequence[Contender], judges: Judges, metric: Metric, case: Callable[..., Case], progress: Progress
 ) -> tuple[dict[int, np.ndarray], dict[str, str], float | None]:
     """What each model's cases add to its score, by its place; why a model has none; and what guessing scores.
 
     A library is built for one size of samples, so it is left out where it does not take these.
     """
-    runs: dict[int, Run] = {place: one.start() for place, one in enumerate(found)}
+    runs: dict[int, Run] = {place: one.start() for place, one in enumerate(contenders)}
     numbers: dict[int, list[tuple[Any, ...]]] = {place: [] for place in runs}
     left_out: dict[str, str] = {}
     guessing: float | None = None
@@ -284,11 +284,11 @@ def _measure(
             firsts: list[Outputs] = []
             for place in list(runs):
                 try:
-                    with running(found[place]):
+                    with running(contenders[place]):
                         outputs: list[Outputs] = [runs[place](sample) for sample in result.feeds]
                 except UsageError as error:
                     del runs[place]
-                    left_out[f"{found[place].name} ({found[place].runtime})"] = str(error)
+                    left_out[f"{contenders[place].name} ({contenders[place].runtime})"] = str(error)
                     continue
                 firsts = firsts or outputs
                 scored = case(result, outputs, firsts)

@@ -50,7 +50,7 @@ def metric_of(value: object) -> Metric:
     if isinstance(value, Metric):
         return value
     if isinstance(value, type) and issubclass(value, Metric):
-        return _made(value)
+        return _instance(value)
     if callable(value):
         return OwnMetric(value)
     if not isinstance(value, str):
@@ -58,8 +58,8 @@ def metric_of(value: object) -> Metric:
     if is_named(value):
         return _imported(value)
     for kind in METRICS:
-        rest = value.removeprefix(kind.name)
-        if rest != value and rest[:1] in ("", "-") and (metric := kind.of(rest[1:])) is not None:
+        suffix = value.removeprefix(kind.name)
+        if suffix != value and suffix[:1] in ("", "-") and (metric := kind.of(suffix[1:])) is not None:
             return metric
     likely = meant([value.lower()], known_metrics())
     raise UsageError(f"metric is {value!r}{likely}; known: {', '.join(known_metrics())}, and module:function")
@@ -70,7 +70,7 @@ def known_metrics() -> list[str]:
     return [name for kind in METRICS for name in (kind.shown or kind.name).split(", ")]
 
 
-def _made(kind: type[Metric]) -> Metric:
+def _instance(kind: type[Metric]) -> Metric:
     """A metric of a class that was given for it."""
     try:
         return kind()

@@ -12,7 +12,7 @@ from ptqc.artifact.unquantized import COSTS, float_operators
 from ptqc.errors import ModelError, PtqcError
 from ptqc.formats import PORTABLE_BITS, UINT8, Integer, QuantParams
 from ptqc.frontend import ModelSource
-from ptqc.frontend.in_memory import NAME, Model, read_given
+from ptqc.frontend.in_memory import NAME, Model, read_source
 from ptqc.frontend.model_files import parse, read_bytes
 from ptqc.frontend.tensors import external_files
 from ptqc.ir.external import is_in_files
@@ -64,7 +64,7 @@ def inspect(model: Model) -> Inspection:
     """
     with scratch() as folder:
         try:
-            source = read_given(model, Path(folder))
+            source = read_source(model, Path(folder))
         except ModelError as error:
             path = Path(model) if isinstance(model, str | os.PathLike) else Path(folder) / NAME
             try:

@@ -20,7 +20,7 @@ from ptqc.frontend.tensors import check_tensors
 from ptqc.ir.external import take_in
 from ptqc.ir.zipmaps import as_tensors
 from ptqc.tools.reduce.cut import Subgraph, Whole
-from ptqc.tools.reduce.failure import COMPILE, SECONDS, Command, Failure, check_told_apart
+from ptqc.tools.reduce.failure import COMPILE, SECONDS, Command, Failure, check_distinct
 from ptqc.tools.reduce.recording import record
 from ptqc.tools.reduce.search import smallest
 from ptqc.tools.reduce.trials import Trials
@@ -132,7 +132,7 @@ def reduce(
             trials.write(whole.all(), place, beside)
             cut = smallest(whole, fails)
     nodes = (len(cut.nodes), len(whole.nodes))
-    return Reduced(place, beside, *nodes, trials.count, failure, requested.told(place, beside))
+    return Reduced(place, beside, *nodes, trials.count, failure, requested.command_line(place, beside))
 
 
 def _check_free(place: Path) -> None:
@@ -156,8 +156,8 @@ def _first(trials: Trials, command: Command) -> tuple[Failure, Command]:
     """How the command fails on the whole model, and the command with a limit for its parts."""
     failure, seconds = trials.run(trials.whole.all(), command)
     if failure is None:
-        result = command.told(Path("model.onnx"), Path("data.npz"))
+        result = command.command_line(Path("model.onnx"), Path("data.npz"))
         meant = f" with a message that matches {command.message!r}" if command.message else ""
         raise UsageError(f"nothing to reduce: `{result}` does not fail on the model{meant}")
-    check_told_apart(failure, command.message)
+    check_distinct(failure, command.message)
     return failure, replace(command, seconds=min(command.seconds, 3 * seconds + SECONDS))

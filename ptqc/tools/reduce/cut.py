@@ -46,8 +46,8 @@ class Whole:
     def outputs(self, cut: Subgraph) -> list[str]:
         """Names of what a part gives: what the rest of the graph reads, and what nothing in the part does."""
         inside = {cut.stands_for(name) for i in cut.nodes for name in self._reads[i]}
-        kept = set(cut.nodes)
-        outside = {name for i, names in enumerate(self._reads) if i not in kept for name in names} | self._outputs
+        nodes = set(cut.nodes)
+        outside = {name for i, names in enumerate(self._reads) if i not in nodes for name in names} | self._outputs
         result = [name for i in cut.nodes for name in self.nodes[i].output if name]
         shown = [name for name in result if name in outside and (name not in cut.hidden or name not in inside)]
         return shown or [name for name in result if name not in inside][-1:]
@@ -76,9 +76,9 @@ class Whole:
         for i in cut.nodes:
             output = self.nodes[i].output[0] if self.nodes[i].output else ""
             for name in self._alike(output, self.nodes[i].input):
-                rest = tuple(other for other in cut.nodes if other != i)
-                if rest and cut.stands_for(name) != output:
-                    yield Subgraph(rest, {**cut.instead, output: name}, cut.hidden)
+                nodes = tuple(other for other in cut.nodes if other != i)
+                if nodes and cut.stands_for(name) != output:
+                    yield Subgraph(nodes, {**cut.instead, output: name}, cut.hidden)
 
     def _alike(self, output: str, names: Iterable[str]) -> list[str]:
         known = self._types.get(output)

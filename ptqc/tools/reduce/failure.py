@@ -90,8 +90,8 @@ class Command:
         failed = ended.code != 0 and re.search(self.message or "", ended.errors) is not None
         return (_failure(ended) if failed else None), time.monotonic() - started
 
-    def told(self, model: Path, data: Path) -> str:
-        """As it is typed."""
+    def command_line(self, model: Path, data: Path) -> str:
+        """The command as it is typed."""
         words = self._filled(model, data)
         return shlex.join(["ptqc", *words] if words[0] in OWN else words)
 
@@ -104,7 +104,7 @@ def _failure(ended: sandbox.Ended) -> Failure:
     return Failure(ended.code, fault[1] if fault else "")
 
 
-def check_told_apart(failure: Failure, message: str | None) -> None:
+def check_distinct(failure: Failure, message: str | None) -> None:
     """Refuse a refusal, which parts of a model have reasons of their own for. Raises UsageError."""
     if failure.code == REFUSED and message is None:
         raise UsageError(

@@ -67,8 +67,8 @@ def main(folder: Path) -> None:
     names = [name for node in model.graph.node for name in node.output if name]
     runner = Runner(folder / MODEL if has_references(model) else model, names)
     for path in sorted(folder.glob(SAMPLE.format("*"))):
-        with np.load(path) as given:
-            feeds = dict(given)
+        with np.load(path) as arrays:
+            feeds = dict(arrays)
         values = runner.run(feeds).items()
         result = {name: value for name, value in values if isinstance(value, np.ndarray) and value.dtype != object}
         write_npz(path, {**result, **feeds})

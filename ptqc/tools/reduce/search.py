@@ -21,8 +21,8 @@ def ddmin(whole: Sequence[T], fails: Callable[[Part[T]], bool]) -> Part[T]:
     while len(part) > 1:
         if (alone := next(filter(fails, _alone(part, pieces)), None)) is not None:
             part, pieces = alone, 2
-        elif pieces > 2 and (rest := next(filter(fails, _without(part, pieces)), None)) is not None:
-            part, pieces = rest, pieces - 1
+        elif pieces > 2 and (complement := next(filter(fails, _without(part, pieces)), None)) is not None:
+            part, pieces = complement, pieces - 1
         elif pieces < len(part):
             pieces = min(2 * pieces, len(part))
         else:

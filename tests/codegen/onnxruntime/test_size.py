@@ -86,7 +86,7 @@ def said(measured: Measured, forms: Mapping[str, Format]) -> int:
             is_integer = layer.name in plan.integer
             codes = None
             if is_integer:
-                x, y, bias = plan.params[layer.input], plan.params.get(layer.settled), bias_of(measured, layer.name)
+                x, y, bias = plan.params[layer.input], plan.params.get(layer.output), bias_of(measured, layer.name)
                 assert bias is not None
                 step = accumulator_scale(x, solution.scale)
                 codes = constants.Bias(bias_codes(bias, step, bits_for(solution.form, bias, y)), step)

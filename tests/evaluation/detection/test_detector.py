@@ -85,9 +85,9 @@ def told(found: Detections) -> list[tuple[int, float, list[float]]]:
 @pytest.mark.parametrize("way", WAYS)
 def test_what_is_found_is_told_however_it_is_written(way: str) -> None:
     detector, outputs = WAYS[way]
-    found = told(detector.found({name: array.astype(np.float64) for name, array in outputs.items()}, SIZE))
+    found = told(detector.decode({name: array.astype(np.float64) for name, array in outputs.items()}, SIZE))
     if way == "what NonMaxSuppression chose":
-        found = told(detector.found(outputs, SIZE))
+        found = told(detector.decode(outputs, SIZE))
     assert [label for label, *_ in found] == [label for label, *_ in WANTED]
     assert [score for _, score, _ in found] == pytest.approx([score for _, score, _ in WANTED], abs=1e-4)
     np.testing.assert_allclose([box for *_, box in found], [box for *_, box in WANTED])
@@ -102,19 +102,19 @@ def test_offsets_from_anchors(tmp_path: Path) -> None:
     given: dict[str, Any] = {"box_unit": "shares", "anchors": str(tmp_path / "anchors.npy")}
     for form, order in (("offsets", [0, 1, 2, 3]), ("offsets-yx", [1, 0, 3, 2])):
         outputs = {"loc": np.c_[shift, ratio][None, :, order], "conf": SCORES[CHOSEN][None]}
-        found = Detector(boxes=form, **given).found(outputs, SIZE)  # type: ignore[arg-type]
+        found = Detector(boxes=form, **given).decode(outputs, SIZE)  # type: ignore[arg-type]
         np.testing.assert_allclose(found.boxes, CORNERS[CHOSEN])
     (tmp_path / "text.npy").write_text("0.5 0.5 0.1 0.1")
     for name, message in (("text", "not an .npy file of numbers"), ("none", "cannot read the anchors")):
         with pytest.raises(UsageError, match=message):
-            Detector(boxes="offsets", box_unit="shares", anchors=str(tmp_path / f"{name}.npy")).found(outputs, SIZE)
+            Detector(boxes="offsets", box_unit="shares", anchors=str(tmp_path / f"{name}.npy")).decode(outputs, SIZE)
     with pytest.raises(UsageError, match="3 boxes, and 2 anchors"):
-        Detector(boxes="offsets", **given).found({"loc": CORNERS[:3], "conf": SCORES[:3]}, SIZE)
+        Detector(boxes="offsets", **given).decode({"loc": CORNERS[:3], "conf": SCORES[:3]}, SIZE)
 
 
 def test_nothing_found_is_no_error() -> None:
     outputs = {"boxes": np.zeros((0, 4)), "labels": np.zeros(0, int), "scores": np.zeros(0)}
-    assert told(Detector(boxes="xyxy", box_unit="pixels").found(outputs, SIZE)) == []
+    assert told(Detector(boxes="xyxy", box_unit="pixels").decode(outputs, SIZE)) == []
 
 
 TWO = {"boxes": CORNERS[None], "scores": SCORES[None]}
@@ -139,7 +139,7 @@ TWO = {"boxes": CORNERS[None], "scores": SCORES[None]}
 )
 def test_what_is_not_said_or_does_not_fit(detector: Detector, outputs: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        detector.found(outputs, SIZE)
+        detector.decode(outputs, SIZE)
 
 
 @pytest.mark.parametrize(

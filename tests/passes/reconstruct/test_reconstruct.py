@@ -135,7 +135,7 @@ def test_float_outputs_stay_whole_while_the_walk_goes_on(residual: ir.Model, con
 def test_without_time_the_layers_keep_the_table(residual: ir.Model, context: Analysis) -> None:
     plan = plan_of(context, Integer(3))
     (found,) = reconstruct_all(AnalyzedPlan(replace(context, deadline=Deadline(0.0)), plan), [0])
-    assert found.kept == len(context.layers)
+    assert found.solved_alone == len(context.layers)
     for weight in context.weights:
         assert found.weights[weight.name] is context.solutions[weight.name, Integer(3)]
     for layer in context.layers:
@@ -152,7 +152,7 @@ def test_where_time_ends_between_layers_those_before_are_settled(
     (found,) = reconstruct_all(AnalyzedPlan(context, plan), [0])
     monkeypatch.undo()
     (whole,) = reconstruct_all(AnalyzedPlan(context, plan), [0])
-    settled = len(context.layers) - found.kept
+    settled = len(context.layers) - found.solved_alone
     assert 0 < settled < len(context.layers)
     for number, layer in enumerate(context.layers):
         same = np.array_equal(found.weights[layer.weight].codes, whole.weights[layer.weight].codes)
@@ -210,10 +210,10 @@ def test_weights_beyond_memory_are_settled_a_few_outputs_at_a_time(
 def test_values_that_wait_in_files_give_the_same(context: Analysis, monkeypatch: pytest.MonkeyPatch) -> None:
     plan, kept = plan_of(context, Integer(3)), list[np.ndarray]()
     (in_memory,) = reconstruct_all(AnalyzedPlan(context, plan), [0])
-    in_file = store.kept
+    in_file = store.spool
     monkeypatch.setattr(tensors, "SMALL", 0)
     monkeypatch.setattr(reconstruct, "WALK_MEMORY", 0)
-    monkeypatch.setattr(store, "kept", lambda array: kept.append(array) or in_file(array))
+    monkeypatch.setattr(store, "spool", lambda array: kept.append(array) or in_file(array))
     (in_files,) = reconstruct_all(AnalyzedPlan(context, plan), [0])
     assert len(kept) > len(plan.layers)
     for name, solution in in_memory.weights.items():

@@ -52,4 +52,4 @@ def test_files_among_the_words_are_found_from_elsewhere(tmp_path: Path, monkeypa
     Path("out").mkdir()
     found = Command.parse(["compile", "{model}", "--preprocessing", "p.toml", "-o", "out"], None)
     assert found.words[3:] == (str(tmp_path / "p.toml"), "-o", "out")
-    assert found.told(Path("a b.onnx"), Path("d")).startswith("ptqc compile 'a b.onnx' --preprocessing /")
+    assert found.command_line(Path("a b.onnx"), Path("d")).startswith("ptqc compile 'a b.onnx' --preprocessing /")

@@ -40,7 +40,7 @@ def test_its_pages_are_no_anonymous_memory_and_go_with_it() -> None:
 
 def test_numbers_are_kept_in_a_file() -> None:
     array = np.arange(12, dtype=np.int8).reshape(3, 4).T
-    kept = store.kept(array)
+    kept = store.spool(array)
     assert np.array_equal(kept, array)
     assert kept.dtype == array.dtype
     assert not kept.flags.writeable

@@ -55,11 +55,11 @@ def _flat(indices: Tensor, sizes: list[int]) -> Tensor:
 def _gather_nd(node: ir.Node, x: Tensor, indices: Tensor) -> Tensor:
     batch, depth = integer(node, "batch_dims", 0), indices.shape[-1]
     rows, inner = prod(x.shape[:batch]), x.shape[batch : batch + depth]
-    rest = x.shape[batch + depth :]
+    trailing = x.shape[batch + depth :]
     flat = _flat(indices, list(inner)).reshape(rows, -1)
     offsets = torch.arange(rows, device=x.device).unsqueeze(1) * prod(inner)
-    entries = x.reshape(rows * prod(inner), *rest).index_select(0, (flat + offsets).reshape(-1))
-    return entries.reshape([*indices.shape[:-1], *rest])
+    entries = x.reshape(rows * prod(inner), *trailing).index_select(0, (flat + offsets).reshape(-1))
+    return entries.reshape([*indices.shape[:-1], *trailing])
 
 
 def _scatter_elements(node: ir.Node, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:

@@ -12,14 +12,14 @@ def _top_k(node: ir.Node, x: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
     """A stable sort, since of equal entries the first comes first, which torch.topk does not promise."""
     axis = integer(node, "axis", -1)
     values, indices = x.sort(dim=axis, descending=bool(integer(node, "largest", 1)), stable=True)
-    (kept,) = whole_numbers(count)
-    return values.narrow(axis, 0, kept), indices.narrow(axis, 0, kept)
+    (k,) = whole_numbers(count)
+    return values.narrow(axis, 0, k), indices.narrow(axis, 0, k)
 
 
 def _compress(node: ir.Node, x: Tensor, condition: Tensor) -> Tensor:
     axis = node.attributes.get("axis")
-    kept = condition.nonzero().reshape(-1)
-    return x.reshape(-1)[kept] if axis is None else x.index_select(axis.as_int(), kept)
+    indices = condition.nonzero().reshape(-1)
+    return x.reshape(-1)[indices] if axis is None else x.index_select(axis.as_int(), indices)
 
 
 def _non_zero(_node: ir.Node, x: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ class MeanAP(Metric):
         """What was found in the picture, and whether it is there."""
         assert isinstance(case.label, Truth)
         try:
-            result = self.detector.found(case.outputs[0], case.label.size)
+            result = self.detector.decode(case.outputs[0], case.label.size)
         except UsageError as error:
             raise case.refused(str(error)) from error
         return (matched(result, case.label),)
