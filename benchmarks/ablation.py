@@ -101,7 +101,9 @@ class Bench:
 
     def reconstructed(self, plan: Plan) -> bytes:
         """A plan's file after one reconstruction."""
-        return problem.packed(self.analysis, plan, Reconstruct().apply(AnalyzedPlan(self.analysis, plan)).made)[1].data
+        return problem.packed(self.analysis, plan, Reconstruct().apply(AnalyzedPlan(self.analysis, plan)).output)[
+            1
+        ].data
 
     def compiled(self, limit: int | None, pipeline: Pipeline = "light") -> bytes:
         """The file of a whole compile."""

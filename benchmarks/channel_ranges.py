@@ -73,7 +73,7 @@ def reordered(model: ir.Model, given: CanonicalModel) -> None:
 def split(given: CanonicalModel) -> Version:
     """The channels split off that the compiler chooses."""
     model = given.model.clone()
-    chosen = ChooseSplits().apply(AnalysisInput.of(model, given.tuning, given.held_back)).made
+    chosen = ChooseSplits().apply(AnalysisInput.of(model, given.tuning, given.held_back)).output
     splits = tuple(replace(remedy, by_row=False) for remedy in chosen if remedy.channels)
     run_rewrites(model, rewrites(splits), [given.samples[0]])
     return Version("split", model, splits)

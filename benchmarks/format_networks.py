@@ -104,4 +104,4 @@ def opened(task: Task, samples: int) -> Iterator[FormatNetwork]:
         feeds = gather(source, task.calibration(samples), Path(folder), samples, None, SILENT)
         prepared = prepare(source, feeds, SILENT)
         setting = AnalysisInput.of(prepared.model, prepared.tuning, prepared.held_back)
-        yield FormatNetwork(Calibrate().apply(setting).made)
+        yield FormatNetwork(Calibrate().apply(setting).output)

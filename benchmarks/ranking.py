@@ -65,19 +65,19 @@ def at(phase: type[Phase], analysis: Analysis) -> Phase:
 
 def with_observed(bench: Bench) -> Bench:
     """With what calibration observes and the store does not keep: moments of what layers multiply, and other ranges."""
-    made = Calibrate().apply(at(AnalysisInput, bench.analysis)).made
+    made = Calibrate().apply(at(AnalysisInput, bench.analysis)).output
     observed = {name: getattr(made, name) for name in ("moments", "held_moments", "other_ranges")}
     return replace(bench, analysis=replace(bench.analysis, **observed))
 
 
 def squared(bench: Bench) -> Losses:
     """What the table of losses is by the squared error of the outputs."""
-    return MeasureSensitivity("mse").apply(at(WeightCandidates, bench.analysis)).made.weight_losses
+    return MeasureSensitivity("mse").apply(at(WeightCandidates, bench.analysis)).output.weight_losses
 
 
 def curvature(bench: Bench) -> Losses:
     """What the table of losses is by gradients."""
-    return MeasureCurvature().apply(at(WeightCandidates, bench.analysis)).made.weight_losses
+    return MeasureCurvature().apply(at(WeightCandidates, bench.analysis)).output.weight_losses
 
 
 def drawn_plans(bench: Bench, several: Sequence[Losses], limit: int, count: int) -> list[Plan]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ptqc.passes.quantize.measure_sensitivity import TOLD
+from ptqc.passes.quantize.measure_sensitivity import SAMPLED_WEIGHTS
 from ptqc.passes.quantize.moment_stream import SMALL_BLOCK_BYTES, grouped
 from ptqc.passes.quantize.moments import bytes_of
 from scaling.simulation import Block, Job, Unit
@@ -133,7 +133,7 @@ def measuring_runs(weights: int) -> float:
 
     It runs once whole and once node by node, and from behind each weight that is measured, half of it on average.
     """
-    return 2 + len(range(0, weights, math.ceil(weights / TOLD))) / 2
+    return 2 + len(range(0, weights, math.ceil(weights / SAMPLED_WEIGHTS))) / 2
 
 
 def numbers_of(matrices: Iterable[Matrix]) -> int:

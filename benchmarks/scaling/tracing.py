@@ -22,7 +22,7 @@ from ptqc.budget import parse_budgets
 from ptqc.compiler import CompileRequest, compile_model
 from ptqc.options import CompileOptions
 from ptqc.passes.quantize.moments import bytes_of
-from ptqc.passes.quantize.solve_weights import Found, WeightProblem
+from ptqc.passes.quantize.solve_weights import FormatSolutions, WeightProblem
 from ptqc.utils.executors.base import Executor, Result, UnitOfWork
 from ptqc.utils.executors.registry import executor_of
 from ptqc.utils.logs import quiet_libraries
@@ -147,7 +147,7 @@ class TracedExecutor(Executor):
         ended = time.thread_time()
         unit, ready = made[0]
         if isinstance(unit, WeightProblem):
-            size = _bytes(type(unit).pack_result(cast(Found, result)))
+            size = _bytes(type(unit).pack_result(cast(FormatSolutions, result)))
             self._trace.units.append(_unit(number, label, unit, size, ready - began, ended - ready))
         return result
 
