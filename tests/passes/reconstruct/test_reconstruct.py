@@ -413,7 +413,7 @@ def test_layers_that_see_the_same_share_it_as_long_as_one_is_still_to_be_settled
         return found
 
     monkeypatch.setattr(_State, "_drawn", draw)
-    monkeypatch.setattr(_State, "_settled", settled)
+    monkeypatch.setattr(_State, "_layer_outputs", settled)
     tuned = Reconstruct().apply(AnalyzedPlan(context, plan)).output
     assert drawn == ["q"]
     assert held == [1, 1, 0]
