@@ -110,14 +110,14 @@ def _turn(number: int) -> int:
 class Origin:
     """The model file: name, bytes (with external data), SHA-256, and elements of all float constants.
 
-    kind: "file", or the type of a model in memory, whose serialized bytes count.
+    given: "file", or the type of a model in memory, whose serialized bytes count.
     """
 
     name: str
     size: int
     digest: str
     weights: int
-    kind: str = FILE
+    given: str = FILE
 
 
 def gather(

@@ -160,7 +160,7 @@ def manifest(job: CompileState, outcome: CompileOutcome) -> dict[str, Any]:
         "libraries": {"onnxruntime": ort.__version__, "onnx_ir": ir.__version__, "numpy": np.__version__},
         "source": {
             "name": origin.name,
-            "given": origin.kind,
+            "given": origin.given,
             "bytes": origin.size,
             "sha256": origin.digest,
             "weights": origin.weights,
