@@ -14,7 +14,7 @@ KEYS = {1: np.uint8, 2: np.uint16}
 # Codes for which it is stored how many before them are not zero, so that each such part is unpacked for itself.
 SPAN = 1024
 # Bits of an index behind zeros: 0 is the zero's own, and all of them are to fit a byte.
-MOST_KEPT_BITS = 7
+MOST_NONZERO_BITS = 7
 # Of the bytes without them, what bits for zeros take at most: loading takes longer with them.
 WORTH = 0.9
 
@@ -96,7 +96,7 @@ def _behind_zeros(codes: np.ndarray) -> Indexed | None:
     """Indices of what is not zero; None where nothing or everything is, or where it takes too many values."""
     remaining = codes[codes != 0]
     result = _listed(remaining, 1) if 0 < remaining.size < codes.size else None
-    if result is None or result.levels is None or result.bits > MOST_KEPT_BITS:
+    if result is None or result.levels is None or result.bits > MOST_NONZERO_BITS:
         return None
     levels = np.concatenate([np.zeros((1, 1), np.int8), result.levels])
     return Indexed(result.bits, result.planes, levels, NonzeroMask.of(codes))
