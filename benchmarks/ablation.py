@@ -57,8 +57,8 @@ class Bench:
     options: CompileOptions
 
     @classmethod
-    def of(cls, task: Task, samples: int, folder: Path, **given: Any) -> "Bench":
-        """Compile once without a budget, and recall what was measured. given: other options of the compile."""
+    def of(cls, task: Task, samples: int, folder: Path, **compile_options: Any) -> "Bench":
+        """Compile once without a budget, and recall what was measured. compile_options: others."""
         store = folder / "store"
         artifact = compile_model(
             task.path,
@@ -66,7 +66,7 @@ class Bench:
             output=folder / "out",
             cache=store,
             samples=samples,
-            **given,
+            **compile_options,
         )
         prepared, analysis, options, _ = recall(Store(store), artifact.manifest["measurements"], SILENT)
         return cls(prepared.model, analysis, options)
@@ -74,8 +74,8 @@ class Bench:
     @cached_property
     def even(self) -> "Bench":
         """The same with even grids alone."""
-        kept = {key: value for key, value in self.analysis.solutions.items() if not key[1].is_learned}
-        return replace(self, analysis=replace(self.analysis, solutions=kept))
+        solutions = {key: value for key, value in self.analysis.solutions.items() if not key[1].is_learned}
+        return replace(self, analysis=replace(self.analysis, solutions=solutions))
 
     @property
     def undecided(self) -> Plan:
@@ -101,7 +101,9 @@ class Bench:
 
     def reconstructed(self, plan: Plan) -> bytes:
         """A plan's file after one reconstruction."""
-        return problem.packed(self.analysis, plan, Reconstruct().apply(AnalyzedPlan(self.analysis, plan)).made)[1].data
+        return problem.packed(self.analysis, plan, Reconstruct().apply(AnalyzedPlan(self.analysis, plan)).output)[
+            1
+        ].data
 
     def compiled(self, limit: int | None, pipeline: Pipeline = "light") -> bytes:
         """The file of a whole compile."""
@@ -192,8 +194,8 @@ def scored(task: Task, make: Callable[[], bytes], path: Path, real: float) -> di
         path.write_bytes(make())
     except Infeasible as error:
         return {"note": f"infeasible: {error.smallest:,} bytes"}
-    found = score_compiled(task.name, str(path))
-    return {"bytes": path.stat().st_size, "difference": found["score"] - real, **found}
+    scores = score_compiled(task.name, str(path))
+    return {"bytes": path.stat().st_size, "difference": scores["score"] - real, **scores}
 
 
 def parse() -> argparse.Namespace:

@@ -85,9 +85,9 @@ def score_float(name: str) -> float:
 def score_compiled(name: str, model: str, threads: int = 0) -> dict[str, Any]:
     """Score of a compiled model and its agreement with the float model on the same inputs; runs in a child."""
     task = chosen(name)[0]
-    found = agreement.Agreement(task.has_classes)
-    run = agreement.compared(harness.open_model(task.path, threads), harness.open_model(model, threads), found)
-    return {"score": float(task.score(run)), **found.to_json()}
+    comparison = agreement.Agreement(task.has_classes)
+    run = agreement.compared(harness.open_model(task.path, threads), harness.open_model(model, threads), comparison)
+    return {"score": float(task.score(run)), **comparison.to_json()}
 
 
 def measure(task: Task, arguments: argparse.Namespace) -> list[dict[str, Any]]:
@@ -173,12 +173,12 @@ def main() -> None:
         harness.record(harness.FIGURES / "accuracy.json", [_recorded(row) for row in rows if "score" in row], facts)
     if arguments.record_formats:
         about = {"formats": arguments.formats or "usual", "seed": arguments.seed}
-        found = [{**_recorded(row), **about} for row in rows if "score" in row]
-        harness.record(harness.FIGURES / "formats.json", found, facts, *about)
+        recorded = [{**_recorded(row), **about} for row in rows if "score" in row]
+        harness.record(harness.FIGURES / "formats.json", recorded, facts, *about)
     if arguments.record_calibration:
         about = {"calibration": arguments.calibration}
-        found = [{**_recorded(row), **about} for row in rows if "score" in row]
-        harness.record(harness.FIGURES / "calibration.json", found, facts, *about)
+        recorded = [{**_recorded(row), **about} for row in rows if "score" in row]
+        harness.record(harness.FIGURES / "calibration.json", recorded, facts, *about)
     harness.print_results(rows, COLUMNS, facts)
 
 

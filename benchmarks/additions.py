@@ -53,37 +53,37 @@ COLUMNS = (
 
 def ranges(network: FormatNetwork, bits: int) -> dict[str, QuantParams]:
     """Parameters of so many bits for every tensor that is rounded."""
-    given = network.observed
-    observers = {site.name: RangeObserver() for site in given.sites}
-    taps = list(dict.fromkeys(source for site in given.sites for source in site.sources))
-    runner = Runner(given.model, taps)
-    for feeds in given.tuning:
+    observed = network.observed
+    observers = {site.name: RangeObserver() for site in observed.sites}
+    taps = list(dict.fromkeys(source for site in observed.sites for source in site.sources))
+    runner = Runner(observed.model, taps)
+    for feeds in observed.tuning:
         values = {**feeds, **runner.run(feeds)}
-        for site in given.sites:
+        for site in observed.sites:
             for source in site.sources:
                 observers[site.name].update(values[source])
-    found = {}
+    params = {}
     for name, observer in observers.items():
         scale, zero = affine_params(*choose_range(observer, "mse", bits), bits)
-        found[name] = QuantParams(Affine(bits), float(scale), zero)
-    return dict(source_params(given.sites, found))
+        params[name] = QuantParams(Affine(bits), float(scale), zero)
+    return dict(source_params(observed.sites, params))
 
 
 def rounded(network: FormatNetwork, additions: float | None, bits: int = 0) -> tuple[dict[str, np.ndarray], float]:
     """Weights and biases by name, and the additions of a product; of so many bits where no additions are given."""
-    found, spent, products = dict[str, np.ndarray](), 0.0, 0
+    constants, spent, products = dict[str, np.ndarray](), 0.0, 0
     for layer in network.observed.layers:
         moments = network.observed.moments[layer.weight]
         matrix, second = layer.matrix(initial(network.observed.model, layer.weight)), moments.second(True)
         grid = Integer(bits).grid(matrix, gptq.importance_of(second)) if bits else _grid(matrix, additions or 1.0)
         (answer,) = gptq.round_all([gptq.RoundingTarget(matrix, grid, 1)], second)
-        found[layer.weight] = layer.tensor(answer.weight)
+        constants[layer.weight] = layer.tensor(answer.weight)
         spent += float(np.abs(answer.codes.astype(np.float64)).sum()) * network.observed.macs[layer.name] / matrix.size
         products += network.observed.macs[layer.name]
         if layer.bias is not None:
             shift = np.einsum("gok,gk->go", matrix - answer.weight, moments.mean).reshape(-1)
-            found[layer.bias] = np.asarray(initial(network.observed.model, layer.bias) + shift, np.float32)
-    return found, spent / products
+            constants[layer.bias] = np.asarray(initial(network.observed.model, layer.bias) + shift, np.float32)
+    return constants, spent / products
 
 
 def _grid(matrix: np.ndarray, additions: float) -> Grid:
@@ -103,10 +103,12 @@ def rows_of(name: str, samples: int) -> list[dict[str, Any]]:
             row = {"task": name, "power": power, "weights": f"{multiplier} bits", "width": multiplier}
             rows.append(row | _scored(task, network, every[multiplier], plain))
             tried = [(bits, *rounded(network, power / bits - 0.5)) for bits in WIDTHS if _is_possible(power, bits)]
-            losses = [network.losses.rounded(network.observed.model, every[b], found).mean() for b, found, _ in tried]
-            bits, found, additions = tried[int(np.argmin(losses))]
+            losses = [
+                network.losses.rounded(network.observed.model, every[b], constants).mean() for b, constants, _ in tried
+            ]
+            bits, constants, additions = tried[int(np.argmin(losses))]
             row = {"task": name, "power": power, "weights": "PANN", "width": bits, "additions": additions}
-            rows.append(row | _scored(task, network, every[bits], found))
+            rows.append(row | _scored(task, network, every[bits], constants))
             harness.say(f"{name} {power}")
     return rows
 
@@ -118,13 +120,13 @@ def _is_possible(power: float, bits: int) -> bool:
 def _scored(
     task: Task, network: FormatNetwork, params: dict[str, QuantParams], constants: dict[str, np.ndarray]
 ) -> dict[str, Any]:
-    found = agreement.Agreement(task.has_classes)
+    comparison = agreement.Agreement(task.has_classes)
     with tempfile.TemporaryDirectory(prefix="ptqc-bench-") as folder:
         path = Path(folder) / "rounded.onnx"
         onnx.save(rounding(ir.to_proto(network.observed.model), params, constants), path)
-        run = agreement.compared(harness.open_model(task.path), harness.open_model(path), found)
+        run = agreement.compared(harness.open_model(task.path), harness.open_model(path), comparison)
         score = float(task.score(run))
-    return {"score": score, "difference": score - task.float_score, **found.to_json()}
+    return {"score": score, "difference": score - task.float_score, **comparison.to_json()}
 
 
 def rounding(
@@ -132,8 +134,8 @@ def rounding(
 ) -> onnx.ModelProto:
     """The model with other constants, whose nodes read these tensors rounded; in float, so in any bits."""
     graph = model.graph
-    kept = [tensor for tensor in graph.initializer if tensor.name not in constants]
-    given = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    unchanged = [tensor for tensor in graph.initializer if tensor.name not in constants]
+    replaced = [numpy_helper.from_array(array, name) for name, array in constants.items()]
     nodes = [each for value in graph.input for each in _rounded_nodes(value.name, params)]
     for node in graph.node:
         node.input[:] = [f"{name}.rounded" if name in params else name for name in node.input]
@@ -142,7 +144,7 @@ def rounding(
         numpy_helper.from_array(np.array(x, np.float32), name) for each in params for name, x in _numbers(each, params)
     ]
     del graph.initializer[:], graph.node[:]
-    graph.initializer.extend([*kept, *given, *limits])
+    graph.initializer.extend([*unchanged, *replaced, *limits])
     graph.node.extend(nodes)
     return model
 
@@ -158,12 +160,12 @@ def _rounded_nodes(name: str, params: dict[str, QuantParams]) -> list[onnx.NodeP
         return []
     scale, low, high = (each for each, _ in _numbers(name, params))
     steps = [("Div", [name, scale]), ("Round", []), ("Clip", [low, high]), ("Mul", [scale])]
-    found, last = [], name
-    for place, (op_type, given) in enumerate(steps):
-        inputs = given if place == 0 else [last, *given]
+    nodes, last = [], name
+    for place, (op_type, operands) in enumerate(steps):
+        inputs = operands if place == 0 else [last, *operands]
         last = f"{name}.rounded" if place == len(steps) - 1 else f"{name}.{op_type}"
-        found.append(helper.make_node(op_type, inputs, [last]))
-    return found
+        nodes.append(helper.make_node(op_type, inputs, [last]))
+    return nodes
 
 
 def changed(values: np.ndarray) -> float:
@@ -197,13 +199,13 @@ def simulated() -> Iterator[dict[str, Any]]:
         a, b = random.integers(0, 2**bits, (2, PRODUCTS), np.int64)
         counts = random.poisson(2.0, PRODUCTS)
         expected, pann = bit_flips(bits, bits, signed=False), (counts.mean() + 0.5) * bits
-        found = multiplied(a, b, bits)
+        flips = multiplied(a, b, bits)
         by_additions = added(b, counts)
         yield {
             "width": bits,
             "model": expected,
-            "simulated": found,
-            "ratio": found / expected,
+            "simulated": flips,
+            "ratio": flips / expected,
             "model of 2 additions": pann,
             "simulated additions": by_additions,
             "ratio of additions": by_additions / pann,

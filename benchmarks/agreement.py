@@ -27,20 +27,20 @@ class Agreement:
         self.runs = self.predictions = self.equal = 0
         self.divergence = self.signal = self.error = 0.0
 
-    def add(self, real: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> None:
+    def add(self, real: Sequence[np.ndarray], tested: Sequence[np.ndarray]) -> None:
         """One run of both models; a batch counts with all its samples."""
         self.runs += 1
-        for wanted, value in zip(real, found, strict=True):
+        for wanted, value in zip(real, tested, strict=True):
             if wanted.dtype.kind == "f":
                 self.signal += float(np.square(wanted, dtype=np.float64).sum())
                 self.error += float(np.square(wanted.astype(np.float64) - value).sum())
         if self.has_classes:
-            self._add_classes(class_scores(real[0]), class_scores(found[0]))
+            self._add_classes(class_scores(real[0]), class_scores(tested[0]))
 
-    def _add_classes(self, real: np.ndarray, found: np.ndarray) -> None:
+    def _add_classes(self, real: np.ndarray, tested: np.ndarray) -> None:
         self.predictions += len(real)
-        self.equal += int((real.argmax(-1) == found.argmax(-1)).sum())
-        log_p, log_q = log_probabilities(real), log_probabilities(found)
+        self.equal += int((real.argmax(-1) == tested.argmax(-1)).sum())
+        log_p, log_q = log_probabilities(real), log_probabilities(tested)
         self.divergence += float((np.exp(log_p) * (log_p - log_q)).sum())
 
     def to_json(self) -> dict[str, float | None]:
@@ -67,7 +67,7 @@ def agreement_of(
 class Comparing(Protocol):
     """What looks at the outputs of both models."""
 
-    def add(self, real: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> None:
+    def add(self, real: Sequence[np.ndarray], tested: Sequence[np.ndarray]) -> None:
         """One run of both."""
 
 
@@ -75,9 +75,9 @@ def compared(real: Run, tested: Run, agreement: Comparing) -> Run:
     """The tested model, which on its way compares every run with the float model's."""
 
     def run(feeds: Feeds) -> list[np.ndarray]:
-        found = tested(feeds)
-        agreement.add(real(feeds), found)
-        return found
+        outputs = tested(feeds)
+        agreement.add(real(feeds), outputs)
+        return outputs
 
     return run
 

@@ -69,16 +69,16 @@ def raced(size: str, past: int, blocks: int, seconds: float) -> dict[str, Any]:
     for form in FORMS:
         for which, left, cache, outputs in (("k", queries, real[0], past), ("v", shares, real[1], shape.head)):
             parts = FIXED[form].pack(cache) if form in FIXED else (cache,)
-            given = {f"{form}_{which}_x": left, **{f"{form}_{which}_{i}": part for i, part in enumerate(parts)}}
+            operands = {f"{form}_{which}_x": left, **{f"{form}_{which}_{i}": part for i, part in enumerate(parts)}}
             stored = tuple(layout(part) for part in parts)
             places = kv_attention.Places(rows[form](stored) if form in rows else kv_attention.RealRows(stored), None)
             y = Layout((shape.heads, 1, outputs), FLOAT, row_major=True)
             write = kv_attention.scores if which == "k" else kv_attention.mixed
             name = f"{form}_{which}"
-            layouts |= {name: y, **{other: layout(array) for other, array in given.items()}}
-            values |= given
+            layouts |= {name: y, **{other: layout(array) for other, array in operands.items()}}
+            values |= operands
             kernel = write(layout(left), places, y, chosen).compile(PROCESSOR)
-            steps.append(ProgramStep(kernel, tuple(given), name, name))
+            steps.append(ProgramStep(kernel, tuple(operands), name, name))
     inputs = tuple(name for step in steps for name in step.inputs)
     program = Program(tuple(steps), layouts, inputs, tuple(step.output for step in steps))
     with tempfile.TemporaryDirectory() as folder:
@@ -113,10 +113,10 @@ def _bytes(values: dict[str, np.ndarray], form: str) -> int:
 
 def rows_of(options: argparse.Namespace, past: int) -> list[dict[str, Any]]:
     """A row for each form."""
-    found = in_child(raced, options.size, past, options.blocks, options.seconds)
-    if found.error:
-        return [{"past": past, "note": found.error}]
-    times, sizes = found.value["times"], found.value["sizes"]
+    outcome = in_child(raced, options.size, past, options.blocks, options.seconds)
+    if outcome.error:
+        return [{"past": past, "note": outcome.error}]
+    times, sizes = outcome.value["times"], outcome.value["sizes"]
     return [
         {
             "past": past,

@@ -63,31 +63,31 @@ class Version:
         return Bars(self.title, reach, apart)
 
 
-def reordered(model: ir.Model, given: CanonicalModel) -> None:
+def reordered(model: ir.Model, prepared: CanonicalModel) -> None:
     """Every class of channels that can change places, the one that reaches farthest first."""
-    ties = find_ties(model, observed_shapes(model, given.samples[0]), ORDERS)
-    reach = reach_of(model, ties, given.tuning[:OBSERVED])
-    run_rewrites(model, (ReorderChannels(ties, by_key(ties, reach)),), [given.samples[0]])
+    ties = find_ties(model, observed_shapes(model, prepared.samples[0]), ORDERS)
+    reach = reach_of(model, ties, prepared.tuning[:OBSERVED])
+    run_rewrites(model, (ReorderChannels(ties, by_key(ties, reach)),), [prepared.samples[0]])
 
 
-def split(given: CanonicalModel) -> Version:
+def split(prepared: CanonicalModel) -> Version:
     """The channels split off that the compiler chooses."""
-    model = given.model.clone()
-    chosen = ChooseSplits().apply(AnalysisInput.of(model, given.tuning, given.held_back)).made
+    model = prepared.model.clone()
+    chosen = ChooseSplits().apply(AnalysisInput.of(model, prepared.tuning, prepared.held_back)).output
     splits = tuple(replace(remedy, by_row=False) for remedy in chosen if remedy.channels)
-    run_rewrites(model, rewrites(splits), [given.samples[0]])
+    run_rewrites(model, rewrites(splits), [prepared.samples[0]])
     return Version("split", model, splits)
 
 
-def versions(given: CanonicalModel) -> Iterator[Version]:
+def versions(prepared: CanonicalModel) -> Iterator[Version]:
     """The network as it is, and after each rewrite alone."""
-    yield Version("as they are", given.model)
+    yield Version("as they are", prepared.model)
     for title, rewrite in (("reordered", reordered), ("scaled", scaled), ("rotated", rotated)):
-        model = given.model.clone()
-        rewrite(model, given)
+        model = prepared.model.clone()
+        rewrite(model, prepared)
         yield Version(title, model)
         if title == "reordered":
-            yield split(given)
+            yield split(prepared)
 
 
 def tensors(model: ir.Model) -> dict[str, str]:
@@ -116,27 +116,27 @@ def lost(version: Version, whole: AnalysisInput, losses: RoundedLosses) -> tuple
     return float(activations.mean()), float(both.mean())
 
 
-def change(version: Version, given: CanonicalModel, samples: Samples) -> float:
+def change(version: Version, prepared: CanonicalModel, samples: Samples) -> float:
     """The largest difference of any output from those of the network as it is, as a share of the largest output."""
     before, after = (
         np.concatenate([value.ravel() for feeds in samples for value in runner.run(feeds).values()])
-        for runner in (Runner(given.model), Runner(version.model))
+        for runner in (Runner(prepared.model), Runner(version.model))
     )
     return float(np.abs(after - before).max() / np.abs(before).max())
 
 
-def measured(given: CanonicalModel, found: Sequence[Version]) -> Iterator[dict[str, object]]:
+def measured(prepared: CanonicalModel, compared: Sequence[Version]) -> Iterator[dict[str, object]]:
     """A row for each version."""
-    losses = RoundedLosses(given.model, given.tuning[:OBSERVED], given.held_back, "auto")
-    whole = AnalysisInput.of(given.model, losses.tuning, losses.held_back)
-    for version in found:
+    losses = RoundedLosses(prepared.model, prepared.tuning[:OBSERVED], prepared.held_back, "auto")
+    whole = AnalysisInput.of(prepared.model, losses.tuning, losses.held_back)
+    for version in compared:
         activations, both = lost(version, whole, losses)
         yield {
             "version": version.title,
-            "change": change(version, given, given.held_back),
+            "change": change(version, prepared, prepared.held_back),
             "activations": activations,
             "both": both,
-            **{name: uneven(version.bars(tensor, losses.tuning)) for name, tensor in tensors(given.model).items()},
+            **{name: uneven(version.bars(tensor, losses.tuning)) for name, tensor in tensors(prepared.model).items()},
         }
 
 
@@ -145,11 +145,11 @@ def uneven(bars: Bars) -> float:
     return unevenness(bars.reach[~bars.apart])
 
 
-def pictures(given: CanonicalModel, found: Sequence[Version], folder: Path) -> None:
+def pictures(prepared: CanonicalModel, compared: Sequence[Version], folder: Path) -> None:
     """A file for each tensor."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, tensor in tensors(given.model).items():
-        bars = [version.bars(tensor, given.tuning[:OBSERVED]) for version in found]
+    for name, tensor in tensors(prepared.model).items():
+        bars = [version.bars(tensor, prepared.tuning[:OBSERVED]) for version in compared]
         (folder / f"channels_{name}.svg").write_text(draw(bars, f"ranges of channels, {name}"), encoding="utf-8")
 
 
@@ -158,10 +158,10 @@ def main() -> None:
     parser.add_argument("--pictures", type=Path, default=ROOT / "docs" / "pictures", help="where they are put")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        even, given = (decoder(outliers, Path(temporary) / str(outliers)) for outliers in (False, True))
-        found = list(versions(given))
-        pictures(given, found, options.pictures)
-        rows = [*measured(even, [Version("without planted outliers", even.model)]), *measured(given, found)]
+        even, prepared = (decoder(outliers, Path(temporary) / str(outliers)) for outliers in (False, True))
+        compared = list(versions(prepared))
+        pictures(prepared, compared, options.pictures)
+        rows = [*measured(even, [Version("without planted outliers", even.model)]), *measured(prepared, compared)]
         print(markdown(rows, COLUMNS))
 
 

@@ -118,30 +118,30 @@ def not_folded(graph: Any, outside: Collection[str] = ()) -> Iterator[Any]:
                 yield from not_folded(inner, fixed)
 
 
-def difference(wanted: Mapping[str, np.ndarray], found: Mapping[str, np.ndarray]) -> dict[str, float]:
+def difference(wanted: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> dict[str, float]:
     """Largest difference of any element, and root mean square of the differences over that of the wanted values."""
-    pairs = [(wanted[name].astype(np.float64), found[name].astype(np.float64)) for name in wanted]
+    pairs = [(wanted[name].astype(np.float64), outputs[name].astype(np.float64)) for name in wanted]
     power = sum(float((a**2).sum()) for a, _ in pairs)
     error = sum(float(((a - b) ** 2).sum()) for a, b in pairs)
     largest = max((float(np.abs(a - b).max()) for a, b in pairs if a.size), default=0.0)
     return {"relative_difference": (error / power) ** 0.5 if power else error, "largest_difference": largest}
 
 
-def verdict(found: Mapping[str, Any], installed: Mapping[str, Any]) -> str:
+def verdict(probe: Mapping[str, Any], installed: Mapping[str, Any]) -> str:
     """In a few words, whether a runtime does what the installed one does."""
-    if "error" in found:
-        return f"does not run: {found['error'][: harness.LONGEST_ERROR]}"
-    remarks = ["unpacks at every run"] if found["not_folded"] else []
+    if "error" in probe:
+        return f"does not run: {probe['error'][: harness.LONGEST_ERROR]}"
+    remarks = ["unpacks at every run"] if probe["not_folded"] else []
     for key, what in (("integer_kernels", "integer kernels"), ("float_layers", "float layers")):
-        if change := found[key] - installed.get(key, found[key]):
+        if change := probe[key] - installed.get(key, probe[key]):
             remarks.append(f"{change:+d} {what}")
     return ", ".join(remarks) or "as planned"
 
 
 def compare(model: Path, facts: Mapping[str, Any], pythons: list[str], feeds: Feeds) -> list[dict[str, Any]]:
     """The rows of a file: the installed runtime first, then the others. facts: what all rows say."""
-    found = [probe_afresh(python, model, feeds) for python in (sys.executable, *pythons)]
-    installed, others = found[0], found[1:]
+    probes = [probe_afresh(python, model, feeds) for python in (sys.executable, *pythons)]
+    installed, others = probes[0], probes[1:]
     rows = [installed | {"verdict": verdict(installed, installed)}]
     for other in others:
         row = other | {"verdict": verdict(other, installed)}

@@ -98,8 +98,8 @@ def main() -> None:
 
 def _recorded(row: dict[str, Any]) -> dict[str, Any]:
     """What documents say of a row."""
-    kept = {column.key: row[column.key] for column in COLUMNS if row.get(column.key) is not None}
-    return {key: round(value, DIGITS[key]) if key in DIGITS else value for key, value in kept.items()}
+    shown = {column.key: row[column.key] for column in COLUMNS if row.get(column.key) is not None}
+    return {key: round(value, DIGITS[key]) if key in DIGITS else value for key, value in shown.items()}
 
 
 if __name__ == "__main__":

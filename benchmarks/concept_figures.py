@@ -205,8 +205,8 @@ def levels() -> str:
         ("codebook3: 8 free levels", _fitted(weights, ones)),
     )
     body: list[str] = []
-    for place, (title, found) in enumerate(panels):
-        body += _histogram(values, found, title, 12 + 250 * place)
+    for place, (title, grid) in enumerate(panels):
+        body += _histogram(values, grid, title, 12 + 250 * place)
     pairs, scale = fit(weights, ones, 6, 2)
     body += _scatter(values.reshape(-1, 2)[:1_200], pairs.values * float(scale.reshape(-1)[0]), 512)
     return drawing("Even levels, levels of a codebook, and pairs of levels", (760, 290), body)
@@ -217,11 +217,11 @@ def _even(values: np.ndarray, step: float) -> np.ndarray:
 
 
 def _fitted(weights: np.ndarray, ones: np.ndarray) -> np.ndarray:
-    found, scale = fit(weights, ones, 3, 1)
-    return np.asarray(found.values.reshape(-1) * float(scale.reshape(-1)[0]))
+    codebook, scale = fit(weights, ones, 3, 1)
+    return np.asarray(codebook.values.reshape(-1) * float(scale.reshape(-1)[0]))
 
 
-def _histogram(values: np.ndarray, found: np.ndarray, title: str, left: float) -> Iterator[str]:
+def _histogram(values: np.ndarray, grid: np.ndarray, title: str, left: float) -> Iterator[str]:
     counts, edges = np.histogram(values, 56, (-4, 4))
     x = lambda value: left + (value + 4) * 28.5  # noqa: E731
     yield text(left + 114, 20, title, "middle", INK)
@@ -229,22 +229,22 @@ def _histogram(values: np.ndarray, found: np.ndarray, title: str, left: float) -
         tall = 190 * count / counts.max()
         box = f'x="{x(low):.1f}" y="{235 - tall:.1f}" width="{x(high) - x(low):.1f}" height="{tall:.1f}"'
         yield f'<rect {box} fill="{BLUE}" fill-opacity="0.45"/>'
-    for level in found:
+    for level in grid:
         yield f'<path d="M{x(level):.1f} 40V244" stroke="{ORANGE}" stroke-width="2"/>'
-    error = ((found[np.abs(values[:, None] - found).argmin(1)] - values) ** 2).mean() / (values**2).mean()
+    error = ((grid[np.abs(values[:, None] - grid).argmin(1)] - values) ** 2).mean() / (values**2).mean()
     yield f'<path d="M{left} 235h228" stroke="{INK}"/>'
     yield text(left + 114, 262, "value of a weight", "middle", INK)
     yield text(left + 114, 280, f"SQNR {decibels(error):.1f} dB", "middle", INK)
 
 
-def _scatter(points: np.ndarray, found: np.ndarray, left: float) -> Iterator[str]:
+def _scatter(points: np.ndarray, codebook: np.ndarray, left: float) -> Iterator[str]:
     at = lambda point: (left + (point[0] + 4) * 28.5, 40 + (4 - point[1]) * 25)  # noqa: E731
     yield text(left + 114, 20, "pairs6: 64 free pairs", "middle", INK)
     dots = "".join("M{:.0f} {:.0f}h0".format(*at(point)) for point in points if np.abs(point).max() < 4)
     yield f'<path d="{dots}" stroke="{BLUE}" stroke-opacity="0.5" stroke-width="2.4" stroke-linecap="round"/>'
-    for x, y in (at(point) for point in found if np.abs(point).max() < 4):
+    for x, y in (at(point) for point in codebook if np.abs(point).max() < 4):
         yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.4" fill="{ORANGE}"/>'
-    nearest = found[((points[:, None] - found) ** 2).sum(-1).argmin(1)]
+    nearest = codebook[((points[:, None] - codebook) ** 2).sum(-1).argmin(1)]
     error = ((nearest - points) ** 2).mean() / (points**2).mean()
     yield text(left + 114, 262, "first weight →, second weight ↑", "middle", INK)
     yield text(left + 114, 280, f"SQNR {decibels(error):.1f} dB", "middle", INK)
@@ -352,8 +352,8 @@ def decibels(error: float) -> float:
 
 def rounding() -> str:
     """What GPTQ gains over rounding to nearest, on one layer with correlated inputs."""
-    found, bits = errors(), range(2, 7)
-    curves = [[decibels(value) for value in values] for values in found.values()]
+    noise, bits = errors(), range(2, 7)
+    curves = [[decibels(value) for value in values] for values in noise.values()]
     across = Axis(1.8, 6.2, "bits of a weight", bits)
     frame = Frame(
         across, Axis(0, 50, "SQNR of the layer's output, dB", range(0, 51, 10)), "one layer, correlated inputs"

@@ -74,20 +74,20 @@ def assembled(folder: str) -> float:
 
 def facts_of(folder: Path) -> dict[str, Any]:
     """What an artifact tells of its CUDA library."""
-    told, kernels = harness.manifest(folder)["targets"]["cuda"], _read(folder / "cuda" / "kernels.json")
-    gpus, steps = told["gpus"], told["steps"]
+    report, kernels = harness.manifest(folder)["targets"]["cuda"], _read(folder / "cuda" / "kernels.json")
+    gpus, steps = report["gpus"], report["steps"]
     return {
-        "kernels": told["kernels"],
+        "kernels": report["kernels"],
         "on_tensor_cores": sum(count for family, count in steps.items() if family.startswith(PRODUCTS)),
-        "library_kb": told["bytes"] / 1000,
-        "weights_kb": told["weights_bytes"] / 1000,
+        "library_kb": report["bytes"] / 1000,
+        "weights_kb": report["weights_bytes"] / 1000,
         "registers": _first_and_last(gpus, "registers"),
         "shared_bytes": _most_shared(kernels["machine_code"].values()),
         "spilled_bytes": sum(gpu["spilled_bytes"] for gpu in gpus.values()),
         "instructions": _first_and_last(gpus, "tensor_core_instructions"),
         "as_in_ptx": _as_in_ptx(folder / "cuda", kernels["machine_code"]),
         "seconds": _read(folder / "run.json")["seconds"],
-        **_compared(told["verification"], sum(steps.values())),
+        **_compared(report["verification"], sum(steps.values())),
     }
 
 
@@ -109,9 +109,11 @@ def _as_in_ptx(folder: Path, codes: Mapping[str, Mapping[str, Mapping[str, int]]
     right, all_of = 0, 0
     for name, of_chips in codes.items():
         expected = [products[architecture_for(gpu, products)][name] for gpu in of_chips]
-        found = [code["tensor_core_instructions"] for code in of_chips.values()]
-        all_of += any((*expected, *found))
-        right += all(wanted and made and made % wanted == 0 for wanted, made in zip(expected, found, strict=True))
+        counts = [code["tensor_core_instructions"] for code in of_chips.values()]
+        all_of += any((*expected, *counts))
+        right += all(
+            wanted and counted and counted % wanted == 0 for wanted, counted in zip(expected, counts, strict=True)
+        )
     return f"{right} of {all_of} kernels"
 
 
@@ -129,20 +131,20 @@ def _read(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def _compared(found: Mapping[str, Any], calls: int) -> dict[str, Any]:
+def _compared(verification: Mapping[str, Any], calls: int) -> dict[str, Any]:
     """What the emulator said. A kernel that differs would have ended the compile; end to end, what lies behind float
     parts that are rounded may differ."""
-    if "missing" in found:
-        return {"note": f"not verified: {found['missing']}"}
-    compared = {"integers": found["integers_compared"], "reals": found["reals_compared"], "different": 0}
-    if "cropped" not in found:
+    if "missing" in verification:
+        return {"note": f"not verified: {verification['missing']}"}
+    compared = {"integers": verification["integers_compared"], "reals": verification["reals_compared"], "different": 0}
+    if "cropped" not in verification:
         return {
             **compared,
-            "end_to_end": sum(found["end_to_end_different"].values()),
-            "rounded": sum(found["end_to_end_rounded"].values()),
+            "end_to_end": sum(verification["end_to_end_different"].values()),
+            "rounded": sum(verification["end_to_end_rounded"].values()),
             "how": "whole",
         }
-    shares = found["cropped"].values()
+    shares = verification["cropped"].values()
     cropped = f", {len(shares)} of {calls} calls cropped, to {min(shares):.0%} at least" if shares else ""
     return {**compared, "how": f"kernel by kernel{cropped}"}
 
@@ -151,9 +153,9 @@ def measure(artifact: Path, built: Path, cache: str | None) -> dict[str, Any]:
     """The row of an artifact."""
     folder, manifest = built / artifact.name, harness.manifest(artifact)
     about = {"task": Path(manifest["source"]["name"]).stem, "budget": manifest["budget"], "artifact": artifact.name}
-    made = None if (folder / "cuda").is_dir() else in_child(build, str(artifact), str(folder), cache)
-    if made is not None and made.error:
-        return {**about, "note": made.error}
+    outcome = None if (folder / "cuda").is_dir() else in_child(build, str(artifact), str(folder), cache)
+    if outcome is not None and outcome.error:
+        return {**about, "note": outcome.error}
     seconds = in_child(assembled, str(folder)).value
     return {**about, "assembler_seconds": seconds, **facts_of(folder)}
 

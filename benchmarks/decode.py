@@ -82,8 +82,8 @@ def compiled(size: str, past: int, folder: str, cache: CacheKind) -> dict[str, f
     # A token reads one row of the embedding, whose codes are a byte each, or which is float32.
     (form,) = (entry["format"] for entry in artifact.plan["weights"] if entry["weight"] == "embedding")
     embedding = shape.vocabulary * shape.width * (4 if form.startswith("float") else 1)
-    found = {named(LIBRARY, cache): library["loaded_bytes"] - embedding}
-    return found if cache != "float" else {**found, FILE: artifact.manifest["memory"]["weights_bytes"]}
+    sizes = {named(LIBRARY, cache): library["loaded_bytes"] - embedding}
+    return sizes if cache != "float" else {**sizes, FILE: artifact.manifest["memory"]["weights_bytes"]}
 
 
 def named(what: str, cache: str) -> str:
@@ -122,9 +122,9 @@ def raced(
     runs: dict[str, Callable[[], Any]] = {}
     for cache in caches:
         forms = {name: FIXED[cache] for name in feeds if name.startswith("past") and cache in FIXED}
-        given = {name: aligned(array) for name, array in packed_feeds(feeds, forms).items()}
+        packed = {name: aligned(array) for name, array in packed_feeds(feeds, forms).items()}
         run = latency.open_native(str(place / cache / "model.onnx"), 1)
-        runs[named(LIBRARY, cache)] = functools.partial(run, given)
+        runs[named(LIBRARY, cache)] = functools.partial(run, packed)
     files = [(FILE, "float/model.onnx"), (FLOAT, "float.onnx")]
     for name, path in (*files, *((f"{NBITS} {block}", f"nbits{block}.onnx") for block in BLOCKS)):
         session = ort.InferenceSession(
@@ -155,7 +155,7 @@ def quantized(size: str, past: int, folder: str, llama: str) -> int:
     return int(path.stat().st_size * (1 - shape.vocabulary * shape.width / shape.parameters))
 
 
-def made(options: argparse.Namespace) -> dict[str, float]:
+def write_files(options: argparse.Namespace) -> dict[str, float]:
     """Make all files; bytes of the matrices of each. Raises RuntimeError with what could not be made."""
     shape, folder, llama = random_llama.SHAPES[options.size], str(options.work), str(options.llama or "")
     options.work.mkdir(parents=True, exist_ok=True)
@@ -186,7 +186,7 @@ def finished(done: Any) -> Any:
 def rows_of(options: argparse.Namespace) -> list[dict[str, Any]]:
     """One row for each, the libraries first."""
     shape, folder, llama = random_llama.SHAPES[options.size], str(options.work), str(options.llama or "")
-    sizes = json.loads((options.work / SIZES).read_text()) if options.again else made(options)
+    sizes = json.loads((options.work / SIZES).read_text()) if options.again else write_files(options)
     raced_of = (options.size, options.past, folder, options.kv_cache, llama, options.blocks, options.seconds)
     times = finished(in_child(raced, *raced_of))
     numbers = 2 * shape.layers * shape.shared * shape.head * options.past

@@ -103,12 +103,12 @@ def detections(anchors: np.ndarray, threshold: float) -> Detections:
     place, classes = np.nonzero(scores > threshold)
     order = np.argsort(-scores[place, classes], kind="stable")
     place, classes = place[order], classes[order]
-    boxes, kept = _corners(anchors[:, :BOX])[place], list[int]()
+    boxes, remaining = _corners(anchors[:, :BOX])[place], list[int]()
     overlaps = overlap(boxes, boxes)
     for i in range(len(place)):
-        if not any(classes[i] == classes[j] and overlaps[i, j] > OVERLAP for j in kept):
-            kept.append(i)
-    return Detections(boxes[kept], scores[place, classes][kept], classes[kept])
+        if not any(classes[i] == classes[j] and overlaps[i, j] > OVERLAP for j in remaining):
+            remaining.append(i)
+    return Detections(boxes[remaining], scores[place, classes][remaining], classes[remaining])
 
 
 def _corners(raw: np.ndarray) -> np.ndarray:
@@ -123,9 +123,9 @@ def _corners(raw: np.ndarray) -> np.ndarray:
     return np.concatenate([middle - half, middle + half], 1)
 
 
-def kept(real: Detections, found: Detections) -> int:
+def matches(real: Detections, tested: Detections) -> int:
     """How many have one of the same class at the same place; one that is found counts once."""
-    same = (real.classes[:, None] == found.classes[None]) & (overlap(real.boxes, found.boxes) >= SAME_PLACE)
+    same = (real.classes[:, None] == tested.classes[None]) & (overlap(real.boxes, tested.boxes) >= SAME_PLACE)
     count = 0
     for row in same:
         if row.any():
@@ -141,21 +141,21 @@ class Comparison:
     signal: float = 0.0
     error: float = 0.0
     total: dict[float, int] = field(default_factory=lambda: dict.fromkeys(THRESHOLDS, 0))
-    kept: dict[float, int] = field(default_factory=lambda: dict.fromkeys(THRESHOLDS, 0))
+    matched: dict[float, int] = field(default_factory=lambda: dict.fromkeys(THRESHOLDS, 0))
 
-    def add(self, real: np.ndarray, found: np.ndarray) -> None:
+    def add(self, real: np.ndarray, tested: np.ndarray) -> None:
         """One photograph: the anchors of the float and of the compiled model."""
         self.signal += float(np.square(real[:, OBJECTNESS:], dtype=np.float64).sum())
-        self.error += float(np.square((real - found)[:, OBJECTNESS:], dtype=np.float64).sum())
+        self.error += float(np.square((real - tested)[:, OBJECTNESS:], dtype=np.float64).sum())
         for limit in THRESHOLDS:
             wanted = detections(real, limit)
             self.total[limit] += len(wanted.scores)
-            self.kept[limit] += kept(wanted, detections(found, limit))
+            self.matched[limit] += matches(wanted, detections(tested, limit))
 
     def to_json(self) -> dict[str, float]:
         """The figures of a row."""
         counts = {f"detections_{limit}": float(count) for limit, count in self.total.items()}
-        shares = {f"kept_{limit}": self.kept[limit] / max(count, 1) for limit, count in self.total.items()}
+        shares = {f"kept_{limit}": self.matched[limit] / max(count, 1) for limit, count in self.total.items()}
         return {"class_decibels": 10 * float(np.log10(self.signal / self.error)), **counts, **shares}
 
 
@@ -189,8 +189,8 @@ def measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
         built = in_child(build, str(model), str(folder), arguments)
         row = {"layout": layout, "seconds": built.seconds, "note": built.error, **(built.value or {})}
         if built.value:
-            found = in_child(compare, layout, str(model), f"{folder}/model.onnx", photographs)
-            row |= found.value or {"note": found.error}
+            outcome = in_child(compare, layout, str(model), f"{folder}/model.onnx", photographs)
+            row |= outcome.value or {"note": outcome.error}
         yield row
 
 

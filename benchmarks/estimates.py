@@ -58,8 +58,8 @@ class Recorded:
         left, tenth = Left(self.total, self.began), self.began + TENTH * self.seconds
         for moment, steps in self.done:
             left.add(steps, moment)
-            if moment >= tenth and (found := left.seconds(moment)) is not None:
-                return moment - self.began + found, moment - self.began
+            if moment >= tenth and (remaining := left.seconds(moment)) is not None:
+                return moment - self.began + remaining, moment - self.began
         return None
 
 
@@ -100,10 +100,10 @@ def rows_of(name: str, samples: int, shortest: float) -> list[Row]:
 
 def _row(name: str, stage: Recorded) -> Row:
     row: Row = {"task": name, "budget": BUDGET, "stage": stage.name, "seconds": stage.seconds, "steps": stage.total}
-    told = stage.estimate()
-    if told is None:
+    estimated = stage.estimate()
+    if estimated is None:
         return {**row, "note": "no estimate"}
-    estimate, moment = told
+    estimate, moment = estimated
     ratio = estimate / stage.seconds
     return {
         **row,
@@ -120,10 +120,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--shortest", type=float, default=2.0, help="processor seconds of a stage that is worth an estimate"
     )
     parser.add_argument("--record", action="store_true", help="put the rows into figures/estimates.json")
-    given = parser.parse_args(arguments)
-    names = (given.tasks or "cifar10_resnet20,espcn_x3_224,mlperftiny_vww_mbv1_025_96").split(",")
-    rows = tabulate(names, rows_of, (given.samples, given.shortest), COLUMNS, given.out)
-    if given.record:
+    options = parser.parse_args(arguments)
+    names = (options.tasks or "cifar10_resnet20,espcn_x3_224,mlperftiny_vww_mbv1_025_96").split(",")
+    rows = tabulate(names, rows_of, (options.samples, options.shortest), COLUMNS, options.out)
+    if options.record:
         record(FIGURES / "estimates.json", rows, machine(), "stage")
 
 

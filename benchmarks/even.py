@@ -66,8 +66,8 @@ def main() -> None:
         harness.say(task.name)
         folder = str(arguments.artifacts / f"{task.path.stem}-{arguments.bits}bit")
         options = arguments.samples, arguments.bits, arguments.cpu, arguments.tune
-        made = in_child(build, task.name, folder, *options)
-        rows.append({"task": task.name, "seconds": made.seconds, "note": made.error, **(made.value or {})})
+        outcome = in_child(build, task.name, folder, *options)
+        rows.append({"task": task.name, "seconds": outcome.seconds, "note": outcome.error, **(outcome.value or {})})
         harness.write_results(arguments.out, rows, facts)
     harness.print_results(rows, COLUMNS, facts)
 

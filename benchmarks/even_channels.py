@@ -46,37 +46,37 @@ COLUMNS = [
 ]
 
 
-def folded(model: ir.Model, given: CanonicalModel) -> None:
+def folded(model: ir.Model, prepared: CanonicalModel) -> None:
     """Gains of norms become one."""
-    ties = find_ties(model, observed_shapes(model, given.samples[0]), SCALES)
-    run_rewrites(model, (ScaleChannels(ties, unit_gains(model, ties)),), [given.samples[0]])
+    ties = find_ties(model, observed_shapes(model, prepared.samples[0]), SCALES)
+    run_rewrites(model, (ScaleChannels(ties, unit_gains(model, ties)),), [prepared.samples[0]])
 
 
-def scaled(model: ir.Model, given: CanonicalModel) -> None:
+def scaled(model: ir.Model, prepared: CanonicalModel) -> None:
     """Every group of tied channels."""
-    ties = find_ties(model, observed_shapes(model, given.samples[0]), SCALES)
-    reach, weights = reach_of(model, ties, given.tuning[:OBSERVED]), weights_of(model, ties)
+    ties = find_ties(model, observed_shapes(model, prepared.samples[0]), SCALES)
+    reach, weights = reach_of(model, ties, prepared.tuning[:OBSERVED]), weights_of(model, ties)
     factors = np.ones(len(ties.classes))
     for group in ties.groups():
         factors[group] = smoothing(reach[group], weights[group])
-    run_rewrites(model, (ScaleChannels(ties, factors),), [given.samples[0]])
+    run_rewrites(model, (ScaleChannels(ties, factors),), [prepared.samples[0]])
 
 
-def rotated(model: ir.Model, given: CanonicalModel) -> None:
+def rotated(model: ir.Model, prepared: CanonicalModel) -> None:
     """Every class of channels, behind folded norms."""
-    folded(model, given)
-    ties = find_ties(model, observed_shapes(model, given.samples[0]), ROTATIONS)
-    run_rewrites(model, (Rotate(ties, rotatable(ties)),), [given.samples[0]])
+    folded(model, prepared)
+    ties = find_ties(model, observed_shapes(model, prepared.samples[0]), ROTATIONS)
+    run_rewrites(model, (Rotate(ties, rotatable(ties)),), [prepared.samples[0]])
 
 
-def both(model: ir.Model, given: CanonicalModel) -> None:
+def both(model: ir.Model, prepared: CanonicalModel) -> None:
     """Scaled, then rotated."""
-    scaled(model, given)
-    rotated(model, given)
+    scaled(model, prepared)
+    rotated(model, prepared)
 
 
 REWRITES: dict[str, Callable[[ir.Model, CanonicalModel], None]] = {
-    "as they are": lambda model, given: None,  # noqa: ARG005
+    "as they are": lambda model, prepared: None,  # noqa: ARG005
     "gains of norms folded": folded,
     "scaled": scaled,
     "rotated": rotated,
@@ -89,23 +89,23 @@ def rounded_weights(model: ir.Model, layers: Sequence[Layer]) -> dict[str, np.nd
     return {layer.weight: coarse(layer, initial(model, layer.weight), BITS) for layer in layers}
 
 
-def rows(given: CanonicalModel) -> Iterator[dict[str, object]]:
-    losses = RoundedLosses(given.model, given.tuning[:OBSERVED], given.held_back, "auto")
+def rows(prepared: CanonicalModel) -> Iterator[dict[str, object]]:
+    losses = RoundedLosses(prepared.model, prepared.tuning[:OBSERVED], prepared.held_back, "auto")
     for name, rewrite in REWRITES.items():
-        model = given.model.clone()
-        rewrite(model, given)
-        ties = find_ties(model, observed_shapes(model, given.samples[0]), SCALES)
+        model = prepared.model.clone()
+        rewrite(model, prepared)
+        ties = find_ties(model, observed_shapes(model, prepared.samples[0]), SCALES)
         reach = reach_of(model, ties, losses.tuning)
         setting = AnalysisInput.of(model, losses.tuning, losses.held_back)
-        found = losses.of(model)
+        by_kind = losses.of(model)
         params = source_params(setting.sites, ranges(setting))
         whole = losses.rounded(model, params, rounded_weights(model, setting.layers))
         yield {
             "rewrite": name,
             "uneven": max((unevenness(reach[group]) for group in ties.groups()), default=1.0),
-            "activations": found.activations.mean(),
+            "activations": by_kind.activations.mean(),
             "both": whole.mean(),
-            "weights": found.weights.mean(),
+            "weights": by_kind.weights.mean(),
         }
 
 

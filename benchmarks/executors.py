@@ -41,8 +41,8 @@ def compiled(options: argparse.Namespace, way: str) -> tuple[peak_memory.Peak, M
         command = [sys.executable, "-m", "ptqc", "compile", str(options.model), "--calibration", str(options.data)]
         command += ["-o", str(folder / "out"), "--cache", str(folder / "cache"), *shlex.split(options.options)]
         command += ["--executor", way, "--workers", str(options.workers), "--quiet"]
-        found = peak_memory.measure(command, options.every)
-        return found, {} if found.code else harness.manifest(folder / "out")["files"]
+        peak = peak_memory.measure(command, options.every)
+        return peak, {} if peak.code else harness.manifest(folder / "out")["files"]
 
 
 def rows_of(options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -54,28 +54,28 @@ def rows_of(options: argparse.Namespace) -> list[dict[str, Any]]:
             took = runs[way][-1][0]
             say(f"{way}, round {turn + 1}: {took.processor:.1f} s of a processor, {took.seconds:.1f} s")
     first = next(iter(runs.values()))
-    return [_row(options, way, found, first) for way, found in runs.items()]
+    return [_row(options, way, several, first) for way, several in runs.items()]
 
 
 def _row(
     options: argparse.Namespace,
     way: str,
-    found: Sequence[tuple[peak_memory.Peak, Mapping[str, str]]],
+    runs: Sequence[tuple[peak_memory.Peak, Mapping[str, str]]],
     first: Sequence[tuple[peak_memory.Peak, Mapping[str, str]]],
 ) -> dict[str, Any]:
     row = {"model": options.model.stem, "way": way, "workers": options.workers}
-    if codes := [took.code for took, _ in found if took.code]:
+    if codes := [took.code for took, _ in runs if took.code]:
         return {**row, "note": f"ended with exit code {codes[0]}"}
-    least = min(took.processor for took, _ in found)
+    least = min(took.processor for took, _ in runs)
     usual = min(took.processor for took, _ in first)
     wanted = first[0][1]
-    differing = sorted({name for _, files in found for name in wanted if files.get(name) != wanted[name]})
+    differing = sorted({name for _, files in runs for name in wanted if files.get(name) != wanted[name]})
     return {
         **row,
         "processor": least,
         "of_threads": least / usual if usual else None,
-        "seconds": min(took.seconds for took, _ in found),
-        "peak_mb": max(took.peak_mb for took, _ in found),
+        "seconds": min(took.seconds for took, _ in runs),
+        "peak_mb": max(took.peak_mb for took, _ in runs),
         "same": f"all but {', '.join(differing)}" if differing else f"all {len(wanted)} files",
     }
 

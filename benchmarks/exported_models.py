@@ -158,7 +158,7 @@ def _configured(kind: str, attention: str = "sdpa", **sizes: Any) -> Any:
     return config
 
 
-def _made(network: str, config: Any) -> Any:
+def _random_network(network: str, config: Any) -> Any:
     import torch
     import transformers
 
@@ -180,7 +180,7 @@ def bert(attention: str = "sdpa") -> Any:
         out = model(input_ids=ids, attention_mask=mask, token_type_ids=kinds)
         return out.last_hidden_state, out.pooler_output
 
-    return _calls(_made("BertModel", config), call)
+    return _calls(_random_network("BertModel", config), call)
 
 
 def bert_eager() -> Any:
@@ -190,7 +190,7 @@ def bert_eager() -> Any:
 
 def distilbert() -> Any:
     config = _configured("DistilBertConfig", dim=WIDTH, n_layers=LAYERS, n_heads=HEADS, hidden_dim=4 * WIDTH)
-    model = _made("DistilBertForSequenceClassification", config)
+    model = _random_network("DistilBertForSequenceClassification", config)
     return _calls(model, lambda m, ids, mask: m(input_ids=ids, attention_mask=mask).logits)
 
 
@@ -199,7 +199,9 @@ def _causal(model: Any) -> Any:
 
 
 def gpt2() -> Any:
-    return _causal(_made("GPT2LMHeadModel", _configured("GPT2Config", n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS)))
+    return _causal(
+        _random_network("GPT2LMHeadModel", _configured("GPT2Config", n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS))
+    )
 
 
 def _opt() -> Any:
@@ -211,7 +213,7 @@ def _opt() -> Any:
         num_hidden_layers=LAYERS,
         num_attention_heads=HEADS,
     )
-    return _made("OPTForCausalLM", config)
+    return _random_network("OPTForCausalLM", config)
 
 
 def opt() -> Any:
@@ -227,7 +229,7 @@ def _llama() -> Any:
         num_attention_heads=HEADS,
         num_key_value_heads=HEADS // 2,
     )
-    return _made("LlamaForCausalLM", config)
+    return _random_network("LlamaForCausalLM", config)
 
 
 def llama() -> Any:
@@ -253,7 +255,7 @@ def _t5(attention: str = "sdpa") -> Any:
         "T5Config", attention, d_model=WIDTH, d_kv=WIDTH // HEADS, d_ff=4 * WIDTH, num_layers=LAYERS, num_heads=HEADS
     )
     config.decoder_start_token_id = 0
-    return _made("T5ForConditionalGeneration", config)
+    return _random_network("T5ForConditionalGeneration", config)
 
 
 def t5_encoder() -> Any:
@@ -286,7 +288,7 @@ def _vit() -> Any:
         patch_size=PATCH,
         num_labels=10,
     )
-    return _made("ViTForImageClassification", config)
+    return _random_network("ViTForImageClassification", config)
 
 
 def vit() -> Any:
@@ -335,7 +337,7 @@ def _whisper() -> Any:
         suppress_tokens=None,
         begin_suppress_tokens=None,
     )
-    return _made("WhisperForConditionalGeneration", config)
+    return _random_network("WhisperForConditionalGeneration", config)
 
 
 def whisper_encoder() -> Any:
@@ -416,34 +418,34 @@ LISTED = (
 EXPORTS = {export.name: export for export in LISTED}
 
 
-def export(made: Export, path: Path) -> None:
+def export(spec: Export, path: Path) -> None:
     """Write the file."""
     import torch
 
-    case = CASES[made.case]
-    if made.exporter == OPTIMUM:
-        _by_optimum(case, made.opset, path)
+    case = CASES[spec.case]
+    if spec.exporter == OPTIMUM:
+        _by_optimum(case, spec.opset, path)
         return
     feeds = case.sample(np.random.default_rng(0), 2)
-    feeds = {name: np.concatenate([feeds[name]] * 2) if made.exporter == NEW else feeds[name] for name in case.free}
+    feeds = {name: np.concatenate([feeds[name]] * 2) if spec.exporter == NEW else feeds[name] for name in case.free}
     inputs = tuple(torch.as_tensor(feeds[name]) for name in case.free)
-    names = {"input_names": list(case.free), "output_names": list(case.outputs), "opset_version": made.opset}
+    names = {"input_names": list(case.free), "output_names": list(case.outputs), "opset_version": spec.opset}
     axes: dict[str, Any] = {"dynamic_axes": {**case.free, **case.outputs}, "dynamo": False}
-    if made.exporter == NEW:
+    if spec.exporter == NEW:
         shapes = tuple(dict.fromkeys(free, torch.export.Dim.DYNAMIC) for free in case.free.values())
         axes = {"dynamic_shapes": (shapes,), "dynamo": True, "external_data": False}
     with torch.no_grad():
         torch.onnx.export(case.build().eval(), inputs, str(path), **names, **axes)
-    if made.fused:
-        FUSE[made.fused](path, case)
+    if spec.fused:
+        FUSE[spec.fused](path, case)
 
 
 def _by_optimum(case: Case, opset: int, path: Path) -> None:
     from optimum.exporters.onnx import onnx_export_from_model
 
     with tempfile.TemporaryDirectory() as folder:
-        given = {"task": case.task, "opset": opset, "do_validation": False}
-        onnx_export_from_model(case.build(), Path(folder), **given)
+        options = {"task": case.task, "opset": opset, "do_validation": False}
+        onnx_export_from_model(case.build(), Path(folder), **options)
         shutil.copy(Path(folder) / case.file, path)
 
 
@@ -479,11 +481,11 @@ FUSE = {OPTIMIZER: _by_optimizer, FUSIONS: _by_onnxscript, STANDARD: _to_standar
 def main(arguments: Sequence[str]) -> None:
     name, folder = arguments[0], Path(arguments[1])
     folder.mkdir(parents=True, exist_ok=True)
-    made = EXPORTS[name]
+    spec = EXPORTS[name]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        export(made, folder / "model.onnx")
-    rng, sample = np.random.default_rng(1), CASES[made.case].sample
+        export(spec, folder / "model.onnx")
+    rng, sample = np.random.default_rng(1), CASES[spec.case].sample
     for part, count in (("calibration", CALIBRATION), ("evaluation", EVALUATION)):
         (folder / part).mkdir(exist_ok=True)
         for number in range(count):

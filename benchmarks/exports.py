@@ -50,7 +50,7 @@ def rows_of(name: str, arguments: argparse.Namespace) -> list[harness.Row]:
     out.parent.mkdir(parents=True, exist_ok=True)
     row |= run_compile(command(folder, out, arguments), arguments)
     if row["exit_code"] == 0:
-        row |= compared(folder, out) | told(out)
+        row |= compared(folder, out) | facts_of(out)
     return [row]
 
 
@@ -71,19 +71,19 @@ def special(path: Path) -> str:
 
 def command(folder: Path, out: Path, arguments: argparse.Namespace) -> list[str]:
     """A compile with a native library where one can be had."""
-    given = ["compile", folder / "model.onnx", "--calibration", folder / "calibration", "--budget", arguments.budget]
+    options = ["compile", folder / "model.onnx", "--calibration", folder / "calibration", "--budget", arguments.budget]
     target = ["--target", "cpu", "--allow-missing-target"]
-    return [sys.executable, "-m", "ptqc", *map(str, given), *target, "-o", str(out), "--force"]
+    return [sys.executable, "-m", "ptqc", *map(str, options), *target, "-o", str(out), "--force"]
 
 
 def compared(folder: Path, out: Path) -> dict[str, Any]:
     """How the first output of the file agrees in stock ONNX Runtime, on rows that are no padding."""
     samples = folder / "evaluation"
-    (real, *_), (found, *_) = (outputs(path, samples)[1] for path in (folder / "model.onnx", out / "model.onnx"))
+    (real, *_), (compiled, *_) = (outputs(path, samples)[1] for path in (folder / "model.onnx", out / "model.onnx"))
     counted = [seen(path, array) for path, array in zip(sorted(samples.glob("*.npz")), real, strict=True)]
     a, b = (
-        np.concatenate([array[kept].ravel() for array, kept in zip(arrays, counted, strict=True)]).astype(np.float64)
-        for arrays in (real, found)
+        np.concatenate([array[mask].ravel() for array, mask in zip(arrays, counted, strict=True)]).astype(np.float64)
+        for arrays in (real, compiled)
     )
     cosine = a @ b / np.sqrt((a @ a) * (b @ b))
     snr = 10 * np.log10((a @ a) / ((a - b) @ (a - b)))
@@ -97,7 +97,7 @@ def seen(path: Path, output: np.ndarray) -> Any:
     return mask == 1 if mask is not None and mask.shape == output.shape[:2] else slice(None)
 
 
-def told(out: Path) -> dict[str, Any]:
+def facts_of(out: Path) -> dict[str, Any]:
     """Size, kernels and what became of the library and of the axes that the model leaves open."""
     manifest = harness.manifest(out)
     share = manifest["file"]["bytes"] / manifest["source"]["bytes"]

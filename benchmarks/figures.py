@@ -126,8 +126,8 @@ WITHOUT = "int,codebook,pairs,sparse,sparsebook"
 
 def row(name: str, task: str, budget: str) -> Row:
     """The one of a task at a budget."""
-    (found,) = (row for row in rows(name) if (row["task"], row["budget"]) == (task, budget))
-    return found
+    (match,) = (row for row in rows(name) if (row["task"], row["budget"]) == (task, budget))
+    return match
 
 
 def tasks() -> list[str]:
@@ -216,8 +216,8 @@ def _scored(row: Row) -> str:
 
 def times() -> str:
     """How long compiles took, in one sentence."""
-    found = [row for row in rows("accuracy") if row["how"] == "compile" and row["seconds"] is not None]
-    least, most = (choose(found, key=lambda row: row["seconds"]) for choose in (min, max))
+    compiles = [row for row in rows("accuracy") if row["how"] == "compile" and row["seconds"] is not None]
+    least, most = (choose(compiles, key=lambda row: row["seconds"]) for choose in (min, max))
     return (
         f"A compile took between {_took(least)} and\n{_took(most)} on 2 cores, most of them while\nother programs ran."
     )
@@ -430,10 +430,10 @@ SHOWN_PEERS = ("squeezenet1_1", "mobilenetv2_imagenette", "mlperftiny_ic_resnet8
 
 def peers() -> str:
     """What other tools lose, and ptqc in no more bytes."""
-    found = {(row["task"], row["peer"]): row for row in rows("peers")}
+    by_peer = {(row["task"], row["peer"]): row for row in rows("peers")}
     lines = []
-    for task, peer in ((task, peer) for task in SHOWN_PEERS for peer in RECIPES if (task, peer) in found):
-        row = found[task, peer]
+    for task, peer in ((task, peer) for task in SHOWN_PEERS for peer in RECIPES if (task, peer) in by_peer):
+        row = by_peer[task, peer]
         ours = f"{row['ptqc_difference']:+.2f}, {100 * row['ptqc_top1_agreement']:.1f} % same"
         theirs = f"{row['difference']:+.2f}, {100 * row['top1_agreement']:.1f} % same"
         lines.append([task, RECIPES[peer], percent(1)(row["share"]), theirs, percent(1)(row["ptqc_share"]), ours])
@@ -557,14 +557,14 @@ def picks() -> str:
 def choosing() -> str:
     """How long a compile takes, and another budget."""
     heads = ("network", "float file", "compile", "peak memory", "another budget")
-    found = []
+    timed = []
     for task in TIMED:
         both = (row("accuracy", task, budget) for budget in (LARGE, SMALL))
         compiled, other = sorted(both, key=lambda row: row["how"])  # compile, resolve
         seconds = (f"{row['seconds']:.0f} s" for row in (compiled, other))
         cells = task, megabytes(compiled["float_bytes"]), next(seconds), f"{compiled['peak_mb']:,.0f} MB", next(seconds)
-        found.append(dict(zip(heads, cells, strict=True)))
-    return markdown(found, [Column(head, head) for head in heads])
+        timed.append(dict(zip(heads, cells, strict=True)))
+    return markdown(timed, [Column(head, head) for head in heads])
 
 
 TEXTS: dict[str, Callable[[], str]] = {
@@ -603,7 +603,7 @@ TEXTS: dict[str, Callable[[], str]] = {
 
 def written(text: str) -> str:
     """A document with what stands between marks as the data say."""
-    return MARKED.sub(lambda found: found[1] + TEXTS[found[2]]() + found[4], text)
+    return MARKED.sub(lambda match: match[1] + TEXTS[match[2]]() + match[4], text)
 
 
 # Data files whose rows docs/data has as CSV.
@@ -637,23 +637,25 @@ def files() -> dict[Path, str]:
 
 def outdated() -> list[str]:
     """What differs from the data: documents and names of texts, and files."""
-    found = []
+    differing = []
     for document in DOCUMENTS:
         whole, name_of_page = document.read_text(encoding="utf-8"), document.relative_to(ROOT).as_posix()
         for _, name, text, _ in MARKED.findall(whole):
             if text != TEXTS[name]():
-                found.append(f"{name_of_page}: {name}")
-        found += sentences.outdated(name_of_page, whole)
+                differing.append(f"{name_of_page}: {name}")
+        differing += sentences.outdated(name_of_page, whole)
     stale = (path for path, text in files().items() if not path.exists() or path.read_text(encoding="utf-8") != text)
-    return [*found, *(str(path.relative_to(ROOT)) for path in stale)]
+    return [*differing, *(str(path.relative_to(ROOT)) for path in stale)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing")
     if parser.parse_args().check:
-        found = outdated()
-        sys.exit("\n".join(f"{what} differs from the data: run python benchmarks/figures.py" for what in found) or 0)
+        differing = outdated()
+        sys.exit(
+            "\n".join(f"{what} differs from the data: run python benchmarks/figures.py" for what in differing) or 0
+        )
     for document in DOCUMENTS:
         text = sentences.written(document.relative_to(ROOT).as_posix(), document.read_text(encoding="utf-8"))
         document.write_text(written(text), encoding="utf-8")

@@ -44,14 +44,14 @@ def entries(model: onnx.ModelProto) -> Iterator[tuple[str, int, int]]:
 
 def row(path: Path) -> dict[str, Any]:
     """The bytes of a file by kind; headers are counted in the kinds, too."""
-    found: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
+    kinds: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
     headers = 0
     for kind, size, header in entries(onnx.load(path)):
-        found[kind] += size
+        kinds[kind] += size
         headers += header
     total = path.stat().st_size
-    found["rest"] = total - found.total()
-    return {"file": path.parent.name or path.name, "bytes": total, **found, "headers": headers}
+    kinds["rest"] = total - kinds.total()
+    return {"file": path.parent.name or path.name, "bytes": total, **kinds, "headers": headers}
 
 
 def main() -> None:

@@ -52,8 +52,8 @@ class FormatNetwork:
         values, importance = in_rows(weight, initial(self.observed.model, weight.name)), None
         taps = weight.fitted_to[0].taps if weight.fitted_to else 1
         if weight.fitted_to and (moments := self.observed.moments.get(weight.name)) is not None:
-            found = importance_of(moments.second(weight.fitted_to[0].is_corrected))
-            importance = np.broadcast_to(found, values.shape).reshape(-1, values.shape[-1])
+            per_input = importance_of(moments.second(weight.fitted_to[0].is_corrected))
+            importance = np.broadcast_to(per_input, values.shape).reshape(-1, values.shape[-1])
         return replace(_some(values.reshape(-1, values.shape[-1]), importance, most), taps=taps)
 
     def rounded(self, weight: Weight, form: NumberFormat) -> np.ndarray:
@@ -85,9 +85,9 @@ class FormatNetwork:
                 last = np.moveaxis(value, 1, -1) if name in convolved else value
                 seen.setdefault(name, []).append(last.reshape(-1, last.shape[-1]))
         for several in seen.values():
-            found = np.concatenate(several)
-            if np.any(found):
-                yield np.asarray(found[:: -(-len(found) // POSITIONS)], np.float32)
+            positions = np.concatenate(several)
+            if np.any(positions):
+                yield np.asarray(positions[:: -(-len(positions) // POSITIONS)], np.float32)
 
 
 def _some(values: np.ndarray, importance: np.ndarray | None, most: int | None) -> Rows:
@@ -104,4 +104,4 @@ def opened(task: Task, samples: int) -> Iterator[FormatNetwork]:
         feeds = gather(source, task.calibration(samples), Path(folder), samples, None, SILENT)
         prepared = prepare(source, feeds, SILENT)
         setting = AnalysisInput.of(prepared.model, prepared.tuning, prepared.held_back)
-        yield FormatNetwork(Calibrate().apply(setting).made)
+        yield FormatNetwork(Calibrate().apply(setting).output)

@@ -39,11 +39,11 @@ Point = tuple[float, float]  # bits per weight, and something that is better the
 
 def frontier(points: Iterable[Point]) -> list[Point]:
     """Those that no other one beats or equals in both, by bits."""
-    kept: list[Point] = []
+    best: list[Point] = []
     for bits, value in sorted(points, key=lambda point: (point[0], -point[1])):
-        if not kept or value > kept[-1][1]:
-            kept.append((bits, value))
-    return kept
+        if not best or value > best[-1][1]:
+            best.append((bits, value))
+    return best
 
 
 def at_bits(known: Sequence[Point], bits: float) -> float | None:
@@ -58,7 +58,7 @@ def compared(several: Sequence[Rows], formats: Sequence[NumberFormat], own: Sequ
 
     Means over the weights, each of which counts by its size: a byte is a byte wherever it is saved.
     """
-    found: dict[str, list[tuple[float, ...]]] = {}
+    by_format: dict[str, list[tuple[float, ...]]] = {}
     for rows in several:
         usable = [form for form in formats if form.fits(rows)]
         points = {form.name: _point(form, rows) for form in usable}
@@ -66,8 +66,8 @@ def compared(several: Sequence[Rows], formats: Sequence[NumberFormat], own: Sequ
         for name, (bits, noise) in points.items():
             own_noise = at_bits(known, bits)
             more = np.nan if own_noise is None else noise - own_noise
-            found.setdefault(name, []).append((rows.size, bits, noise, more))
-    return [{"format": name, **_means(np.array(values))} for name, values in found.items()]
+            by_format.setdefault(name, []).append((rows.size, bits, noise, more))
+    return [{"format": name, **_means(np.array(values))} for name, values in by_format.items()]
 
 
 def _point(form: NumberFormat, rows: Rows) -> Point:
@@ -92,7 +92,7 @@ def weights(network: FormatNetwork) -> list[Any]:
 
 def activations(network: FormatNetwork) -> list[Any]:
     """All formats of activations: of a tensor as a whole, or of blocks of its channels."""
-    found = []
+    entries = []
     for form in ACTIVATIONS:
         noise, bits = [], []
         for values in network.activations():
@@ -100,21 +100,21 @@ def activations(network: FormatNetwork) -> list[Any]:
             stored = form.store(rows)
             noise.append(decibels(rows, stored))
             bits.append(stored.bits / rows.size)
-        found.append({"format": form.name, "bits": np.mean(bits), "dB": np.mean(noise), "worst": min(noise)})
-    return found
+        entries.append({"format": form.name, "bits": np.mean(bits), "dB": np.mean(noise), "worst": min(noise)})
+    return entries
 
 
 def losses(network: FormatNetwork) -> list[Any]:
     """Of many layers in one format: the loss, and by what it is more than that of ptqc's formats at as many bits."""
     some = [weight for weight in network.weights if weight.size <= ROUNDED]
     some = some[:: -(-sum(weight.size for weight in some) // ROUNDED)]
-    found = [_whole(network, some, form) for form in (*PRODUCT, *WHOLE)]
+    rows = [_whole(network, some, form) for form in (*PRODUCT, *WHOLE)]
     own = {form.name for form in PRODUCT}
-    known = frontier((row["bits"], -np.log(row["loss"])) for row in found if row["format"] in own)
-    for row in found:
+    known = frontier((row["bits"], -np.log(row["loss"])) for row in rows if row["format"] in own)
+    for row in rows:
         expected = at_bits(known, row["bits"])
         row["times"] = None if expected is None else row["loss"] * np.exp(expected)
-    return found
+    return rows
 
 
 def _whole(network: FormatNetwork, some: Sequence[Weight], form: NumberFormat) -> dict[str, Any]:
@@ -140,15 +140,15 @@ def choices(network: FormatNetwork) -> list[Any]:
         "ptqc": [option for option in options if option.state in own],
         "all": options,
     }
-    found = []
+    rows = []
     for budget, bits in BUDGETS.items():
         row: dict[str, Any] = {"budget": budget}
         for name, some in offers.items():
             answer = solve(JointChoice(tuple(some)), Goal(LOSS, {BITS: bits * size}))
             row |= {f"predicted {name}": answer.value, f"taken of {name}": _shares(network, answer.selection)}
             row[f"loss {name}"] = _true_loss(network, answer.selection)
-        found.append(row)
-    return found
+        rows.append(row)
+    return rows
 
 
 def _options(network: FormatNetwork, weight: Weight) -> list[Option]:
@@ -197,10 +197,10 @@ def measure(name: str, parts: Sequence[str], samples: int) -> dict[str, Any]:
         return {part: PARTS[part](network) for part in parts}
 
 
-def table(part: str, found: Mapping[str, Mapping[str, Any]], show: Mapping[str, tuple[str, Any]]) -> str:
+def table(part: str, networks: Mapping[str, Mapping[str, Any]], show: Mapping[str, tuple[str, Any]]) -> str:
     """Formats below each other, networks side by side. show: heading and form of each figure of a format."""
     rows: dict[str, dict[str, Any]] = {}
-    for task, parts in found.items():
+    for task, parts in networks.items():
         for entry in parts[part]:
             row = rows.setdefault(entry["format"], {"format": entry["format"], "every bits": []})
             row["every bits"].append(entry["bits"])
@@ -208,7 +208,7 @@ def table(part: str, found: Mapping[str, Mapping[str, Any]], show: Mapping[str, 
     for row in rows.values():
         row["bits"] = np.mean(row["every bits"])
     columns = [Column("format", "format"), Column("bits", "bits", number(2))]
-    for task in found:
+    for task in networks:
         columns += [
             Column(f"{task} {heading}".rstrip(), f"{task} {key}", form) for key, (heading, form) in show.items()
         ]
@@ -238,20 +238,20 @@ def main() -> None:
     parser.add_argument("--parts", default=",".join(PARTS), help="comma-separated")
     parser.add_argument("--samples", type=int, default=32, help="calibration samples")
     arguments = parser.parse_args()
-    parts, facts, found, rows = arguments.parts.split(","), harness.machine(), dict[str, Any](), list[Any]()
+    parts, facts, networks, rows = arguments.parts.split(","), harness.machine(), dict[str, Any](), list[Any]()
     for task in chosen(arguments.tasks):
         outcome = harness.in_child(measure, task.name, parts, arguments.samples)
         if outcome.value is None:
             harness.say(f"{task.name}: {outcome.error}")
             continue
-        found[task.name] = outcome.value
+        networks[task.name] = outcome.value
         rows += [{"task": task.name, "part": part, **row} for part in parts for row in outcome.value[part]]
         harness.write_results(arguments.out, rows, facts)
     print(harness.heading(facts))
     for part in parts:
         print(f"\n## {part}\n")
         print(
-            table(part, found, SHOWN[part])
+            table(part, networks, SHOWN[part])
             if part in SHOWN
             else harness.markdown([row for row in rows if row["part"] == part], CHOSEN)
         )

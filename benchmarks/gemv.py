@@ -103,14 +103,14 @@ def rows_of(shape: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """What each takes for a shape, for every number of threads."""
     outputs, inputs = map(int, shape.split("x"))
     folder = str(arguments.artifacts / f"gemv-{shape}")
-    made = in_child(compiled, outputs, inputs, folder)
-    if made.error:
-        return [{"task": shape, "note": made.error}]
+    outcome = in_child(compiled, outputs, inputs, folder)
+    if outcome.error:
+        return [{"task": shape, "note": outcome.error}]
     rows = []
     for threads in arguments.threads:
         raced = in_child(race, outputs, inputs, folder, threads, arguments.blocks, arguments.seconds)
-        found = [{"note": raced.error}] if raced.error else compared(**raced.value, native_bytes=made.value)
-        rows += [{"task": shape, "budget": f"{BITS}bit", "threads": threads, **row} for row in found]
+        results = [{"note": raced.error}] if raced.error else compared(**raced.value, native_bytes=outcome.value)
+        rows += [{"task": shape, "budget": f"{BITS}bit", "threads": threads, **row} for row in results]
     return rows
 
 

@@ -29,29 +29,29 @@ SHARES = ("of_cublaslt", "of_the_predicted_tiles")
 
 
 def main(arguments: Sequence[str]) -> int:
-    given = _parser().parse_args(arguments)
-    if given.command == "network":
+    options = _parser().parse_args(arguments)
+    if options.command == "network":
         import gpu_network
 
-        given.file.write_bytes(gpu_network.onnx_model().SerializeToString())
-    elif given.command == "prepare":
+        options.file.write_bytes(gpu_network.onnx_model().SerializeToString())
+    elif options.command == "prepare":
         import gpu_folder
 
-        size = gpu_folder.prepare(given.folder, given.artifacts, given.sides, given.tiles)
-        print(f"{given.folder}: {size:,} bytes")
+        size = gpu_folder.prepare(options.folder, options.artifacts, options.sides, options.tiles)
+        print(f"{options.folder}: {size:,} bytes")
     else:
-        return _run(given)
+        return _run(options)
     return 0
 
 
-def _run(given: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace) -> int:
     import gpu_runs
 
-    folder, until = given.folder.resolve(), time.monotonic() + 60 * given.minutes
+    folder, until = options.folder.resolve(), time.monotonic() + 60 * options.minutes
     gpu_runs.use_libraries_of(folder)
     with tempfile.TemporaryDirectory() as room:
-        machine = gpu_runs.Emulator(Path(room)) if given.dry_run else gpu_runs.Gpu(folder / "lib")
-        results = _results(given.out, machine.name)
+        machine = gpu_runs.Emulator(Path(room)) if options.dry_run else gpu_runs.Gpu(folder / "lib")
+        results = _results(options.out, machine.name)
         print(f"on {machine.name}\n")
         for name, part in gpu_runs.parts(folder, machine).items():
             if name in results["parts"]:
@@ -63,8 +63,8 @@ def _run(given: argparse.Namespace) -> int:
             for row in part():
                 results["parts"][name].append(row)
                 print(_line(row), flush=True)
-            if given.out:
-                given.out.write_text(json.dumps(results, indent=1))
+            if options.out:
+                options.out.write_text(json.dumps(results, indent=1))
     rows = [row for part in results["parts"].values() for row in part]
     return 0 if all(row.get("is_right", True) for row in rows) else 1
 
@@ -82,14 +82,14 @@ def _results(path: Path | None, device: str) -> dict[str, Any]:
 def _line(row: dict[str, Any]) -> str:
     """A row of a Markdown table."""
     took = row.get("microseconds")
-    told = row.get("found") or ("not timed" if took is None else f"{took:,.1f} µs")
+    outcome = row.get("found") or ("not timed" if took is None else f"{took:,.1f} µs")
     shares = [f"{row[key]:.2f} {key.replace('_', ' ')}" for key in SHARES if row.get(key)]
-    return f"| {row['what']} | {'; '.join([told, *shares])} |"
+    return f"| {row['what']} | {'; '.join([outcome, *shares])} |"
 
 
 def _parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = made.add_subparsers(dest="command", required=True)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
     network = commands.add_parser("network")
     network.add_argument("file", type=Path)
     prepare = commands.add_parser("prepare")
@@ -102,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--dry-run", action="store_true")
     run.add_argument("--out", type=Path)
     run.add_argument("--minutes", type=float, default=9, help="after which no further part begins")
-    return made
+    return parser
 
 
 def _sides(text: str) -> list[int]:

@@ -48,8 +48,8 @@ def _copy_packages(room: Path) -> None:
     for spec in (find_spec("tvm"), find_spec("nvidia")):
         places = [Path(place) for place in (spec and spec.submodule_search_locations) or ()]
         for name in LIBRARIES:
-            found = [place / "lib" / name for place in places if (place / "lib" / name).is_file()]
-            shutil.copy(found[0], room) if found else None
+            candidates = [place / "lib" / name for place in places if (place / "lib" / name).is_file()]
+            shutil.copy(candidates[0], room) if candidates else None
         for place in places:
             for path in (place / "cu13" / "lib").glob("libcudart.so.*"):
                 shutil.copy(path, room)
@@ -75,8 +75,8 @@ def _network(path: Path, room: Path) -> None:
     sample = Golden.read(artifact.folder / GOLDEN).inputs[0]
     runs = [("sample", sample, runner.run(sample)), *edge_runs(runner, seen_inputs(document))]
     is_large = sum(array.nbytes for array in runs[0][2].values()) > LARGE_BYTES
-    for number, (_, feeds, found) in enumerate(runs[:1] if is_large else runs):
-        values = {**feeds, **{name: found[short] for name, short in names.items()}}
+    for number, (_, feeds, outputs) in enumerate(runs[:1] if is_large else runs):
+        values = {**feeds, **{name: outputs[short] for name, short in names.items()}}
         write_npz(room / f"values-{number}.npz", dict(_memory(loaded, values)))
     _write_calls(listing, room)
 
@@ -118,7 +118,7 @@ def libraries(folder: Path, sides: Sequence[int], tiles: int) -> None:
     _layers(folder / "layers" / "layers by warpgroups")
 
 
-def _side_by_side(made: Sequence[tuple[Any, Any, Any, Any]], folder: Path, gpus: Sequence[str]) -> Any:
+def _side_by_side(products: Sequence[tuple[Any, Any, Any, Any]], folder: Path, gpus: Sequence[str]) -> Any:
     """Write a library of kernels with one input each into a new folder; its program."""
     from ptqc.codegen.cuda import building
     from ptqc.codegen.cuda.backend import CUDA
@@ -126,11 +126,11 @@ def _side_by_side(made: Sequence[tuple[Any, Any, Any, Any]], folder: Path, gpus:
     from ptqc.codegen.program.program import Program, ProgramStep
 
     folder.mkdir(parents=True)
-    layouts = {f"x{i}": x for i, (_, x, _, _) in enumerate(made)}
-    layouts |= {f"y{i}": y for i, (_, _, y, _) in enumerate(made)}
-    kernels = [kernel.compile(CUDA.loops) for kernel, *_ in made]
+    layouts = {f"x{i}": x for i, (_, x, _, _) in enumerate(products)}
+    layouts |= {f"y{i}": y for i, (_, _, y, _) in enumerate(products)}
+    kernels = [kernel.compile(CUDA.loops) for kernel, *_ in products]
     steps = tuple(ProgramStep(kernel, (f"x{i}",), f"y{i}", f"y{i}") for i, kernel in enumerate(kernels))
-    inputs, outputs = (tuple(f"{end}{i}" for i in range(len(made))) for end in "xy")
+    inputs, outputs = (tuple(f"{end}{i}" for i in range(len(products))) for end in "xy")
     program = Program(steps, layouts, inputs, outputs)
     building.write(program, Toolkit.require(), list(gpus), folder)
     shutil.rmtree(folder / "emulated")
@@ -141,13 +141,13 @@ def _products(folder: Path, sides: Sequence[int], tiles: int) -> None:
     """Large products, without their weights; what each is."""
     from ptqc.codegen.cuda.options import Gpu
 
-    made = [
+    products = [
         *(one for side in sides for one in _square(side, tiles)),
-        *(found for side in sides for found in _grouped_squares(side)),
+        *(one for side in sides for one in _grouped_squares(side)),
         *map(_sparse_square, sides),
         *map(_float8_square, sides),
     ]
-    program = _side_by_side(made, folder, get_args(Gpu))
+    program = _side_by_side(products, folder, get_args(Gpu))
     steps, layouts = program.steps, program.layouts
     entries = [
         {
@@ -155,9 +155,9 @@ def _products(folder: Path, sides: Sequence[int], tiles: int) -> None:
             "constants": len(step.kernel.constants),
             "inputs": [layouts[step.inputs[0]].stored, list(layouts[step.inputs[0]].axes)],
             "outputs": [layouts[step.output].stored, list(layouts[step.output].axes)],
-            **told,
+            **description,
         }
-        for step, (*_, told) in zip(steps, made, strict=True)
+        for step, (*_, description) in zip(steps, products, strict=True)
     ]
     size = (folder / "weights.bin").stat().st_size
     (folder / "products.json").write_text(json.dumps({"weights_bytes": size, "products": entries}))
@@ -170,12 +170,12 @@ def _layers(folder: Path) -> None:
     from ptqc.codegen.program.verify import Loaded, Runnable
     from ptqc.utils.store import write_npz
 
-    made = [_grouped_layer(bits, side) for bits, side in ((8, 3), (4, 1), (3, 3))]
-    program = _side_by_side(made, folder, ["sm_90a"])
+    layers = [_grouped_layer(bits, side) for bits, side in ((8, 3), (4, 1), (3, 3))]
+    program = _side_by_side(layers, folder, ["sm_90a"])
     listing = Listing.of(program)
     loaded = Loaded(listing, cast(Runnable, SimpleNamespace(constants=[])))
     values = {
-        f"{end}{i}": array for i, (*_, arrays) in enumerate(made) for end, array in zip("xy", arrays, strict=True)
+        f"{end}{i}": array for i, (*_, arrays) in enumerate(layers) for end, array in zip("xy", arrays, strict=True)
     }
     write_npz(folder / "values-0.npz", dict(_memory(loaded, values)))
     _write_calls(listing, folder)
@@ -191,19 +191,19 @@ def _grouped_layer(bits: int, side: int) -> tuple[Any, Any, Any, tuple[np.ndarra
     from ptqc.codegen.program.program import Window
 
     random, half = np.random.default_rng(bits), 2 ** (bits - 1)
-    given = random.integers(0, 256, (3, 80, 8, 7)).astype(np.uint8)
+    codes = random.integers(0, 256, (3, 80, 8, 7)).astype(np.uint8)
     weights = random.integers(-half, half, (200, 80, side, side)).astype(np.int8)
-    seen = np.lib.stride_tricks.sliding_window_view(given.astype(np.int64), (side, side), (2, 3))
+    seen = np.lib.stride_tricks.sliding_window_view(codes.astype(np.int64), (side, side), (2, 3))
     sums = np.einsum("nchwij,ocij->nohw", seen, weights.astype(np.int64), optimize=True)
     bias = random.integers(-9999, 9999, 200).astype(np.int32)
     factor = (random.uniform(60, 300, 200) / np.abs(sums).max()).astype(np.float32)
     scaled = (sums + bias[:, None, None]).astype(np.float32) * factor[:, None, None]
     wanted = np.clip(np.rint(scaled) + 101, 0, 255).astype(np.uint8)
     window, coding = Window(80, (8, 7), (side, side)), Coding.of(weights, weights[0].size)
-    x, y = Layout(given.shape[1:], "uint8"), Layout(wanted.shape[1:], "uint8")
+    x, y = Layout(codes.shape[1:], "uint8"), Layout(wanted.shape[1:], "uint8")
     tiles = costs.ranked_groups(window, 200, coding)[0]
     layer = CodedLayer(x, y, window, weights, Requantization(bias, factor, 101))
-    return wgmma.write(tiles, coding, layer), x, y, (given, wanted)
+    return wgmma.write(tiles, coding, layer), x, y, (codes, wanted)
 
 
 def _square(side: int, tiles: int) -> Iterator[tuple[Any, Any, Any, dict[str, Any]]]:
@@ -219,8 +219,8 @@ def _square(side: int, tiles: int) -> Iterator[tuple[Any, Any, Any, dict[str, An
     kernel = predicted_best(mma.variants(layer))
     yield kernel, layer.x, layer.y, {"what": "product", "sizes": [side, side, side]}
     for variant in tried(ProgramStep(kernel.compile(CUDA.loops), ("x",), "y", "y"), gpu="")[1:tiles]:
-        told = {"what": "product", "sizes": [side, side, side], "tiles": variant.label}
-        yield variant.kernel(), layer.x, layer.y, told
+        description = {"what": "product", "sizes": [side, side, side], "tiles": variant.label}
+        yield variant.kernel(), layer.x, layer.y, description
 
 
 def _grouped_squares(side: int) -> Iterator[tuple[Any, Any, Any, dict[str, Any]]]:

@@ -150,18 +150,18 @@ def _compared(path: Path, library: Any, *, on_a_gpu: bool) -> Row:
     integers = different = reals = beyond = 0
     for values in sorted(path.glob("values-*.npz")):
         with np.load(values) as archive:
-            told = dict(archive)
-        made, first = dict(told), 0
+            expected = dict(archive)
+        computed, first = dict(expected), 0
         for call in document["calls"]:
-            count = len(next(iter(told.values())))
+            count = len(next(iter(expected.values())))
             output = np.zeros((count, *call["shape"]), call["dtype"])
             for name in call["placed"]:
-                np.bitwise_or(output.view(np.uint8), made[name].view(np.uint8), out=output.view(np.uint8))
+                np.bitwise_or(output.view(np.uint8), computed[name].view(np.uint8), out=output.view(np.uint8))
             constants = library.constants[first : first + call["constants"]]
             first += call["constants"]
-            library.kernel(call["kernel"])(*(made[name] for name in call["arguments"]), *constants, output)
-            wanted = told.get(call["output"])
-            made[call["output"]] = output if wanted is None else wanted
+            library.kernel(call["kernel"])(*(computed[name] for name in call["arguments"]), *constants, output)
+            wanted = expected.get(call["output"])
+            computed[call["output"]] = output if wanted is None else wanted
             if wanted is None:
                 continue
             if output.dtype.kind == "f":

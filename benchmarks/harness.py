@@ -108,9 +108,9 @@ def peak_memory_mb() -> float:
     Linux carries ru_maxrss over from the process that started this one, so the kernel's own mark is preferred.
     """
     with contextlib.suppress(OSError):
-        found = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())
-        if found:
-            return int(found[1]) * 1024 / 1e6
+        match = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())
+        if match:
+            return int(match[1]) * 1024 / 1e6
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
 
@@ -135,11 +135,13 @@ def open_model(path: str | Path, threads: int = 0) -> Run:
 
 def artifacts_below(folders: Iterable[str | Path]) -> list[Path]:
     """Artifact folders among the given ones and one level below them, sorted by name."""
-    found = []
+    artifacts = []
     for folder in map(Path, folders):
         candidates = [folder, *sorted(folder.glob("*/"))]
-        found += [path for path in candidates if (path / "manifest.json").is_file() and (path / "model.onnx").is_file()]
-    return found
+        artifacts += [
+            path for path in candidates if (path / "manifest.json").is_file() and (path / "model.onnx").is_file()
+        ]
+    return artifacts
 
 
 def manifest(artifact: Path) -> dict[str, Any]:
@@ -215,8 +217,8 @@ def machine() -> dict[str, Any]:
 
 def _cpu_field(name: str) -> str | None:
     with contextlib.suppress(OSError):
-        found = re.search(rf"^(?:{name})\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-        return found[1] if found else None
+        match = re.search(rf"^(?:{name})\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        return match[1] if match else None
     return None
 
 

@@ -52,7 +52,7 @@ Forms = Mapping[str, CacheForm]
 
 
 @dataclass(frozen=True)
-class Given:
+class Decoder:
     """A decoder, texts that something is chosen by, and texts that judge."""
 
     name: str
@@ -69,16 +69,16 @@ class Read:
     bytes: float
 
 
-def decoders(count: int, length: int) -> Iterator[Given]:
+def decoders(count: int, length: int) -> Iterator[Decoder]:
     """Those that are at hand, with so many texts."""
     drawn = tiny_llama.build()
     texts = [_drawn(drawn, seed, length) for seed in range(DRAWN + count)]
-    yield Given("tiny_llama", drawn, texts[:DRAWN], texts[DRAWN:])
+    yield Decoder("tiny_llama", drawn, texts[:DRAWN], texts[DRAWN:])
     task = tasks.all_tasks().get("stories260K")
     if task is not None:
         model = cached_stories.build(onnx.load(task.path))
         tuning = [feeds["ids"][0].tolist() for feeds in task.calibration(DRAWN)]
-        yield Given("stories260K", model, tuning, [text[:length] for text in _judging(task)[:count]])
+        yield Decoder("stories260K", model, tuning, [text[:length] for text in _judging(task)[:count]])
 
 
 def _drawn(model: onnx.ModelProto, seed: int, length: int) -> list[int]:
@@ -123,56 +123,56 @@ def _log_softmax(logits: np.ndarray) -> np.ndarray:
     return np.asarray(shifted - np.log(np.exp(shifted).sum()))
 
 
-def packed(given: Given, forms: Forms) -> Read:
+def packed(decoder: Decoder, forms: Forms) -> Read:
     """What the decoder makes of the judging texts with caches in these forms."""
-    model = ir.from_proto(given.model)
+    model = ir.from_proto(decoder.model)
     pack_caches(model, forms)
-    return read(ir.to_proto(model), given.texts)
+    return read(ir.to_proto(model), decoder.texts)
 
 
-def rows(given: Given, folder: Path) -> Iterator[dict[str, Any]]:
+def rows(decoder: Decoder, folder: Path) -> Iterator[dict[str, Any]]:
     """One for each form, and one for each budget."""
-    seen = CacheStatistics(ir.from_proto(given.model), _samples(given, folder))
-    reference = read(given.model, given.texts)
-    yield _row(given, "float32", reference, reference)
+    seen = CacheStatistics(ir.from_proto(decoder.model), _samples(decoder, folder))
+    reference = read(decoder.model, decoder.texts)
+    yield _row(decoder, "float32", reference, reference)
     for name in NAMES:
         forms = {cache: form for cache in seen.caches if (form := seen.form(cache, name)) is not None}
         if any(form.refusal(seen.caches[cache].channels or 0) for cache, form in forms.items()):
             continue
         parts = {kind: {cache: form for cache, form in forms.items() if kind in cache} for kind in ("key", "value")}
-        alone = {f"{kind}s": _loss(reference, packed(given, part)) for kind, part in parts.items()}
-        yield {**_row(given, name, reference, packed(given, forms)), **alone}
+        alone = {f"{kind}s": _loss(reference, packed(decoder, part)) for kind, part in parts.items()}
+        yield {**_row(decoder, name, reference, packed(decoder, forms)), **alone}
     for budget in BUDGETS:
-        found = chosen(seen, {}, CacheBudget(budget, "%"))
+        chosen_forms = chosen(seen, {}, CacheBudget(budget, "%"))
         counts: dict[str, int] = {}
-        for name, form in found.forms.items():
+        for name, form in chosen_forms.forms.items():
             key = f"{'keys' if 'key' in name else 'values'} {'float32' if form is None else form.name}"
             counts[key] = counts.get(key, 0) + 1
-        told = ", ".join(f"{count} {key}" for key, count in sorted(counts.items()))
-        forms = {name: form for name, form in found.forms.items() if form is not None}
-        yield {**_row(given, f"{budget}%cache", reference, packed(given, forms)), "forms": told}
+        counted = ", ".join(f"{count} {key}" for key, count in sorted(counts.items()))
+        forms = {name: form for name, form in chosen_forms.forms.items() if form is not None}
+        yield {**_row(decoder, f"{budget}%cache", reference, packed(decoder, forms)), "forms": counted}
 
 
-def _samples(given: Given, folder: Path) -> Samples:
-    read(given.model, given.tuning, folder / "feeds")
-    specs = input_specs(ir.from_proto(given.model))
+def _samples(decoder: Decoder, folder: Path) -> Samples:
+    read(decoder.model, decoder.tuning, folder / "feeds")
+    specs = input_specs(ir.from_proto(decoder.model))
     return collect(str(folder / "feeds"), specs, folder / "samples", SAMPLES)
 
 
-def _row(given: Given, form: str, reference: Read, found: Read) -> dict[str, Any]:
-    same = np.mean(reference.chances.argmax(-1) == found.chances.argmax(-1))
+def _row(decoder: Decoder, form: str, reference: Read, result: Read) -> dict[str, Any]:
+    same = np.mean(reference.chances.argmax(-1) == result.chances.argmax(-1))
     return {
-        "task": given.name,
+        "task": decoder.name,
         "budget": form,
-        "bytes": found.bytes,
-        "share": found.bytes / reference.bytes,
-        "both": _loss(reference, found),
+        "bytes": result.bytes,
+        "share": result.bytes / reference.bytes,
+        "both": _loss(reference, result),
         "same": float(same),
     }
 
 
-def _loss(reference: Read, found: Read) -> float:
-    gap = reference.chances - found.chances
+def _loss(reference: Read, result: Read) -> float:
+    gap = reference.chances - result.chances
     return float((np.exp(reference.chances) * gap).sum(-1).mean())
 
 
@@ -183,15 +183,15 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=128, help="tokens of each")
     parser.add_argument("--record", action="store_true", help="put the rows into figures/kv_caches.json")
     options = parser.parse_args()
-    found: list[dict[str, Any]] = []
-    for given in decoders(options.texts, options.length):
+    table: list[dict[str, Any]] = []
+    for decoder in decoders(options.texts, options.length):
         with tempfile.TemporaryDirectory() as folder:
-            found += rows(given, Path(folder))
+            table += rows(decoder, Path(folder))
     facts = {**machine(), "texts": options.texts, "length": options.length}
-    print_results(found, COLUMNS, facts)
-    write_results(options.out, found, facts)
+    print_results(table, COLUMNS, facts)
+    write_results(options.out, table, facts)
     if options.record:
-        record(FIGURES / "kv_caches.json", found, facts)
+        record(FIGURES / "kv_caches.json", table, facts)
 
 
 if __name__ == "__main__":

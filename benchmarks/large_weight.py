@@ -55,5 +55,5 @@ def write(folder: Path, rows: int = ROWS, width: int = WIDTH) -> Path:
     plan = Plan(tuple(layers), tuple(weights), tuple(find_kernels(model, layers)), (), {}, formats)
     parameters = QuantizedParameters(solutions, dict.fromkeys(layer.name for layer in layers))
     path = folder / FILE
-    path.write_bytes(export(Lower().apply(PlanWithParameters(model, plan, parameters)).made, model).data)
+    path.write_bytes(export(Lower().apply(PlanWithParameters(model, plan, parameters)).output, model).data)
     return path

@@ -95,8 +95,8 @@ class Served:
         assert self._process.stderr is not None
         line = self._process.stdout.readline()
         if not line:
-            told = self._process.stderr.read().split()
-            raise RuntimeError(" ".join(told)[-harness.LONGEST_ERROR :])
+            message = self._process.stderr.read().split()
+            raise RuntimeError(" ".join(message)[-harness.LONGEST_ERROR :])
         return line
 
     def close(self) -> None:
@@ -196,10 +196,10 @@ def race(
                 timers[file, engine] = timer(engine, path, feeds, threads, openvino, isa)
             except Exception as error:  # one that does not start leaves the race
                 errors[file, engine] = harness.describe(error)
-    served = [found for found in timers.values() if isinstance(found, Served)]
+    served = [one for one in timers.values() if isinstance(one, Served)]
     try:
-        found = {"blocks": take_turns(timers, blocks, seconds), "errors": errors}
-        return {**found, "openvino": served[0].version if served else None}
+        outcome = {"blocks": take_turns(timers, blocks, seconds), "errors": errors}
+        return {**outcome, "openvino": served[0].version if served else None}
     finally:
         for server in served:
             server.close()
@@ -239,9 +239,9 @@ def measure(task: Task, artifacts: Sequence[Path], arguments: argparse.Namespace
     """The rows of one task."""
     harness.say(task.name)
     int8 = folder / f"{task.path.stem}.onnx"
-    made = in_child(make_int8, task.name, str(int8), arguments.samples, timeout=arguments.timeout)
+    outcome = in_child(make_int8, task.name, str(int8), arguments.samples, timeout=arguments.timeout)
     paths = {FLOAT: task.path, INT8: int8} | {path.name: path / "model.onnx" for path in artifacts}
-    notes = {INT8: f"not made: {made.error}"} if made.error else {}
+    notes = {INT8: f"not made: {outcome.error}"} if outcome.error else {}
     feeds = in_child(first_sample, task.name)
     if feeds.error:
         return [{"task": task.name, "note": f"no sample: {feeds.error}"}]
@@ -260,16 +260,16 @@ def examine(task: Task, path: Path, feeds: Feeds, arguments: argparse.Namespace)
     if loaded.error or loaded.peak_mb is None or empty.peak_mb is None:
         return {**size, "note": f"does not run: {loaded.error or empty.error}"}
     memory = {"memory_mb": loaded.peak_mb - empty.peak_mb, "peak_mb": loaded.peak_mb}
-    found = {**size, "load_ms": loaded.value, **memory}
-    return found if arguments.no_score else found | scored(task, path)
+    row = {**size, "load_ms": loaded.value, **memory}
+    return row if arguments.no_score else row | scored(task, path)
 
 
 def scored(task: Task, path: Path) -> dict[str, Any]:
     """The score of a file, or why there is none."""
     if not task.unit:
         return {}
-    found = in_child(score, task.name, str(path))
-    return {"score": found.value} | ({"note": f"not scored: {found.error}"} if found.error else {})
+    outcome = in_child(score, task.name, str(path))
+    return {"score": outcome.value} | ({"note": f"not scored: {outcome.error}"} if outcome.error else {})
 
 
 def timings(
@@ -291,24 +291,24 @@ def openvino_python(peers: Path | None) -> str | None:
 
 def latencies(file: str, blocks: Times, errors: Mapping[Entrant, str], openvino: str | None) -> dict[str, Any]:
     """Medians and ratios of one file, with the blocks they come from. openvino: its version."""
-    found: dict[str, Any] = {"openvino": openvino}
+    row: dict[str, Any] = {"openvino": openvino}
     for engine in ENGINES:
         if times := blocks.get((file, engine)):
-            found |= {f"{engine}_ms": statistics.median(times), f"{engine}_blocks_ms": times}
+            row |= {f"{engine}_ms": statistics.median(times), f"{engine}_blocks_ms": times}
     if times := blocks.get((file, "onnxruntime")):
-        found["of_float"] = ratio(times, blocks.get((FLOAT, "onnxruntime")))
-        found["of_int8"] = ratio(times, blocks.get((INT8, "onnxruntime")))
+        row["of_float"] = ratio(times, blocks.get((FLOAT, "onnxruntime")))
+        row["of_int8"] = ratio(times, blocks.get((INT8, "onnxruntime")))
     if times := blocks.get((file, "openvino")):
-        found["openvino_of_float"] = ratio(times, blocks.get((FLOAT, "onnxruntime")))
+        row["openvino_of_float"] = ratio(times, blocks.get((FLOAT, "onnxruntime")))
     if times := blocks.get((file, "tvm")):
-        found["native_of_openvino_float"] = ratio(times, blocks.get((FLOAT, "openvino")))
-        found["native_of_openvino_bf16"] = ratio(times, blocks.get((FLOAT, "openvino_bf16")))
-        found["native_of_openvino_int8"] = ratio(times, blocks.get((INT8, "openvino")))
-        found["native_of_float"] = ratio(times, blocks.get((FLOAT, "onnxruntime")))
-        found["native_of_int8"] = ratio(times, blocks.get((INT8, "onnxruntime")))
+        row["native_of_openvino_float"] = ratio(times, blocks.get((FLOAT, "openvino")))
+        row["native_of_openvino_bf16"] = ratio(times, blocks.get((FLOAT, "openvino_bf16")))
+        row["native_of_openvino_int8"] = ratio(times, blocks.get((INT8, "openvino")))
+        row["native_of_float"] = ratio(times, blocks.get((FLOAT, "onnxruntime")))
+        row["native_of_int8"] = ratio(times, blocks.get((INT8, "onnxruntime")))
     if refused := [f"{engine}: {error}" for (name, engine), error in errors.items() if name == file]:
-        found["note"] = "; ".join(refused)
-    return found
+        row["note"] = "; ".join(refused)
+    return row
 
 
 def parse() -> argparse.Namespace:

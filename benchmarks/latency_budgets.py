@@ -61,20 +61,20 @@ def measure(name: str, of: str, arguments: argparse.Namespace, cache: str) -> di
     clock = meter_of(budget, choose(target, {}), store)
     with one_blas_thread():
         _, analysis, used, _ = recall(store, first.manifest["measurements"], SILENT)
-        found = predictions(clock, analysis, used, arguments.choices)
-    asked = (found["float_ms"] + found["fastest_ms"]) / 2
+        predicted = predictions(clock, analysis, used, arguments.choices)
+    asked = (predicted["float_ms"] + predicted["fastest_ms"]) / 2
     written = f"{asked:.4g}ms" + (f"@{target}" if target else "")
     second = ptqc.resolve(
         first.folder, output=f"{cache}/second", budget=[arguments.size, written], cache=cache, target=target, force=True
     )
-    told = second.manifest["latency"]
-    return found | {
-        "budget_ms": told["budget_ms"],
-        "predicted_ms": told["predicted_ms"],
-        "measured_ms": told["measured_ms"],
+    report = second.manifest["latency"]
+    return predicted | {
+        "budget_ms": report["budget_ms"],
+        "predicted_ms": report["predicted_ms"],
+        "measured_ms": report["measured_ms"],
         "of_limit": second.path.stat().st_size / second.manifest["allocation"]["limit"],
         "kept": "yes" if all(budget.kept for budget in second.budgets) else f"no: {second.budgets}",
-        "runtime": told["runtime"],
+        "runtime": report["runtime"],
     }
 
 
@@ -138,9 +138,9 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="ptqc-bench-") as cache:
             for of in arguments.of.split(","):
                 harness.say(f"{task.name}: {of}")
-                made = in_child(measure, task.name, of, arguments, cache)
+                outcome = in_child(measure, task.name, of, arguments, cache)
                 about = {"task": task.name, "budget": arguments.size, "of": of}
-                rows.append({**about, "note": made.error, **(made.value or {})})
+                rows.append({**about, "note": outcome.error, **(outcome.value or {})})
                 harness.write_results(arguments.out, rows, facts)
     if arguments.record:
         harness.record(harness.FIGURES / "latency_budgets.json", rows, facts, "of")

@@ -64,9 +64,9 @@ def write(model: Path, shape: Any, places: int, path: Path) -> Path:
     writer.write_tensors_to_file()
     writer.close()
     llama_cpp.llama_log_set(_say_nothing(llama_cpp), None)
-    given = llama_cpp.llama_model_quantize_default_params()
-    given.ftype, given.pure, given.nthread = llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_K_S, True, 1
-    if llama_cpp.llama_model_quantize(str(halves).encode(), str(path).encode(), given):
+    parameters = llama_cpp.llama_model_quantize_default_params()
+    parameters.ftype, parameters.pure, parameters.nthread = llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_K_S, True, 1
+    if llama_cpp.llama_model_quantize(str(halves).encode(), str(path).encode(), parameters):
         raise RuntimeError(f"llama.cpp does not quantize {halves}")
     halves.unlink()
     return path
@@ -75,7 +75,7 @@ def write(model: Path, shape: Any, places: int, path: Path) -> Path:
 @cache
 def _say_nothing(llama_cpp: Any) -> Any:
     """What takes messages; kept, as llama.cpp holds only its address."""
-    return llama_cpp.llama_log_callback(lambda *_told: None)
+    return llama_cpp.llama_log_callback(lambda *_message: None)
 
 
 def opened(path: Path, past: int, vocabulary: int, threads: int) -> Callable[[], None]:
@@ -84,9 +84,14 @@ def opened(path: Path, past: int, vocabulary: int, threads: int) -> Callable[[],
 
     llama_cpp.llama_log_set(_say_nothing(llama_cpp), None)
     model = llama_cpp.llama_model_load_from_file(str(path).encode(), llama_cpp.llama_model_default_params())
-    given = llama_cpp.llama_context_default_params()
-    given.n_ctx, given.n_batch, given.n_threads, given.n_threads_batch = past + BATCH, BATCH, threads, threads
-    context = llama_cpp.llama_init_from_model(model, given)
+    parameters = llama_cpp.llama_context_default_params()
+    parameters.n_ctx, parameters.n_batch, parameters.n_threads, parameters.n_threads_batch = (
+        past + BATCH,
+        BATCH,
+        threads,
+        threads,
+    )
+    context = llama_cpp.llama_init_from_model(model, parameters)
     if not model or not context:
         raise RuntimeError(f"llama.cpp does not open {path}")
     memory = llama_cpp.llama_get_memory(context)

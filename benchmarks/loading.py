@@ -103,9 +103,9 @@ def measure(task: Task, artifacts: Sequence[Path], arguments: argparse.Namespace
     with tempfile.TemporaryDirectory(prefix="ptqc-bench-") as name:
         folder = Path(name)
         int8 = folder / f"{task.path.stem}.onnx"
-        made = in_child(make_int8, task.name, str(int8), arguments.samples)
+        quantized = in_child(make_int8, task.name, str(int8), arguments.samples)
         files: dict[tuple[str, str], Path] = {("", FLOAT): task.path}
-        files |= {} if made.error else {("", INT8): int8}
+        files |= {} if quantized.error else {("", INT8): int8}
         golden: dict[tuple[str, str], str] = {}
         for artifact in artifacts:
             budget = str(manifest(artifact)["budget"])
@@ -130,7 +130,7 @@ def measure(task: Task, artifacts: Sequence[Path], arguments: argparse.Namespace
                 "load_of_int8": reference and round(costs[budget, form][0] / reference[0], 3),
                 "memory_of_int8": reference and round(costs[budget, form][1] / reference[1], 3),
                 "golden": golden.get((budget, form)),
-                "note": made.error if form == FLOAT else None,
+                "note": quantized.error if form == FLOAT else None,
             }
             for (budget, form), path in files.items()
         ]
@@ -152,9 +152,9 @@ def main() -> None:
     arguments = parser.parse_args()
     tasks = chosen(arguments.tasks)
     facts, rows = machine(), list[dict[str, Any]]()
-    found = artifacts_below(arguments.artifacts)
+    artifacts = artifacts_below(arguments.artifacts)
     for task in tasks:
-        own = [artifact for artifact in found if task_of(artifact, tasks) is task]
+        own = [artifact for artifact in artifacts if task_of(artifact, tasks) is task]
         if own:
             rows += measure(task, own, arguments)
             write_results(arguments.out, rows, facts)

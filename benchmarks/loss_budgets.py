@@ -53,9 +53,9 @@ class Evaluation:
         self._losses: list[tuple[float, int]] = []
         self.predictions = self.differing = 0
 
-    def add(self, real: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> None:
+    def add(self, real: Sequence[np.ndarray], tested: Sequence[np.ndarray]) -> None:
         """One run of both models."""
-        self._waiting.append((dict(zip(self._names, real, strict=True)), dict(zip(self._names, found, strict=True))))
+        self._waiting.append((dict(zip(self._names, real, strict=True)), dict(zip(self._names, tested, strict=True))))
         if self._loss is not None or len(self._waiting) == REFERENCES:
             self._count()
 
@@ -65,9 +65,9 @@ class Evaluation:
 
         if self._loss is None:
             self._loss = OutputLoss.of(self._kinds, [real for real, _ in self._waiting])
-        for real, found in self._waiting:
-            self._losses.append((self._loss(real, found), self._loss.size(real)))
-            differing, predictions = differing_classes(self._kinds, real, found)
+        for real, tested in self._waiting:
+            self._losses.append((self._loss(real, tested), self._loss.size(real)))
+            differing, predictions = differing_classes(self._kinds, real, tested)
             self.differing, self.predictions = self.differing + differing, self.predictions + predictions
         self._waiting.clear()
 
@@ -116,10 +116,10 @@ def evaluate(name: str, folder: str, unit: str) -> float:
     from ptqc.losses import from_json
 
     task, model = chosen(name)[0], Path(folder) / "model.onnx"
-    found = harness.manifest(Path(folder))["results"]["outputs"]
+    outputs = harness.manifest(Path(folder))["results"]["outputs"]
     judged = ("name", "judged_as", "top1_agreement", "loss", "loss_unit", "losses", "units", "figures")
     fields = (*judged, "sqnr_db", "sqnr_db_by_group")
-    kinds = from_json({one["name"]: {k: v for k, v in one.items() if k not in fields} for one in found})
+    kinds = from_json({one["name"]: {k: v for k, v in one.items() if k not in fields} for one in outputs})
     session = ort.InferenceSession(str(model), providers=["CPUExecutionProvider"])
     counted = Evaluation(kinds, [value.name for value in session.get_outputs()])
     task.score(compared(harness.open_model(task.path), harness.open_model(model), counted))
@@ -130,38 +130,38 @@ def measure(name: str, budget: str, place: Path, cache: str, arguments: argparse
     """The row of a task and a budget."""
     folder = str(place / f"{name}-{harness.slug(budget)}")
     harness.say(f"{name}: {budget}")
-    made = in_child(build, name, budget, folder, cache, arguments)
+    built = in_child(build, name, budget, folder, cache, arguments)
     row: dict[str, Any] = {"task": name, "budget": budget}
-    if made.value is None:
-        return {**row, "note": made.error}
-    found = made.value
-    predicted, judged, limit = found["rounds"][0]["bytes"], found["judged"], found["limit"]
+    if built.value is None:
+        return {**row, "note": built.error}
+    report = built.value
+    predicted, judged, limit = report["rounds"][0]["bytes"], report["judged"], report["limit"]
     row |= {
-        "budget": found["budget"],
-        "bytes": found["bytes"],
-        "share": found["bytes"] / chosen(name)[0].path.stat().st_size,
+        "budget": report["budget"],
+        "bytes": report["bytes"],
+        "share": report["bytes"] / chosen(name)[0].path.stat().st_size,
         "predicted_bytes": predicted,
-        "smaller": 1 - predicted / found["bytes"],
-        "rounds": len(found["rounds"]),
+        "smaller": 1 - predicted / report["bytes"],
+        "rounds": len(report["rounds"]),
         "judges": judged["samples"],
-        "judged": _shown(judged["lost"], found["unit"]),
-        "bound": _shown(judged["bound"], found["unit"]),
-        "shown": "yes" if found["kept"] else _needed(found),
-        "seconds": found["seconds"],
+        "judged": _shown(judged["lost"], report["unit"]),
+        "bound": _shown(judged["bound"], report["unit"]),
+        "shown": "yes" if report["kept"] else _needed(report),
+        "seconds": report["seconds"],
     }
-    outcome = in_child(evaluate, name, folder, found["unit"])
+    outcome = in_child(evaluate, name, folder, report["unit"])
     if outcome.value is None:
         return {**row, "note": outcome.error}
-    kept = outcome.value <= limit
-    return {**row, "evaluation": _shown(outcome.value, found["unit"]), "kept_there": "yes" if kept else "MISSED"}
+    is_kept = outcome.value <= limit
+    return {**row, "evaluation": _shown(outcome.value, report["unit"]), "kept_there": "yes" if is_kept else "MISSED"}
 
 
 def _shown(lost: float, unit: str) -> str:
     return f"{100 * (1 - lost):.2f} %" if unit == "%same" else f"{lost:.3g}"
 
 
-def _needed(found: dict[str, Any]) -> str:
-    return "no" if found["samples_needed"] is None else f"no: needs {found['samples_needed']:,} judges"
+def _needed(report: dict[str, Any]) -> str:
+    return "no" if report["samples_needed"] is None else f"no: needs {report['samples_needed']:,} judges"
 
 
 def parse() -> argparse.Namespace:

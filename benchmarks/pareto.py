@@ -49,9 +49,9 @@ def rows_of(name: str, widths: Sequence[int], samples: int) -> list[dict[str, An
         for bits in widths:
             for method, make in files(bench, bits):
                 harness.say(f"{name} {bits} bits {method}")
-                found = scored(task, make, Path(folder) / "file.onnx", real)
-                share = {"share": found["bytes"] / task.path.stat().st_size} if "bytes" in found else {}
-                rows.append({"task": name, "width": bits, "method": method, "unit": task.unit, **share, **found})
+                scores = scored(task, make, Path(folder) / "file.onnx", real)
+                share = {"share": scores["bytes"] / task.path.stat().st_size} if "bytes" in scores else {}
+                rows.append({"task": name, "width": bits, "method": method, "unit": task.unit, **share, **scores})
     return rows
 
 

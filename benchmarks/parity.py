@@ -31,10 +31,10 @@ def compare(folder: str, name: str, samples: int) -> dict[str, Any]:
     """Every kernel and the whole library on the calibration samples; runs in a child."""
     from ptqc import bisect
 
-    found = bisect(folder, data=chosen(name)[0].calibration(samples), samples=samples)
-    wrong = sum(found.wrong.values())
-    row = {"integers": found.integers, "reals": found.reals, "wrong": wrong, "chained": found.chained}
-    return {**row, "samples": samples, **({"note": str(found)} if wrong else {})}
+    bisection = bisect(folder, data=chosen(name)[0].calibration(samples), samples=samples)
+    wrong = sum(bisection.wrong.values())
+    row = {"integers": bisection.integers, "reals": bisection.reals, "wrong": wrong, "chained": bisection.chained}
+    return {**row, "samples": samples, **({"note": str(bisection)} if wrong else {})}
 
 
 def score(folder: str, name: str) -> dict[str, Any]:

@@ -50,7 +50,7 @@ COLUMNS = (
 
 @dataclass
 class Peak:
-    """What was found. peak_mb: at once; at: seconds from the start; processes: that shared it; seconds: of all.
+    """The memory of a run. peak_mb: at once; at: seconds from the start; processes: that shared it; seconds: of all.
 
     processor: seconds that all processes had of a processor. phases: lines of progress, each with both seconds at its
     end and the peak since the one before.
@@ -68,8 +68,8 @@ class Peak:
 class Phases:
     """Tells the lines that a command writes, and the peak since the last one."""
 
-    def __init__(self, lines: IO[str], found: Peak, began: float) -> None:
-        self._lines, self._found, self._began, self._peak_mb = lines, found, began, 0.0
+    def __init__(self, lines: IO[str], peak: Peak, began: float) -> None:
+        self._lines, self._peak, self._began, self._peak_mb = lines, peak, began, 0.0
         self.thread = threading.Thread(target=self._tell)
         self.thread.start()
 
@@ -81,9 +81,9 @@ class Phases:
         with self._lines:
             for line in self._lines:
                 seconds, peak_mb, self._peak_mb = time.monotonic() - self._began, self._peak_mb, 0.0
-                self._found.phases.append((line.rstrip(), seconds, self._found.processor, peak_mb))
-                told = f"{seconds:8.1f} s {self._found.processor:8.1f} of a processor {peak_mb:8,.0f} MiB  {line}"
-                print(told, end="", file=sys.stderr, flush=True)
+                self._peak.phases.append((line.rstrip(), seconds, self._peak.processor, peak_mb))
+                message = f"{seconds:8.1f} s {self._peak.processor:8.1f} of a processor {peak_mb:8,.0f} MiB  {line}"
+                print(message, end="", file=sys.stderr, flush=True)
 
 
 def anonymous_kb(process: Path) -> int:
@@ -114,42 +114,42 @@ def processes_of(session: int) -> Iterator[Path]:
 
 def measure(command: list[str], every: float = 0.05, limit: float | None = None, *, phases: bool = False) -> Peak:
     """Run a command to its end, or to the limit in seconds, and watch it. phases: also what it says on the way."""
-    found, began = Peak(), time.monotonic()
+    peak, began = Peak(), time.monotonic()
     process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE if phases else None, text=True)
-    told = Phases(process.stderr, found, began) if process.stderr is not None else None
+    watcher = Phases(process.stderr, peak, began) if process.stderr is not None else None
     try:
-        while process.poll() is None and (limit is None or found.seconds <= limit):
+        while process.poll() is None and (limit is None or peak.seconds <= limit):
             folders = list(processes_of(process.pid))
             held = [kb for folder in folders if (kb := anonymous_kb(folder))]
-            found.seconds = time.monotonic() - began
+            peak.seconds = time.monotonic() - began
             # What a process had goes to its parent when that waits for it, so that the sum falls for a moment.
-            found.processor = max(found.processor, sum(map(processor_seconds, folders)))
-            if told is not None:
-                told.saw(sum(held) / 1024)
-            if sum(held) / 1024 > found.peak_mb:
-                found.peak_mb, found.at, found.processes = sum(held) / 1024, found.seconds, len(held)
+            peak.processor = max(peak.processor, sum(map(processor_seconds, folders)))
+            if watcher is not None:
+                watcher.saw(sum(held) / 1024)
+            if sum(held) / 1024 > peak.peak_mb:
+                peak.peak_mb, peak.at, peak.processes = sum(held) / 1024, peak.seconds, len(held)
             time.sleep(every)
-        found.code = TIMED_OUT if process.poll() is None else process.returncode
+        peak.code = TIMED_OUT if process.poll() is None else process.returncode
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        if told is not None:
-            told.thread.join()
-    return found
+        if watcher is not None:
+            watcher.thread.join()
+    return peak
 
 
-def stages(found: Peak) -> list[dict[str, Any]]:
+def stages(peak: Peak) -> list[dict[str, Any]]:
     """Rows of a table: each stage that told its end, with what came before it, and what came behind the last."""
     rows, before, most = list[dict[str, Any]](), (0.0, 0.0), 0.0
-    for line, seconds, processor, peak_mb in found.phases:
+    for line, seconds, processor, peak_mb in peak.phases:
         most = max(most, peak_mb)
         if ended := ENDED.fullmatch(line):
             took = {"seconds": seconds - before[0], "processor": processor - before[1]}
             rows.append({"stage": ended[1], **took, "peak_mb": most})
             before, most = (seconds, processor), 0.0
-    rest = {"seconds": found.seconds - before[0], "processor": found.processor - before[1]}
-    whole = {"seconds": found.seconds, "processor": found.processor, "peak_mb": found.peak_mb}
+    rest = {"seconds": peak.seconds - before[0], "processor": peak.processor - before[1]}
+    whole = {"seconds": peak.seconds, "processor": peak.processor, "peak_mb": peak.peak_mb}
     return [*rows, {"stage": "the rest", **rest}, {"stage": "whole", **whole}]
 
 
@@ -167,17 +167,17 @@ def main() -> None:
     if options.table is not None:
         print(harness.markdown(stages(Peak(**json.loads(options.table.read_text()))), COLUMNS))
         return
-    found = measure(options.command, options.every, options.limit, phases=options.phases)
-    told = f"{found.peak_mb:,.0f} MiB at {found.at:.1f} s in {found.processes} processes"
-    took = f"{found.seconds:.1f} s in all, {found.processor:.1f} of a processor"
-    print(f"peak: {told}; {took}, exit code {found.code}", file=sys.stderr)
+    peak = measure(options.command, options.every, options.limit, phases=options.phases)
+    memory = f"{peak.peak_mb:,.0f} MiB at {peak.at:.1f} s in {peak.processes} processes"
+    took = f"{peak.seconds:.1f} s in all, {peak.processor:.1f} of a processor"
+    print(f"peak: {memory}; {took}, exit code {peak.code}", file=sys.stderr)
     if options.out is not None:
-        options.out.write_text(json.dumps(asdict(found), indent=1))
-    if options.record is not None and found.code == 0:
+        options.out.write_text(json.dumps(asdict(peak), indent=1))
+    if options.record is not None and peak.code == 0:
         row = dict(zip(("task", "budget"), options.record, strict=True))
-        row |= {"seconds": round(found.seconds), "processor": round(found.processor), "peak_mib": round(found.peak_mb)}
+        row |= {"seconds": round(peak.seconds), "processor": round(peak.processor), "peak_mib": round(peak.peak_mb)}
         harness.record(harness.FIGURES / "large_models.json", [row], harness.machine())
-    sys.exit(found.code)
+    sys.exit(peak.code)
 
 
 if __name__ == "__main__":

@@ -98,13 +98,13 @@ def written_bytes(model: Path) -> int:
 def answer(stdout: str, stderr: str, code: int) -> dict[str, Any]:
     """What a recipe's process says on its last line, or why it says nothing; an error becomes the row's note."""
     try:
-        found: dict[str, Any] = json.loads(stdout.splitlines()[-1])
+        document: dict[str, Any] = json.loads(stdout.splitlines()[-1])
     except (IndexError, ValueError):
         last = " ".join(stderr.split())[-harness.LONGEST_ERROR :]
         return {"note": f"failed: ended with exit code {code}: {last}"}
-    if "error" in found:
-        found["note"] = f"failed: {found.pop('error')[: harness.LONGEST_ERROR]}"
-    return found
+    if "error" in document:
+        document["note"] = f"failed: {document.pop('error')[: harness.LONGEST_ERROR]}"
+    return document
 
 
 def quantize(recipe: str, setting: Setting, target: Path) -> dict[str, Any]:
@@ -116,8 +116,8 @@ def quantize(recipe: str, setting: Setting, target: Path) -> dict[str, Any]:
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)  # an earlier run's file must not pass for this one's
     script = SCRIPTS / f"{peer}_recipes.py"
-    given = (setting.task.path.absolute(), setting.samples, target.absolute(), setting.arguments.effort)
-    command = [python.absolute(), "-W", "ignore", script, name, *given]
+    parameters = (setting.task.path.absolute(), setting.samples, target.absolute(), setting.arguments.effort)
+    command = [python.absolute(), "-W", "ignore", script, name, *parameters]
     limit = setting.arguments.timeout
     try:
         done = subprocess.run(
@@ -155,10 +155,10 @@ def ptqc_row(size: int, earlier: str | None, setting: Setting) -> dict[str, Any]
     if "smallest" in built.value:
         whole = setting.task.path.stat().st_size
         return {"note": f"ptqc {infeasible(built.value['smallest'], whole, built.value['blockers'])}"}
-    found = {"seconds": built.value["seconds"], **sized(built.value["bytes"], setting.task)}
-    found |= scored(Path(folder) / "model.onnx", setting)
-    note = {"note": f"ptqc {found.pop('note')}"} if "note" in found else {}
-    return {OF_PTQC + key: value for key, value in found.items()} | {"ptqc_folder": folder} | note
+    row = {"seconds": built.value["seconds"], **sized(built.value["bytes"], setting.task)}
+    row |= scored(Path(folder) / "model.onnx", setting)
+    note = {"note": f"ptqc {row.pop('note')}"} if "note" in row else {}
+    return {OF_PTQC + key: value for key, value in row.items()} | {"ptqc_folder": folder} | note
 
 
 def sized(size: int, task: Task) -> dict[str, Any]:

@@ -65,19 +65,19 @@ def at(phase: type[Phase], analysis: Analysis) -> Phase:
 
 def with_observed(bench: Bench) -> Bench:
     """With what calibration observes and the store does not keep: moments of what layers multiply, and other ranges."""
-    made = Calibrate().apply(at(AnalysisInput, bench.analysis)).made
-    observed = {name: getattr(made, name) for name in ("moments", "held_moments", "other_ranges")}
+    stats = Calibrate().apply(at(AnalysisInput, bench.analysis)).output
+    observed = {name: getattr(stats, name) for name in ("moments", "held_moments", "other_ranges")}
     return replace(bench, analysis=replace(bench.analysis, **observed))
 
 
 def squared(bench: Bench) -> Losses:
     """What the table of losses is by the squared error of the outputs."""
-    return MeasureSensitivity("mse").apply(at(WeightCandidates, bench.analysis)).made.weight_losses
+    return MeasureSensitivity("mse").apply(at(WeightCandidates, bench.analysis)).output.weight_losses
 
 
 def curvature(bench: Bench) -> Losses:
     """What the table of losses is by gradients."""
-    return MeasureCurvature().apply(at(WeightCandidates, bench.analysis)).made.weight_losses
+    return MeasureCurvature().apply(at(WeightCandidates, bench.analysis)).output.weight_losses
 
 
 def drawn_plans(bench: Bench, several: Sequence[Losses], limit: int, count: int) -> list[Plan]:
@@ -108,8 +108,8 @@ def packed(bench: Bench, plan: Plan) -> bytes:
 
 def true_loss(loss: OutputLoss, real: Sequence[Outputs], run: Run, samples: Sequence[Feeds]) -> float:
     """Mean loss of a file's outputs."""
-    found = (dict(zip(wanted, run(feeds), strict=True)) for wanted, feeds in zip(real, samples, strict=True))
-    return float(np.mean([loss(wanted, given) for wanted, given in zip(real, found, strict=True)]))
+    outputs = (dict(zip(wanted, run(feeds), strict=True)) for wanted, feeds in zip(real, samples, strict=True))
+    return float(np.mean([loss(wanted, tested) for wanted, tested in zip(real, outputs, strict=True)]))
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:

@@ -88,7 +88,7 @@ def evaluation_samples(task: Task, count: int) -> tuple[list[Feeds], Score | Non
     feeds: list[Feeds] = []
     place = 0
 
-    def kept(sample: Feeds) -> list[np.ndarray]:
+    def collected(sample: Feeds) -> list[np.ndarray]:
         nonlocal place
         for one in _singles(sample, shapes):
             if place in wanted:
@@ -96,7 +96,7 @@ def evaluation_samples(task: Task, count: int) -> tuple[list[Feeds], Score | Non
             place += 1
         return real(sample)
 
-    task.score(kept)
+    task.score(collected)
     return feeds, score_of(task, places, total)
 
 
@@ -123,8 +123,8 @@ def npu_share(model: Path) -> float | None:
         return None
     with tempfile.TemporaryDirectory() as folder:
         command = [vela, "--accelerator-config", "ethos-u55-128", str(model), "--output-dir", folder]
-        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    cpu, npu = (int(each) for each in re.findall(r"(?:CPU|NPU) operators = (\d+)", told))
+        stdout = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    cpu, npu = (int(each) for each in re.findall(r"(?:CPU|NPU) operators = (\d+)", stdout))
     return npu / (cpu + npu)
 
 

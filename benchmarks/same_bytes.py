@@ -195,9 +195,9 @@ class Runner:
 
     def _row(self, state: State, network: str, model: str, mode: Mode, baseline: State) -> Document:
         folder = self.work / state.name / network
-        kept = folder / f"{mode.name}.json"
-        if kept.is_file():
-            return dict(json.loads(kept.read_text(encoding="utf-8")))
+        stored = folder / f"{mode.name}.json"
+        if stored.is_file():
+            return dict(json.loads(stored.read_text(encoding="utf-8")))
         folder.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(folder / mode.name, ignore_errors=True)
         first = self.work / baseline.name / network
@@ -212,7 +212,7 @@ class Runner:
         }
         started = time.monotonic()
         row = {**_in_state(state, job), "seconds": round(time.monotonic() - started, 1)}
-        kept.write_text(json.dumps(row, indent=1), encoding="utf-8")
+        stored.write_text(json.dumps(row, indent=1), encoding="utf-8")
         return row
 
 
@@ -224,8 +224,8 @@ def _filled(options: Mapping[str, Any], first: Path) -> Document:
             return [filled(each) for each in value]
         return value.format(**figures(first)) if isinstance(value, str) and "{" in value else value
 
-    found = {name: filled(value) for name, value in options.items()}
-    return {**found, "times": str(first / found["times"])} if "times" in found else found
+    complete = {name: filled(value) for name, value in options.items()}
+    return {**complete, "times": str(first / complete["times"])} if "times" in complete else complete
 
 
 def _in_state(state: State, job: Document) -> Document:

@@ -124,23 +124,23 @@ def rows_of(costs: Costs) -> list[dict[str, Any]]:
         about = {"task": name, "budget": BUDGET}
         rows.append({**about, "room": ROOMS[0][0], "workers": "2 threads", **behind, **_mean(here, cluster)})
         behind = _behind(weights, costs, PROCESSORS)
-        for told, room in ROOMS:
+        for label, room in ROOMS:
             job = job_of(weights, costs, DATA, PROCESSORS, is_sent=True, room=room)
             for workers in WORKERS:
                 cluster = Cluster(workers, RATE, spread=costs.spread, lifetime=LIFETIME, repair=REPAIR)
-                rows.append({**about, "room": told, "workers": workers, **behind, **_mean(job, cluster)})
+                rows.append({**about, "room": label, "workers": workers, **behind, **_mean(job, cluster)})
     return rows
 
 
 def _behind(matrices: Sequence[Matrix], costs: Costs, processors: int) -> dict[str, float]:
-    found = behind_all(matrices, costs, DATA, processors)
-    return {"measuring": found[MEASURING] / HOUR, "reconstructing": found[RECONSTRUCTING] / HOUR}
+    seconds = behind_all(matrices, costs, DATA, processors)
+    return {"measuring": seconds[MEASURING] / HOUR, "reconstructing": seconds[RECONSTRUCTING] / HOUR}
 
 
 def _mean(job: Job, cluster: Cluster) -> dict[str, float]:
     """Of some draws of what happens by chance."""
-    found = [simulate(job, replace(cluster, seed=seed)) for seed in range(DRAWS)]
-    means = {name: sum(getattr(one, name) for one in found) / DRAWS for name in ("seconds", "solving", "busy", "lost")}
+    runs = [simulate(job, replace(cluster, seed=seed)) for seed in range(DRAWS)]
+    means = {name: sum(getattr(one, name) for one in runs) / DRAWS for name in ("seconds", "solving", "busy", "lost")}
     return {
         "hours": means["seconds"] / HOUR,
         "solving": means["solving"] / HOUR,
@@ -185,19 +185,21 @@ def table(options: argparse.Namespace) -> None:
 def trace(options: argparse.Namespace) -> None:
     """Compile, and write what it took."""
     options.work.mkdir(parents=True, exist_ok=True)
-    given = {**OPTIONS, "time_limit": options.time_limit}
+    compile_options = {**OPTIONS, "time_limit": options.time_limit}
     where = options.executor, options.workers
     until = SOLVING if options.until_solved else ""
-    trace_compile(options.model, options.data, options.work, options.budget, *where, options.out, until, **given)
+    trace_compile(
+        options.model, options.data, options.work, options.budget, *where, options.out, until, **compile_options
+    )
 
 
 def probe(options: argparse.Namespace) -> None:
     """Solve single weights, and write what they took."""
-    found = list[UnitTimes]()
+    units = list[UnitTimes]()
     for width in options.widths:
-        found += probed([width])
-        say(f"{width}: {', '.join(f'{unit.solve:.2f} s for {unit.channels} outputs' for unit in found[-2:])}")
-    options.out.write_text(json.dumps([asdict(unit) for unit in found], indent=1) + "\n")
+        units += probed([width])
+        say(f"{width}: {', '.join(f'{unit.solve:.2f} s for {unit.channels} outputs' for unit in units[-2:])}")
+    options.out.write_text(json.dumps([asdict(unit) for unit in units], indent=1) + "\n")
 
 
 def main() -> None:

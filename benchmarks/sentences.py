@@ -35,30 +35,30 @@ class Sentence:
 
     def span(self, text: str) -> tuple[int, int] | None:
         """Where the sentence is in a document."""
-        found = self._pattern.search(text)
-        return None if found is None else found.span()
+        match = self._pattern.search(text)
+        return None if match is None else match.span()
 
     def stated(self, text: str) -> list[str] | None:
         """The figures in a document; None where it has no such sentence."""
-        found = self._pattern.search(text)
-        return None if found is None else list(found.groups())
+        match = self._pattern.search(text)
+        return None if match is None else list(match.groups())
 
     def place(self, text: str, figure: int) -> slice:
         """Where a figure stands in a document that has the sentence."""
-        found = self._pattern.search(text)
-        assert found is not None
-        return slice(*found.span(figure + 1))
+        match = self._pattern.search(text)
+        assert match is not None
+        return slice(*match.span(figure + 1))
 
     def written(self, text: str) -> str:
         """A document with the figures of the data in this sentence, wrapped as it was."""
-        found = self._pattern.search(text)
-        if found is None:
+        match = self._pattern.search(text)
+        if match is None:
             return text
-        end, parts = found.start(), list[str]()
+        end, parts = match.start(), list[str]()
         for place, figure in enumerate(self.figures(), 1):
-            parts += [text[end : found.start(place)], figure]
-            end = found.end(place)
-        return text[: found.start()] + "".join(parts) + text[end:]
+            parts += [text[end : match.start(place)], figure]
+            end = match.end(place)
+        return text[: match.start()] + "".join(parts) + text[end:]
 
 
 def word(count: int) -> str:
@@ -118,8 +118,8 @@ def on_npu() -> tuple[str, str]:
 
 def peer(task: str, name: str) -> Row:
     """One row of the comparison with other tools."""
-    (found,) = (row for row in rows("peers") if (row["task"], row["peer"].split()[-1]) == (task, name))
-    return found
+    (match,) = (row for row in rows("peers") if (row["task"], row["peer"].split()[-1]) == (task, name))
+    return match
 
 
 def lost(task: str, name: str) -> tuple[str, str, str]:
@@ -130,9 +130,9 @@ def lost(task: str, name: str) -> tuple[str, str, str]:
 
 def at_4_bits() -> tuple[str, str, str]:
     """The points that recipes with 4-bit weights lose, but for those that search, and the most that ptqc loses."""
-    found = [row for row in rows("peers") if row["peer"] in (f"onnxruntime {INT4}", "aimet w4a8")]
-    least, most = spread([-row["difference"] for row in found])
-    return least, most, word(round(max(-row["ptqc_difference"] for row in found)))
+    selected = [row for row in rows("peers") if row["peer"] in (f"onnxruntime {INT4}", "aimet w4a8")]
+    least, most = spread([-row["difference"] for row in selected])
+    return least, most, word(round(max(-row["ptqc_difference"] for row in selected)))
 
 
 def with_seqmse() -> tuple[str, str]:
@@ -149,10 +149,10 @@ def judged() -> tuple[str, str, str]:
 
 def beside_int8() -> tuple[str, ...]:
     """Seconds of ONNX Runtime's int8 and of ptqc, and percent by which ptqc's files are smaller."""
-    found = [row for row in rows("peers") if row["peer"] == f"onnxruntime {INT8}"]
-    smaller = [100 * (1 - row["ptqc_share"] / row["share"]) for row in found]
-    times = (spread([row[key] for row in found]) for key in ("seconds", "ptqc_seconds"))
-    return (*next(times), word(len(found)), *next(times), *spread(smaller))
+    selected = [row for row in rows("peers") if row["peer"] == f"onnxruntime {INT8}"]
+    smaller = [100 * (1 - row["ptqc_share"] / row["share"]) for row in selected]
+    times = (spread([row[key] for row in selected]) for key in ("seconds", "ptqc_seconds"))
+    return (*next(times), word(len(selected)), *next(times), *spread(smaller))
 
 
 def slower() -> tuple[str, str]:
@@ -177,8 +177,8 @@ def mobilenet() -> tuple[str, ...]:
 
 def in_16_bits() -> tuple[str, ...]:
     """Percent of the products of YOLOX-nano in 16 bits, and its error in 8 bits and with these."""
-    found = [row for row in rows("widths") if (row["task"], row["runtime"]) == ("yolox_nano_416", "ONNX Runtime")]
-    wide = {row["activations"]: row for row in found}
+    selected = [row for row in rows("widths") if (row["task"], row["runtime"]) == ("yolox_nano_416", "ONNX Runtime")]
+    wide = {row["activations"]: row for row in selected}
     eight, limited = wide["8 bits"], wide["limit 0.02"]
     errors = (f"{row['relative_error']:.3g}" for row in (eight, limited))
     return f"{100 * limited['share_wide']:.0f}", *errors
@@ -209,9 +209,9 @@ def beside_llama() -> tuple[str, ...]:
 
 def predicted() -> tuple[str, str, str]:
     """Plans that were timed, those that were predicted closely, and the largest error in percent."""
-    found = rows("latency_budgets")
-    plans, close = (sum(row[key] for row in found) for key in ("choices", "close"))
-    return f"{plans}", f"{close}", f"{max(row['largest_error'] for row in found):.1f}"
+    budgets = rows("latency_budgets")
+    plans, close = (sum(row[key] for row in budgets) for key in ("choices", "close"))
+    return f"{plans}", f"{close}", f"{max(row['largest_error'] for row in budgets):.1f}"
 
 
 def bounded() -> tuple[str, ...]:
@@ -230,9 +230,9 @@ def of_others() -> tuple[str, ...]:
 
 def exported() -> tuple[str, ...]:
     """Transformers that compiled, and those with a library, and with one for texts of any length."""
-    found = rows("exports")
-    counts = (sum(row[key] in (True, "yes") for row in found) for key in ("library", "any_length"))
-    return f"{sum(row['verdict'] == 'compiled' for row in found)}", *map(str, counts)
+    exports = rows("exports")
+    counts = (sum(row[key] in (True, "yes") for row in exports) for key in ("library", "any_length"))
+    return f"{sum(row['verdict'] == 'compiled' for row in exports)}", *map(str, counts)
 
 
 def without_data() -> tuple[str, str]:
@@ -280,8 +280,8 @@ def caches() -> tuple[str, str]:
 def pruned() -> tuple[str, ...]:
     """Classifiers with pruned weights, and the points that they lose."""
     real = {row["task"]: row["float_score"] for row in rows("accuracy") if row["unit"] == "top-1 %"}
-    found = [row for row in rows("pruning_orders") if row["order"] == "for pruning" and row["task"] in real]
-    return word(len(found)).capitalize(), *spread([real[row["task"]] - row["score"] for row in found], 1)
+    selected = [row for row in rows("pruning_orders") if row["order"] == "for pruning" and row["task"] in real]
+    return word(len(selected)).capitalize(), *spread([real[row["task"]] - row["score"] for row in selected], 1)
 
 
 def behind(*families: str, without: str = "") -> tuple[str, str]:

@@ -61,10 +61,10 @@ class WithCosine(agreement.Agreement):
         super().__init__(has_classes)
         self.cosines: list[float] = []
 
-    def add(self, real: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> None:
+    def add(self, real: Sequence[np.ndarray], tested: Sequence[np.ndarray]) -> None:
         """One run of both models."""
-        super().add(real, found)
-        a, b = (np.asarray(outputs[0], np.float64).reshape(len(outputs[0]), -1) for outputs in (real, found))
+        super().add(real, tested)
+        a, b = (np.asarray(outputs[0], np.float64).reshape(len(outputs[0]), -1) for outputs in (real, tested))
         lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
         self.cosines += ((a * b).sum(1) / np.maximum(lengths, 1e-30)).tolist()
 
@@ -75,16 +75,16 @@ def magnitudes(bench: Bench) -> bytes:
     layers = {layer.weight: layer for layer in bench.analysis.layers}
     pruned = {name for name, form in bench.analysis.solutions if isinstance(form, TwoOfFour) and name in layers}
     for name in pruned:
-        given = model.graph.initializers[name]
-        given.const_value = ir.tensor(_largest_two(layers[name], given.const_value.numpy()), name=name)
+        initializer = model.graph.initializers[name]
+        initializer.const_value = ir.tensor(_largest_two(layers[name], initializer.const_value.numpy()), name=name)
     return bytes(ir.to_proto(model).SerializeToString())
 
 
 def _largest_two(layer: Layer, values: np.ndarray) -> np.ndarray:
     order = ColumnOrder.of(TwoOfFour, layer)
     matrix = order.rows(layer.matrix(values))
-    kept = np.where(largest(np.abs(matrix), PATTERNS), matrix, np.float32(0))
-    return np.ascontiguousarray(layer.tensor(order.restored(kept)))
+    pruned = np.where(largest(np.abs(matrix), PATTERNS), matrix, np.float32(0))
+    return np.ascontiguousarray(layer.tensor(order.restored(pruned)))
 
 
 def steps(bench: Bench) -> Iterator[tuple[str, Callable[[], bytes]]]:
@@ -132,9 +132,9 @@ def rows_of_orders(name: str, samples: int) -> list[dict[str, Any]]:
 
 
 def _scored(task: Task, path: Path, real: float) -> dict[str, Any]:
-    found = WithCosine(task.has_classes)
-    score = float(task.score(agreement.compared(harness.open_model(task.path), harness.open_model(path), found)))
-    return {"score": score, "difference": score - real, "cosine": np.mean(found.cosines), **found.to_json()}
+    comparison = WithCosine(task.has_classes)
+    score = float(task.score(agreement.compared(harness.open_model(task.path), harness.open_model(path), comparison)))
+    return {"score": score, "difference": score - real, "cosine": np.mean(comparison.cosines), **comparison.to_json()}
 
 
 def parse() -> argparse.Namespace:
@@ -152,8 +152,8 @@ def main() -> None:
         return
     rows = harness.tabulate(names, rows_of_orders, (arguments.samples,), COLUMNS, arguments.out)
     if arguments.record:
-        kept = [{key: row[key] for key in RECORDED if key in row} for row in rows if "score" in row]
-        harness.record(harness.FIGURES / "pruning_orders.json", kept, harness.machine(), "order")
+        recorded = [{key: row[key] for key in RECORDED if key in row} for row in rows if "score" in row]
+        harness.record(harness.FIGURES / "pruning_orders.json", recorded, harness.machine(), "order")
 
 
 if __name__ == "__main__":

@@ -57,16 +57,16 @@ def _sort_for_ever() -> None:
         np.sort(numbers)
 
 
-def judged(found: Sequence[Speed], truth: float) -> dict[str, Any]:
+def judged(speeds: Sequence[Speed], truth: float) -> dict[str, Any]:
     """A row of what was told, given the ratio that is taken for true."""
-    ratios = [speed.ratio for speed in found]
+    ratios = [speed.ratio for speed in speeds]
     return {
         "least": min(ratios),
         "median": statistics.median(ratios),
         "largest": max(ratios),
-        "width": statistics.median(speed.high - speed.low for speed in found),
-        "unsaid": sum(speed.low <= 1 <= speed.high for speed in found),
-        "wrong": sum(speed.low > 1 > truth or speed.high < 1 < truth for speed in found),
+        "width": statistics.median(speed.high - speed.low for speed in speeds),
+        "unsaid": sum(speed.low <= 1 <= speed.high for speed in speeds),
+        "wrong": sum(speed.low > 1 > truth or speed.high < 1 < truth for speed in speeds),
     }
 
 
@@ -90,13 +90,17 @@ def main() -> None:
     parser.add_argument("--busy", default="0,1,2,3,4")
     asked = parser.parse_args()
     subjects = _subjects(asked.model, asked.artifact)
-    found: dict[int, list[Speed]] = {}
+    speeds: dict[int, list[Speed]] = {}
     for count in sorted(map(int, asked.busy.split(","))):
         with beside(count):
-            found[count] = [speed for _ in range(asked.times) if (speed := compare(*subjects)) is not None]
-    truth = statistics.median(speed.ratio for speed in found[min(found)])
-    rows = [{"busy": busy, **judged(several, truth)} for busy, several in found.items()]
-    facts = {**harness.machine(), "model": asked.model.name, "speeds": {n: [*map(asdict, s)] for n, s in found.items()}}
+            speeds[count] = [speed for _ in range(asked.times) if (speed := compare(*subjects)) is not None]
+    truth = statistics.median(speed.ratio for speed in speeds[min(speeds)])
+    rows = [{"busy": busy, **judged(several, truth)} for busy, several in speeds.items()]
+    facts = {
+        **harness.machine(),
+        "model": asked.model.name,
+        "speeds": {n: [*map(asdict, s)] for n, s in speeds.items()},
+    }
     harness.write_results(asked.out, rows, facts)
     print(harness.markdown(rows, COLUMNS))
     if any(row["wrong"] for row in rows):

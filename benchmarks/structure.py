@@ -21,15 +21,15 @@ LINKED = ("passes", "codegen")
 
 def modules(checkout: Path) -> dict[str, Path]:
     """Dotted name -> file; the links inside ptqc/ are read where they lead."""
-    found = {}
+    paths = {}
     for top in ("ptqc", *LINKED):
         for path in sorted((checkout / top).rglob("*.py")):
             parts = path.relative_to(checkout).with_suffix("").parts
             if parts[:1] == ("ptqc",) and len(parts) > 2 and parts[1] in LINKED:
                 continue
             parts = parts if top == "ptqc" else ("ptqc", *parts)
-            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+            paths[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return paths
 
 
 def imports(tree: ast.AST, names: dict[str, Path]) -> Iterator[str]:
@@ -63,7 +63,7 @@ def counted(checkout: Path) -> dict[str, object]:
     trees = {name: ast.parse(text) for name, text in texts.items()}
     lines = {name: len(text.rstrip().splitlines()) for name, text in texts.items()}
     used = {name: {one for one in imports(tree, names) if one in names} - {name} for name, tree in trees.items()}
-    arrows = {(package(a), package(b)) for a, found in used.items() for b in found if package(a) != package(b)}
+    arrows = {(package(a), package(b)) for a, imported in used.items() for b in imported if package(a) != package(b)}
     records = sorted(((count, name) for tree in trees.values() for name, count in fields(tree)), reverse=True)
     return {
         "modules": len(names),

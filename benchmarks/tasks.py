@@ -48,8 +48,8 @@ class Task:
 
 def all_tasks() -> dict[str, Task]:
     """Every task whose model is at hand, the project's own first."""
-    found = {**_own(), **_shared()}
-    return {name: task for name, task in found.items() if task.path.is_file()}
+    tasks = {**_own(), **_shared()}
+    return {name: task for name, task in tasks.items() if task.path.is_file()}
 
 
 def chosen(names: str | None) -> list[Task]:
@@ -133,8 +133,8 @@ def _shared() -> dict[str, Task]:
     folder = Path(os.environ.get("PTQC_SHARED_DATA") or ROOT.parent / "shared" / "data")
     if not (folder / "tasks.py").is_file():
         return {}
-    given = _module("shared_tasks", folder / "tasks.py").TASKS
-    return {name: _shared_task(name, data) for name, data in given.items()}
+    shared = _module("shared_tasks", folder / "tasks.py").TASKS
+    return {name: _shared_task(name, data) for name, data in shared.items()}
 
 
 def _shared_task(name: str, data: Any) -> Task:

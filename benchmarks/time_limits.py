@@ -89,8 +89,10 @@ def main() -> None:
             rows.append(row)
             harness.write_results(arguments.out, rows, facts)
             if arguments.record:
-                kept = {key: row[key] for key in ("budget", "busy", *(column.key for column in COLUMNS)) if key in row}
-                harness.record(harness.FIGURES / "time_limits.json", [kept], facts, "limit_s")
+                recorded = {
+                    key: row[key] for key in ("budget", "busy", *(column.key for column in COLUMNS)) if key in row
+                }
+                harness.record(harness.FIGURES / "time_limits.json", [recorded], facts, "limit_s")
     harness.print_results(rows, COLUMNS, facts)
 
 

@@ -44,9 +44,9 @@ def network() -> onnx.ModelProto:
         helper.make_node("Flatten", ["pooled"], ["flat"]),
         helper.make_node("Gemm", ["flat", "head"], ["logits"], transB=1),
     ]
-    given = helper.make_tensor_value_info("image", onnx.TensorProto.FLOAT, ["N", 3, SIZE, SIZE])
-    made = helper.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, ["N", CLASSES])
-    graph = helper.make_graph(nodes, "planted", [given], [made], weights)
+    image = helper.make_tensor_value_info("image", onnx.TensorProto.FLOAT, ["N", 3, SIZE, SIZE])
+    logits = helper.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, ["N", CLASSES])
+    graph = helper.make_graph(nodes, "planted", [image], [logits], weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
@@ -67,7 +67,7 @@ def work(folder: Path) -> dict[str, object]:
     images = data()
     onnx.save(network(), folder / "model.onnx")
     np.savez(folder / "images.npz", image=images)
-    made = ptqc.compile(
+    artifact = ptqc.compile(
         folder / "model.onnx", budget="45%", calibration=images, output=folder / "out", cache=folder / "store"
     )
     logits = ptqc.load(folder / "out").run({"image": images[:4]})["logits"]
@@ -85,8 +85,8 @@ def work(folder: Path) -> dict[str, object]:
         "python": platform.python_version(),
         "import_seconds": loaded,
         "seconds": time.monotonic() - started,
-        "bytes": made.manifest["file"]["bytes"],
-        "of_limit": made.manifest["file"]["bytes"] / made.manifest["allocation"]["limit"],
+        "bytes": artifact.manifest["file"]["bytes"],
+        "of_limit": artifact.manifest["file"]["bytes"] / artifact.manifest["allocation"]["limit"],
         "packages": {one.metadata["Name"]: one.version for one in metadata.distributions()},
     }
 

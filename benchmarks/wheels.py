@@ -25,7 +25,7 @@ from harness import Column, Row, command_line, machine, number, percent, print_r
 ROOT = Path(__file__).resolve().parent.parent
 JOB = Path(__file__).with_name("wheel_job.py")
 RESOLUTIONS = {"newest": "highest", "oldest": "lowest-direct"}
-TOLD = ("onnxruntime", "onnx", "numpy", "highspy")
+REPORTED = ("onnxruntime", "onnx", "numpy", "highspy")
 LIMIT = 1800
 COLUMNS = (
     Column("Python", "python", str),
@@ -33,7 +33,7 @@ COLUMNS = (
     Column("main job", "job", str),
     Column("s", "seconds", number(0)),
     Column("bytes, of the budget", "of_limit", percent(1)),
-    *(Column(name, name, str) for name in TOLD),
+    *(Column(name, name, str) for name in REPORTED),
 )
 
 
@@ -109,7 +109,7 @@ def tried(python: str, dependencies: str, place: Path, wheel: Path) -> Row:
     except (Failed, subprocess.TimeoutExpired) as error:
         return {**row, "job": f"failed: {error}", "seconds": time.monotonic() - started}
     packages = done.pop("packages")
-    return {**row, **done, "job": "passed", "packages": packages, **{name: packages[name] for name in TOLD}}
+    return {**row, **done, "job": "passed", "packages": packages, **{name: packages[name] for name in REPORTED}}
 
 
 def write_bill(path: Path, interpreter: Path) -> None:

@@ -139,20 +139,20 @@ def command(path: Path, out: Path, arguments: argparse.Namespace) -> list[str]:
     """What a new user types: the model, its samples, a budget, and how pictures are prepared."""
     folder = path.parent
     calibration = next(path for path in (folder / "calibration.npz", folder / "calibration") if path.exists())
-    given = [str(path), "--calibration", str(calibration), "--budget", arguments.budget]
+    argv = [str(path), "--calibration", str(calibration), "--budget", arguments.budget]
     options = folder / "options.json"
-    given += json.loads(options.read_text(encoding="utf-8")) if options.is_file() else []
-    return [sys.executable, "-m", "ptqc", "compile", *given, "-o", str(out), "--force"]
+    argv += json.loads(options.read_text(encoding="utf-8")) if options.is_file() else []
+    return [sys.executable, "-m", "ptqc", "compile", *argv, "-o", str(out), "--force"]
 
 
-def run_compile(given: Sequence[str], arguments: argparse.Namespace) -> Row:
+def run_compile(argv: Sequence[str], arguments: argparse.Namespace) -> Row:
     """Exit code, seconds, and where nothing was written the verdict and what was said; no earlier compile helps."""
     started, used = time.monotonic(), processor_seconds()
     limits = {"capture_output": True, "text": True, "timeout": arguments.timeout, "check": False}
     try:
         with tempfile.TemporaryDirectory(prefix="wild-cache-") as cache:
             environment = {**os.environ, "PTQC_CACHE": cache, "PYTHONPATH": str(ROOT)}
-            done = subprocess.run(given, env=environment, **limits)
+            done = subprocess.run(argv, env=environment, **limits)
     except subprocess.TimeoutExpired:
         return {"exit_code": None, "seconds": arguments.timeout, "verdict": SLOW, "note": "killed"}
     row: Row = {"exit_code": done.returncode, "seconds": time.monotonic() - started}
@@ -190,10 +190,10 @@ def agreement_row(model: Model, path: Path, out: Path) -> Row:
     outcome = harness.in_child(judged, model, str(path), str(out / "model.onnx"))
     if outcome.value is None:
         return {"verdict": DIFFERS, "note": f"the compiled file does not run: {outcome.error}"}
-    found: list[Judgement] = outcome.value
-    wrong = [f"{one.output}: {one}" for one in found if not one.agrees]
-    row: Row = {"verdict": DIFFERS if wrong else AGREES, "outputs": ", ".join(map(str, found))}
-    row["judgements"] = [{**vars(one), "agrees": one.agrees} for one in found]
+    judgements: list[Judgement] = outcome.value
+    wrong = [f"{one.output}: {one}" for one in judgements if not one.agrees]
+    row: Row = {"verdict": DIFFERS if wrong else AGREES, "outputs": ", ".join(map(str, judgements))}
+    row["judgements"] = [{**vars(one), "agrees": one.agrees} for one in judgements]
     return {**row, "note": "; ".join(wrong)} if wrong else row
 
 
@@ -201,8 +201,8 @@ def judged(model: Model, path: str, compiled: str) -> list[Judgement]:
     """The judgements of all outputs; runs in a child."""
     samples = Path(path).with_name("evaluation")
     names, real = outputs(Path(path), samples)
-    _, found = outputs(Path(compiled), samples)
-    return judge(model.outputs, names, real, found)
+    _, tested = outputs(Path(compiled), samples)
+    return judge(model.outputs, names, real, tested)
 
 
 def outputs(path: Path, samples: Path) -> tuple[list[str], list[list[np.ndarray]]]:

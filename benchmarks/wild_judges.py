@@ -49,21 +49,21 @@ class Judgement:
 
 
 def judge(
-    kinds: Sequence[str], names: Sequence[str], real: Sequence[Arrays], found: Sequence[Arrays]
+    kinds: Sequence[str], names: Sequence[str], real: Sequence[Arrays], tested: Sequence[Arrays]
 ) -> list[Judgement]:
     """One judgement for each output, two for YOLO's; kinds as the list has them, arrays by output and sample."""
     every: list[Judgement] = []
-    for kind, name, wanted, given in zip(kinds, names, real, found, strict=True):
+    for kind, name, wanted, outputs in zip(kinds, names, real, tested, strict=True):
         kind, _, detail = kind.partition(":")
         if kind == "pitch":
             wanted = [
                 np.where(sure >= SURE, pitch, np.nan) for pitch, sure in zip(wanted, real[int(detail)], strict=True)
             ]
         if kind == "yolo":
-            every += _yolo(name, wanted, given, int(detail))
+            every += _yolo(name, wanted, outputs, int(detail))
         else:
             default = -1.0 if kind == "classes" else 0.0
-            every.append(Judgement(name, kind, KINDS[kind].measure(wanted, given, float(detail or default))))
+            every.append(Judgement(name, kind, KINDS[kind].measure(wanted, outputs, float(detail or default))))
     return every
 
 
@@ -71,10 +71,12 @@ def _parts(arrays: Arrays, axis: int, index: int) -> Arrays:
     return [np.split(one, [BOX], axis)[index] for one in arrays]
 
 
-def _yolo(name: str, real: Arrays, found: Arrays, axis: int) -> list[Judgement]:
+def _yolo(name: str, real: Arrays, tested: Arrays, axis: int) -> list[Judgement]:
     kinds = [("boxes", "values"), ("classes", "scores")]
     return [
-        Judgement(f"{name} {part}", kind, KINDS[kind].measure(_parts(real, axis, index), _parts(found, axis, index), 0))
+        Judgement(
+            f"{name} {part}", kind, KINDS[kind].measure(_parts(real, axis, index), _parts(tested, axis, index), 0)
+        )
         for index, (part, kind) in enumerate(kinds)
     ]
 
@@ -86,8 +88,8 @@ def as_array(output: Any) -> np.ndarray:
     return np.asarray(output)
 
 
-def _share_of_equal(real: Arrays, found: Arrays) -> float:
-    equal = [np.mean(_flat(a) == _flat(b)) for a, b in zip(real, found, strict=True)]
+def _share_of_equal(real: Arrays, tested: Arrays) -> float:
+    equal = [np.mean(_flat(a) == _flat(b)) for a, b in zip(real, tested, strict=True)]
     weights = [one.size for one in real]
     return float(np.average(equal, weights=weights))
 
@@ -96,26 +98,26 @@ def _flat(array: np.ndarray) -> np.ndarray:
     return np.asarray(array).ravel()
 
 
-def _classes(real: Arrays, found: Arrays, axis: float) -> float:
-    return _share_of_equal([one.argmax(int(axis)) for one in real], [one.argmax(int(axis)) for one in found])
+def _classes(real: Arrays, tested: Arrays, axis: float) -> float:
+    return _share_of_equal([one.argmax(int(axis)) for one in real], [one.argmax(int(axis)) for one in tested])
 
 
-def _labels(real: Arrays, found: Arrays, _: float) -> float:
-    return _share_of_equal(real, found)
+def _labels(real: Arrays, tested: Arrays, _: float) -> float:
+    return _share_of_equal(real, tested)
 
 
-def _binary(real: Arrays, found: Arrays, _: float) -> float:
-    return _share_of_equal([one >= 0.5 for one in real], [one >= 0.5 for one in found])
+def _binary(real: Arrays, tested: Arrays, _: float) -> float:
+    return _share_of_equal([one >= 0.5 for one in real], [one >= 0.5 for one in tested])
 
 
-def _mask(real: Arrays, found: Arrays, threshold: float) -> float:
-    pairs = [(a > threshold, b > threshold) for a, b in zip(real, found, strict=True)]
+def _mask(real: Arrays, tested: Arrays, threshold: float) -> float:
+    pairs = [(a > threshold, b > threshold) for a, b in zip(real, tested, strict=True)]
     union = sum(int((a | b).sum()) for a, b in pairs)
     return sum(int((a & b).sum()) for a, b in pairs) / union if union else 1.0
 
 
-def _embedding(real: Arrays, found: Arrays, _: float) -> float:
-    return float(np.concatenate([_cosines(a, b) for a, b in zip(real, found, strict=True)]).mean())
+def _embedding(real: Arrays, tested: Arrays, _: float) -> float:
+    return float(np.concatenate([_cosines(a, b) for a, b in zip(real, tested, strict=True)]).mean())
 
 
 def _cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -125,28 +127,28 @@ def _cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return cosines
 
 
-def _tokens(real: Arrays, found: Arrays, _: float) -> float:
-    found_so_far = agreement.Agreement(has_classes=True)
-    for a, b in zip(real, found, strict=True):
-        found_so_far.add([a], [b])
-    return found_so_far.divergence / found_so_far.predictions
+def _tokens(real: Arrays, tested: Arrays, _: float) -> float:
+    total = agreement.Agreement(has_classes=True)
+    for a, b in zip(real, tested, strict=True):
+        total.add([a], [b])
+    return total.divergence / total.predictions
 
 
-def _sqnr(real: Arrays, found: Arrays, _: float) -> float:
-    a, b = (np.concatenate([_flat(one) for one in arrays]).astype(np.float64) for arrays in (real, found))
+def _sqnr(real: Arrays, tested: Arrays, _: float) -> float:
+    a, b = (np.concatenate([_flat(one) for one in arrays]).astype(np.float64) for arrays in (real, tested))
     noise = np.square(a - b).mean()
     return 10 * float(np.log10(max(a.var(), SMALLEST) / max(noise, SMALLEST)))
 
 
-def _peak(real: Arrays, found: Arrays, _: float) -> float:
+def _peak(real: Arrays, tested: Arrays, _: float) -> float:
     noise = np.concatenate(
-        [np.square(_flat(a).astype(np.float64) - _flat(b)) for a, b in zip(real, found, strict=True)]
+        [np.square(_flat(a).astype(np.float64) - _flat(b)) for a, b in zip(real, tested, strict=True)]
     )
     return -10 * float(np.log10(max(noise.mean(), SMALLEST)))
 
 
-def _pitch(real: Arrays, found: Arrays, _: float) -> float:
-    off = [np.abs(np.log2(_flat(b) / _flat(a))) * CENTS_PER_OCTAVE for a, b in zip(real, found, strict=True)]
+def _pitch(real: Arrays, tested: Arrays, _: float) -> float:
+    off = [np.abs(np.log2(_flat(b) / _flat(a))) * CENTS_PER_OCTAVE for a, b in zip(real, tested, strict=True)]
     sure = np.concatenate(off)[~np.isnan(np.concatenate([_flat(one) for one in real]))]
     return float(np.mean(sure <= CENTS)) if sure.size else 1.0
 

@@ -21,11 +21,11 @@ def copy(folder: Path) -> None:
     spec = find_spec("onnxruntime")
     assert spec is not None
     assert spec.origin is not None
-    made = shutil.copytree(Path(spec.origin).parent, folder / "onnxruntime")
-    for path in made.glob("capi/*.so*"):
+    copied = shutil.copytree(Path(spec.origin).parent, folder / "onnxruntime")
+    for path in copied.glob("capi/*.so*"):
         path.chmod(0o755)
         path.write_bytes(path.read_bytes().replace(ASKED, ANSWERED).replace(PAGE_ASKED, PAGE_ANSWERED))
-    libraries = [path.read_bytes() for path in made.glob("capi/*.so*")]
+    libraries = [path.read_bytes() for path in copied.glob("capi/*.so*")]
     for answer in (ANSWERED, PAGE_ANSWERED):
         if not any(answer in library for library in libraries):
             raise RuntimeError("this build of ONNX Runtime asks what the processor can do in another way")

@@ -381,26 +381,26 @@ def options_of(name: str) -> type[Any]:
 def _options_in(package: str) -> type[Any]:
     if find_spec(f"{package}.options") is None:
         return NoOptions
-    found: type[Any] = import_module(f"{package}.options").OPTIONS
-    return found
+    options: type[Any] = import_module(f"{package}.options").OPTIONS
+    return options
 
 
 def target_named(name: str) -> Target[Any]:
     """A target. Raises UsageError for an unknown name, and for one of a package that cannot be used."""
     package = room(name)
     try:
-        found: Target[Any] = import_module(f"{package}.target").TARGET
+        target: Target[Any] = import_module(f"{package}.target").TARGET
     except Exception as error:
         plugin = by_name(PluginKind.TARGET).get(name)
         if plugin is None:
             raise
         raise plugin.fault(f"cannot be loaded: {type(error).__name__}: {error}") from error
-    return found
+    return target
 
 
 def choose(
     name: str | None,
-    given: Mapping[str, object],
+    requested: Mapping[str, object],
     known: Collection[str] = (),
     *,
     may_be_missing: bool = False,
@@ -412,20 +412,20 @@ def choose(
     Raises UsageError for an unknown target or option, and for an option of a target that was not asked for.
     """
     if name in (None, NONE):
-        _check_none(given, known)
+        _check_none(requested, known)
         return None
     if name not in by_name(PluginKind.TARGET):
         one_of("target", name, (*names(), NONE))
     target, options = target_named(name), options_of(name)
     own = [option.name for option in fields(options)]
-    if strange := given.keys() - own:
+    if strange := requested.keys() - own:
         raise unknown("option", strange, [*known, *own])
-    return Chosen(name, target, options(**given), may_be_missing)
+    return Chosen(name, target, options(**requested), may_be_missing)
 
 
 def choose_as_compiled(
     name: str | None,
-    given: Mapping[str, object],
+    requested: Mapping[str, object],
     known: Collection[str],
     earlier: Mapping[str, Any],
     needed: Collection[str],
@@ -439,27 +439,27 @@ def choose_as_compiled(
     """
     before = earlier.get("target")  # that of earlier versions is not known
     if before is None or before["name"] not in names() or name not in (None, before["name"]):
-        return choose(name, given, known, may_be_missing=may_be_missing)
+        return choose(name, requested, known, may_be_missing=may_be_missing)
     is_missing = name is None and "missing" in earlier["targets"][before["name"]]
     declared = {option.name for option in fields(options_of(before["name"]))}  # an earlier version had others
-    options = {**{key: value for key, value in before["options"].items() if key in declared}, **given}
+    options = {**{key: value for key, value in before["options"].items() if key in declared}, **requested}
     chosen = choose(before["name"], options, known, may_be_missing=may_be_missing or is_missing)
     assert chosen is not None
-    is_asked_for = name is not None or given or chosen.name in needed
+    is_asked_for = name is not None or requested or chosen.name in needed
     return chosen if is_asked_for or not chosen.in_library else None
 
 
-def _check_none(given: Mapping[str, object], known: Collection[str]) -> None:
+def _check_none(requested: Mapping[str, object], known: Collection[str]) -> None:
     """Raises UsageError where options are given without a target."""
     owners: dict[str, list[str]] = {}
     for name in names():
         for own in fields(options_of(name)):
             owners.setdefault(own.name, []).append(name)
-    if strange := given.keys() - owners.keys():
+    if strange := requested.keys() - owners.keys():
         raise unknown("option", strange, known, owners)
-    for option in sorted(given):
-        told = " or ".join(owners[option])
-        raise UsageError(f"{option} is an option of the target {told}; give target {told} too")
+    for option in sorted(requested):
+        owning = " or ".join(owners[option])
+        raise UsageError(f"{option} is an option of the target {owning}; give target {owning} too")
 
 
 def load(name: str, folder: Path, threads: int = 0, isa: str = "") -> "Library":
@@ -469,8 +469,8 @@ def load(name: str, folder: Path, threads: int = 0, isa: str = "") -> "Library":
     """
     if not can_load(name):
         raise TargetError(f"ptqc does not run what the target {name} builds; run model.onnx")
-    found: Library = import_module(f"{room(name)}.runtime").load(folder, threads, isa)
-    return found
+    library: Library = import_module(f"{room(name)}.runtime").load(folder, threads, isa)
+    return library
 
 
 def can_load(name: str) -> bool:
@@ -484,8 +484,8 @@ def emulate(name: str, folder: Path, listing: "Listing", runs: "Iterable[Values]
     runs: values of ONNX Runtime, inputs included, by name in the lowered graph. Raises TargetError where that cannot be
     done here either.
     """
-    found: Emulated = import_module(f"{room(name)}.verification").emulate(folder, listing, runs)
-    return found
+    emulated: Emulated = import_module(f"{room(name)}.verification").emulate(folder, listing, runs)
+    return emulated
 
 
 def check_emulated(name: str, folder: Path, document: Mapping[str, Any]) -> None:

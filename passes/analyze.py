@@ -68,8 +68,8 @@ class Run:
         """What a pass makes of what is known. share: what it may take of the time that is left."""
         result = applied(step, replace(value, deadline=self.deadline.share(share)))
         self.notes.extend(result.notes)
-        self.dump.document(step.name, measurements.overview(result.made))
-        return result.made
+        self.dump.document(step.name, measurements.overview(result.output))
+        return result.output
 
 
 def analyze(

@@ -11,8 +11,8 @@ import onnx_ir as ir
 from ptqc.notes import Level, Note
 
 Feeds = dict[str, np.ndarray]
-Made = TypeVar("Made", covariant=True)
-Given = TypeVar("Given", contravariant=True)
+Output = TypeVar("Output", covariant=True)
+Input = TypeVar("Input", contravariant=True)
 
 
 class Effect(Enum):
@@ -25,26 +25,26 @@ class Effect(Enum):
 
 
 @dataclass(frozen=True)
-class Result(Generic[Made]):
-    """What a pass made of what it was given.
+class Result(Generic[Output]):
+    """The outcome of a pass.
 
-    changed: whether `made` may differ from what was given, which is then checked. notes: one for each place that the
-    pass changed, or could have changed and did not.
+    changed: whether `output` may differ from the input; it is checked then. notes: one for each place that the pass
+    changed, or could have changed and did not.
     """
 
-    made: Made
+    output: Output
     changed: bool
     notes: tuple[Note, ...] = ()
 
 
-class Pass(Protocol[Given, Made]):
+class Pass(Protocol[Input, Output]):
     """One step of a compile. Its fields are its options; it holds no state."""
 
     name: ClassVar[str]
     effect: ClassVar[Effect]
 
-    def apply(self, value: Given, /) -> Result[Made]:
-        """What the step makes of what it is given."""
+    def apply(self, value: Input, /) -> Result[Output]:
+        """Compute the output of the step."""
         ...
 
 

@@ -52,12 +52,12 @@ class WithModel(Protocol):
         ...
 
 
-Given = TypeVar("Given", bound=WithModel)
-Made = TypeVar("Made")
+Input = TypeVar("Input", bound=WithModel)
+Output = TypeVar("Output")
 
 
-def applied(step: Pass[Given, Made], value: Given) -> Result[Made]:
-    """What a pass that leaves the float model alone makes of what it is given.
+def applied(step: Pass[Input, Output], value: Input) -> Result[Output]:
+    """Run a pass that leaves the float model alone.
 
     Raises PassError where it changed the model, or gives numbers that are worse by its own measure.
     """
@@ -65,8 +65,8 @@ def applied(step: Pass[Given, Made], value: Given) -> Result[Made]:
     result = step.apply(value)
     if fingerprint(value.model) != before:
         raise PassError(f"{step.name} changed the model, which a pass that is to {step.effect.value} must not")
-    if isinstance(result.made, QuantizedParameters):
-        check_tuned(step.name, result.made)
+    if isinstance(result.output, QuantizedParameters):
+        check_tuned(step.name, result.output)
     return result
 
 

@@ -84,7 +84,7 @@ def quantized(
     solutions = {weight.name: rounded(model, weight, formats[weight.name]) for weight in weights}
     biases = {layer.name: _bias(model, layer.bias) for layer in layers}
     tuned = QuantizedParameters(with_tables(solutions, weights), biases)
-    return Quantized(model, plan, tuned, Lower().apply(PlanWithParameters(model, plan, tuned)).made)
+    return Quantized(model, plan, tuned, Lower().apply(PlanWithParameters(model, plan, tuned)).output)
 
 
 def observed(model: ir.Model, samples: Sequence[Feeds], sites: Sequence[object]) -> dict[str, QuantParams]:

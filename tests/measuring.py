@@ -16,5 +16,5 @@ from ptqc.passes.quantize.solve_weights import SolveWeights
 
 def measured(model: ir.Model, feeds: list[Feeds], folder: Path, bits: tuple[int, ...] = (2, 3, 4, 8)) -> Sensitivities:
     samples = replace(collect(feeds, input_specs(model), folder, 10_000), batchable=True)
-    observed = Calibrate().apply(AnalysisInput.of(model, samples[:16], samples[16:])).made
-    return MeasureSensitivity().apply(SolveWeights(bits).apply(observed).made).made
+    observed = Calibrate().apply(AnalysisInput.of(model, samples[:16], samples[16:])).output
+    return MeasureSensitivity().apply(SolveWeights(bits).apply(observed).output).output

@@ -53,7 +53,7 @@ def symmetric(powers: bool) -> Quantized:
         for name, one in made.tuned.weights.items()
     }
     tuned = replace(made.tuned, weights=weights)
-    lowered = Lower().apply(PlanWithParameters(model, made.plan, tuned)).made
+    lowered = Lower().apply(PlanWithParameters(model, made.plan, tuned)).output
     return replace(made, tuned=tuned, lowered=lowered)
 
 

@@ -41,30 +41,30 @@ ROUNDING = {"floor": FloorExponent(), "ceiling": CeilingExponent()}
 
 
 def _integers() -> list[NumberFormat]:
-    found: list[NumberFormat] = []
+    formats: list[NumberFormat] = []
     for bits in (2, 3, 4):
         for block in (16, 32, 64, 128):
-            found.append(ScaledFormat(f"int{bits}, blocks of {block}, float16", EvenLevels(bits), block))
-        found.append(ScaledFormat(f"int{bits}, blocks of 32, E8M0", EvenLevels(bits), 32, SearchedExponent()))
+            formats.append(ScaledFormat(f"int{bits}, blocks of {block}, float16", EvenLevels(bits), block))
+        formats.append(ScaledFormat(f"int{bits}, blocks of 32, E8M0", EvenLevels(bits), 32, SearchedExponent()))
     for bits, share in SHARES.items():
         for block in (16, 32):
             name = f"int{bits}, blocks of {block}, {share}-bit shares"
-            found.append(ScaledFormat(name, EvenLevels(bits), block, ShareOfRow(share)))
+            formats.append(ScaledFormat(name, EvenLevels(bits), block, ShareOfRow(share)))
     for bits in (3, 4, 6, 8):
-        found.append(ScaledFormat(f"int{bits}, power-of-two scale", EvenLevels(bits), None, SearchedExponent()))
-    return found
+        formats.append(ScaledFormat(f"int{bits}, power-of-two scale", EvenLevels(bits), None, SearchedExponent()))
+    return formats
 
 
 def _shared_exponents() -> list[NumberFormat]:
-    found: list[NumberFormat] = []
+    formats: list[NumberFormat] = []
     for bits, block in ((4, 16), (4, 32), (4, 64), (6, 16), (8, 32)):
-        found.append(ScaledFormat(f"block floating point {bits}/{block}", Mantissas(bits), block, FloorExponent()))
+        formats.append(ScaledFormat(f"block floating point {bits}/{block}", Mantissas(bits), block, FloorExponent()))
     for name, several in ELEMENTS.items():
         for levels in several:
             for how, rule in ROUNDING.items():
-                found.append(ScaledFormat(f"{name} {levels}, {how}", levels, MICROSCALED, rule))
-    found.append(ScaledFormat("NVFP4", E2M1, 16, FloatScale()))
-    return found
+                formats.append(ScaledFormat(f"{name} {levels}, {how}", levels, MICROSCALED, rule))
+    formats.append(ScaledFormat("NVFP4", E2M1, 16, FloatScale()))
+    return formats
 
 
 def _floats() -> list[NumberFormat]:

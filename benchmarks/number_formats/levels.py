@@ -114,12 +114,12 @@ def dynamic(bits: int) -> ListedLevels:
 
     Behind the sign, zeros up to the first one count the decimal exponent, and what is left cuts [0.1, 1] evenly.
     """
-    found = [0.0, 1.0]
+    values = [0.0, 1.0]
     for exponent in range(bits - 1):
         edges = np.linspace(0.1, 1, 2**exponent + 1)
         magnitudes = (edges[:-1] + edges[1:]) / 2 * 10.0 ** (exponent - bits + 2)
-        found += [*magnitudes.tolist(), *(-magnitudes).tolist()]
-    return ListedLevels(tuple(sorted(found)), bits)
+        values += [*magnitudes.tolist(), *(-magnitudes).tolist()]
+    return ListedLevels(tuple(sorted(values)), bits)
 
 
 def normal_float() -> ListedLevels:

@@ -12,15 +12,16 @@ from number_formats.scaling import SearchedScale
 
 @dataclass(frozen=True)
 class SparseFormat(NumberFormat):
-    """The `kept` of `of` neighbouring weights whose loss would cost most are even codes, the others zero.
+    """The `nonzeros` of `of` neighbouring weights whose loss would cost most are even codes, the others zero.
 
     Neighbours are inputs of one tap, since hardware multiplies tap by tap. Which ones are kept is an index among all
-    combinations. Of more weights than a channel has (`of` 0): `kept` percent of the whole weight, and a bit for each.
+    combinations. Of more weights than a channel has (`of` 0): `nonzeros` percent of the whole weight, and a bit for
+    each.
     """
 
     name: str
     bits: int
-    kept: int
+    nonzeros: int
     of: int = 0
 
     def fits(self, rows: Rows) -> bool:
@@ -38,14 +39,14 @@ class SparseFormat(NumberFormat):
 
     @property
     def _mask_bits(self) -> float:
-        return ceil(log2(comb(self.of, self.kept))) / self.of if self.of else 1
+        return ceil(log2(comb(self.of, self.nonzeros))) / self.of if self.of else 1
 
     def _mask(self, power: np.ndarray, taps: int) -> np.ndarray:
         if not self.of:
-            return power >= np.quantile(power, 1 - self.kept / 100)
+            return power >= np.quantile(power, 1 - self.nonzeros / 100)
         by_tap = power.reshape(len(power), -1, taps).swapaxes(1, 2)
         groups = np.pad(by_tap, ((0, 0), (0, 0), (0, -by_tap.shape[-1] % self.of)), constant_values=-1)
         split = groups.reshape(*groups.shape[:2], -1, self.of)
         rank = np.argsort(np.argsort(-split, axis=-1, kind="stable"), axis=-1)
-        kept = (rank < self.kept).reshape(groups.shape)[..., : by_tap.shape[-1]]
-        return np.asarray(kept.swapaxes(1, 2).reshape(power.shape))
+        mask = (rank < self.nonzeros).reshape(groups.shape)[..., : by_tap.shape[-1]]
+        return np.asarray(mask.swapaxes(1, 2).reshape(power.shape))

@@ -10,7 +10,7 @@ from aimet_onnx import mixed_precision
 BATCH = 32
 STEPS = 15_000  # a layer, what it recommends for weights below 8 bits
 SEARCHED = 64  # samples for the sequential search, whose time grows with samples times layers times candidates
-KEPT = 0.95  # of the calibration samples keep their top class: what the mixed precision has to reach
+SAME_CLASS = 0.95  # of the calibration samples keep their top class: what the mixed precision has to reach
 
 
 def simulator(job: recipe.Job, weights: str) -> aimet_onnx.QuantizationSimModel:
@@ -53,8 +53,8 @@ def seqmse(job: recipe.Job) -> str:
 
 def outputs(session: onnxruntime.InferenceSession, inputs: list[recipe.Feeds]) -> np.ndarray:
     """(samples, values) of the first output."""
-    found = [session.run(None, feeds)[0] for feeds in inputs]
-    return np.concatenate([output.reshape(len(output), -1) for output in found])
+    results = [session.run(None, feeds)[0] for feeds in inputs]
+    return np.concatenate([output.reshape(len(output), -1) for output in results])
 
 
 def amp(job: recipe.Job) -> str:
@@ -66,13 +66,13 @@ def amp(job: recipe.Job) -> str:
         return -float(np.square(outputs(session, inputs) - wanted).mean())
 
     def accepted(session: onnxruntime.InferenceSession) -> bool:
-        return bool(np.mean(outputs(session, inputs).argmax(1) == wanted.argmax(1)) >= KEPT)
+        return bool(np.mean(outputs(session, inputs).argmax(1) == wanted.argmax(1)) >= SAME_CLASS)
 
     precisions = [("int4", "int8"), ("int8", "int8")]
     sensitivities = mixed_precision.analyze_mixed_precision_sensitivity(sim, precisions, score, inputs)
     mixed_precision.apply_amp(sim, sensitivities, accepted)
     save(sim, job)
-    return f"asked for {KEPT:.0%} same top-1 on the samples"
+    return f"asked for {SAME_CLASS:.0%} same top-1 on the samples"
 
 
 if __name__ == "__main__":

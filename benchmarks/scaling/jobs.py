@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ptqc.passes.quantize.measure_sensitivity import TOLD
+from ptqc.passes.quantize.measure_sensitivity import SAMPLED_WEIGHTS
 from ptqc.passes.quantize.moment_stream import SMALL_BLOCK_BYTES, grouped
 from ptqc.passes.quantize.moments import bytes_of
 from scaling.simulation import Block, Job, Unit
@@ -133,7 +133,7 @@ def measuring_runs(weights: int) -> float:
 
     It runs once whole and once node by node, and from behind each weight that is measured, half of it on average.
     """
-    return 2 + len(range(0, weights, math.ceil(weights / TOLD))) / 2
+    return 2 + len(range(0, weights, math.ceil(weights / SAMPLED_WEIGHTS))) / 2
 
 
 def numbers_of(matrices: Iterable[Matrix]) -> int:
@@ -163,8 +163,8 @@ def measured_solving(trace: Trace, processors: int) -> float:
     stored while others are solved, but for the last of a block, or where there is one thread only.
     """
     blocks = traced_blocks(trace)
-    kept = 1.0 if trace.workers == 1 else len(blocks) / len(trace.units)
-    total = trace.keeping * kept + observing(trace) / processors
+    exposed = 1.0 if trace.workers == 1 else len(blocks) / len(trace.units)
+    total = trace.keeping * exposed + observing(trace) / processors
     for block in blocks:
         threads = defaultdict[int, float](float)
         for unit in block:
@@ -184,12 +184,12 @@ def costs_of(traces: Sequence[Trace], sent: Sequence[Trace] = (), probes: Sequen
     probes: more units, as of widths that no trace has.
     """
     units = [unit for trace in traces for unit in trace.units]
-    found = _by_width([*units, *probes])
+    by_width = _by_width([*units, *probes])
     whole = [trace for trace in traces if trace.is_whole]
     elsewhere = [unit for trace in sent for unit in trace.units]
     measured, reconstructed = (sum(t.stage(name).processor for t in whole) for name in (MEASURING, RECONSTRUCTING))
     return Costs(
-        solve={width: line(some) for width, some in found.items()},
+        solve={width: line(some) for width, some in by_width.items()},
         make=_ratio(sum(unit.make for unit in units), sum(unit.moments for unit in units)),
         send=_ratio(sum(unit.solve for unit in elsewhere), sum(unit.problem + unit.result for unit in elsewhere)),
         observe=_ratio(sum(map(observing, traces)), sum(_solved(trace) * trace.tokens for trace in traces)),
@@ -222,10 +222,10 @@ def _ratio(seconds: float, of: float) -> float:
 
 
 def _by_width(units: Iterable[UnitTimes]) -> Mapping[int, list[UnitTimes]]:
-    found = defaultdict[int, list[UnitTimes]](list)
+    by_width = defaultdict[int, list[UnitTimes]](list)
     for unit in units:
-        found[unit.width].append(unit)
-    return found
+        by_width[unit.width].append(unit)
+    return by_width
 
 
 def line(units: Sequence[UnitTimes]) -> tuple[float, float]:

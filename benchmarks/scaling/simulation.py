@@ -163,10 +163,10 @@ def _solved(block: Block, cluster: Cluster, chance: _Chance, start: float) -> fl
             if cluster.workers == 1:
                 yield None, unit.keep
 
-    kept = run([ask() for _ in range(cluster.workers)], start)
+    finished = run([ask() for _ in range(cluster.workers)], start)
     if cluster.workers == 1:
-        return kept
-    kept = start
+        return finished
+    finished = start
     for number, unit in enumerate(block.units):
-        kept = max(kept, arrived[number]) + unit.keep
-    return kept
+        finished = max(finished, arrived[number]) + unit.keep
+    return finished

@@ -22,7 +22,7 @@ from ptqc.budget import parse_budgets
 from ptqc.compiler import CompileRequest, compile_model
 from ptqc.options import CompileOptions
 from ptqc.passes.quantize.moments import bytes_of
-from ptqc.passes.quantize.solve_weights import Found, WeightProblem
+from ptqc.passes.quantize.solve_weights import FormatSolutions, WeightProblem
 from ptqc.utils.executors.base import Executor, Result, UnitOfWork
 from ptqc.utils.executors.registry import executor_of
 from ptqc.utils.logs import quiet_libraries
@@ -103,9 +103,9 @@ class Trace:
 
     def stage(self, name: str) -> StageTimes:
         """All stages of a name together."""
-        found = [stage for stage in self.stages if stage.name == name]
-        seconds, processor = (sum(getattr(stage, which) for stage in found) for which in ("seconds", "processor"))
-        return StageTimes(name, seconds, processor, found[0].before if found else 0.0)
+        stages = [stage for stage in self.stages if stage.name == name]
+        seconds, processor = (sum(getattr(stage, which) for stage in stages) for which in ("seconds", "processor"))
+        return StageTimes(name, seconds, processor, stages[0].before if stages else 0.0)
 
 
 def processor_seconds() -> float:
@@ -135,19 +135,19 @@ class TracedExecutor(Executor):
 
     def solve(self, label: str, make: Callable[[], UnitOfWork[Result]]) -> Result:
         """The result of the other one."""
-        made = list[tuple[UnitOfWork[Result], float]]()
+        units = list[tuple[UnitOfWork[Result], float]]()
         number, began = next(self._numbers), time.thread_time()
 
         def timed() -> UnitOfWork[Result]:
             unit = make()
-            made.append((unit, time.thread_time()))
+            units.append((unit, time.thread_time()))
             return unit
 
         result = self._inner.solve(label, timed)
         ended = time.thread_time()
-        unit, ready = made[0]
+        unit, ready = units[0]
         if isinstance(unit, WeightProblem):
-            size = _bytes(type(unit).pack_result(cast(Found, result)))
+            size = _bytes(type(unit).pack_result(cast(FormatSolutions, result)))
             self._trace.units.append(_unit(number, label, unit, size, ready - began, ended - ready))
         return result
 
@@ -238,12 +238,12 @@ def trace_compile(
     workers: int,
     out: Path,
     until: str = "",
-    **given: Any,
+    **compile_options: Any,
 ) -> None:
     """Compile into a folder, where the store is too, and write what it took; that of one that failed, too.
 
     calibration: tokens (samples, length). executor, workers: see `ptqc.utils.executors`. until: the last stage; empty:
-    all. given: fields of `ptqc.options.CompileOptions`.
+    all. compile_options: fields of `ptqc.options.CompileOptions`.
     """
     store = store_at(place / "cache")
     inner = executor_of(executor, workers, store)
@@ -253,7 +253,7 @@ def trace_compile(
     traced = TracedExecutor(inner, trace)
     began, before = time.monotonic(), processor_seconds()
     request = CompileRequest(
-        options=CompileOptions.of(given),
+        options=CompileOptions.of(compile_options),
         budgets=parse_budgets(budget),
         output=place / "out",
         force=True,

@@ -26,8 +26,8 @@ def convert(place: Place, model: Any, x: np.ndarray, opset: int, **options: Any)
     from skl2onnx.common.data_types import FloatTensorType
 
     kinds = [("X", FloatTensorType([None, x.shape[1]]))]
-    found = convert_sklearn(model, initial_types=kinds, target_opset={"": opset, "ai.onnx.ml": 3}, **options)
-    place.model.write_bytes(found.SerializeToString())
+    converted = convert_sklearn(model, initial_types=kinds, target_opset={"": opset, "ai.onnx.ml": 3}, **options)
+    place.model.write_bytes(converted.SerializeToString())
 
 
 def convert_both(place: Place, model: Any, x: np.ndarray, opset: int) -> None:
@@ -38,9 +38,9 @@ def convert_both(place: Place, model: Any, x: np.ndarray, opset: int) -> None:
 
 def digits() -> tuple[np.ndarray, np.ndarray]:
     """The digits as rows of 64 numbers from 0 to 16, in a fixed random order."""
-    found = load_digits()
-    order = np.random.default_rng(0).permutation(len(found.data))
-    return found.data[order].astype(np.float32), found.target[order]
+    dataset = load_digits()
+    order = np.random.default_rng(0).permutation(len(dataset.data))
+    return dataset.data[order].astype(np.float32), dataset.target[order]
 
 
 def digits_network() -> tuple[Any, np.ndarray]:

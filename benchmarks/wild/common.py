@@ -72,13 +72,13 @@ def _save_each(samples: Iterable[Feeds], folder: Path) -> None:
         np.savez(folder / f"{number:04}.npz", **_named(feeds))
 
 
-def _save_pictures(given: Pictures, folder: Path) -> None:
+def _save_pictures(images: Pictures, folder: Path) -> None:
     from PIL import Image
 
     (folder / "calibration").mkdir(exist_ok=True)
-    for number, picture in enumerate(given.pictures):
+    for number, picture in enumerate(images.pictures):
         Image.fromarray(picture).save(folder / "calibration" / f"{number:04}.png")
-    (folder / "options.json").write_text(json.dumps(list(given.options)), encoding="utf-8")
+    (folder / "options.json").write_text(json.dumps(list(images.options)), encoding="utf-8")
 
 
 def rows(feeds: Feeds) -> list[Feeds]:

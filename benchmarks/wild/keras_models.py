@@ -38,7 +38,7 @@ def convert(
 ) -> None:
     """The usual way: a function of the model, traced for these shapes and converted."""
     signature = [tf.TensorSpec(shape, dtype, name) for name, shape in inputs.items()]
-    called = tf.function(lambda *given: model(list(given) if len(given) > 1 else given[0], training=False))
+    called = tf.function(lambda *tensors: model(list(tensors) if len(tensors) > 1 else tensors[0], training=False))
     tf2onnx.convert.from_function(called, signature, opset=opset, output_path=str(place.model))
 
 
@@ -138,9 +138,9 @@ def emotion_xception(place: Place) -> Data:
 
 def shapes_deeplab(place: Place) -> Data:
     keras.utils.set_random_seed(0)
-    found = pictures.scenes(1100, 64, (1, 4), 9)
-    x = channels_last(np.stack([one.picture for one in found]))
-    masks = np.stack([one.mask for one in found])
+    scenes = pictures.scenes(1100, 64, (1, 4), 9)
+    x = channels_last(np.stack([one.picture for one in scenes]))
+    masks = np.stack([one.mask for one in scenes])
     image = keras.Input((64, 64, 3))
     deep = image
     for filters, stride in ((24, 2), (48, 2), (64, 1)):
@@ -250,15 +250,15 @@ def ratings_neumf(place: Place) -> Data:
     drawn = series.ratings(1500, 1000, 40000)
     user, item = keras.Input((1,), dtype="int32"), keras.Input((1,), dtype="int32")
     product = layers.Multiply()(
-        [layers.Flatten()(layers.Embedding(size, 24)(given)) for given, size in ((user, 1500), (item, 1000))]
+        [layers.Flatten()(layers.Embedding(size, 24)(ids)) for ids, size in ((user, 1500), (item, 1000))]
     )
     deep = layers.Concatenate()(
-        [layers.Flatten()(layers.Embedding(size, 32)(given)) for given, size in ((user, 1500), (item, 1000))]
+        [layers.Flatten()(layers.Embedding(size, 32)(ids)) for ids, size in ((user, 1500), (item, 1000))]
     )
     for units in (64, 32, 16):
         deep = layers.Dense(units, "relu")(deep)
     model = keras.Model([user, item], layers.Dense(1)(layers.Concatenate()([product, deep])))
-    given = [drawn[name].astype(np.int32)[:, None] for name in ("user", "item")]
-    trained(model, [part[:38000] for part in given], drawn["rating"][:38000], "mse", 3, 5e-3)
+    columns = [drawn[name].astype(np.int32)[:, None] for name in ("user", "item")]
+    trained(model, [part[:38000] for part in columns], drawn["rating"][:38000], "mse", 3, 5e-3)
     convert(place, model, {"user": (None, 1), "item": (None, 1)}, 14, tf.int32)
-    return split(dict(zip(("user", "item"), given, strict=True)), CALIBRATION, 1000)
+    return split(dict(zip(("user", "item"), columns, strict=True)), CALIBRATION, 1000)

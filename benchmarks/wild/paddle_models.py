@@ -21,12 +21,12 @@ def trained(
     model.train()
     for step in range(steps):
         chosen = rng.integers(0, len(wanted), BATCH)
-        found = loss(model(*(paddle.to_tensor(part[chosen]) for part in inputs)), paddle.to_tensor(wanted[chosen]))
-        found.backward()
+        batch_loss = loss(model(*(paddle.to_tensor(part[chosen]) for part in inputs)), paddle.to_tensor(wanted[chosen]))
+        batch_loss.backward()
         optimizer.step()
         optimizer.clear_grad()
         if step % 50 == 49:
-            print(f"step {step + 1}: loss {float(found):.4f}", flush=True)
+            print(f"step {step + 1}: loss {float(batch_loss):.4f}", flush=True)
     model.eval()
 
 

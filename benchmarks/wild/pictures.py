@@ -18,11 +18,11 @@ def digits(size: int) -> tuple[np.ndarray, np.ndarray]:
     """The 1797 digits in a fixed random order: (N, 1, size, size) in 0 to 1, and their labels."""
     from sklearn.datasets import load_digits
 
-    found = load_digits()
-    order = np.random.default_rng(0).permutation(len(found.images))
-    small = [Image.fromarray((image * 15.9).astype(np.uint8)) for image in found.images[order]]
+    dataset = load_digits()
+    order = np.random.default_rng(0).permutation(len(dataset.images))
+    small = [Image.fromarray((image * 15.9).astype(np.uint8)) for image in dataset.images[order]]
     large = [np.asarray(image.resize((size, size), Image.Resampling.BILINEAR)) for image in small]
-    return np.stack(large)[:, None].astype(np.float32) / 255, found.target[order].astype(np.int64)
+    return np.stack(large)[:, None].astype(np.float32) / 255, dataset.target[order].astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,8 @@ def _crop(picture: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarra
 
 def photo_crops(packages: Path, calibration: int, evaluation: int, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Crops of some photographs and of others, (N, size, size, 3) of uint8 each."""
-    found = photos(packages)
-    seen, unseen = found[:-UNSEEN_PHOTOS], found[-UNSEEN_PHOTOS:]
+    photographs = photos(packages)
+    seen, unseen = photographs[:-UNSEEN_PHOTOS], photographs[-UNSEEN_PHOTOS:]
     return np.stack(crops(seen, calibration, size, 1)), np.stack(crops(unseen, evaluation, size, 2))
 
 

@@ -21,14 +21,14 @@ def paragraphs() -> dict[str, tuple[str, ...]]:
 
 
 def _of_folder(folder: Path) -> list[str]:
-    found: dict[str, None] = {}
+    sentences: dict[str, None] = {}
     for path in sorted(folder.rglob("*.py")):
         if "test" in path.parts[len(folder.parts) :]:
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                found |= dict.fromkeys(_split(ast.get_docstring(node) or ""))
-    return list(found)
+                sentences |= dict.fromkeys(_split(ast.get_docstring(node) or ""))
+    return list(sentences)
 
 
 def _split(text: str) -> list[str]:
@@ -52,8 +52,8 @@ def text() -> str:
 @cache
 def words() -> tuple[str, ...]:
     """Lower-case words of 2 to 10 letters, the most frequent first."""
-    found, counts = np.unique(re.findall(r"\b[a-z]{2,10}\b", text().lower()), return_counts=True)
-    return tuple(found[np.argsort(-counts, kind="stable")])
+    unique, counts = np.unique(re.findall(r"\b[a-z]{2,10}\b", text().lower()), return_counts=True)
+    return tuple(unique[np.argsort(-counts, kind="stable")])
 
 
 def files() -> list[bytes]:

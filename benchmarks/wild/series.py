@@ -26,11 +26,11 @@ def _number(cell: str) -> float:
 
 def standardized(packages: Path) -> list[np.ndarray]:
     """Each series with mean 0 and deviation 1, gaps filled in."""
-    found = [table(packages, name)[column] for name, columns in SERIES.items() for column in columns]
+    raw = [table(packages, name)[column] for name, columns in SERIES.items() for column in columns]
     warm = table(packages, "elnino")
     months = [key for key in warm if key != "YEAR"]
-    found.append(np.stack([warm[key] for key in months], 1).ravel())
-    return [_standardized(_filled(series)) for series in found]
+    raw.append(np.stack([warm[key] for key in months], 1).ravel())
+    return [_standardized(_filled(series)) for series in raw]
 
 
 def _filled(series: np.ndarray) -> np.ndarray:

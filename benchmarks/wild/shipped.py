@@ -103,7 +103,7 @@ def captcha_recognizer(place: Place) -> Data:
 # -- sounds
 
 
-def voices(place: Place, path: str, given: Mapping[str, np.ndarray]) -> Data:
+def voices(place: Place, path: str, constants: Mapping[str, np.ndarray]) -> Data:
     """Silero's voice detector along streams of speech; its state and the last 64 samples are fed back."""
     take(place, f"silero_vad/data/{path}")
     run, rng, samples = session(place.model), np.random.default_rng(41), list[Feeds]()
@@ -111,15 +111,15 @@ def voices(place: Place, path: str, given: Mapping[str, np.ndarray]) -> Data:
         wave = sounds.speech(place.packages, sentences(), 32 * 512 / sounds.RATE, rng)
         state, padded = np.zeros((2, 1, 128), np.float32), np.pad(wave, (64, 0))
         for start in range(0, len(wave), 512):
-            feeds = {"input": padded[None, start : start + 576], "state": state, **given}
+            feeds = {"input": padded[None, start : start + 576], "state": state, **constants}
             samples.append(feeds)
             state = run.run(None, feeds)[1]
     return apart(samples, 256)
 
 
-silero_vad = partial(voices, path="silero_vad.onnx", given={"sr": np.array(sounds.RATE)})
-silero_vad_half = partial(voices, path="silero_vad_half.onnx", given={})
-silero_vad_ifless = partial(voices, path="silero_vad_op18_ifless.onnx", given={"sr": np.array(sounds.RATE)})
+silero_vad = partial(voices, path="silero_vad.onnx", constants={"sr": np.array(sounds.RATE)})
+silero_vad_half = partial(voices, path="silero_vad_half.onnx", constants={})
+silero_vad_ifless = partial(voices, path="silero_vad_op18_ifless.onnx", constants={"sr": np.array(sounds.RATE)})
 
 
 def basic_pitch(place: Place) -> Data:
@@ -147,8 +147,8 @@ def embeddings_of(place: Place, wave: np.ndarray) -> tuple[np.ndarray, np.ndarra
     spectrum = session(folder / "melspectrogram.onnx").run(None, {"input": wave[None] * 32767})[0].squeeze() / 10 + 2
     windows = np.lib.stride_tricks.sliding_window_view(spectrum, 76, 0)[::8].transpose(0, 2, 1)[..., None]
     windows = np.ascontiguousarray(windows, np.float32)
-    found = session(folder / "embedding_model.onnx").run(None, {"input_1": windows})[0]
-    return windows, found.reshape(len(windows), 96)
+    embeddings = session(folder / "embedding_model.onnx").run(None, {"input_1": windows})[0]
+    return windows, embeddings.reshape(len(windows), 96)
 
 
 def speech_embedding(place: Place) -> Data:
@@ -183,8 +183,8 @@ def speech_quality(place: Place) -> Data:
 def file_types(place: Place) -> Data:
     take(place, "magika/models/standard_v3_3/model.onnx")
     config = json.loads((place.packages / "magika/models/standard_v3_3/config.min.json").read_text(encoding="utf-8"))
-    found = [ends(content, config["block_size"], config["padding_token"]) for content in prose.files()]
-    x = np.random.default_rng(0).permutation(np.stack(found))
+    rows = [ends(content, config["block_size"], config["padding_token"]) for content in prose.files()]
+    x = np.random.default_rng(0).permutation(np.stack(rows))
     return split({"bytes": x}, 256, len(x) - 256)
 
 

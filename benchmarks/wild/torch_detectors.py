@@ -19,12 +19,12 @@ def backbone(widths: Sequence[int]) -> nn.ModuleList:
     )
 
 
-def batched(found: Sequence[pictures.Scene], most: int = 4) -> list[Tensor]:
+def batched(scenes: Sequence[pictures.Scene], most: int = 4) -> list[Tensor]:
     """Pictures, boxes (N, most, 4) and kinds (N, most), -1 where there is none."""
-    boxes, kinds = np.zeros((len(found), most, 4), np.float32), np.full((len(found), most), -1)
-    for row, one in enumerate(found):
+    boxes, kinds = np.zeros((len(scenes), most, 4), np.float32), np.full((len(scenes), most), -1)
+    for row, one in enumerate(scenes):
         boxes[row, : len(one.boxes)], kinds[row, : len(one.kinds)] = one.boxes, one.kinds
-    return tensors(np.stack([one.picture for one in found]), boxes, kinds)
+    return tensors(np.stack([one.picture for one in scenes]), boxes, kinds)
 
 
 def nearest(anchors: Tensor, boxes: Tensor, kinds: Tensor, reach: float) -> tuple[Tensor, Tensor]:
@@ -85,11 +85,11 @@ class Yolo(nn.Module):
 
 def yolo_loss(model: Yolo, x: Tensor, boxes: Tensor, kinds: Tensor) -> Tensor:
     """Cross-entropy of the classes, and the L1 distance of boxes where there is one."""
-    found, logits = model.raw(x)
+    predicted, logits = model.raw(x)
     box, kind = nearest(model.points[0].T, boxes, kinds, 0.3)
     wanted = functional.one_hot(kind + 1, pictures.KINDS + 1)[..., 1:].transpose(1, 2).float()
     there = (kind >= 0).unsqueeze(1)
-    off = (functional.l1_loss(found, box.transpose(1, 2), reduction="none") * there).sum() / there.sum()
+    off = (functional.l1_loss(predicted, box.transpose(1, 2), reduction="none") * there).sum() / there.sum()
     entropy = functional.binary_cross_entropy_with_logits(logits, wanted, reduction="sum") / there.sum()
     return entropy + 0.1 * off
 

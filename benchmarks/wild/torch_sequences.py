@@ -69,13 +69,13 @@ def speaker_embedding(place: Place) -> Data:
     model = VoiceEncoder()
     stored = torch.load(place.packages / "resemblyzer" / "pretrained.pt", weights_only=True, map_location="cpu")
     model.load_state_dict(stored["model_state"], strict=False)
-    rng, found = np.random.default_rng(62), []
+    rng, spectra = np.random.default_rng(62), []
     texts = [text for text in prose.labelled()[0] if 60 < len(text) < 140]
     for _ in range(128 + 128):
         wave = sounds.speaker(place.packages).varied(str(rng.choice(texts)), rng)[: int(1.6 * sounds.RATE) - 1]
         loud = wave * 10 ** (-30 / 20) / max(wave.std(), 1e-5)
-        found.append(sounds.mel_spectrogram(loud, 40, 400, 160)[:160])
-    mels = np.stack([np.pad(one, ((0, 160 - len(one)), (0, 0))) for one in found])
+        spectra.append(sounds.mel_spectrogram(loud, 40, 400, 160)[:160])
+    mels = np.stack([np.pad(one, ((0, 160 - len(one)), (0, 0))) for one in spectra])
     by_dynamo(place, model, {"mels": torch.as_tensor(mels[:2])}, ["embedding"], 20)
     return split({"mels": mels}, 128, 128)
 

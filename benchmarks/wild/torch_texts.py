@@ -248,11 +248,11 @@ class MiniLm(nn.Module):
         x = functional.embedding(input_ids, w["embeddings_word_embeddings_weight"])
         x = x + w["embeddings_position_embeddings_weight"][: input_ids.shape[1]]
         x = self.norm("embeddings_LayerNorm", x + w["embeddings_token_type_embeddings_weight"][0])
-        kept = attention_mask.to(x.dtype)
-        mask = (1 - kept)[:, None, None] * torch.finfo(x.dtype).min
+        visible = attention_mask.to(x.dtype)
+        mask = (1 - visible)[:, None, None] * torch.finfo(x.dtype).min
         for number in range(self.depth):
             x = self.layer(f"encoder_layer_{number}", x, mask)
-        mean = (x * kept[..., None]).sum(1) / kept.sum(1, keepdim=True).clamp(min=1e-9)
+        mean = (x * visible[..., None]).sum(1) / visible.sum(1, keepdim=True).clamp(min=1e-9)
         return functional.normalize(mean, dim=-1)
 
 

@@ -36,14 +36,14 @@ def train(
     model.train()
     for step in range(steps):
         chosen = torch.randint(len(data[0]), (BATCH,), generator=draw)
-        found = loss(model, *(tensor[chosen] for tensor in data))
+        batch_loss = loss(model, *(tensor[chosen] for tensor in data))
         optimizer.zero_grad()
-        found.backward()
+        batch_loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         cycle.step()
         if step % 100 == 99:
-            print(f"step {step + 1}: loss {found.item():.4f}", flush=True)
+            print(f"step {step + 1}: loss {batch_loss.item():.4f}", flush=True)
     return model.eval()
 
 

@@ -39,8 +39,8 @@ class UNet(nn.Module):
 
 def shapes_unet(place: Place) -> Data:
     seeded()
-    found = pictures.scenes(1400, 64, (1, 4), 8)
-    x, masks = tensors(np.stack([one.picture for one in found]), np.stack([one.mask for one in found]))
+    scenes = pictures.scenes(1400, 64, (1, 4), 8)
+    x, masks = tensors(np.stack([one.picture for one in scenes]), np.stack([one.mask for one in scenes]))
     model = UNet()
     train(model, [x[:1200], masks[:1200]], classified, 200)
     check(model, x[1200:], masks[1200:])

@@ -32,7 +32,7 @@ from ptqc.codegen.kernels.jobs import compared_values
 from ptqc.codegen.onnxruntime.constants import Bias
 from ptqc.codegen.program.batching import Batching, Seen, run_by_run
 from ptqc.codegen.program.inputs import fixed_inputs
-from ptqc.codegen.program.settling import settled
+from ptqc.codegen.program.specializing import specialized
 from ptqc.codegen.targets import Footprint, Target, TargetInput, TargetOutput, Tool
 from ptqc.errors import NoKernel, TargetError
 from ptqc.execution.onnxruntime import Feeds, Runner
@@ -143,7 +143,7 @@ def source_of(source: TargetInput, options: COptions) -> tuple[CSource, list[Fee
 def network_for(source: TargetInput, samples: list[Feeds], options: COptions | None = None) -> NetworkCalls:
     """The calls for samples of this size."""
     options = options or COptions()
-    model = settled(source.lowered.model, samples, Batching(None, is_any=False))
+    model = specialized(source.lowered.model, samples, Batching(None, is_any=False))
     seen = Seen.of(model, samples[0], fixed_inputs(model, samples))
     return network_of(replace(source.lowered, model=model), seen, options.c_stream, options.c_frames)
 

@@ -137,7 +137,9 @@ def _values(program: Program, role: str, names: Sequence[str]) -> tuple[CValue, 
         short = _identifier(role, own, [value.name for value in result])
         shape = program.sizes.get(name, ("N", *layout.shape))
         # Of a macro, whose arguments may be expressions.
-        elements = _in_c(layout.elements, {length: f"({given})" for length, given in _lengths(program).items()})
+        elements = _in_c(
+            layout.elements, {length: f"({expression})" for length, expression in _lengths(program).items()}
+        )
         result.append(CValue(short, own, layout.dtype, shape, elements))
     return tuple(result)
 
@@ -231,15 +233,15 @@ class CProgram:
 
     def _constant(self, constant: Stored, calls: list[str]) -> str:
         """Where a constant lies; the calls that unpack it are added."""
-        made: list[tuple[str, Sequence[Any], _Result]] = []
+        emitted: list[tuple[str, Sequence[Any], _Result]] = []
 
         def call(source: KernelSource, arguments: Sequence[Any], size: int, dtype: str) -> _Result:
-            made.append((self.kernel(source), arguments, _Result(size * np.dtype(dtype).itemsize)))
-            return made[-1][-1]
+            emitted.append((self.kernel(source), arguments, _Result(size * np.dtype(dtype).itemsize)))
+            return emitted[-1][-1]
 
         result = ready(call, self._stored, constant)
-        self._place([each for _, _, each in made])
-        calls += [f"{name}({', '.join(map(str, (*inputs, output)))})" for name, inputs, output in made]
+        self._place([each for _, _, each in emitted])
+        calls += [f"{name}({', '.join(map(str, (*inputs, output)))})" for name, inputs, output in emitted]
         return str(result)
 
     def _stored(self, array: np.ndarray) -> str:
@@ -358,7 +360,7 @@ def header(interface: CInterface, weights: bytes) -> str:
         weights_bytes=len(weights),
         fixed="".join(f"\n * {line}" for line in _fixed_inputs(interface)),
         of_samples=" of so many samples, one after the other" if interface.is_any else "",
-        given="".join(f", int64_t {name}" for name in interface.numbers),
+        numbers="".join(f", int64_t {name}" for name in interface.numbers),
         run=_wrapped(f"{interface.run};"),
     )
 
@@ -418,7 +420,7 @@ int {name}_create({name}_model **model, const void *weights, size_t bytes, const
 const char *{name}_instruction_set(const {name}_model *model);
 
 /* Bytes that a run works in; 0 where the arguments are wrong. */
-size_t {name}_workspace_bytes(const {name}_model *model{given});
+size_t {name}_workspace_bytes(const {name}_model *model{numbers});
 
 /*
  * Compute the outputs{of_samples}. workspace: memory of the size above, which
@@ -458,7 +460,7 @@ def source(interface: CInterface, programs: Sequence[CProgram], weights: bytes, 
         features="\n".join(program.features for program in programs),
         rows="\n".join(f"    {program.row}" for program in programs),
         messages="\n".join(f'      "{text}",' for text in STATUSES.values()),
-        given="".join(f", int64_t {name}" for name in interface.numbers),
+        numbers="".join(f", int64_t {name}" for name in interface.numbers),
         samples="samples" if interface.is_any else "1",
         limits=interface.limits,
         taken=_taken(interface.lengths),
@@ -515,7 +517,7 @@ static int are_allowed(const int64_t *lengths) {{
   return {limits};
 }}
 
-size_t {name}_workspace_bytes(const {name}_model *model{given}) {{
+size_t {name}_workspace_bytes(const {name}_model *model{numbers}) {{
   const int64_t lengths[] = {{{lengths}}};
   return workspace_bytes(model, {samples}, lengths);
 }}

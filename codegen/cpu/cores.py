@@ -14,7 +14,7 @@ from ptqc.codegen.program.program import Program, ProgramStep
 
 VECTOR_BYTES = 16
 # Vector instructions for each number that a layer makes: scaled, rounded, packed; for one that another kernel makes.
-SETTLED, MADE = 1.5, 3.0
+EPILOGUE, PER_RESULT = 1.5, 3.0
 
 
 @dataclass(frozen=True)
@@ -95,15 +95,15 @@ def _step(step: ProgramStep, layouts: Mapping[str, Layout], isa: Isa, core: ArmC
     if not step.kernel.operations:
         values = [layouts[name] for name in (*step.arguments, step.output)]
         moved = sum(layout.elements * layout.itemsize for layout in values)
-        return core.microseconds(moved / (core.loads * VECTOR_BYTES) + MADE * result.elements / 4 / core.vectors)
+        return core.microseconds(moved / (core.loads * VECTOR_BYTES) + PER_RESULT * result.elements / 4 / core.vectors)
     form = _form(family, isa)
     instructions = step.kernel.operations / 2 / form.products
     rate = core.rates.get(form.instruction, core.rates["smull"])
     cycles = max(instructions / rate, instructions * (1 + form.beside) / core.vectors) / USED
-    settled = SETTLED * result.elements / core.vectors
+    epilogue = EPILOGUE * result.elements / core.vectors
     read = sum(map(loaded_bytes, step.kernel.constants)) if weights > core.cache else 0
     from_memory = 1e-3 * read / core.bandwidth
-    return max(core.microseconds(cycles + settled), from_memory)
+    return max(core.microseconds(cycles + epilogue), from_memory)
 
 
 def _form(family: str, isa: Isa) -> ProductForm:

@@ -30,13 +30,13 @@ class PlainKernel:
         # TVM packs no function that says how it is called.
         attributes = {"global_symbol": name, "tirx.noalias": True, "calling_conv": 1}
         body = tirx.SeqStmt([*views, function.body, tirx.stmt.Return(tirx.IntImm("int32", 0))])
-        made = tirx.PrimFunc(
+        plain = tirx.PrimFunc(
             [*pointers, *numbers],
             body,
             tvm.ir.PrimType("int32"),
             tvm.ir.make_node("ir.DictAttrs", **attributes),
         )
-        return cls(made, len(pointers), len(numbers))
+        return cls(plain, len(pointers), len(numbers))
 
 
 def _distinct(values: list[Any]) -> list[Any]:

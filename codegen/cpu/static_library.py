@@ -73,8 +73,8 @@ def write_archives(
     results = []
     for machine in dict.fromkeys(isa.machine for isa in programs):
         own = {isa: program for isa, program in programs.items() if isa.machine == machine}
-        made = [CProgram(isa, program, weights, CpuBackend(isa).loops) for isa, program in own.items()]
-        build = _Build(interface, made, declared, source(interface, made, data, zlib.crc32(data)))
+        c_programs = [CProgram(isa, program, weights, CpuBackend(isa).loops) for isa, program in own.items()]
+        build = _Build(interface, c_programs, declared, source(interface, c_programs, data, zlib.crc32(data)))
         path = folder / archive_name(name, machine)
         obtain(store, build.key, {"library.a": path}, partial(build, path))
         results.append(Archive(interface, machine, path, tuple(own)))

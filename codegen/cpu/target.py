@@ -14,7 +14,7 @@ from ptqc.codegen.cpu.options import DEFAULT_CPU, CpuOptions
 from ptqc.codegen.cpu.package import check_binutils, check_compiler
 from ptqc.codegen.cpu.table import DELIVERED, Request
 from ptqc.codegen.cpu.timer import CpuTimer
-from ptqc.codegen.kernels.checks import RowShapes, check_kernels, check_lengths, check_model, check_sizes, settle
+from ptqc.codegen.kernels.checks import RowShapes, check_kernels, check_lengths, check_model, check_sizes, specialize
 from ptqc.codegen.kernels.jobs import write_job
 from ptqc.codegen.kernels.process import Work
 from ptqc.codegen.onnxruntime.export import Exported
@@ -63,13 +63,13 @@ def build(
     check_present()
     lowered = replace(lowered, model=check_model(lowered.model, DELIVERED))
 
-    def made(batching: Batching, taken: Sequence[Feeds]) -> TargetOutput:
+    def build_batched(batching: Batching, taken: Sequence[Feeds]) -> TargetOutput:
         if not batching.varies:
             check_sizes({tuple(array.shape[1:] for array in feeds.values()) for feeds in taken}, DELIVERED)
-        graph = settle(lowered, taken, batching, DELIVERED)
+        graph = specialize(lowered, taken, batching, DELIVERED)
         return _build(graph, exported, taken, Choices(batching, isa, store, tuning, static), folder)
 
-    return batched(lowered.model, exported, samples, made, may_vary=True)
+    return batched(lowered.model, exported, samples, build_batched, may_vary=True)
 
 
 def _build(

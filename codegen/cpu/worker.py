@@ -137,10 +137,10 @@ def _tables(programs: Mapping[Isa, Program], request: Request, store: Store | No
         return {chosen.name: tuning.measure(program, chosen, level, store) for chosen, program in programs.items()}
     if not request.tables:
         return {}
-    return {chosen.name: _given(program, chosen, request.tables) for chosen, program in programs.items()}
+    return {chosen.name: _from_tables(program, chosen, request.tables) for chosen, program in programs.items()}
 
 
-def _given(program: Program, chosen: Isa, tables: Mapping[str, Table]) -> Table:
+def _from_tables(program: Program, chosen: Isa, tables: Mapping[str, Table]) -> Table:
     table, own = tables.get(chosen.name, {}), tuning.tunable(program)
     if own and not own.keys() & table.keys():
         raise UsageError(

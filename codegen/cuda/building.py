@@ -45,13 +45,13 @@ class Delivered:
 
 
 def build(folder: Path) -> dict[str, Any]:
-    """Build and verify the library of a job; what is told of it. Raises TargetError and VerificationError."""
+    """Build and verify the library of a job and report on it. Raises TargetError and VerificationError."""
     assignment, toolkit = Assignment.read(folder), Toolkit.require()
     gpus, store = assignment.job["gpus"], Store(Path(assignment.job["store"])) if assignment.job["store"] else None
     program = program_of(assignment)
     times = GpuTimes.from_json(assignment.job["times"]) if assignment.job["times"] else None
     if times is not None:
-        times = tuning.given(program, times)
+        times = tuning.selected(program, times)
         program = tuning.tuned(program, times)
         write_document(folder / TUNING, times.to_json())
     library = write(program, toolkit, gpus, folder, store)
@@ -60,7 +60,7 @@ def build(folder: Path) -> dict[str, Any]:
     write_document(folder / KERNELS, {"libraries": listings, **assignment.job["kept"], **code})
     result = verified(library, assignment.batching.batch or 1)
     report = _report(library, assignment.lowered, toolkit) | (times.report if times is not None else {})
-    return report | {"verified": verification.told(result), "verification": result}
+    return report | {"verified": verification.summary(result), "verification": result}
 
 
 def program_of(inputs: Assignment) -> Program:

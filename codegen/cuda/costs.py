@@ -124,8 +124,8 @@ def _clocks(chip: Chip, tiles: Tiles, instructions: int, together: int) -> float
     waiting = max(_chain(chip, tiles, instructions), LATENCY / (tiles.cut.stages - 1))
     each_step = max(_busy(chip, tiles, instructions) * together, waiting)
     summed = (tiles.cut.shares - 1) * 2 * tiles.cut.rows * tiles.cut.columns * 4 / SHARED_RATE
-    settled = tiles.cut.rows * tiles.cut.columns * EACH_RESULT / INTEGER_RATE
-    return 2 * LATENCY + tiles.steps * each_step + (summed + settled) * together
+    epilogue = tiles.cut.rows * tiles.cut.columns * EACH_RESULT / INTEGER_RATE
+    return 2 * LATENCY + tiles.steps * each_step + (summed + epilogue) * together
 
 
 def _chain(chip: Chip, tiles: Tiles, instructions: int) -> float:

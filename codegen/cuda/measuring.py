@@ -62,9 +62,9 @@ class Measuring:
                 for key, one in result.items():
                     self.store.put(keys[key], one.to_json(), {})
         message = "; ".join(dict.fromkeys(reasons)) or f"{self._effort.seconds:.0f} s were over"
-        missing_told = f"{len(steps) - len(results):,} kernels left: {message}" if len(results) < len(steps) else ""
+        missing_message = f"{len(steps) - len(results):,} kernels left: {message}" if len(results) < len(steps) else ""
         return GpuTimes(
-            device, self._effort.samples, {key: results[key] for key in steps if key in results}, missing_told
+            device, self._effort.samples, {key: results[key] for key in steps if key in results}, missing_message
         )
 
     def _measured(

@@ -58,7 +58,7 @@ class Results(ABC):
         """What `store` needs, in its order. arrange: puts numbers of channels into the order of the kernel."""
 
     @abstractmethod
-    def _settled(self, sums: Sequence[Any], place: Place, constants: Sequence[Any], others: Sequence[Any]) -> Any:
+    def _stored(self, sums: Sequence[Any], place: Place, constants: Sequence[Any], others: Sequence[Any]) -> Any:
         """A buffer with what is stored."""
 
     def store(
@@ -68,7 +68,7 @@ class Results(ABC):
 
         sums: without the bias. place: of the first one.
         """
-        output = self._settled(sums, place, constants, others)
+        output = self._stored(sums, place, constants, others)
         sample, *within = place
         target = self.y.at(*within)
         first = self.y.parent_buffer.at[0] if self.y.parent_buffer is not None else 0
@@ -101,7 +101,7 @@ class CodedResults(Results):
             *self.epilogue.constants(self.isa),
         ]
 
-    def _settled(self, sums: Sequence[Any], place: Place, constants: Sequence[Any], others: Sequence[Any]) -> Any:
+    def _stored(self, sums: Sequence[Any], place: Place, constants: Sequence[Any], others: Sequence[Any]) -> Any:
         (bias, factor, zero, *numbers), (sample, row, column, channel) = constants, place
         target = T.alloc_buffer((PACKED,), self.y.stored, scope="local")
         values = []
@@ -148,7 +148,7 @@ class RealResults(Results):
         own = [arrange(numbers.astype(np.float32)) for numbers in (self.bias, self.factor)]
         return [*own, *constants_of(self.stages, arrange)]
 
-    def _settled(self, sums: Sequence[Any], place: Place, constants: Sequence[Any], others: Sequence[Any]) -> Any:
+    def _stored(self, sums: Sequence[Any], place: Place, constants: Sequence[Any], others: Sequence[Any]) -> Any:
         (bias, factor, *numbers), (sample, row, column, channel) = constants, place
         target = T.alloc_buffer((PACKED,), self.y.stored, scope="local")
         for i, result in enumerate(sums):

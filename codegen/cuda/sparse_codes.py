@@ -16,7 +16,7 @@ from ptqc.codegen.cuda.packed_weights import LANES, Coding
 from ptqc.codegen.cuda.swap_ab import CHANNEL_TILES, GROUPS
 from ptqc.codegen.cuda.tiles import PART, Tiles
 
-FOUR, KEPT = 4, 2
+FOUR, NONZERO = 4, 2
 # Weights whose places are in one word.
 WORD = 32
 # A valid pair of places, for what fills up the last step and panel.
@@ -25,10 +25,10 @@ FILLED = 0 | 1 << 2
 
 @dataclass(frozen=True, eq=False)
 class SparseCodes:
-    """kept: int8 (outputs, half of the products of a sum). places: uint8 (outputs, fours): the lower, then the upper
+    """codes: int8 (outputs, half of the products of a sum). places: uint8 (outputs, fours): the lower, then the upper
     one in the two bits above."""
 
-    kept: np.ndarray
+    codes: np.ndarray
     places: np.ndarray
 
     @classmethod
@@ -38,15 +38,15 @@ class SparseCodes:
         if by_tap.shape[-1] % FOUR:
             return None
         fours = by_tap.reshape(len(codes), -1, FOUR)
-        if ((fours != 0).sum(-1) > KEPT).any():
+        if ((fours != 0).sum(-1) > NONZERO).any():
             return None
-        chosen = np.sort(np.argsort(fours == 0, axis=-1, kind="stable")[..., :KEPT], axis=-1)
+        chosen = np.sort(np.argsort(fours == 0, axis=-1, kind="stable")[..., :NONZERO], axis=-1)
         remaining = np.take_along_axis(fours, chosen, -1).reshape(len(codes), -1)
         return cls(remaining, (chosen[..., 0] | chosen[..., 1] << 2).astype(np.uint8))
 
     def coding(self) -> Coding:
         """How the kept codes are packed."""
-        return Coding.of(self.kept, KEPT * self.kept.shape[1])
+        return Coding.of(self.codes, NONZERO * self.codes.shape[1])
 
     def pack(self, tiles: Tiles, coding: Coding) -> np.ndarray:
         """Bytes for every panel, step and warp: kept codes as lanes unpack them, then a lane's words of places."""
@@ -57,13 +57,13 @@ class SparseCodes:
     def in_registers(self, tiles: Tiles) -> np.ndarray:
         """Kept codes (panels, steps, warps, lanes, matrices · registers, four codes)."""
         parts = (GROUPS, CHANNEL_TILES, 2, tiles.steps, 2, LANES // GROUPS, 4)
-        remaining = _filled(self.kept, tiles, PART, 0).reshape(tiles.panels, tiles.warps[2], *parts)
+        remaining = _filled(self.codes, tiles, PART, 0).reshape(tiles.panels, tiles.warps[2], *parts)
         ordered = remaining.transpose(0, 5, 1, 2, 7, 3, 6, 4, 8)
         return np.ascontiguousarray(ordered).reshape(tiles.panels, tiles.steps, tiles.warps[2], LANES, -1, 4)
 
     def in_words(self, tiles: Tiles) -> np.ndarray:
         """Places, uint32 (panels, steps, warps, lanes, matrices)."""
-        fours = _filled(self.places, tiles, PART // KEPT, FILLED).astype(np.uint32)
+        fours = _filled(self.places, tiles, PART // NONZERO, FILLED).astype(np.uint32)
         together = fours.reshape(len(fours), -1, WORD // FOUR) << np.arange(0, WORD, FOUR, dtype=np.uint32)
         words = np.bitwise_or.reduce(together, axis=-1)
         parts = (GROUPS, CHANNEL_TILES, 2, tiles.steps, 2)

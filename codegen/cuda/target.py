@@ -93,12 +93,12 @@ class CudaTarget:
         lowered = replace(source.lowered, model=model)
         tuner = Tuner.of(options)
 
-        def made(batching: Batching, taken: Sequence[Feeds]) -> TargetOutput:
-            graph = checks.settle(lowered, taken, batching, NAME, unrolls=True)
+        def build_batched(batching: Batching, taken: Sequence[Feeds]) -> TargetOutput:
+            graph = checks.specialize(lowered, taken, batching, NAME, unrolls=True)
             choices = tuner.tuned(graph, taken, CudaChoices(batching, options.gpus, store), stage)
             return _build(graph, exported, taken, choices, folder)
 
-        return batched(lowered.model, exported, samples, made)
+        return batched(lowered.model, exported, samples, build_batched)
 
 
 def _build(

@@ -109,10 +109,10 @@ class GpuTimes:
             "dropped": sum(len(one.times.dropped) for one in self.kernels.values()),
             "missing": self.missing,
         }
-        return {"tuned": _told(document), "tuning": document}
+        return {"tuned": _summary(document), "tuning": document}
 
 
-def _told(result: Mapping[str, Any]) -> str:
+def _summary(result: Mapping[str, Any]) -> str:
     """In words."""
     shares, ratios = result["of_first"], result["predicted_of_measured"]
     message = (

@@ -46,7 +46,7 @@ class GpuTrials:
         self._library, self._effort, self._ends = library, effort, ends
         self._clock = GpuClock(0)
 
-    def found(self, trial: KernelTrial, constants: Sequence[Any]) -> TrialTimes:
+    def times(self, trial: KernelTrial, constants: Sequence[Any]) -> TrialTimes:
         """Times of a trial. constants: of all of its variants. Raises TargetError where the first one does not run."""
         times: dict[str, list[float]] = {one.label: [] for one in trial.variants}
         ratios: dict[str, list[float]] = {one.label: [] for one in trial.variants}
@@ -80,14 +80,14 @@ class GpuTrials:
             runner = _Runner(one.label, self._library.launcher(one.kernel, *operand, *own, output))
             try:
                 runner.launch(0)
-                made = self._library.pull(output)
+                values = self._library.pull(output)
             except Exception as error:
                 if not result:
                     raise TargetError(f"the GPU does not run {one.kernel}: {error}; compile with --tune off") from error
                 dropped[one.label] = f"does not run: {error}"[:MOST_LETTERS]
                 continue
-            wanted = made if wanted is None else wanted
-            if made.dtype.kind != "f" and not np.array_equal(made, wanted):
+            wanted = values if wanted is None else wanted
+            if values.dtype.kind != "f" and not np.array_equal(values, wanted):
                 dropped[one.label] = "gives other integers than the predicted tiles"
                 continue
             result.append(runner)
@@ -149,7 +149,7 @@ def run(folder: Path) -> None:
             if time.monotonic() > ends:
                 break
             count = sum(one.constants for one in trial.variants)
-            result.append(trials.found(trial, library.constants[first : first + count]).to_json())
+            result.append(trials.times(trial, library.constants[first : first + count]).to_json())
             first += count
             tell()
     except PtqcError as error:

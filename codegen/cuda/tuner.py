@@ -29,11 +29,11 @@ TUNE = Work("ptqc.codegen.cuda.measuring:measure", before=STAND_INS)
 
 @dataclass(frozen=True)
 class Tuner:
-    """What a compile does about tiles. device: a GPU that kernels are measured on. given: times that are there already.
+    """What a compile does about tiles. device: a GPU that kernels are measured on. times: measured before.
     is_asked: whether a failure to measure ends the compile. reason: why a GPU that is there is not asked."""
 
     device: CudaDevice | None = None
-    given: GpuTimes | None = None
+    times: GpuTimes | None = None
     is_asked: bool = False
     reason: str = ""
 
@@ -44,9 +44,9 @@ class Tuner:
         if options.tune == OFF:
             return cls()
         if options.tune == QUICK:
-            return cls(_found(), is_asked=True)
+            return cls(_required_device(), is_asked=True)
         if options.tune != AUTO:
-            return cls(given=_read(Path(options.tune)))
+            return cls(times=_read(Path(options.tune)))
         try:
             device = cuda.find()
         except TargetError:
@@ -64,7 +64,7 @@ class Tuner:
     ) -> CudaChoices:
         """The choices with times of the kernels of a graph. Raises NoKernel; TargetError where times have to be."""
         if self.device is None:
-            return replace(choices, times=self.given, untuned=self.reason)
+            return replace(choices, times=self.times, untuned=self.reason)
         try:
             times = _measured(lowered, samples, replace(choices, device=self.device, effort=EFFORT), stage)
         except NoKernel:
@@ -76,7 +76,7 @@ class Tuner:
         return replace(choices, times=times)
 
 
-def _found() -> CudaDevice:
+def _required_device() -> CudaDevice:
     try:
         return cuda.find()
     except TargetError as error:

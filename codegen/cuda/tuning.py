@@ -88,7 +88,7 @@ def _chosen(step: ProgramStep, times: GpuTimes) -> ProgramStep:
     return replace(step, kernel=step.kernel.cut(known[result.chosen]))
 
 
-def given(program: Program, times: GpuTimes) -> GpuTimes:
+def selected(program: Program, times: GpuTimes) -> GpuTimes:
     """What a table has of the kernels of a program. Raises UsageError where that is nothing."""
     own = tunable(program)
     results = {key: one for key, one in times.kernels.items() if key in own}

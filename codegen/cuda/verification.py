@@ -96,7 +96,7 @@ def _taken(runs: Mapping[str, Path]) -> Iterator[Path]:
     yield from [runs[name] for name in PREFERRED if name in runs][:EDGES_TAKEN]
 
 
-def told(result: Mapping[str, Any]) -> str:
+def summary(result: Mapping[str, Any]) -> str:
     """What was verified, in words."""
     if "missing" in result:
         return f"NOT VERIFIED HERE: {result['missing']}"

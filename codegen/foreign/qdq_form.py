@@ -64,8 +64,8 @@ def qdq_model(
     """
     model = lowered.model.clone()
     builder = _Builder(model, lowered.mark)
-    kept = {*lowered.layer_constants, *filter(None, lowered.layer_constants.values())}
-    builder.multiply_scales(kept | (_weights(model) if wide else set()))
+    stored_as_codes = {*lowered.layer_constants, *filter(None, lowered.layer_constants.values())}
+    builder.multiply_scales(stored_as_codes | (_weights(model) if wide else set()))
     builder.wrap_moves()
     for name, params in rounded.items():
         builder.round_output(name, params)
@@ -98,17 +98,17 @@ class _Builder:
                     if value.dtype == ir.DataType.UINT8:
                         params[self._round(value, scale, zero)] = (scale, zero)
 
-    def multiply_scales(self, kept: Set[str]) -> None:
+    def multiply_scales(self, stored_as_codes: Set[str]) -> None:
         """Make weights of layers in float, and tables, by Cast and Mul: codes · scale, as DequantizeLinear makes them.
 
         In front of a product in float, ONNX Runtime makes of DequantizeLinear and MatMul an operator that rounds
-        activations to 8 bits. kept: weights and biases that stay codes.
+        activations to 8 bits. stored_as_codes: weights and biases that stay codes.
         """
         graph = self.model.graph
         for node in list(graph):
             codes = constant(node.inputs[0]) if node.op_type in CONVERSIONS and node.op_type != ROUNDING else None
             real = node.outputs[0]
-            if codes is None or real.name in kept or codes.dtype != np.int8:
+            if codes is None or real.name in stored_as_codes or codes.dtype != np.int8:
                 continue
             scale = np.asarray(constant(node.inputs[1]))
             axis = node.attributes.get_int("axis", 1)

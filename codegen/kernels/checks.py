@@ -14,7 +14,7 @@ from ptqc.codegen.program.folding import SIZES, entering
 from ptqc.codegen.program.probing import longest_first, open_axes
 from ptqc.codegen.program.program import slides
 from ptqc.codegen.program.recurrent import is_recurrent, refusal_by_form
-from ptqc.codegen.program.settling import settled
+from ptqc.codegen.program.specializing import specialized
 from ptqc.errors import ModelError, NoKernel, TargetError
 from ptqc.execution.onnxruntime import Feeds
 from ptqc.ir.lowered import Lowered
@@ -92,11 +92,11 @@ def check_model(model: ir.Model, target: str, *, unrolls: bool = False) -> ir.Mo
     return result
 
 
-def settle(
+def specialize(
     lowered: Lowered, samples: Sequence[Feeds], batching: Batching, target: str, *, unrolls: bool = False
 ) -> Lowered:
     """The graph as it is for samples of these sizes, checked again as by `check_model`."""
-    model = settled(lowered.model, samples, batching, unrolls=unrolls)
+    model = specialized(lowered.model, samples, batching, unrolls=unrolls)
     return lowered if model is lowered.model else replace(lowered, model=check_model(model, target, unrolls=unrolls))
 
 

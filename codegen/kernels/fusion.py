@@ -50,7 +50,7 @@ def fused(
 ) -> tuple[list[PendingStep], Layouts]:
     """The steps that are left, and where values lie then. outputs: what the program has to make."""
     used = _used(_by_first_names(_sliced_once(steps)), outputs)
-    return _framed(_given_at_once(_with_epilogues(used), layouts), dict(layouts))
+    return _framed(_concatenated_into_outputs(_with_epilogues(used), layouts), dict(layouts))
 
 
 def _used(steps: Sequence[PendingStep], outputs: Collection[str]) -> list[PendingStep]:
@@ -139,7 +139,7 @@ def _stage(pending: PendingKernel, index: int) -> Stage:
     return Lookup(pending.entries)
 
 
-def _given_at_once(steps: Sequence[PendingStep], layouts: Mapping[str, Layout]) -> list[PendingStep]:
+def _concatenated_into_outputs(steps: Sequence[PendingStep], layouts: Mapping[str, Layout]) -> list[PendingStep]:
     """What is concatenated to be an output becomes that, where nothing else reads it."""
     reads = _reads(steps)
     inputs = {

@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from ptqc.codegen.kernels.checks import check_model, settle
+from ptqc.codegen.kernels.checks import check_model, specialize
 from ptqc.codegen.kernels.process import JOB, LOWERED, VALUES, Work
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.onnxruntime.verify import values
@@ -120,13 +120,13 @@ def timed(
     """
     ready = [replace(lowered, model=check_model(lowered.model, target, unrolls=unrolls)) for lowered, _ in graphs]
 
-    def found(batching: Batching, taken: Sequence[Feeds]) -> list[TimedProgram]:
+    def time_batched(batching: Batching, taken: Sequence[Feeds]) -> list[TimedProgram]:
         with scratch() as temporary:
             job = Path(temporary)
             folders = [job / str(place) for place in range(len(ready))]
             for folder, lowered in zip(folders, ready, strict=True):
                 folder.mkdir()
-                graph = settle(lowered, taken, batching, target, unrolls=unrolls)
+                graph = specialize(lowered, taken, batching, target, unrolls=unrolls)
                 (folder / JOB).write_text(json.dumps(program_job(folder, graph, taken, choices(batching))))
             write_npz(job / VALUES.format(0), taken[0])
             (job / JOB).write_text(json.dumps({"programs": [folder.name for folder in folders], "seconds": seconds}))
@@ -134,4 +134,4 @@ def timed(
         return [TimedProgram.from_json(entry) for entry in report["programs"]]
 
     _, exported = graphs[0]
-    return batched(ready[0].model, exported, samples, found, may_vary=may_vary)
+    return batched(ready[0].model, exported, samples, time_batched, may_vary=may_vary)

@@ -95,19 +95,19 @@ def _indices(call: Callable[..., Any], stored: Callable[[np.ndarray], Any], inde
         return inputs[0], indexed.planes[0].size
     count = sum(plane.size for plane in indexed.planes) * BYTE // indexed.bits
     index = call(unpack.indices(indexed.bits, count), inputs, count, "uint8")
-    if indexed.kept is None:
+    if indexed.nonzero is None:
         return index, count
-    size = indexed.kept.bits.size * BYTE
-    bits = call(unpack.indices(1, size), [stored(indexed.kept.bits)], size, "uint8")
-    spread = [bits, stored(indexed.kept.starts), index]
+    size = indexed.nonzero.bits.size * BYTE
+    bits = call(unpack.indices(1, size), [stored(indexed.nonzero.bits)], size, "uint8")
+    spread = [bits, stored(indexed.nonzero.starts), index]
     return call(unpack.places(size, count), spread, size, "uint8"), size
 
 
 class _Sizes:
     """The sizes of one function of a program: its batch, its lengths, and what is made of those by a kernel.
 
-    TVM itself would compute sizes in an order that varies, so that the bytes of a library would. made: by the sizes of
-    which each is the largest.
+    TVM itself would compute sizes in an order that varies, so that the bytes of a library would. computed: by the
+    sizes of which each is the largest.
     """
 
     def __init__(self, program: Program, memory: Memory) -> None:
@@ -115,16 +115,18 @@ class _Sizes:
 
         self.batch = 1 if program.sizes else tirx.Var("batch", "int64")
         self._lengths = {length.name: tirx.Var(length.name, "int64") for length in program.lengths}
-        self.made = {sizes: tirx.Var(f"size{place}", "int64") for place, sizes in enumerate(_made(program, memory))}
+        self.computed = {
+            sizes: tirx.Var(f"size{place}", "int64") for place, sizes in enumerate(_computed_sizes(program, memory))
+        }
         self._open = 0
 
     def __call__(self, *sizes: Size) -> Any:
         """The largest of some sizes."""
         if len(sizes) == 1 and isinstance(sizes[0], int):
             return sizes[0]
-        return self.made[sizes] if sizes in self.made else self._lengths[str(sizes[0])]
+        return self.computed[sizes] if sizes in self.computed else self._lengths[str(sizes[0])]
 
-    def given(self, size: Size) -> Any:
+    def input_size(self, size: Size) -> Any:
         """The size of an axis of an input, of which only lengths are known."""
         from tvm import tirx
 
@@ -146,10 +148,10 @@ class _Sizes:
         arguments = [numbers, *self.lengths(list(self._lengths))]
         builder.emit(relax.Call(kernel, arguments, ty_args=[relax.TupleType([])]))
         result = builder.emit(relax.op.tensor_to_shape(numbers))
-        builder.match_cast(result, relax.ShapeType(list(self.made.values())))
+        builder.match_cast(result, relax.ShapeType(list(self.computed.values())))
 
 
-def _made(program: Program, memory: Memory) -> list[tuple[Size, ...]]:
+def _computed_sizes(program: Program, memory: Memory) -> list[tuple[Size, ...]]:
     """Sizes that have to be computed: all that vary and are no lengths."""
     layouts = program.layouts
     used = [size for step in program.steps for name in (*step.inputs, step.output) for size in layouts[name].axes]
@@ -171,11 +173,11 @@ def _main(builder: Any, kernel: Any, program: Program, ready: Sequence[Any]) -> 
     inputs = {name: relax.Var(name, _input(program, name, sizes)) for name in program.inputs}
     # Of any size: what was made for a large batch serves a small one.
     slots = [relax.TensorType(None, "uint8", ndim=2) for _ in memory.sizes]
-    numbers = [relax.TensorType((len(sizes.made),), "int64")] if sizes.made else []
+    numbers = [relax.TensorType((len(sizes.computed),), "int64")] if sizes.computed else []
     constants = relax.Var("constants", relax.TupleType(list(ready)))
     workspace = relax.Var("workspace", relax.TupleType([*slots, *numbers]))
     with builder.function("main", params=[*inputs.values(), constants, workspace], pure=False):
-        if sizes.made:
+        if sizes.computed:
             room = builder.emit(relax.TupleGetItem(workspace, len(slots)))
             sizes.emit(builder, kernel(_sizes_kernel(program, sizes)), room)
         values = {name: _viewed(builder, value, _type(program.layouts[name], sizes)) for name, value in inputs.items()}
@@ -196,7 +198,7 @@ def _sizes_kernel(program: Program, sizes: _Sizes) -> KernelSource:
     """The kernel that computes sizes."""
     from ptqc.codegen.kernels.families import sizes as family
 
-    return family.computed(list(sizes.made), [length.name for length in program.lengths])
+    return family.computed(list(sizes.computed), [length.name for length in program.lengths])
 
 
 def _input(program: Program, name: str, sizes: _Sizes) -> Any:
@@ -204,7 +206,7 @@ def _input(program: Program, name: str, sizes: _Sizes) -> Any:
 
     layout = program.layouts[name]
     shape = program.sizes.get(name, (None, *layout.axes))
-    return relax.TensorType([sizes.batch if size is None else sizes.given(size) for size in shape], layout.stored)
+    return relax.TensorType([sizes.batch if size is None else sizes.input_size(size) for size in shape], layout.stored)
 
 
 def _output(program: Program, name: str, sizes: _Sizes) -> Any:
@@ -244,8 +246,8 @@ def _workspace(builder: Any, kernel: Any, program: Program) -> None:
     memory = plan(program)
     sizes = _Sizes(program, memory)
     inputs = [relax.Var(name, _input(program, name, sizes)) for name in program.inputs]
-    with builder.function("workspace", params=inputs, pure=not sizes.made):
-        numbers = [_allocate(builder, relax.TensorType((len(sizes.made),), "int64"))] if sizes.made else []
+    with builder.function("workspace", params=inputs, pure=not sizes.computed):
+        numbers = [_allocate(builder, relax.TensorType((len(sizes.computed),), "int64"))] if sizes.computed else []
         for room in numbers:
             sizes.emit(builder, kernel(_sizes_kernel(program, sizes)), room)
         kinds = [relax.TensorType((sizes.batch, sizes(*result)), "uint8") for result in memory.sizes]

@@ -160,9 +160,9 @@ class TfliteWriter:
         if value.tensor.shape == shape:
             return Operand(value.tensor, order)
         if (data := value.tensor.data) is not None:
-            made = _like(value.tensor, shape)
-            made.data = data.reshape(shape)
-            return Operand(made, order)
+            tensor = _like(value.tensor, shape)
+            tensor.data = data.reshape(shape)
+            return Operand(tensor, order)
 
         def reshaped() -> Operand:
             like = Operand(_like(value.tensor, shape), order)

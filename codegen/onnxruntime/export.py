@@ -131,7 +131,7 @@ def export(
     _strip(graph)
     before, own = _value_names(graph), _own_names(graph, lowered)
     length = max(name_length, names.name_length(len(before)))
-    names.shorten(graph, length, taken=maps, varying=packer.made.keys())
+    names.shorten(graph, length, taken=maps, varying=packer.added.keys())
     renamed = dict(zip(before, _value_names(graph), strict=True))
     zipmaps.put_back(graph, original.output, maps, renamed)
     needed = [product.opset for product in packer.blocks.values()]
@@ -211,7 +211,7 @@ def newest_operator(graph: onnx.GraphProto, opset: int) -> int:
 
 @dataclass
 class _Packer:
-    """Replaces the constants of a lowered graph by calls. `made`: new initializers by name."""
+    """Replaces the constants of a lowered graph by calls. `added`: new initializers by name."""
 
     graph: onnx.GraphProto
     lowered: Lowered
@@ -219,7 +219,7 @@ class _Packer:
     spilled: SpilledTensors | None
     pack: constants.Pack
     used: set[unpack_functions.UnpackFunction] = field(default_factory=set)
-    made: dict[str, onnx.TensorProto] = field(default_factory=dict)
+    added: dict[str, onnx.TensorProto] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         held = self.lowered.model.graph.initializers
@@ -239,8 +239,8 @@ class _Packer:
 
     def share(self, array: np.ndarray) -> str:
         """The name of an initializer with this content."""
-        name = f"packed/{len(self.made)}"
-        self.made[name] = self.initializer(name, array)
+        name = f"packed/{len(self.added)}"
+        self.added[name] = self.initializer(name, array)
         return name
 
     def unshared(self, array: np.ndarray) -> str:
@@ -255,8 +255,8 @@ class _Packer:
 
     def tensor(self, name: str) -> onnx.TensorProto | None:
         """The initializer of a name, of the lowered graph or a new one."""
-        if name in self.made or name not in self.initializers:
-            return self.made.get(name)
+        if name in self.added or name not in self.initializers:
+            return self.added.get(name)
         return self.initializer(name, array_of(self.initializers[name]))
 
     def is_zero(self, name: str) -> bool:

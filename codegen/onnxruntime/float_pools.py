@@ -44,7 +44,7 @@ class _Pool:
 
 def with_float_pools(lowered: Lowered, nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     """The nodes of a lowered graph, with pools in float where ONNX Runtime is slow at their codes."""
-    result, indexed = _found(lowered), _indexed(lowered)
+    result, indexed = _known_codes(lowered), _indexed(lowered)
     remaining = [part for node in nodes for part in _written(node, result.pools, indexed)]
     still_read = {name for node in remaining for name in reads(node)}
     unread = result.codes - still_read - {str(value.name) for value in lowered.model.graph.outputs}
@@ -52,7 +52,7 @@ def with_float_pools(lowered: Lowered, nodes: Iterable[onnx.NodeProto]) -> Itera
 
 
 @dataclass
-class _Found:
+class _KnownCodes:
     """What is known of codes, by name, after a walk through some nodes.
 
     pools: what those that are to run in float read. codes: those that only pools may have read. params: names of scale
@@ -92,9 +92,9 @@ class _Found:
             self.params[output] = known[0]
 
 
-def _found(lowered: Lowered) -> _Found:
+def _known_codes(lowered: Lowered) -> _KnownCodes:
     steps = {step.output: step for step in reference.steps(lowered)}
-    result = _Found()
+    result = _KnownCodes()
     for node in lowered.model.graph:
         output, read = str(node.outputs[0].name), [str(value.name) for value in data_inputs(node)]
         step = steps.get(output)

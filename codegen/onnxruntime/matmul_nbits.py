@@ -50,7 +50,7 @@ SIZES = (128, 64, 32, 16)
 # Accuracy levels of the operator: it rounds what it reads to 8 bits, or not at all.
 ACCURACY, EXACT = 4, 0
 # Of each block, the operator that rounds what it reads keeps its scale once more and the sum of its codes: float32.
-KEPT_OF_BLOCK, SCALE_BYTES = 2, 4
+LOADED_OF_BLOCK, SCALE_BYTES = 2, 4
 PARTS = ("scale", "every", "flat", "root", "square", "zero", "product", "read", "sum")
 PRODUCTS = named(Trait.LAYER) - {"Conv"}
 
@@ -69,7 +69,7 @@ def product_bytes(solution: QuantizedWeight, kind: type["BlockProduct"]) -> int:
     """Bytes that a product of a kind takes once it is loaded, with what the kernel makes of its scales."""
     codes, blocks = _in_memory(solution)
     zeros = blocks if kind is DequantizedProduct and STORED[solution.form.bits][1] else 0
-    return codes + (1 + KEPT_OF_BLOCK) * SCALE_BYTES * blocks + zeros
+    return codes + (1 + LOADED_OF_BLOCK) * SCALE_BYTES * blocks + zeros
 
 
 def rows_bytes(solution: QuantizedWeight) -> int:
@@ -78,12 +78,12 @@ def rows_bytes(solution: QuantizedWeight) -> int:
     return codes + SCALE_BYTES * blocks
 
 
-def kept_bytes(node: onnx.NodeProto) -> int:
+def loaded_scale_bytes(node: onnx.NodeProto) -> int:
     """Bytes that the operator makes of the scales of its blocks when it is loaded, beside these."""
     inputs = {attribute.name: int(attribute.i) for attribute in node.attribute}
     if node.op_type != OPERATOR or inputs.get("accuracy_level") != ACCURACY:
         return 0
-    return KEPT_OF_BLOCK * SCALE_BYTES * inputs["N"] * -(-inputs["K"] // inputs["block_size"])
+    return LOADED_OF_BLOCK * SCALE_BYTES * inputs["N"] * -(-inputs["K"] // inputs["block_size"])
 
 
 def _in_memory(solution: QuantizedWeight) -> tuple[int, int]:

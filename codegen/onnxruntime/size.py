@@ -13,7 +13,13 @@ import numpy as np
 import onnx
 
 from ptqc.codegen.onnxruntime import constants
-from ptqc.codegen.onnxruntime.matmul_nbits import BlockProduct, kept_bytes, picked_in_blocks, product_bytes, rows_bytes
+from ptqc.codegen.onnxruntime.matmul_nbits import (
+    BlockProduct,
+    loaded_scale_bytes,
+    picked_in_blocks,
+    product_bytes,
+    rows_bytes,
+)
 from ptqc.codegen.onnxruntime.unpack import expanded
 from ptqc.codegen.onnxruntime.unpack_functions import DOMAIN, Pick, UnpackFunction
 from ptqc.codegen.onnxruntime.verify import optimized
@@ -230,7 +236,7 @@ def loaded_bytes(proto: onnx.ModelProto) -> int:
 
 def _constants(graph: onnx.GraphProto) -> int:
     inside = sum(_constants(inner) for node in graph.node for inner in subgraphs(node))
-    return inside + sum(map(kept_bytes, graph.node)) + sum(map(_bytes, graph.initializer))
+    return inside + sum(map(loaded_scale_bytes, graph.node)) + sum(map(_bytes, graph.initializer))
 
 
 def _bytes(tensor: onnx.TensorProto) -> int:

@@ -246,7 +246,7 @@ def check(exported: Exported, lowered: Lowered, intent: Intent) -> int:
     tensors = {tensor.name: tensor for tensor in exported.packed.graph.initializer}
     types = {name: helper.tensor_dtype_to_np_dtype(tensor.data_type).name for name, tensor in tensors.items()}
     seen = set()
-    for place, of, name, result in _found(exported, places, intent):
+    for place, of, name, result in _stored_weights(exported, places, intent):
         weight = weights.get(of, of)
         planned = intent.plan.formats[weight]
         form = _form(name, makers, forms, types) or _listed(makers[name], tensors, planned)
@@ -265,7 +265,9 @@ def check(exported: Exported, lowered: Lowered, intent: Intent) -> int:
     return len(seen)
 
 
-def _found(exported: Exported, places: Mapping[str, str], intent: Intent) -> Iterator[tuple[str, str, str, np.ndarray]]:
+def _stored_weights(
+    exported: Exported, places: Mapping[str, str], intent: Intent
+) -> Iterator[tuple[str, str, str, np.ndarray]]:
     """Places, weights and names in the file with the values there; about TOGETHER elements are made at once."""
     group, size = list[tuple[str, str, str]](), 0
     for place, of in places.items():
@@ -278,12 +280,14 @@ def _found(exported: Exported, places: Mapping[str, str], intent: Intent) -> Ite
         group.append((place, of, exported.renamed[place]))
         size += intent.solution(of).codes.size
         if size >= TOGETHER:
-            yield from _made(exported.proto, group)
+            yield from _computed_weights(exported.proto, group)
             group, size = [], 0
-    yield from _made(exported.proto, group)
+    yield from _computed_weights(exported.proto, group)
 
 
-def _made(proto: onnx.ModelProto, group: Sequence[tuple[str, str, str]]) -> Iterator[tuple[str, str, str, np.ndarray]]:
+def _computed_weights(
+    proto: onnx.ModelProto, group: Sequence[tuple[str, str, str]]
+) -> Iterator[tuple[str, str, str, np.ndarray]]:
     if group:
         for each, value in zip(group, _values(proto, [name for _, _, name in group]), strict=True):
             yield *each, value
@@ -397,14 +401,14 @@ def verify(
     census, seconds = _census(exported, lowered, intent.plan, lean=is_lean(exported.proto, intent.model))
     weights = check(exported, lowered, intent)
     kernels, codes = compare(exported.proto, lowered, samples[:1], exported.renamed)
-    rough = frozenset(settled for product in exported.blocks.values() for settled in _settled(product.output, intent))
+    rough = frozenset(value for product in exported.blocks.values() for value in _layer_values(product.output, intent))
     operators = _as_planned(exported, lowered, replace(intent, rough=rough), samples[0])
     difference = _agreement(exported, lowered, intent.model, samples)
     integer = len(intent.plan.integer_here)
     return Verified(census.operators, integer, kernels, codes, integer, operators, weights, difference, seconds)
 
 
-def _settled(output: str, intent: Intent) -> set[str]:
+def _layer_values(output: str, intent: Intent) -> set[str]:
     """A layer's output, and what an activation that is absorbed makes of it."""
     return {output, *(layer.output for layer in intent.plan.layers if layer.name == output)}
 
@@ -463,14 +467,14 @@ def _same_decisions(lowered: Lowered, plan: Plan) -> None:
     decisions = (
         ("quantized", quantized, plan.params),
         ("integer", lowered.integer, plan.integer),
-        ("rounded", _told(lowered.cast), _told(plan.cast)),
+        ("rounded", _roundings(lowered.cast), _roundings(plan.cast)),
     )
     for what, done, planned in decisions:
         if different := sorted(set(done) ^ set(planned)):
             raise VerificationError(f"{', '.join(different[:5])}: {what} in the file or in the plan, but not in both")
 
 
-def _told(cast: Mapping[str, FloatActivation]) -> set[str]:
+def _roundings(cast: Mapping[str, FloatActivation]) -> set[str]:
     return {f"{tensor} to {form}" for tensor, form in cast.items()}
 
 

@@ -101,8 +101,8 @@ class Intent:
         for name, wanted in self._wanted(slicer, place, feeds, outputs).items():
             if name in values:
                 self._compare(node.op_type, name, wanted, values[name])
-            elif activation is not None and (settled := str(activation.outputs[0].name)) in values:
-                self._compare(node.op_type, settled, _activated(activation, wanted), values[settled])
+            elif activation is not None and (activated := str(activation.outputs[0].name)) in values:
+                self._compare(node.op_type, activated, _activated(activation, wanted), values[activated])
             else:
                 missing[name] = wanted
         return missing

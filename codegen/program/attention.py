@@ -75,7 +75,7 @@ def definition(node: ir.Node) -> str:
     inputs = {"bias": BIAS, "mask": MASK, "added": ADDED, "past_keys": CACHES[0], "past_values": CACHES[1]}
     named = [name for name, place in inputs.items() if input_of(node, place) is not None]
     scale, has_past = number(node, "scale", 0.0), "past_keys" in named
-    given_back = OUTPUTS[: len(outputs_of(node))]
+    returned = OUTPUTS[: len(outputs_of(node))]
     body = (
         WITH_BIAS if "bias" in named else WITHOUT_BIAS,
         HEADS.format(heads=integer(node, "num_heads", 1), cached=BEHIND if has_past else ALONE),
@@ -88,5 +88,5 @@ def definition(node: ir.Node) -> str:
         MIXED,
     )
     taken = ", ".join(("queries", "keys", "values", *named))
-    written = " ".join((*body, *PRESENTS[: len(given_back) - 1]))
-    return f"({taken}) => ({', '.join(given_back)}) {{ {written} }}"
+    written = " ".join((*body, *PRESENTS[: len(returned) - 1]))
+    return f"({taken}) => ({', '.join(returned)}) {{ {written} }}"

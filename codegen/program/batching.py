@@ -28,7 +28,7 @@ from ptqc.ir.operators import Operator, Trait, keeps_codes, known
 from ptqc.ir.sites import IN_FLOAT
 from ptqc.runtime.lengths import Shape, SymDim, at, names_of, read, written
 
-Made = TypeVar("Made")
+Output = TypeVar("Output")
 
 # How far outputs may differ, as a share of their root mean square, because codes flip where sums are reordered.
 TOLERANCE = 0.1
@@ -52,10 +52,10 @@ def batched(
     model: ir.Model,
     exported: Exported,
     samples: Sequence[Feeds],
-    make: Callable[[Batching, Sequence[Feeds]], Made],
+    make: Callable[[Batching, Sequence[Feeds]], Output],
     *,
     may_vary: bool = False,
-) -> Made:
+) -> Output:
     """What `make` gives for samples along the batch, or run by run where there is none or a node then has no kernel.
 
     may_vary: whether `make` is to be tried with varying lengths first. Raises NoKernel where samples of several sizes

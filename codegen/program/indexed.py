@@ -14,20 +14,20 @@ KEYS = {1: np.uint8, 2: np.uint16}
 # Codes for which it is stored how many before them are not zero, so that each such part is unpacked for itself.
 SPAN = 1024
 # Bits of an index behind zeros: 0 is the zero's own, and all of them are to fit a byte.
-MOST_KEPT_BITS = 7
+MOST_NONZERO_BITS = 7
 # Of the bytes without them, what bits for zeros take at most: loading takes longer with them.
 WORTH = 0.9
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
+class NonzeroMask:
     """Which codes are not zero. bits: a plane of one bit for each code. starts: of each SPAN, how many before it."""
 
     bits: np.ndarray
     starts: np.ndarray
 
     @classmethod
-    def of(cls, codes: np.ndarray) -> "Kept":
+    def of(cls, codes: np.ndarray) -> "NonzeroMask":
         """Of flat codes."""
         is_kept = codes != 0
         count = np.cumsum(is_kept)
@@ -44,14 +44,14 @@ class Kept:
 class Indexed:
     """planes: of indices of `bits` bits, or the indices themselves where they have 8.
 
-    levels (K, group): the codes that each index stands for; without them index i is the code i − 2^(bits − 1). kept:
-    the indices are those of codes that are not zero, and begin behind the first level, which is zero.
+    levels (K, group): the codes that each index stands for; without them index i is the code i − 2^(bits − 1).
+    nonzero: the indices are those of codes that are not zero, and begin behind the first level, which is zero.
     """
 
     bits: int
     planes: tuple[np.ndarray, ...]
     levels: np.ndarray | None = None
-    kept: Kept | None = None
+    nonzero: NonzeroMask | None = None
 
     @property
     def group(self) -> int:
@@ -62,7 +62,7 @@ class Indexed:
     def nbytes(self) -> int:
         """Bytes in the file."""
         parts = [*self.planes, *([] if self.levels is None else [self.levels])]
-        return sum(part.nbytes for part in parts) + (0 if self.kept is None else self.kept.nbytes)
+        return sum(part.nbytes for part in parts) + (0 if self.nonzero is None else self.nonzero.nbytes)
 
 
 def smallest(codes: np.ndarray) -> Indexed:
@@ -96,10 +96,10 @@ def _behind_zeros(codes: np.ndarray) -> Indexed | None:
     """Indices of what is not zero; None where nothing or everything is, or where it takes too many values."""
     remaining = codes[codes != 0]
     result = _listed(remaining, 1) if 0 < remaining.size < codes.size else None
-    if result is None or result.levels is None or result.bits > MOST_KEPT_BITS:
+    if result is None or result.levels is None or result.bits > MOST_NONZERO_BITS:
         return None
     levels = np.concatenate([np.zeros((1, 1), np.int8), result.levels])
-    return Indexed(result.bits, result.planes, levels, Kept.of(codes))
+    return Indexed(result.bits, result.planes, levels, NonzeroMask.of(codes))
 
 
 def _indexed(index: np.ndarray, bits: int, levels: np.ndarray | None = None) -> Indexed:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.listing import Call
-from ptqc.codegen.program.verify import Loaded, Made, TensorComparison, Values, judged_calls
+from ptqc.codegen.program.verify import CallOutputs, Loaded, TensorComparison, Values, judged_calls
 from ptqc.runtime.library import aligned
 
 SEED = 0
@@ -64,12 +64,12 @@ class PartialRun:
         samples = self.loaded.samples(values)
         return {name: array[:1] if array.ndim and len(array) == samples else array for name, array in values.items()}
 
-    def _compute(self, call: Call, inputs: Sequence[np.ndarray], wanted: np.ndarray | None) -> Made:
+    def _compute(self, call: Call, inputs: Sequence[np.ndarray], wanted: np.ndarray | None) -> CallOutputs:
         """What is not told has to be computed whole, as what lies around something placed has to."""
         share = self.cropping.share(call)
         if wanted is None or call.placed or share == 1:
             result = self.loaded(call, inputs, 1)
-            return Made(result, result, result)
+            return CallOutputs(result, result, result)
         layout = self.loaded.listing.layouts[call.output]
         memory = self.loaded.buffer(call.output, wanted)
         other = _changed(memory)
@@ -83,7 +83,7 @@ class PartialRun:
         self.shares[call.output] = share
         self._counts[call.output] = int(np.count_nonzero(is_made)), self.cropping.left_out() // memory.itemsize
         result = np.where(is_made, layout.from_memory(output).reshape(wanted.shape), wanted)
-        return Made(result, result, result)
+        return CallOutputs(result, result, result)
 
 
 def _changed(memory: np.ndarray) -> np.ndarray:

@@ -182,7 +182,7 @@ def outcomes(loaded: Loaded, values: Values, chained: dict[str, np.ndarray]) -> 
     pinned = dict(chained)  # the library's own real values, computed from ONNX Runtime's integers
     samples = loaded.samples(values)
 
-    def computed(call: Call, inputs: Sequence[np.ndarray], wanted: np.ndarray | None) -> Made:
+    def computed(call: Call, inputs: Sequence[np.ndarray], wanted: np.ndarray | None) -> CallOutputs:
         results: list[tuple[Sequence[np.ndarray], np.ndarray]] = []
 
         def result(own: Sequence[np.ndarray]) -> np.ndarray:
@@ -195,12 +195,12 @@ def outcomes(loaded: Loaded, values: Values, chained: dict[str, np.ndarray]) -> 
         alone = result(inputs)
         chained[call.output], since = (result([own[name] for name in call.inputs]) for own in (chained, pinned))
         pinned[call.output] = since if wanted is None or wanted.dtype.kind == "f" else wanted
-        return Made(alone, chained[call.output], since)
+        return CallOutputs(alone, chained[call.output], since)
 
     return judged_calls(loaded.listing, values, computed)
 
 
-class Made(NamedTuple):
+class CallOutputs(NamedTuple):
     """What a call makes of ONNX Runtime's values; of the library's own; and of those with integers pinned."""
 
     alone: np.ndarray
@@ -211,7 +211,7 @@ class Made(NamedTuple):
 class Compute(Protocol):
     """Does a call."""
 
-    def __call__(self, call: Call, inputs: Sequence[np.ndarray], wanted: np.ndarray | None) -> Made:
+    def __call__(self, call: Call, inputs: Sequence[np.ndarray], wanted: np.ndarray | None) -> CallOutputs:
         """wanted: what ONNX Runtime computed, if it tells."""
 
 
@@ -268,7 +268,7 @@ class _Terms:
     gap: np.ndarray | None = None
 
 
-def _outcome(call: Call, wanted: np.ndarray, output: Made, terms: _Terms, roundings: int) -> TensorComparison:
+def _outcome(call: Call, wanted: np.ndarray, output: CallOutputs, terms: _Terms, roundings: int) -> TensorComparison:
     """roundings: operators since the last values of ONNX Runtime."""
     is_real, where, match = wanted.dtype.kind == "f", f"{call.output} ({call.family})", output.alone
     if wanted.size != match.size or wanted.dtype != match.dtype:

@@ -32,10 +32,10 @@ def shift_values(model: onnx.ModelProto) -> None:
 
 @dataclass
 class _Shifts:
-    """Changes to a model. sums: by the output of a node, those to insert in front of it. made: new constants."""
+    """Changes to a model. sums: by the output of a node, those to insert in front of it. added: new constants."""
 
     model: onnx.ModelProto
-    made: dict[str, np.ndarray] = field(default_factory=dict)
+    added: dict[str, np.ndarray] = field(default_factory=dict)
     sums: dict[str, list[onnx.NodeProto]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -69,7 +69,7 @@ class _Shifts:
         """The name of a new constant."""
         name = next(self.fresh)
         self.model.graph.initializer.append(numpy_helper.from_array(array, name))
-        self.made[name] = array
+        self.added[name] = array
         return name
 
     def _sums_of(self, layer: onnx.NodeProto, weight: onnx.NodeProto) -> np.ndarray:
@@ -82,7 +82,7 @@ class _Shifts:
     def _add_to_bias(self, layer: onnx.NodeProto, values: np.ndarray) -> bool:
         """Whether the layer adds a bias, which is changed then."""
         name = layer.input[2] if layer.op_type in LAYERS and not layer.domain and len(layer.input) > 2 else ""
-        bias = self.made.get(name, self.graph.array(name))
+        bias = self.added.get(name, self.graph.array(name))
         if bias is None:
             return False
         layer.input[2] = self.constant(np.asarray(bias + values, np.float32))

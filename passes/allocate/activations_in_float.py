@@ -53,7 +53,7 @@ def with_float_layers(job: CompileState, chosen: Chosen | None, plan: Plan | Non
     is_rounded = job.options.in_float8 or _in_bfloat16(job, chosen)
     if plan is not None or not is_rounded:
         return job
-    return replace(job, analysis=applied(rounding_of(job.options), job.analysis).made)
+    return replace(job, analysis=applied(rounding_of(job.options), job.analysis).output)
 
 
 def rounding_of(options: CompileOptions) -> ChooseFloatRoundings:

@@ -317,15 +317,15 @@ class _Lagrangian:
     def least(self, price: float) -> list[Candidate]:
         """The plan of least loss and price of its bytes."""
         costs, once = self.losses + price * self.bytes, price * self.once
-        total, kept = self._sums(costs) + once.sum(), np.arange(len(once))
-        while len(kept):
-            # Row i: without the part kept[i].
-            without = np.where(self.needs[:, kept].T, np.inf, costs)
-            totals = self._sums(without) + once[kept].sum() - once[kept]
-            given_up = int(totals.argmin())
-            if totals[given_up] > total:
+        total, parts = self._sums(costs) + once.sum(), np.arange(len(once))
+        while len(parts):
+            # Row i: without parts[i].
+            without = np.where(self.needs[:, parts].T, np.inf, costs)
+            totals = self._sums(without) + once[parts].sum() - once[parts]
+            dropped = int(totals.argmin())
+            if totals[dropped] > total:
                 break
-            total, costs, kept = totals[given_up], without[given_up], np.delete(kept, given_up)
+            total, costs, parts = totals[dropped], without[dropped], np.delete(parts, dropped)
         ends = [*self.first[1:], len(costs)]
         return [self.candidates[a + int(costs[a:b].argmin())] for a, b in zip(self.first, ends, strict=True)]
 

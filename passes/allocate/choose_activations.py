@@ -144,7 +144,7 @@ class Worth:
     network, layers, sizes: what the time follows from.
     """
 
-    given: Sensitivities
+    sensitivities: Sensitivities
     network: Network
     layers: Mapping[str, Layer]
     sizes: OperatorSizes
@@ -168,27 +168,29 @@ class Worth:
 
     def saved(self, sites: Collection[ScaleGroup], times: OpLatencies) -> float:
         """The share of the time that codes of these sites save; negative where they take longer."""
-        quantized = self.given.tensors_of({site.name for site in sites})
+        quantized = self.sensitivities.tensors_of({site.name for site in sites})
         whole = self.network.predict(times, ())
         return 1 - self.network.predict(times, quantized) / whole if whole else 0.0
 
     def of_all(self, times: OpLatencies) -> str:
         """What 8 bits for all sites would lose and save, in words."""
-        loss, saved = sum(self.given.site_losses.values()), self.saved(self.given.sites, times)
+        loss, saved = sum(self.sensitivities.site_losses.values()), self.saved(self.sensitivities.sites, times)
         time = f"save {saved:.0%} of the time" if saved > 0 else f"take {-saved:.0%} more time"
-        return f"8 bits for all of them would lose about {loss:.2g} {self.given.loss_unit} and {time}"
+        return f"8 bits for all of them would lose about {loss:.2g} {self.sensitivities.loss_unit} and {time}"
 
     def sites(self, limit: float, times: OpLatencies) -> list[ScaleGroup]:
         """The sites whose codes are worth most by these times, of those whose losses sum to at most the limit."""
-        given = self.given
+        sensitivities = self.sensitivities
         # What is over the limit alone is cut off at twice the limit: the solver refuses huge coefficients.
-        losses = {site.name: min(given.site_losses.get(site.name, 0.0) / limit, 2.0) for site in given.sites}
-        costs = [SiteCosts(site.name, site.tensors, losses[site.name]) for site in given.sites]
+        losses = {
+            site.name: min(sensitivities.site_losses.get(site.name, 0.0) / limit, 2.0) for site in sensitivities.sites
+        }
+        costs = [SiteCosts(site.name, site.tensors, losses[site.name]) for site in sensitivities.sites]
         program = joint_choice(costs, NO_WEIGHTS, self.network, times)
         priced = program.with_sum(PRICE, {NANOSECONDS: 1.0, LOSS: WORTH * self.network.predict(times, ())})
         result = solve(priced, Goal(PRICE, {LOSS: 1.0}, gap=RELATIVE_GAP, nodes=NODES)).selection
-        kept = [site for site in given.sites if result[site.name] == CODES]
-        return useful_sites(kept, given.kernels, set(self.layers))
+        chosen = [site for site in sensitivities.sites if result[site.name] == CODES]
+        return useful_sites(chosen, sensitivities.kernels, set(self.layers))
 
 
 def shapes_of(model: ir.Model, feeds: Feeds, tensors: Collection[str]) -> dict[str, tuple[int, ...]]:

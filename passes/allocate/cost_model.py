@@ -122,10 +122,10 @@ class Network:
         for edge in self.edges:
             if edge.tensor not in quantized:
                 continue
-            made = edge.maker not in codes
-            read = edge.real or any(reader not in codes for reader in edge.readers)
-            if made or read:
-                taken = (times.quantize, made), (times.dequantize, read)
+            is_quantized = edge.maker not in codes
+            is_dequantized = edge.real or any(reader not in codes for reader in edge.readers)
+            if is_quantized or is_dequantized:
+                taken = (times.quantize, is_quantized), (times.dequantize, is_dequantized)
                 result[edge.tensor] = sum(column.get(edge.tensor, 0.0) for column, there in taken if there)
         return result
 
@@ -192,7 +192,7 @@ RUNTIME = "usual times of ONNX Runtime, one thread"
 # are too narrow for the blocked layout of float kernels, in float.
 DENSE, DEPTHWISE, NARROW = (0.02, 0.01), (0.05, 0.06), 0.16
 # Of an element that a layer makes, and of a number of the weight that a product reads.
-MADE, READ = (0.1, 0.3), (0.06, 0.02)
+LAYER_ELEMENT, WEIGHT_ELEMENT = (0.1, 0.3), (0.06, 0.02)
 # Of the windows of one group at one place, which convolutions on codes gather unless they are depthwise.
 GATHERED = 45.0
 # Channels of a group that float kernels take together.
@@ -286,16 +286,18 @@ def _each(operator: TimedOperator) -> tuple[float, float]:
 
 def _layer(layer: Layer, macs: int) -> tuple[float, float]:
     """Nanoseconds in float, and on codes."""
-    made = macs / layer.width
-    real, codes = (dense * macs + each * made for dense, each in zip(DENSE, MADE, strict=True))
+    elements = macs / layer.width
+    real, codes = (dense * macs + each * elements for dense, each in zip(DENSE, LAYER_ELEMENT, strict=True))
     if not layer.is_convolution:
         numbers = math.prod(layer.shape)
-        return real + READ[0] * numbers, codes + READ[1] * numbers
+        return real + WEIGHT_ELEMENT[0] * numbers, codes + WEIGHT_ELEMENT[1] * numbers
     inputs, outputs = layer.shape[1], layer.channels // layer.groups
     if layer.groups == 1:
         return real, codes
     if inputs == outputs == 1:
-        result, on_codes = (dense * macs + each * made for dense, each in zip(DEPTHWISE, MADE, strict=True))
+        result, on_codes = (
+            dense * macs + each * elements for dense, each in zip(DEPTHWISE, LAYER_ELEMENT, strict=True)
+        )
         return result, on_codes
     if inputs % BLOCK or outputs % BLOCK:
         real += (NARROW - DENSE[0]) * macs

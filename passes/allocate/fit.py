@@ -103,11 +103,11 @@ class StoredParameters:
         entry = self.store.get(self._key(plan, draws))
         return None if entry is None else [_unpack(each, entry.arrays) for each in entry.document]
 
-    def put(self, plan: Plan, found: Sequence[QuantizedParameters]) -> None:
+    def put(self, plan: Plan, tuned: Sequence[QuantizedParameters]) -> None:
         """Store the numbers of a plan from every draw. Raises Interrupted when they cannot be written."""
         arrays: dict[str, np.ndarray] = {}
-        document = [_pack(numbers, arrays) for numbers in found]
-        self.store.put(self._key(plan, [numbers.draw for numbers in found]), document, arrays)
+        document = [_pack(numbers, arrays) for numbers in tuned]
+        self.store.put(self._key(plan, [numbers.draw for numbers in tuned]), document, arrays)
 
     def _key(self, plan: Plan, draws: Sequence[int]) -> Mapping[str, Any]:
         key = {"step": Reconstruct.name, "measured": self.measured, "plan": plan.to_json(), "draws": list(draws)}
@@ -221,7 +221,7 @@ class PlanSearch:
 
     A file may also have fewer bytes than its plan with the numbers of the table, where a layer needs no bias. Where a
     better plan would fit if its file had as many fewer, that one comes next.
-    limit: bytes; None: the best plan whatever its size. given: a plan that is taken as it is. problem: that of the
+    limit: bytes; None: the best plan whatever its size. plan: one that is taken as it is. problem: that of the
     activations that were decided, where it is known. reserved: bytes that the first plan leaves.
     """
 
@@ -235,7 +235,7 @@ class PlanSearch:
         reserved: int = RESERVED,
     ) -> None:
         self._reserved = reserved
-        self._decided, self._options, self._limit, self._given = analysis, options, limit, plan
+        self._decided, self._options, self._limit, self._fixed_plan = analysis, options, limit, plan
         self._undecided = analysis.undecided if plan is None else replace(plan, formats={})
         self._problem = problem or problem_of(analysis, self._undecided, options)
         self._attempts, self._is_last = ATTEMPTS, plan is not None
@@ -248,8 +248,8 @@ class PlanSearch:
 
     def allocate(self) -> AllocatedPlan:
         """The next plan: the best whose file, with the numbers of the table, keeps the limit. Raises Infeasible."""
-        if self._given is not None:
-            return self._as_given(self._given)
+        if self._fixed_plan is not None:
+            return self._allocated(self._fixed_plan)
         while self._attempts:
             self._attempts -= 1
             try:
@@ -267,7 +267,7 @@ class PlanSearch:
 
     def takes(self, allocated_plan: AllocatedPlan, written: int) -> bool:
         """Whether a plan with a file of so many bytes ends the search. Raises UsageError where a given one is over."""
-        if self._given is not None and self._limit is not None and written > self._limit:
+        if self._fixed_plan is not None and self._limit is not None and written > self._limit:
             raise UsageError(f"the file of the given plan has {written:,} bytes, over the budget of {self._limit:,}")
         return self._is_last or self._keeps(allocated_plan, written)
 
@@ -296,7 +296,7 @@ class PlanSearch:
         """
         allocation = allocate(self._problem, self._problem.size(smallest_choice(self._problem)))
         plan = self._undecided.with_formats(allocation.choice)
-        tuned = applied(Reconstruct(), AnalyzedPlan(self._decided, plan)).made
+        tuned = applied(Reconstruct(), AnalyzedPlan(self._decided, plan)).output
         _, exported = packed(self._decided, plan, tuned, self._options)
         written = exported.size
         problem = replace(self._problem, fixed=self._problem.fixed + written - allocation.bytes)
@@ -304,7 +304,7 @@ class PlanSearch:
             allocate(problem, limit)
         return AllocatedPlan(plan, replace(allocation, bytes=written, limit=limit), problem)
 
-    def _as_given(self, plan: Plan) -> AllocatedPlan:
+    def _allocated(self, plan: Plan) -> AllocatedPlan:
         """Raises UsageError where it takes a format that was not measured or that the weight's kernel refuses."""
         for name, candidates in self._problem.by_weight().items():
             forms = [candidate.form for candidate in candidates]
@@ -350,8 +350,8 @@ def reconstruct(
     for numbers in tuned:
         check_tuned(Reconstruct.name, numbers)
     notes = [] if len(tuned) == len(draws) else [out_of_time(f"{len(tuned)} of {len(draws)} reconstructions")]
-    if kept := max(numbers.solved_alone for numbers in tuned):
-        notes.append(out_of_time(f"the reconstruction of {len(plan.layers) - kept} of {len(plan.layers)} layers"))
+    if unsolved := max(numbers.solved_alone for numbers in tuned):
+        notes.append(out_of_time(f"the reconstruction of {len(plan.layers) - unsolved} of {len(plan.layers)} layers"))
     if stored is not None and not analysis.deadline.is_limited:
         stored.put(plan, tuned)
     return tuned, notes
@@ -385,7 +385,7 @@ def tune(analysis: Analysis, plan: Plan, tuned: QuantizedParameters) -> tuple[Qu
     # A scale that has to stay a power of two cannot move by a little.
     steps = TuneFeatures(scale_rate=0.0) if analysis.powers else TuneFeatures()
     result = applied(steps, TunablePlan(analysis, plan, tuned))
-    return result.made, result.notes
+    return result.output, result.notes
 
 
 def verified(job: CompileState, fitted: QuantizedModel) -> Verified:

@@ -220,7 +220,7 @@ def _parts(tensor: LiveTensor, site: str) -> Iterator[tuple[Key, range, int]]:
     """What adds bytes of a tensor, at which steps, and how many."""
     yield (site, FLOAT), tensor.life, tensor.real
     yield (site, CODES), tensor.life, tensor.codes
-    yield quantized(tensor.tensor), tensor.made, tensor.copy
+    yield quantized(tensor.tensor), tensor.quantizing, tensor.copy
     yield dequantized(tensor.tensor), tensor.used, tensor.copy
 
 

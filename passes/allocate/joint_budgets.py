@@ -57,15 +57,15 @@ def within_size(job: CompileState, step: JointStep) -> tuple[Analysis, list[Note
     """
     limit = job.limit
     result = applied(step, job.analysis)
-    if limit is None or result.made is job.analysis:
-        return result.made, list(result.notes)
+    if limit is None or result.output is job.analysis:
+        return result.output, list(result.notes)
     for _ in range(CORRECTIONS):
-        missed = round(_smallest(job, result.made) - step.smallest(result.made))
+        missed = round(_smallest(job, result.output) - step.smallest(result.output))
         if abs(missed - (limit - (step.weighed.limit or limit))) <= NEGLIGIBLE * limit:
             break
         step = step.within(limit - missed)
         result = applied(step, job.analysis)
-    return result.made, list(result.notes)
+    return result.output, list(result.notes)
 
 
 def _smallest(job: CompileState, analysis: Analysis) -> int:

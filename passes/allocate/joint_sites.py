@@ -36,8 +36,8 @@ def least_loss(limits: Mapping[str, float], then: Collection[str]) -> Goal:
 
 def sites_of(sensitivities: Sensitivities, selection: Selection) -> list[ScaleGroup]:
     """The sites that are on codes, but for those that serve no layer."""
-    kept = [site for site in sensitivities.sites if selection[site.name] == CODES]
-    return useful_sites(kept, sensitivities.kernels, {layer.name for layer in sensitivities.layers})
+    on_codes = [site for site in sensitivities.sites if selection[site.name] == CODES]
+    return useful_sites(on_codes, sensitivities.kernels, {layer.name for layer in sensitivities.layers})
 
 
 def note_on_loss(step: str, sensitivities: Sensitivities, lost: float, activation_limit: float, budget: object) -> Note:

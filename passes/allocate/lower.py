@@ -335,11 +335,11 @@ class _Builder:
             self.formats[str(codes.name)] = form
         if form.is_scaled:
             return self._dequantized(codes, solution.scale, solution.axis, f"{name}{self.mark}real", before)
-        nodes = _Unpacked(codes, lambda: self._constant(solution.scale, f"{name}{self.mark}values"))
-        real_weight = form.unpack(nodes, ir.DataType.FLOAT)
-        for place, node in enumerate(nodes.made):
+        builder = _Unpacked(codes, lambda: self._constant(solution.scale, f"{name}{self.mark}values"))
+        real_weight = form.unpack(builder, ir.DataType.FLOAT)
+        for place, node in enumerate(builder.nodes):
             node.outputs[0].name = f"{name}{self.mark}{'real' if node.outputs[0] is real_weight else STEPS[place]}"
-        self.model.graph.insert_before(before, nodes.made)
+        self.model.graph.insert_before(before, builder.nodes)
         return real_weight
 
 
@@ -349,11 +349,11 @@ class _Unpacked:
 
     codes: ir.Value
     values: Callable[[], ir.Value]
-    made: list[ir.Node] = field(default_factory=list)
+    nodes: list[ir.Node] = field(default_factory=list)
 
     def add(self, op_type: str, inputs: Sequence[ir.Value], **attributes: Any) -> ir.Value:
-        self.made.append(ir.node(op_type, inputs, attributes=attributes))
-        return self.made[-1].outputs[0]
+        self.nodes.append(ir.node(op_type, inputs, attributes=attributes))
+        return self.nodes[-1].outputs[0]
 
     def constant(self, value: object, dtype: type) -> ir.Value:
         return self.add("Constant", [], value=ir.tensor(np.array(value, dtype)))

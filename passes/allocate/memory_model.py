@@ -47,7 +47,7 @@ class LiveTensor:
         return range(self.first, self.last + 1)
 
     @property
-    def made(self) -> range:
+    def quantizing(self) -> range:
         """The steps at which the real values that become codes are still there."""
         return range(self.first, self.first + 1 if self.real else self.first)
 
@@ -115,7 +115,7 @@ class MemoryModel:
                 parts = [(tensor.life, tensor.real)]
             else:
                 edge, parts = edges[tensor.tensor], [(tensor.life, tensor.codes)]
-                parts += [(tensor.made, tensor.copy)] if edge.maker not in codes else []
+                parts += [(tensor.quantizing, tensor.copy)] if edge.maker not in codes else []
                 parts += [(tensor.used, tensor.copy)] if _is_read(edge, codes) else []
             for steps, size in parts:
                 for step in steps:
@@ -153,9 +153,9 @@ def _tensors(model: ir.Model, network: Network, owner: Mapping[str, str], shapes
     """What operators make, and the model's inputs."""
     place = {operator.node: step for step, operator in enumerate(network.operators)}
     place |= {absorbed: place[node] for absorbed, node in owner.items()}
-    sites, kept = {edge.tensor for edge in network.edges}, set(owner.values())
+    sites, owners = {edge.tensor for edge in network.edges}, set(owner.values())
     result = [(str(value.name), value) for node in model.graph for value in node.outputs]
-    values = [(str(value.name), value) for value in model.graph.inputs] + [m for m in result if m[0] not in kept]
+    values = [(str(value.name), value) for value in model.graph.inputs] + [m for m in result if m[0] not in owners]
     reads = {name: _reads(value, place, len(network.operators)) for name, value in values}
     lasts = _lasts(values, reads)
     for name, value in values:
@@ -179,7 +179,7 @@ def _reads(value: ir.Value, place: Mapping[str, int], end: int) -> list[int]:
     return [*result, end] if value.is_graph_output() or not result else result
 
 
-def _given(node: ir.Node) -> str:
+def _viewed(node: ir.Node) -> str:
     """The value that a view is of."""
     return "" if node.inputs[0] is None else str(node.inputs[0].name)
 
@@ -189,6 +189,6 @@ def _lasts(values: Sequence[tuple[str, ir.Value]], reads: Mapping[str, Sequence[
     lasts = {name: max(reads[name]) for name, _ in values}
     for name, value in reversed(values):
         node = value.producer()
-        if node is not None and node.op_type in ALIASES and (result := _given(node)) in lasts:
+        if node is not None and node.op_type in ALIASES and (result := _viewed(node)) in lasts:
             lasts[result] = max(lasts[result], lasts[name])
     return lasts

@@ -101,7 +101,7 @@ def packed(
 
 def lower(analysis: Analysis, plan: Plan, tuned: QuantizedParameters) -> Lowered:
     """The lowered graph of a plan with its numbers."""
-    return applied(Lower(), PlanWithParameters(analysis.model, plan, tuned)).made
+    return applied(Lower(), PlanWithParameters(analysis.model, plan, tuned)).output
 
 
 def pack(

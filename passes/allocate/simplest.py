@@ -69,8 +69,8 @@ def rounded_to_nearest(analysis: Analysis, options: CompileOptions, limit: int |
     """
     problem = problem_of(analysis, analysis.undecided, options)
     uniform = {c.weight for c in problem.candidates if isinstance(c.form, Integer)}
-    kept = tuple(c for c in problem.candidates if isinstance(c.form, Integer) or c.weight not in uniform)
-    search = PlanSearch(analysis, options, limit, problem=replace(problem, candidates=kept), reserved=0)
+    candidates = tuple(c for c in problem.candidates if isinstance(c.form, Integer) or c.weight not in uniform)
+    search = PlanSearch(analysis, options, limit, problem=replace(problem, candidates=candidates), reserved=0)
     while True:
         allocated = search.allocate()
         numbers = _nearest(analysis, allocated.plan)

@@ -62,9 +62,9 @@ def lower_bound(model: ir.Model, bits: Sequence[int], only: Sequence[str] = ()) 
             seen.add(key)
             parts[weight.name] = ceil(weight.size * _narrowest(weight, values, forms) / 8)
     stand_ins = remembered(model)
-    kept = [node for node in model.graph if node.op_type not in MAY_GO and source_of(node, stand_ins) is None]
+    operators = [node for node in model.graph if node.op_type not in MAY_GO and source_of(node, stand_ins) is None]
     parts["graph text"] = sum(
-        field_bytes(field_bytes(len(node.op_type)) + 3 * (len(node.inputs) + len(node.outputs))) for node in kept
+        field_bytes(field_bytes(len(node.op_type)) + 3 * (len(node.inputs) + len(node.outputs))) for node in operators
     )
     largest = sorted(parts.items(), key=lambda part: -part[1])[:NAMED]
     return Bound(sum(parts.values()), tuple(largest))
@@ -100,7 +100,7 @@ def estimated_size(model: ir.Model, bits: Sequence[int], only: Sequence[str] = (
 def _written(numbered: PlanWithParameters) -> int:
     """Bytes of a plan's file, with names as long as every plan of the model gets them."""
     model, length = numbered.model, name_length(numbered.model, numbered.plan)
-    return export(Lower().apply(numbered).made, model, length).size
+    return export(Lower().apply(numbered).output, model, length).size
 
 
 def _any_codes(place: int) -> QuantParams:

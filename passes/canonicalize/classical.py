@@ -256,7 +256,7 @@ def _coupled(write: Writer, rows: np.ndarray, rho: np.ndarray, count: int) -> li
     before = sum(floats(node, name).size for name in ("support_vectors", "coefficients"))
     if rows.size + len(pairs) ** 2 + coefficients.size >= before:
         return "it has so few support vectors that one row of weights per pair of classes would be larger"
-    kept = {name: attribute.value for name, attribute in node.attributes.items() if name not in REPLACED}
+    attributes = {name: attribute.value for name, attribute in node.attributes.items() if name not in REPLACED}
     replaced: dict[str, Any] = {
         "coefficients": coefficients.ravel().tolist(),
         "support_vectors": np.eye(len(pairs), dtype=np.float32).ravel().tolist(),
@@ -264,7 +264,7 @@ def _coupled(write: Writer, rows: np.ndarray, rho: np.ndarray, count: int) -> li
         "rho": [0.0] * len(pairs),
     }
     decisions = gemm(write, rows, rho)
-    return list(write.ops("SVMClassifier", 2, decisions, domain=DOMAIN, **kept, **replaced))
+    return list(write.ops("SVMClassifier", 2, decisions, domain=DOMAIN, **attributes, **replaced))
 
 
 def _decisions(node: ir.Node, count: int) -> tuple[np.ndarray, np.ndarray]:

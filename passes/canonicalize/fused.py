@@ -59,8 +59,8 @@ class Fused:
 
 def _layer(write: Writer, op_type: str, inputs: int) -> ir.Value:
     """The standard layer in a fused one, with its own attributes and first inputs."""
-    kept = {name: a.value for name, a in write.node.attributes.items() if name in LAYER_ATTRIBUTES[op_type]}
-    return write.op(op_type, *write.node.inputs[:inputs], **kept)
+    attributes = {name: a.value for name, a in write.node.attributes.items() if name in LAYER_ATTRIBUTES[op_type]}
+    return write.op(op_type, *write.node.inputs[:inputs], **attributes)
 
 
 def _activated(write: Writer, value: ir.Value, parameters: Mapping[str, Any]) -> ir.Value:
@@ -200,10 +200,10 @@ def _attention(write: Writer) -> list[ir.Value] | str:
         joined = write.op("Add", joined, bias)
     sizes = integers(node, "qkv_hidden_sizes", [weights[1] // 3] * 3)
     parts = write.ops("Split", 3, joined, write.constant(np.array(sizes), "sizes"), axis=-1)
-    kept = {n: a.value for n, a in node.attributes.items() if n in ("num_heads", "scale", "mask_filter_value")}
-    kept["unidirectional"] = integer(node, "unidirectional", 0)
+    attributes = {n: a.value for n, a in node.attributes.items() if n in ("num_heads", "scale", "mask_filter_value")}
+    attributes["unidirectional"] = integer(node, "unidirectional", 0)
     inputs = [*parts, None, _padding_mask(write), write.optional(5)]
-    return [write.op("MultiHeadAttention", *inputs, domain=DOMAIN, **kept)]
+    return [write.op("MultiHeadAttention", *inputs, domain=DOMAIN, **attributes)]
 
 
 def _has_known_mask(write: Writer) -> bool:

@@ -359,15 +359,15 @@ class _Ties:
 
     def __init__(self, shapes: Shapes) -> None:
         self._shapes = shapes
-        self._found = list[tuple[ir.Model, Mapping[str, Rule], ChannelTies]]()
+        self._cache = list[tuple[ir.Model, Mapping[str, Rule], ChannelTies]]()
 
     def of(self, model: ir.Model, rules: Mapping[str, Rule]) -> ChannelTies:
         """The sets of channels of a model."""
-        for known, its_rules, ties in self._found:
+        for known, its_rules, ties in self._cache:
             if known is model and its_rules is rules:
                 return ties
         ties = find_ties(model, self._shapes, rules)
-        self._found.append((model, rules, ties))
+        self._cache.append((model, rules, ties))
         return ties
 
 
@@ -431,9 +431,9 @@ def weights_of(model: ir.Model, ties: ChannelTies) -> np.ndarray:
 
 def uneven_inputs(model: ir.Model, samples: Samples) -> dict[str, Standard]:
     """What brings channels of the model's inputs to one size, where they differ by MOST_UNEVEN and more."""
-    several, given = readers(model), {str(value.name) for value in model.graph.inputs}
+    several, inputs = readers(model), {str(value.name) for value in model.graph.inputs}
     seen = {name: list[np.ndarray]() for name in several}
-    runner = Runner(model, taps := [name for name in several if name not in given])
+    runner = Runner(model, taps := [name for name in several if name not in inputs])
     for feeds in samples if seen else ():
         values = {**feeds, **(runner.run(feeds, taps) if taps else {})}
         for name, layers in several.items():

@@ -134,7 +134,7 @@ def lost_energy(energy: np.ndarray) -> float:
 
 
 def best_order(energy: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Find an order of channels to which regrouping any two fours adds no kept energy.
+    """Find an order of channels such that regrouping any two fours keeps no more energy.
 
     energy: (rows, channels), channels a multiple of four. Ends after PAIRS pairs of fours at the latest.
     """
@@ -146,8 +146,8 @@ def best_order(energy: np.ndarray, random: np.random.Generator) -> np.ndarray:
         for place in random.permutation(len(pairs))[: PAIRS - tried]:
             one, other = pairs[place]
             eight = np.concatenate([fours[one], fours[other]])
-            kept = _kept_by_four(energy[:, eight])
-            both = kept + kept[::-1]  # the last way to take four takes what the first leaves
+            remaining = _remaining_energy(energy[:, eight])
+            both = remaining + remaining[::-1]  # the last way to take four takes what the first leaves
             best = int(both.argmax())
             if both[best] > both[0] * (1 + 1e-9):
                 fours[one], fours[other] = eight[_FOURS[best]], eight[_FOURS[len(_FOURS) - 1 - best]]
@@ -156,7 +156,7 @@ def best_order(energy: np.ndarray, random: np.random.Generator) -> np.ndarray:
     return fours.ravel()
 
 
-def _kept_by_four(energy: np.ndarray) -> np.ndarray:
-    """What the larger two keep of each way to take four of eight channels: energy (rows, 8) -> (ways,)."""
+def _remaining_energy(energy: np.ndarray) -> np.ndarray:
+    """The energy of the larger two, of each way to take four of eight channels: energy (rows, 8) -> (ways,)."""
     sums = energy[:, _PAIRS].sum(-1).T
     return np.asarray(sums[_WITHIN].max(1).sum(-1))

@@ -19,7 +19,7 @@ from ptqc.passes.base import Effect, Probed, Result, Rewrite
 # stay real numbers. (COMET, Liu et al. 2025, keeps blocks of such channels in more bits.)
 
 # Behind a tensor's name: what is left of it, its rows divided by their sizes (`ScaleRows`), or those of what is left.
-MADE = ("_narrow", "_rows", "_narrow_rows")
+SUFFIXES = ("_narrow", "_rows", "_narrow_rows")
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,12 @@ def splittable(model: ir.Model, layers: Sequence[Layer]) -> dict[str, list[Layer
     (`Layer.keeps_sign`) must not become negative, which a sum of two might. The names of what is made have to be free.
     """
     result: dict[str, list[Layer]] = {}
-    taken = {value.name for value in (*model.graph.inputs, *(made for node in model.graph for made in node.outputs))}
+    taken = {
+        value.name for value in (*model.graph.inputs, *(output for node in model.graph for output in node.outputs))
+    }
     for layer in layers:
         is_alone = len(model.graph.initializers[layer.weight].uses()) == 1
-        is_free = taken.isdisjoint(f"{layer.input}{made}" for made in MADE)
+        is_free = taken.isdisjoint(f"{layer.input}{suffix}" for suffix in SUFFIXES)
         if layer.groups == 1 and is_alone and not layer.keeps_sign and is_free:
             result.setdefault(layer.input, []).append(layer)
     return {name: several for name, several in result.items() if len({channel_axis(layer) for layer in several}) == 1}

@@ -70,10 +70,10 @@ class Rotate:
             before = initial(probed.model, name) if role.factors else None
             if before is not None and (after := rotated(before, role, matrices)) is not None:
                 set_constant(probed.model, name, after)
-        return probed.rewritten([Note(self.name, "", _told(members)) for members, _ in matrices.values()])
+        return probed.rewritten([Note(self.name, "", _message(members)) for members, _ in matrices.values()])
 
 
-def _told(members: np.ndarray) -> str:
+def _message(members: np.ndarray) -> str:
     return f"{len(members)} channels are mixed in blocks of {len(members) & -len(members)}"
 
 

@@ -39,14 +39,14 @@ def with_splits(
     key = key_of(ChooseSplits.name, whole, options.until(Phase.MEASURE))
     entry = store.get(key)
     if entry is not None:
-        told = tuple(Note(ChooseSplits.name, subject, message) for subject, message in entry.document["notes"])
-        return _within(limit, options, _with(whole, from_json(entry.document["splits"]), told))
+        notes = tuple(Note(ChooseSplits.name, subject, message) for subject, message in entry.document["notes"])
+        return _within(limit, options, _with(whole, from_json(entry.document["splits"]), notes))
     setting = AnalysisInput.of(whole.model, whole.tuning, whole.held_back, seed=options.seed, progress=progress)
     result = applied(ChooseSplits(options.loss, options.activation_limit), replace(setting, deadline=deadline))
     if not is_cut_short(result.notes):
-        document = {"splits": to_json(result.made), "notes": [[note.subject, note.message] for note in result.notes]}
+        document = {"splits": to_json(result.output), "notes": [[note.subject, note.message] for note in result.notes]}
         store.put(key, document, {})
-    return _within(limit, options, _with(whole, result.made, result.notes))
+    return _within(limit, options, _with(whole, result.output, result.notes))
 
 
 def _within(limit: int | None, options: CompileOptions, prepared: CanonicalModel) -> CanonicalModel:
@@ -74,9 +74,9 @@ def _without(prepared: CanonicalModel, gone: Sequence[Remedy], reason: str) -> C
     """The model without some of its remedies, and notes on why in the place of those on what they buy."""
     tensors = {remedy.tensor for remedy in gone}
     is_own = [note.step == ChooseSplits.name and note.subject in tensors for note in prepared.notes]
-    kept = [note for note, own in zip(prepared.notes, is_own, strict=True) if not own]
+    notes = [note for note, own in zip(prepared.notes, is_own, strict=True) if not own]
     skipped = [Note(ChooseSplits.name, x.tensor, f"is not {x.description}{reason}", Level.SKIPPED) for x in gone]
-    whole = replace(prepared, model=prepared.unsplit, remedies=(), whole=None, notes=tuple(kept))
+    whole = replace(prepared, model=prepared.unsplit, remedies=(), whole=None, notes=tuple(notes))
     return _with(whole, tuple(remedy for remedy in prepared.remedies if remedy not in gone), tuple(skipped))
 
 

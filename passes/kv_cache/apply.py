@@ -96,9 +96,9 @@ class CachesDescription:
 def _of(seen: CacheStatistics, chosen_forms: ChosenForms, name: str) -> CacheDescription:
     form = chosen_forms.forms[name]
     document: dict[str, Any] = {"form": FLOAT, "order": []} if form is None else to_json(form)
-    kept, before = seen.bytes(name, form), seen.bytes(name, None)
+    packed_bytes, float_bytes = seen.bytes(name, form), seen.bytes(name, None)
     inputs, loss = seen.inputs(name, form), chosen_forms.losses.get(name)
-    return CacheDescription(name, document["form"], tuple(document["order"]), inputs, kept, before, loss)
+    return CacheDescription(name, document["form"], tuple(document["order"]), inputs, packed_bytes, float_bytes, loss)
 
 
 def _bytes(caches: Sequence[CacheDescription]) -> tuple[int, int]:
@@ -136,21 +136,24 @@ def with_packed_caches(
     if budget is None and set(names.values()) <= {FLOAT}:
         return PackedCaches(source, samples, judging)
     seen = CacheStatistics(source.model, samples)
-    found = chosen(seen, names, budget)
-    forms = {name: form for name, form in found.forms.items() if form is not None}
-    result = CachesDescription.of(seen, found, budget, seen.loss(forms) if seen.judged else None)
+    chosen_forms = chosen(seen, names, budget)
+    forms = {name: form for name, form in chosen_forms.forms.items() if form is not None}
+    result = CachesDescription.of(seen, chosen_forms, budget, seen.loss(forms) if seen.judged else None)
     if not forms:
         return PackedCaches(source, samples, judging, result.to_json())
     packed = source.model.clone()
     pack_caches(packed, forms)
     check_packing(source.model, packed, forms, seen.judged or samples)
-    kept, apart = (
-        None if given is None else _converted(packed, given, forms, folder / name)
-        for name, given in (("packed", samples), ("packed_judging", judging))
+    packed_samples, packed_judging = (
+        None if unpacked is None else _converted(packed, unpacked, forms, folder / name)
+        for name, unpacked in (("packed", samples), ("packed_judging", judging))
     )
-    assert kept is not None
+    assert packed_samples is not None
     return PackedCaches(
-        replace(source, model=packed, notes=(*source.notes, *result.notes())), kept, apart, result.to_json()
+        replace(source, model=packed, notes=(*source.notes, *result.notes())),
+        packed_samples,
+        packed_judging,
+        result.to_json(),
     )
 
 

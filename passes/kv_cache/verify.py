@@ -26,13 +26,13 @@ def check_packing(model: ir.Model, packed: ir.Model, forms: Mapping[str, CacheFo
     """Raises VerificationError naming the cache or the output that differs. samples: as the model itself takes them."""
     caches = [cache for cache in find_caches(model) if cache.name in forms]
     presents = {str(cache.present.name) for cache in caches}
-    given = [packed_feeds(feeds, forms) for feeds in islice(samples, SAMPLES)]
-    unpacked = [unpacked_feeds(feeds, forms) for feeds in given]
+    packed_inputs = [packed_feeds(feeds, forms) for feeds in islice(samples, SAMPLES)]
+    unpacked_inputs = [unpacked_feeds(feeds, forms) for feeds in packed_inputs]
     for cache in caches:
-        _check_bits(cache.name, forms[cache.name], unpacked, given)
+        _check_bits(cache.name, forms[cache.name], unpacked_inputs, packed_inputs)
     # One model after the other: there may be no room for both.
-    every_wanted, every_found = _run(model, unpacked), _run(packed, given)
-    for feeds, wanted, result in zip(given, every_wanted, every_found, strict=True):
+    every_wanted, every_result = _run(model, unpacked_inputs), _run(packed, packed_inputs)
+    for feeds, wanted, result in zip(packed_inputs, every_wanted, every_result, strict=True):
         for cache in caches:
             past = _parts(cache.name, forms[cache.name], feeds)
             _check_cache(cache, forms[cache.name], past, wanted[str(cache.present.name)], result)
@@ -50,9 +50,9 @@ def _parts(name: str, form: CacheForm, values: Feeds) -> list[np.ndarray]:
     return [values[name + suffix] for suffix in form.suffixes]
 
 
-def _check_bits(name: str, form: CacheForm, unpacked: Iterable[Feeds], several_feeds: Iterable[Feeds]) -> None:
+def _check_bits(name: str, form: CacheForm, unpacked_inputs: Iterable[Feeds], several_feeds: Iterable[Feeds]) -> None:
     """What was unpacked has to pack to the same again."""
-    for real, stored in zip(unpacked, several_feeds, strict=True):
+    for real, stored in zip(unpacked_inputs, several_feeds, strict=True):
         again = form.pack(real[name])
         if not all(np.array_equal(*both) for both in zip(again, _parts(name, form, stored), strict=True)):
             raise VerificationError(f"what {form.name} unpacks of {name} is packed to other bits")

@@ -390,8 +390,8 @@ class _Observer:
         showing, taps = with_inner_inputs(model)
         return cls(Runner(showing, list(taps.values())), taps, layers, every, setting)
 
-    def observe(self, samples: Samples, found: dict[str, Moments]) -> bool:
-        """Add what samples show to the moments found; whether there was time for all of them.
+    def observe(self, samples: Samples, moments: dict[str, Moments]) -> bool:
+        """Add what samples show to the moments; whether there was time for all of them.
 
         Raises ModelError where ONNX Runtime cannot show it, or it is not finite or too large to be squared.
         """
@@ -403,7 +403,7 @@ class _Observer:
             self.reached.update(values)
             reached = [layer for layer in self.layers if layer.input in values]
             columns = {layer.name: self._columns(layer, numbers, values[layer.input]) for layer in reached}
-            accumulate(found, self.layers, columns, values, start)
+            accumulate(moments, self.layers, columns, values, start)
         return True
 
     def _read(self, feeds: Feeds) -> Feeds:

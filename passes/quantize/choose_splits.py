@@ -157,11 +157,11 @@ def _is_uneven(reach: np.ndarray) -> bool:
 
 @dataclass(frozen=True)
 class _Work:
-    """What layers that read the tensors cost. readers, elements: by tensor. made: elements of what a layer gives."""
+    """What layers that read the tensors cost. readers, elements: by tensor. output_elements: by layer."""
 
     readers: Mapping[str, Sequence[Layer]]
     elements: Mapping[str, int]
-    made: Mapping[str, int]
+    output_elements: Mapping[str, int]
     total: int
 
     @classmethod
@@ -177,8 +177,8 @@ class _Work:
     def gain(self, name: str, way: _Way) -> float:
         """The share of all arithmetic that goes on integers, less what a remedy adds."""
         layers = self.readers[name]
-        products, read = sum(layer.width * self.made[layer.name] for layer in layers), self.elements[name]
-        result = sum(self.made[layer.name] for layer in layers)
+        products, read = sum(layer.width * self.output_elements[layer.name] for layer in layers), self.elements[name]
+        result = sum(self.output_elements[layer.name] for layer in layers)
         elements = operators = 0
         if way.count:
             elements, operators = read + result, 2 + 2 * len(layers)

@@ -173,8 +173,8 @@ class RoundingTarget:
             yield self
             return
         for part in scales.parts(self.matrix.shape[1], -(-self.matrix.size // numbers)):
-            kept = None if self.grid.mask is None else self.grid.mask[:, part]
-            grid = replace(self.grid, scale=self.grid.scale[:, part], mask=kept)
+            mask = None if self.grid.mask is None else self.grid.mask[:, part]
+            grid = replace(self.grid, scale=self.grid.scale[:, part], mask=mask)
             yield replace(self, matrix=self.matrix[:, part], grid=grid, whole=self.unit)
 
     def beside(self, steps: int) -> "RoundingTarget":
@@ -194,22 +194,22 @@ def grids_for(
     forms: Sequence[Scaled],
     *,
     keeps_sign: bool = False,
-    kept: np.ndarray | None = None,
+    mask: np.ndarray | None = None,
     powers: bool = False,
 ) -> dict[Format, Grid]:
     """Grids of weights (groups, R, d) in every format, by the importance that the diagonal of `second` gives.
 
-    keeps_sign: not below 0, as no weight does. kept: what is not zero in formats that keep zeros, if not the weights
+    keeps_sign: not below 0, as no weight does. mask: what is not zero in formats that keep zeros, if not the weights
     tell. powers: whether scales are to be powers of two.
     """
     importance = importance_of(second)
     result: dict[Format, Grid] = {}
     for form in forms:
-        if kept is None or not form.keeps_zeros:
+        if mask is None or not form.keeps_zeros:
             result[form] = form.grid(matrix, importance, keeps_sign=keeps_sign)
         else:
-            pruned = form.grid(np.where(kept, matrix, np.float32(0)), importance, keeps_sign=keeps_sign)
-            result[form] = replace(pruned, mask=kept, patterns=None)
+            pruned = form.grid(np.where(mask, matrix, np.float32(0)), importance, keeps_sign=keeps_sign)
+            result[form] = replace(pruned, mask=mask, patterns=None)
     return {form: grid.with_powers(matrix, importance) for form, grid in result.items()} if powers else result
 
 
@@ -296,7 +296,7 @@ def _metric(second: np.ndarray | Factored, rounds: int) -> np.ndarray:
 class _Rows:
     """Targets below each other: matrix and codes (groups, k·R, d), scale (groups, k·R, 1), product: codes · second.
 
-    kept: as of grids, float32, where any has it, or from when columns are rounded by patterns.
+    mask: `kept` of the grids, float32, where any has it, or from when columns are rounded by patterns.
     """
 
     targets: Sequence[RoundingTarget]
@@ -305,7 +305,7 @@ class _Rows:
     parts: list[tuple[Grid, slice]]
     group: int
     second: np.ndarray
-    kept: np.ndarray | None
+    mask: np.ndarray | None
     patterns: np.ndarray | None
     powers: bool
     codes: np.ndarray = field(init=False)
@@ -318,7 +318,7 @@ class _Rows:
         scale = np.concatenate([target.grid.scale for target in targets], axis=1)[..., None].astype(np.float32)
         parts = [(target.grid, slice(i * count, (i + 1) * count)) for i, target in enumerate(targets)]
         first = targets[0].grid
-        return cls(targets, matrix, scale, parts, first.group, second, _kept(targets), first.patterns, first.powers)
+        return cls(targets, matrix, scale, parts, first.group, second, _masks(targets), first.patterns, first.powers)
 
     @cached_property
     def wanted(self) -> np.ndarray:
@@ -362,7 +362,7 @@ class _Rows:
         self.scale = scale[..., None].astype(np.float32)
 
 
-def _kept(targets: Sequence[RoundingTarget]) -> np.ndarray | None:
+def _masks(targets: Sequence[RoundingTarget]) -> np.ndarray | None:
     """`mask` of all targets below each other; None where none has it."""
     if all(target.grid.mask is None for target in targets):
         return None
@@ -389,22 +389,22 @@ def _round_each(rows: _Rows, importance: np.ndarray) -> np.ndarray:
         for grid, part in rows.parts:
             codes[:, part, here] = grid.nearest(ratio[:, part], metric)
     if rows.patterns is not None:
-        rows.kept = largest(np.square(rows.matrix) * importance, rows.patterns).astype(np.float32)
-    return codes if rows.kept is None else codes * rows.kept
+        rows.mask = largest(np.square(rows.matrix) * importance, rows.patterns).astype(np.float32)
+    return codes if rows.mask is None else codes * rows.mask
 
 
 def _round_columns(rows: _Rows, factored: Factored) -> np.ndarray:
     """Round column by column with GPTQ."""
     work, factor = factored.ordered(rows.matrix), factored.factor
-    codes, kept = np.empty_like(work), None if rows.kept is None else factored.ordered(rows.kept)
+    codes, mask = np.empty_like(work), None if rows.mask is None else factored.ordered(rows.mask)
     if rows.patterns is not None:
-        kept = np.empty_like(work)
+        mask = np.empty_like(work)
     for here, later in _stretches(work.shape[-1], BLOCK):
-        allowed = None if kept is None else kept[:, :, here]
+        allowed = None if mask is None else mask[:, :, here]
         codes[:, :, here], errors = _round_block(rows, work[:, :, here], factor[:, here, here], allowed)
         work[:, :, later] -= errors @ factor[:, here, later]
     if rows.patterns is not None:
-        rows.kept = factored.restored((codes != 0).astype(np.float32))
+        rows.mask = factored.restored((codes != 0).astype(np.float32))
     return factored.restored(codes)
 
 
@@ -412,7 +412,7 @@ def _round_block(
     rows: _Rows, matrix: np.ndarray, factor: np.ndarray, allowed: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Codes and errors e of some columns, whose errors are passed on among them."""
-    work, scale, kept = _columns(matrix), rows.scale.swapaxes(1, 2), _columns_if(allowed)
+    work, scale, mask = _columns(matrix), rows.scale.swapaxes(1, 2), _columns_if(allowed)
     if rows.sequences is not None:
         own = np.diagonal(factor, axis1=1, axis2=2)
         coupling = factor / own[..., None]
@@ -423,11 +423,11 @@ def _round_block(
     for stretch, rest in _stretches(work.shape[1], STRETCH):
         for j in range(stretch.start, stretch.stop, rows.group):
             here, later = slice(j, j + rows.group), slice(j + rows.group, stretch.stop)
-            if kept is not None and rows.patterns is not None and j % rows.patterns.shape[1] == 0:
+            if mask is not None and rows.patterns is not None and j % rows.patterns.shape[1] == 0:
                 four = slice(j, j + rows.patterns.shape[1])
-                kept[:, four] = _cheapest(work[:, four], factor[:, four, four], rows.patterns)
+                mask[:, four] = _cheapest(work[:, four], factor[:, four, four], rows.patterns)
             inverse = np.linalg.inv(factor[:, here, here])
-            metric, free = inverse @ inverse.swapaxes(1, 2), None if kept is None else kept[:, here]
+            metric, free = inverse @ inverse.swapaxes(1, 2), None if mask is None else mask[:, here]
             codes[:, here] = rows.nearest(work[:, here] / scale, metric, free)
             errors[:, here] = inverse.swapaxes(1, 2) @ (work[:, here] - codes[:, here] * scale)
             _add(work[:, later], -factor[:, here, later], errors[:, here])
@@ -442,8 +442,8 @@ def _cheapest(columns: np.ndarray, factor: np.ndarray, patterns: np.ndarray) -> 
     """
     inverse = factor.swapaxes(1, 2) @ factor
     costs = []
-    for kept in patterns.astype(bool):
-        gone = np.flatnonzero(~kept)
+    for pattern in patterns.astype(bool):
+        gone = np.flatnonzero(~pattern)
         held = columns[:, gone]
         costs.append((held * (np.linalg.inv(inverse[:, gone[:, None], gone]) @ held)).sum(1))
     return np.asarray(patterns[np.argmin(costs, axis=0)].swapaxes(1, 2), np.float32)
@@ -517,12 +517,12 @@ def _descend_block(rows: _Rows, part: slice) -> np.ndarray:
         away, coupling = -gradient / (own[..., None] * scale), -second / own[:, None, :]
         best, _ = rows.sequences.rounded_in_turn(_flat(away), _flat(codes), rows.costs(own), coupling)
         return _grouped(best, len(codes)).swapaxes(1, 2)
-    kept = _columns_if(None if rows.kept is None else rows.kept[:, :, part])
+    mask = _columns_if(None if rows.mask is None else rows.mask[:, :, part])
     moves = np.empty_like(codes)
     for stretch, rest in _stretches(codes.shape[1], STRETCH):
         for j in range(stretch.start, stretch.stop, rows.group):
             here, later = slice(j, j + rows.group), slice(j + rows.group, stretch.stop)
-            own, free = second[:, here, here], None if kept is None else kept[:, here]
+            own, free = second[:, here, here], None if mask is None else mask[:, here]
             wanted = codes[:, here] - np.linalg.inv(own) @ gradient[:, here] / scale
             best = rows.nearest(wanted, own, free)
             moves[:, here] = (best - codes[:, here]) * scale

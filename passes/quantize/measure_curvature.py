@@ -75,8 +75,8 @@ class MeasureCurvature(MeasureSensitivity):
             return self._estimated(candidates)
         except Unsupported as reason:
             result = super().apply(candidates)
-            told = Note(self.name, "", f"losses were measured at the outputs instead: {reason}", Level.WARNING)
-            return Result(result.made, result.changed, (*result.notes, told))
+            note = Note(self.name, "", f"losses were measured at the outputs instead: {reason}", Level.WARNING)
+            return Result(result.output, result.changed, (*result.notes, note))
 
     def _estimated(self, candidates: WeightCandidates) -> Result[Sensitivities]:
         """Raises Unsupported where there are no gradients."""
@@ -94,7 +94,7 @@ class MeasureCurvature(MeasureSensitivity):
         anchors = _anchors(sweeps.forms, result)
         notes += _unreached(candidates, result, anchors)
         ranges, site_losses = _of_sites(candidates, result, NEGLIGIBLE * limit_of(loss.unit, self.limit))
-        made = Sensitivities.after(
+        sensitivities = Sensitivities.after(
             candidates,
             ranges=ranges,
             kinds=loss.kinds,
@@ -104,7 +104,7 @@ class MeasureCurvature(MeasureSensitivity):
             ),
             loss_unit=loss.unit,
         )
-        return Result(made, True, tuple(notes))
+        return Result(sensitivities, True, tuple(notes))
 
 
 def _feeds(candidates: WeightCandidates) -> Samples:
@@ -115,7 +115,7 @@ def _feeds(candidates: WeightCandidates) -> Samples:
 
 
 @dataclass
-class _Found:
+class _SquareSums:
     """Sums over samples, of which larger ones count more: of (g · δ)² over sweeps.
 
     weights: by weight, for each format that is looked at. sites: by source, for each range. count: of the samples.
@@ -127,19 +127,19 @@ class _Found:
     count: float = 0.0
     bytes: int = 0
 
-    def add(self, other: "_Found", share: float) -> None:
+    def add(self, other: "_SquareSums", share: float) -> None:
         """Count another sample. share: for how many."""
         self.count += share
         for sums, more in zip(self._sums, other._sums, strict=True):
             for name, value in more.items():
                 _add(sums, name, share * value)
 
-    def mean(self) -> "_Found":
+    def mean(self) -> "_SquareSums":
         """Of a sample. Raises Unsupported for gradients that are no numbers."""
         if not all(np.isfinite(value).all() for sums in self._sums for value in sums.values()):
             raise Unsupported("gradients are not finite")
         weights, sites = ({name: value / self.count for name, value in sums.items()} for sums in self._sums)
-        return _Found(weights, sites)
+        return _SquareSums(weights, sites)
 
     @property
     def _sums(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -155,40 +155,40 @@ def _add(sums: dict[str, np.ndarray], name: str, value: np.ndarray) -> None:
 class _Sweeps:
     """What the gradients and errors of one sample say."""
 
-    given: WeightCandidates
+    candidates: WeightCandidates
     graph: "TorchGraph"
     loss: OutputLoss
 
     @cached_property
     def forms(self) -> Mapping[str, Sequence[Format]]:
         """Of each weight those that are looked at; losses of the others follow from their errors."""
-        return forms_of(self.given)
+        return forms_of(self.candidates)
 
     @cached_property
     def layers(self) -> Mapping[str, Layer]:
-        return {layer.name: layer for layer in self.given.layers}
+        return {layer.name: layer for layer in self.candidates.layers}
 
     @cached_property
     def readers(self) -> Mapping[str, Sequence[Layer]]:
         """The layers of each weight that has any."""
-        return {weight.name: weight.layers for weight in self.given.weights if weight.layers}
+        return {weight.name: weight.layers for weight in self.candidates.weights if weight.layers}
 
     @cached_property
     def tables(self) -> Mapping[str, str]:
         """Constants that no layer multiplies with -> the weight whose numbers they have."""
-        return weights_of_tables(self.given)
+        return weights_of_tables(self.candidates)
 
     @cached_property
     def ranges(self) -> Mapping[str, Sequence[QuantParams]]:
         """What each source of a site may be rounded to, its own range first."""
-        return {source: _ranges(self.given, site) for site in self.given.sites for source in site.sources}
+        return {source: _ranges(self.candidates, site) for site in self.candidates.sites for source in site.sources}
 
-    def of(self, sample: tuple[int, Feeds, Outputs]) -> _Found:
+    def of(self, sample: tuple[int, Feeds, Outputs]) -> _SquareSums:
         """Means over the directions of one sample. Raises Unsupported for what torch cannot run."""
         from ptqc.execution.torch.graph import Backward
 
         number, feeds, reference = sample
-        random, result = np.random.default_rng((self.given.seed, number)), _Found()
+        random, result = np.random.default_rng((self.candidates.seed, number)), _SquareSums()
         sums = dict[str, np.ndarray]()  # of gradients over the positions of a layer, by channel
 
         def take(name: str, value: "Tensor", gradient: "Tensor") -> None:
@@ -217,12 +217,12 @@ class _Sweeps:
 
         layers, squares = self.readers[name], []
         for form in self.forms[name]:
-            weight = self.given.solutions[name, form].weight
+            weight = self.candidates.solutions[name, form].weight
             products = gradient * (tensor_of(weight) - value)
             changed = products.movedim(layers[0].channel_axis, 0).flatten(1).sum(1).double().numpy()
             for layer in layers:
                 if layer.name in sums:
-                    changed = changed + sums[layer.name] * mean_shift(self.given, layer, weight)
+                    changed = changed + sums[layer.name] * mean_shift(self.candidates, layer, weight)
             squares.append(float(changed @ changed))
         return np.array(squares)
 
@@ -231,7 +231,7 @@ class _Sweeps:
         from ptqc.execution.torch.types import tensor_of
 
         weight = self.tables[name]
-        solutions = (self.given.solutions[weight, form] for form in self.forms[weight])
+        solutions = (self.candidates.solutions[weight, form] for form in self.forms[weight])
         changes = (tensor_of(rows_of(one, is_shared=weight != name)) - value for one in solutions)
         return np.array([float((gradient * change).square().sum()) for change in changes])
 
@@ -257,23 +257,23 @@ def _ranges(candidates: WeightCandidates, site: ScaleGroup) -> Sequence[QuantPar
     )
 
 
-def _all(sweeps: _Sweeps, samples: Sequence[tuple[Feeds, Outputs]]) -> tuple[_Found, int]:
+def _all(sweeps: _Sweeps, samples: Sequence[tuple[Feeds, Outputs]]) -> tuple[_SquareSums, int]:
     """Means over as many samples as there is time for, at least one; how many these are."""
     sizes = [sweeps.loss.size(reference) for _, reference in samples]
-    usual, result, done = float(np.mean(sizes)) or 1.0, _Found(), 0
+    usual, result, done = float(np.mean(sizes)) or 1.0, _SquareSums(), 0
     numbered = ((number, *sample) for number, sample in enumerate(samples))
-    given = sweeps.given
-    with given.progress.stage("measure curvature", len(samples)) as stage:
+    candidates = sweeps.candidates
+    with candidates.progress.stage("measure curvature", len(samples)) as stage:
         for one in _in_order(sweeps, numbered):
             result.add(one, sizes[done] / usual)
             done += 1
             stage.advance()
-            if not given.deadline.leaves(0):
+            if not candidates.deadline.leaves(0):
                 break
     return result.mean(), done
 
 
-def _in_order(sweeps: _Sweeps, samples: Iterator[tuple[int, Feeds, Outputs]]) -> Iterator[_Found]:
+def _in_order(sweeps: _Sweeps, samples: Iterator[tuple[int, Feeds, Outputs]]) -> Iterator[_SquareSums]:
     """The first sample alone: it says how much memory others take at a time."""
     first = sweeps.of(next(samples))
     yield first
@@ -281,12 +281,12 @@ def _in_order(sweeps: _Sweeps, samples: Iterator[tuple[int, Feeds, Outputs]]) ->
 
 
 def _of_sites(
-    candidates: WeightCandidates, found: _Found, negligible: float
+    candidates: WeightCandidates, sums: _SquareSums, negligible: float
 ) -> tuple[dict[str, QuantParams], dict[str, float]]:
     """Ranges and losses: where a site loses more than what is negligible, the range that loses least."""
     ranges, losses = dict(candidates.ranges), dict[str, float]()
     for site in candidates.sites:
-        reached = [0.5 * found.sites[source] for source in site.sources if source in found.sites]
+        reached = [0.5 * sums.sites[source] for source in site.sources if source in sums.sites]
         if not reached:
             continue
         loss = float(sum(squares[0] for squares in reached))
@@ -298,19 +298,19 @@ def _of_sites(
     return ranges, {site.name: losses.get(site.name, usual) for site in candidates.sites}
 
 
-def _anchors(forms: Mapping[str, Sequence[Format]], found: _Found) -> Anchors:
+def _anchors(forms: Mapping[str, Sequence[Format]], sums: _SquareSums) -> Anchors:
     """Losses in the formats that were looked at, of the weights that gradients reach."""
     return {
         name: {form: 0.5 * float(square) for form, square in zip(forms[name], squares, strict=True)}
-        for name, squares in found.weights.items()
+        for name, squares in sums.weights.items()
     }
 
 
-def _unreached(candidates: WeightCandidates, found: _Found, anchors: Anchors) -> list[Note]:
+def _unreached(candidates: WeightCandidates, sums: _SquareSums, anchors: Anchors) -> list[Note]:
     """What steps such as Round and ArgMax let no gradient through to, although it may matter."""
     rounded = dict.fromkeys(name for (name, _), error in candidates.errors.items() if error)
     weights = [name for name in rounded if name not in anchors]
-    sites = [site.name for site in candidates.sites if found.sites.keys().isdisjoint(site.sources)]
+    sites = [site.name for site in candidates.sites if sums.sites.keys().isdisjoint(site.sources)]
     if not weights and not sites:
         return []
     counts = len(weights), len(candidates.weights), len(sites), len(candidates.sites)

@@ -54,7 +54,7 @@ NODE_COST, PROBE_COST = 2e5, 1e6
 # Share of the loss that all activations may cost: for a site that loses less, no other range is tried.
 NEGLIGIBLE = 1e-3
 # Of the weights whose format is given, those that are measured, for what the report says of all.
-TOLD = 8
+SAMPLED_WEIGHTS = 8
 MINOR_SAMPLES = 2  # for sites that decide about little arithmetic, where COMPUTE is too little for all
 Choices = Callable[[Weight, Sequence[Format]], Sequence[Format]]
 Anchors = dict[str, dict[Format, float]]  # measured losses of a weight
@@ -166,9 +166,11 @@ class MeasureSensitivity:
         measured, solved = forms_of(candidates), _solved(candidates)
         if candidates.sites or not is_in_files(candidates.model):
             return measured
-        settled = [weight.name for weight in candidates.weights if len(self.choices(weight, solved[weight.name])) == 1]
-        result = settled[:: math.ceil(len(settled) / TOLD)] if settled else []
-        return {name: forms for name, forms in measured.items() if name in result or name not in settled}
+        single_choice = [
+            weight.name for weight in candidates.weights if len(self.choices(weight, solved[weight.name])) == 1
+        ]
+        result = single_choice[:: math.ceil(len(single_choice) / SAMPLED_WEIGHTS)] if single_choice else []
+        return {name: forms for name, forms in measured.items() if name in result or name not in single_choice}
 
 
 @dataclass(frozen=True)
@@ -330,19 +332,19 @@ def _without_layers(candidates: WeightCandidates) -> frozenset[str]:
 class _Sites:
     """What is found of the sites on the way: their losses, by name, and the ranges that lose least."""
 
-    given: WeightCandidates
+    candidates: WeightCandidates
     ranges: dict[str, QuantParams]
     losses: dict[str, float] = field(default_factory=dict)
 
     def assume_the_rest(self) -> None:
         """Give those that there was no time to measure the loss that is usual."""
         known = list(self.losses.values())
-        for site in self.given.sites:
+        for site in self.candidates.sites:
             self.losses.setdefault(site.name, float(np.median(known)) if known else 1.0)
 
 
 def _measure_sites(sites: _Sites, probe: _Probe, values: Mapping[str, Sequence[Held]], suffix: Suffix) -> None:
-    for site in sites.given.sites:
+    for site in sites.candidates.sites:
         for source in site.sources:
             if source in values:
                 batches = probe.batches(MINOR_SAMPLES if site.name in probe.minor else None)
@@ -373,7 +375,7 @@ class _Rounded:
 
 def _take_best_range(sites: _Sites, site: ScaleGroup, rounded: _Rounded, loss: float) -> float:
     """Give a site the range that loses least at the outputs; that loss. loss: of the range that it has."""
-    for params in sites.given.other_ranges[site.name]:
+    for params in sites.candidates.other_ranges[site.name]:
         if (result := rounded.loss(params)) < loss:
             sites.ranges[site.name], loss = params, result
     return loss

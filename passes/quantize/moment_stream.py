@@ -205,10 +205,10 @@ class _Stretch:
 
     def _run(self, batch: _Batch) -> Feeds:
         result = {name: batch.values[name].real for name in {*self.piece.reads, *self.read} & batch.values.keys()}
-        made = self.piece.run(result)
-        kept = {name: waiting for name, waiting in batch.values.items() if name in self.behind}
-        batch.values = kept | {name: Waiting.of(array) for name, array in made.items() if name in self.behind}
-        return {name: made[name] if name in made else result[name] for name in self.read}
+        outputs = self.piece.run(result)
+        still_read = {name: waiting for name, waiting in batch.values.items() if name in self.behind}
+        batch.values = still_read | {name: Waiting.of(array) for name, array in outputs.items() if name in self.behind}
+        return {name: outputs[name] if name in outputs else result[name] for name in self.read}
 
 
 def _started(samples: Samples, size: int) -> Iterator[_Batch]:

@@ -68,9 +68,9 @@ class AnalysisInput:
         return cls(model, *roles, tuning, held_back, fused=fused, **settings)
 
     @classmethod
-    def after(cls, earlier: "AnalysisInput", **found: Any) -> Self:
+    def after(cls, earlier: "AnalysisInput", **results: Any) -> Self:
         """What was known before, and what a pass found since."""
-        return cls(**{each.name: getattr(earlier, each.name) for each in fields(earlier)} | found)
+        return cls(**{each.name: getattr(earlier, each.name) for each in fields(earlier)} | results)
 
     @property
     def roles(self) -> Plan:

@@ -108,7 +108,7 @@ def _turn(number: int) -> int:
 
 @dataclass(frozen=True)
 class Origin:
-    """The model file as given: name, bytes (with external data), SHA-256, and elements of all float constants.
+    """The model file: name, bytes (with external data), SHA-256, and elements of all float constants.
 
     given: "file", or the type of a model in memory, whose serialized bytes count.
     """
@@ -295,8 +295,8 @@ def affordable(prepared: CanonicalModel, deadline: Deadline) -> CanonicalModel:
         count = max(FEWEST, count // 2)
     if count == len(samples):
         return prepared
-    kept = samples.select([i * len(samples) // count for i in range(count)])
+    selected = samples.select([i * len(samples) // count for i in range(count)])
     notes = [out_of_time(f"{count} of {len(samples)} calibration samples")]
     if count < ENOUGH:
         notes.append(unfit(f"there was time for {count} of {len(samples)} calibration samples"))
-    return dataclasses.replace(prepared, samples=kept, notes=(*prepared.notes, *notes))
+    return dataclasses.replace(prepared, samples=selected, notes=(*prepared.notes, *notes))

@@ -31,11 +31,11 @@ from ptqc.utils.progress import IN_SHARES, in_shares
 
 ROUNDS = 1  # of coordinate descent; reconstruction does more for the plan that is chosen
 
-Found = list[tuple[QuantizedWeight, float]]
+FormatSolutions = list[tuple[QuantizedWeight, float]]
 
 
 @dataclass(frozen=True, eq=False)
-class WeightProblem(UnitOfWork[Found]):
+class WeightProblem(UnitOfWork[FormatSolutions]):
     """A weight that is to be rounded in several formats.
 
     values: of the weight's shape. forms: that suit it. axis: of its channels. powers: whether scales are to be powers
@@ -56,7 +56,7 @@ class WeightProblem(UnitOfWork[Found]):
     together: int = 1
     numbers: int | None = None
 
-    def solve(self) -> Found:
+    def solve(self) -> FormatSolutions:
         """Each format's solution with its error, relative to the power of the layer's output or of the weight."""
         return list(self._rounded() if self.layer is None else self._fitted(self.layer))
 
@@ -131,7 +131,7 @@ class WeightProblem(UnitOfWork[Found]):
         return cls(**result)
 
     @classmethod
-    def pack_result(cls, result: Found) -> Packed:
+    def pack_result(cls, result: FormatSolutions) -> Packed:
         """A list of formats, axes and errors, and the arrays of each by its number."""
         arrays = dict[str, np.ndarray]()
         for number, (solution, _) in enumerate(result):
@@ -139,7 +139,7 @@ class WeightProblem(UnitOfWork[Found]):
         return [[str(solution.form), solution.axis, error] for solution, error in result], arrays
 
     @classmethod
-    def unpack_result(cls, document: Any, arrays: Mapping[str, np.ndarray]) -> Found:
+    def unpack_result(cls, document: Any, arrays: Mapping[str, np.ndarray]) -> FormatSolutions:
         """Inverse of `pack_result`."""
         return [
             (QuantizedWeight(Format.parse(form), arrays[f"codes {number}"], arrays[f"scale {number}"], axis), error)
@@ -253,8 +253,8 @@ class SolveWeights:
     def apply(self, stats: CalibrationStats) -> Result[WeightCandidates]:
         """Solutions and errors of all weights; second moments are let go of, their means stay."""
         groups = list(_groups(stats.weights))
-        kept = [self.cache.find(group) for group in groups]
-        missing = [weight for group, result in zip(groups, kept, strict=True) if result is None for weight in group]
+        cached = [self.cache.find(group) for group in groups]
+        missing = [weight for group, result in zip(groups, cached, strict=True) if result is None for weight in group]
         if missing and len(missing) < len(stats.weights):
             before = len(stats.weights) - len(missing)
             stats.progress.line(f"{before} of {len(stats.weights)} weights were solved by an earlier compile")
@@ -263,7 +263,7 @@ class SolveWeights:
         steps = iter(in_shares([_cost(weight, forms) for weight in missing] or [1.0]))
         with stats.progress.stage("solve weights", IN_SHARES if missing else 0) as stage:
             solved = self._solve(stats, missing, forms, hurried, thinned)
-            for group, result in zip(groups, kept, strict=True):
+            for group, result in zip(groups, cached, strict=True):
                 if result is None:
                     own = {}
                     for weight in group:

@@ -87,11 +87,11 @@ class FixedCodes:
 
 @dataclass(frozen=True, eq=False)
 class LatentCodes:
-    """levels: sorted codes that the weight may take. position: in units of their index. kept: 0 where the code is 0."""
+    """levels: sorted codes that the weight may take. position: in units of their index. mask: 0 where the code is 0."""
 
     levels: Tensor
     position: Tensor
-    kept: Tensor | None = None
+    mask: Tensor | None = None
 
     @classmethod
     def of(cls, solution: QuantizedWeight, ratio: np.ndarray) -> "LatentCodes":
@@ -104,14 +104,14 @@ class LatentCodes:
         neighbour = levels[np.clip(index + np.where(away > 0, 1, -1), 0, len(levels) - 1)]
         gap = np.maximum(np.abs(neighbour - levels[index]), 1)
         position = index + np.clip(away / gap, -FARTHEST, FARTHEST)
-        kept = tensor_of((solution.codes != 0).astype(np.float32)) if solution.form.keeps_zeros else None
-        return cls(tensor_of(levels), tensor_of(position.astype(np.float32)).requires_grad_(), kept)
+        mask = tensor_of((solution.codes != 0).astype(np.float32)) if solution.form.keeps_zeros else None
+        return cls(tensor_of(levels), tensor_of(position.astype(np.float32)).requires_grad_(), mask)
 
     def rounded(self) -> Tensor:
         """The codes, float32, without gradient."""
         index = torch.round(self.position.detach()).clamp(0, len(self.levels) - 1)
         result = self.levels[index.long()]
-        return result if self.kept is None else result * self.kept
+        return result if self.mask is None else result * self.mask
 
     def codes(self) -> Tensor:
         """The codes, float32, with the gradient of the position."""

@@ -53,8 +53,8 @@ class LayerInputs:
     def moments(self) -> Moments:
         """Of the pieces that are fitted to."""
         result = Moments.empty(self.columns.layer.groups, self.columns.layer.width)
-        for x, kept in zip(self.x[: self.split], self.finite, strict=False):
-            result.add(np.asarray(x)[..., kept])
+        for x, finite in zip(self.x[: self.split], self.finite, strict=False):
+            result.add(np.asarray(x)[..., finite])
         return result
 
 
@@ -88,13 +88,13 @@ class LayerProblem:
         self.split, self.moments = self.seen.split, self.seen.moments
         self.second = moments.shrunk(self.moments.second(self.layer.is_corrected), self.moments.count)
         fitted = zip(self.y[: self.split], self.seen.finite, strict=False)
-        total = sum(np.asarray(y)[..., kept].sum(-1, dtype=np.float64) for y, kept in fitted)
+        total = sum(np.asarray(y)[..., finite].sum(-1, dtype=np.float64) for y, finite in fitted)
         self.mean_y = np.asarray(total / max(self.moments.count, 1), np.float32)
 
     def _columns(self, which: slice) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """The real values of some pieces, one after the other."""
-        for x, y, kept in zip(self.seen.x[which], self.y[which], self.seen.finite[which], strict=True):
-            yield np.asarray(x)[..., kept], np.asarray(y)[..., kept]
+        for x, y, finite in zip(self.seen.x[which], self.y[which], self.seen.finite[which], strict=True):
+            yield np.asarray(x)[..., finite], np.asarray(y)[..., finite]
 
     def rounded(self, form: Scaled, strength: float, coarser: int = 0) -> QuantizedWeight:
         """GPTQ on the seen inputs of what the layer aims at; of W where the layer is too wide for W*.
@@ -109,8 +109,8 @@ class LayerProblem:
         if self.layer.keeps_sign:
             matrix = np.maximum(matrix, 0)
         matrix = order.rows(matrix)
-        kept, keeps_sign = form.mask(order.rows(self.weight)), self.layer.keeps_sign
-        grids = gptq.grids_for(matrix, whole, [form], keeps_sign=keeps_sign, kept=kept, powers=self.powers)
+        mask, keeps_sign = form.mask(order.rows(self.weight)), self.layer.keeps_sign
+        grids = gptq.grids_for(matrix, whole, [form], keeps_sign=keeps_sign, mask=mask, powers=self.powers)
         target = gptq.RoundingTarget.of(matrix, grids[form], form, ROUNDS)
         target = target.beside(coarser) if coarser else target
         (answer,) = gptq.round_best([target], second, self.numbers)

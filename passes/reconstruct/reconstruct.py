@@ -277,9 +277,9 @@ def behind_choices(model: ir.Model) -> set[str]:
     choices = choices_of(model)
     result = {name for names in choices.values() for name in names}
     for node in model.graph:
-        made, read = ({str(value.name) for value in of if value is not None} for of in (node.outputs, node.inputs))
-        if not (choices.keys().isdisjoint(made) and result.isdisjoint(read)):
-            result |= made
+        outputs, inputs = ({str(value.name) for value in of if value is not None} for of in (node.outputs, node.inputs))
+        if not (choices.keys().isdisjoint(outputs) and result.isdisjoint(inputs)):
+            result |= outputs
     return result
 
 
@@ -352,7 +352,7 @@ class _State:
     that several layers multiply with.
     """
 
-    given: Analysis
+    analysis: Analysis
     plan: Plan
     seen: Walk
     split: int
@@ -367,7 +367,7 @@ class _State:
     shared: dict[Reading, LayerInputs] = field(default_factory=dict)
     still: Counter[Reading] = field(init=False)
     shared_weights: set[str] = field(init=False)
-    kept: int = 0
+    unsolved: int = 0
     before: float = 0.0
     after: float = 0.0
 
@@ -378,7 +378,7 @@ class _State:
     @property
     def tuned(self) -> QuantizedParameters:
         """The answers, and by how much they are closer on held-back columns than the table's."""
-        return QuantizedParameters(self.weights, self.biases, self.kept, (self.before, self.after), self.draw)
+        return QuantizedParameters(self.weights, self.biases, self.unsolved, (self.before, self.after), self.draw)
 
     @property
     def strength(self) -> float:
@@ -404,7 +404,7 @@ class _State:
                 self.seen.advance(self._chosen(wanted))
                 continue
             layer = layers[output]
-            result = self.room.run(partial(self._settled, wanted=wanted[output]), layer, self._need(layer))
+            result = self.room.run(partial(self._layer_outputs, wanted=wanted[output]), layer, self._need(layer))
             self.seen.advance({output: result})
             yield output
         for layer in layers.values():
@@ -425,28 +425,28 @@ class _State:
         return chosen
 
     def _keep_table(self, layer: Layer) -> None:
-        self.kept += 1
-        self.weights.setdefault(layer.weight, self.given.solutions[layer.weight, self.plan.formats[layer.weight]])
+        self.unsolved += 1
+        self.weights.setdefault(layer.weight, self.analysis.solutions[layer.weight, self.plan.formats[layer.weight]])
         self._take_bias(layer)
 
     def _take_bias(self, layer: Layer) -> np.ndarray:
         """Give a layer the bias that it has in the model; zeros where it has none."""
-        bias = constant(self.given.model.graph.initializers[layer.bias]) if layer.bias is not None else None
+        bias = constant(self.analysis.model.graph.initializers[layer.bias]) if layer.bias is not None else None
         self.biases[layer.name] = None if bias is None else bias.reshape(-1)
         return np.zeros(layer.channels, np.float32) if bias is None else bias.reshape(-1)
 
     def _need(self, layer: Layer) -> int:
         """Bytes that settling a layer takes, of a model beyond memory: its factor, and a few times its numbers."""
-        if not is_in_files(self.given.model):
+        if not is_in_files(self.analysis.model):
             return 0
         return moments.factor_bytes(layer.groups, layer.width) + NUMBER_BYTES * layer.channels * layer.width
 
-    def _settled(self, layer: Layer, wanted: list[Held]) -> list[Held]:
+    def _layer_outputs(self, layer: Layer, wanted: list[Held]) -> list[Held]:
         if layer.name in self.reused:
             return self._reuse(layer, *self.reused[layer.name])
         if are_paired(layer, self.seen.values[layer.input], wanted):
             return self.solve(layer, self._problem(layer, wanted))
-        solution = self.given.solutions[layer.weight, self.plan.formats[layer.weight]]
+        solution = self.analysis.solutions[layer.weight, self.plan.formats[layer.weight]]
         return self._outputs(layer, self.weights.setdefault(layer.weight, solution), self._take_bias(layer))
 
     def _reuse(self, layer: Layer, solution: QuantizedWeight, bias: np.ndarray | None) -> list[Held]:
@@ -488,7 +488,7 @@ class _State:
         """Candidates in order of preference."""
         if (fixed := self.weights.get(layer.weight)) is not None:  # an earlier layer shares it
             return [fixed]
-        table = self.given.solutions[layer.weight, form]
+        table = self.analysis.solutions[layer.weight, form]
         # What is fitted to this layer alone may be far off for others; the table's numbers are fitted to all of them.
         if not isinstance(form, Scaled) or layer.weight in self.shared_weights:
             return [table]
@@ -503,7 +503,7 @@ class _State:
     def _problem(self, layer: Layer, outputs: list[Held]) -> LayerProblem:
         inputs, seen = self.seen.values[layer.input], self._inputs_of(layer)
         weight, base = (
-            constant(self.given.model.graph.initializers[n]) if n else None for n in (layer.weight, layer.bias)
+            constant(self.analysis.model.graph.initializers[n]) if n else None for n in (layer.weight, layer.bias)
         )
         assert weight is not None
         bias = np.zeros(layer.channels, np.float32) if base is None else base.reshape(-1)
@@ -512,8 +512,8 @@ class _State:
         columns = replace(seen.columns, layer=layer)
         parts = (columns.outputs(b, a.shape, 1000 * i) for i, (a, b) in enumerate(zip(inputs, outputs, strict=True)))
         y, _ = self._joined(parts)
-        numbers = gptq.NUMBERS if is_in_files(self.given.model) else None
-        return LayerProblem(layer, layer.matrix(weight), bias, seen, y, self.given.powers, numbers, reach)
+        numbers = gptq.NUMBERS if is_in_files(self.analysis.model) else None
+        return LayerProblem(layer, layer.matrix(weight), bias, seen, y, self.analysis.powers, numbers, reach)
 
     def _inputs_of(self, layer: Layer) -> LayerInputs:
         """What a layer sees; kept for others that see the same until the last of them has asked for it."""
@@ -526,7 +526,7 @@ class _State:
 
     def _drawn(self, layer: Layer) -> LayerInputs:
         inputs = self.seen.values[layer.input]
-        seed = self.given.seed * 100_003 + self.draw * 1_000_003 + 50_021 + draws(self.plan.layers)[layer.name]
+        seed = self.analysis.seed * 100_003 + self.draw * 1_000_003 + 50_021 + draws(self.plan.layers)[layer.name]
         counts = [len(moments.images(len(x))) for x in inputs[: self.split]]
         columns = ColumnSample(layer, moments.positions_per_sample(layer, sum(counts), self.columns), seed)
         totals = (count * columns.total(x.shape) for count, x in zip(counts, inputs, strict=False))
@@ -535,6 +535,6 @@ class _State:
 
     def _joined(self, parts: Iterator[Held]) -> tuple[list[Joined], int]:
         """Columns of all batches in pieces, and how many of these are of batches that are fitted to."""
-        kept = map(self.bounded.keep, parts)
-        fitted = list(moments.joined(islice(kept, self.split)))
-        return [*fitted, *moments.joined(kept)], len(fitted)
+        held = map(self.bounded.keep, parts)
+        fitted = list(moments.joined(islice(held, self.split)))
+        return [*fitted, *moments.joined(held)], len(fitted)

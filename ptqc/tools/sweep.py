@@ -124,7 +124,7 @@ def sweep(
         }
         options = replace(measured, **written)
         if result.manifest.get("rounded_activations"):  # as in the artifact, so that points are of files like it
-            analysis = applied(rounding_of(options), analysis).made
+            analysis = applied(rounding_of(options), analysis).output
         targets = _targets(analysis, options, prepared.origin, requested, points)
         with progress.stage("measure the frontier", len(targets)) as stage:
             rows, files = _measured(analysis, options, targets, deadline, stage)

@@ -27,10 +27,10 @@ def test_intersection_over_union_by_hand() -> None:
 def test_what_is_kept() -> None:
     real = found((0, 0, 0.9, 1), (100, 0, 0.8, 1), (200, 0, 0.7, 2))
     moved = found((2, 0, 0.9, 1), (106, 0, 0.8, 1), (200, 0, 0.7, 3))
-    assert detections.kept(real, real) == 3
-    assert detections.kept(real, moved) == 1, "the second has moved too far, the third is of another class"
+    assert detections.matches(real, real) == 3
+    assert detections.matches(real, moved) == 1, "the second has moved too far, the third is of another class"
     twice = found((0, 0, 0.9, 1), (1, 0, 0.8, 1))
-    assert detections.kept(twice, found((0, 0, 0.9, 1))) == 1, "one that is found stands for one"
+    assert detections.matches(twice, found((0, 0, 0.9, 1))) == 1, "one that is found stands for one"
 
 
 def test_overlapping_anchors_are_one_detection() -> None:

@@ -49,7 +49,7 @@ def in_the_graph(change: Callable[[ir.Node], None], *op_types: str) -> Changed:
     """Something done to nodes of the lowered graph."""
 
     def changed(result: Result[Lowered]) -> Result[Lowered]:
-        nodes = [node for node in result.made.model.graph if node.op_type in op_types]
+        nodes = [node for node in result.output.model.graph if node.op_type in op_types]
         assert nodes
         for node in nodes:
             change(node)

@@ -46,7 +46,7 @@ def test_a_pass_that_must_not_change_the_model_is_held_to_it(touches: str) -> No
 
 
 def test_what_a_pass_makes_is_handed_on() -> None:
-    assert applied(Deciding(), numbered()).made.losses == (1.0, 1.0)
+    assert applied(Deciding(), numbered()).output.losses == (1.0, 1.0)
 
 
 @pytest.mark.parametrize(("before", "after", "is_worse"), [(1.0, 1.1, True), (1.0, 0.9, False), (0.0, 0.0, False)])

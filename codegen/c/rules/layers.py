@@ -13,7 +13,7 @@ from ptqc.codegen.c.network import SCRATCH, STRUCTURE, CTensor, Place, Step, cha
 from ptqc.codegen.c.packing import PackedWeights
 from ptqc.codegen.program.program import UnsupportedOp
 from ptqc.formats import Format, QuantParams
-from ptqc.formats.scales import roots as found_roots
+from ptqc.formats.scales import roots as scale_roots
 from ptqc.ir.integer_arithmetic import accumulator_scale, multiplier, recovered_bias
 from ptqc.ir.nodes import integer
 from ptqc.ir.operators.base import LoweredStep, has_float_output, input_params, layer_constants, output_params
@@ -104,7 +104,7 @@ class _Layer:
         """The initializer of `struct channels`."""
         sums = "0" if row_sums is None else self.constants.add(row_sums, "sums")
         roots, scales, unit = "0", "0", np.float32(0)
-        squares = found_roots(self.scale)
+        squares = scale_roots(self.scale)
         if squares is None:
             scales = self.constants.add(self.scale, "scales")
         else:

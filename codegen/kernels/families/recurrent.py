@@ -179,7 +179,7 @@ def states(
     vectors = min(VECTORS, hidden // lanes)
     cell = _linear_gru if weights.is_linear else CELLS[op_type]
 
-    def body(grid: KernelGrid, given: Any, *buffers: Any) -> None:
+    def body(grid: KernelGrid, inputs: Any, *buffers: Any) -> None:
         (*before, of_x, of_h, bias, out) = buffers
         work = steps * directions * texts * gates * hidden * (width + hidden)
         with grid.nest((directions * texts,), work) as (sample, (index,)):
@@ -193,7 +193,7 @@ def states(
                 row = T.Bind(((now * directions + direction) * texts + text) * hidden)
                 step = _Step(
                     grid=grid,
-                    x=lambda k: given[sample, (now * texts + text) * width + k],
+                    x=lambda k: inputs[sample, (now * texts + text) * width + k],
                     of_x=lambda k, gate, units: of_x[((direction * width + k) * gates + gate) * hidden + units],
                     of_h=lambda k, gate, units: of_h[((direction * hidden + k) * gates + gate) * hidden + units],
                     bias=lambda gate, units: bias[(direction * biases + gate) * hidden + units],

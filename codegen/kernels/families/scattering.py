@@ -29,33 +29,33 @@ JOINS: Mapping[str, Callable[[Any, Any], Any]] = {
 def scatter_elements(x: Layout, places: Layout, updates: Layout, y: Layout, axis: int, reduction: str) -> KernelSource:
     """Along an axis, each update goes to its own place in x."""
 
-    def found(index: Any, sample: Any, place: Sequence[Any]) -> list[Any]:
+    def element(index: Any, sample: Any, place: Sequence[Any]) -> list[Any]:
         target = list(place)
         target[axis] = T.Bind(within(index[sample, places.offset(place)], x.shape[axis]))
         return target
 
-    return _scattered("scatter_elements", [x, places, updates], y, found, reduction)
+    return _scattered("scatter_elements", [x, places, updates], y, element, reduction)
 
 
 def scatter_nd(x: Layout, places: Layout, updates: Layout, y: Layout, reduction: str) -> KernelSource:
     """Slices of updates go to places whose last axis lists the indices of the first axes of x."""
     depth, outer = places.shape[-1], len(places.shape) - 1
 
-    def found(index: Any, sample: Any, place: Sequence[Any]) -> list[Any]:
+    def element(index: Any, sample: Any, place: Sequence[Any]) -> list[Any]:
         first = [T.Bind(within(index[sample, places.offset([*place[:outer], i])], x.shape[i])) for i in range(depth)]
         return [*first, *place[outer:]]
 
-    return _scattered("scatter_nd", [x, places, updates], y, found, reduction)
+    return _scattered("scatter_nd", [x, places, updates], y, element, reduction)
 
 
 def _scattered(
     family: str,
     inputs: Sequence[Layout],
     y: Layout,
-    found: Callable[[Any, Any, Sequence[Any]], list[Any]],
+    element: Callable[[Any, Any, Sequence[Any]], list[Any]],
     reduction: str,
 ) -> KernelSource:
-    """found: gets the places, the sample and the indices of an update; gives those of the element that it is for."""
+    """element: gets the places, the sample and the indices of an update; gives those of the element that it is for."""
     x, _places, updates = inputs
     join = JOINS[reduction]
 
@@ -64,7 +64,7 @@ def _scattered(
             with T.serial(expressed(x.elements)) as place:
                 T.buffer_store(out, source[sample, place], [sample, place])
             with _in_order(updates.shape) as place:
-                target = T.Bind(y.offset(found(index, sample, place)))
+                target = T.Bind(y.offset(element(index, sample, place)))
                 value = join(out[sample, target], new[sample, updates.offset(place)])
                 T.buffer_store(out, value, [sample, target])
 

@@ -185,12 +185,12 @@ def _transposes(shapes: Sequence[tuple[int, ...]]) -> Subject:
     keys: dict[str, Hashable] = {}
     for place, shape in enumerate(shapes):
         last = tuple(shape[axis] for axis in TO_LAST)
-        for what, given, order in (("quantize", shape, TO_LAST), ("dequantize", last, FROM_LAST)):
+        for what, input_shape, order in (("quantize", shape, TO_LAST), ("dequantize", last, FROM_LAST)):
             read, moved = f"{what}{place}", f"{what}{place}_moved"
             nodes.append(helper.make_node("Transpose", [read], [moved], perm=order))
-            inputs.append(helper.make_tensor_value_info(read, TensorProto.UINT8, given))
+            inputs.append(helper.make_tensor_value_info(read, TensorProto.UINT8, input_shape))
             outputs.append(helper.make_tensor_value_info(moved, TensorProto.UINT8, None))
-            feeds[read], keys[moved] = np.zeros(given, np.uint8), (what, shape)
+            feeds[read], keys[moved] = np.zeros(input_shape, np.uint8), (what, shape)
     graph = helper.make_graph(nodes, "transposes", inputs, outputs)
     opsets = [helper.make_opsetid("", LOWEST_OPSET)]
     return Subject(helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION), feeds, keys)
@@ -345,7 +345,7 @@ class _Charged:
     ) -> None:
         self.keys, self.operators, self.macs = charged_to(graph.lowered, graph.plan), operators, macs
         self.makers = {str(value.name): node for node in graph.lowered.model.graph for value in node.outputs}
-        self.made = {name for call in calls for name in (call.output, call.value)}
+        self.call_values = {name for call in calls for name in (call.output, call.value)}
         self.outputs = {call.output for call in calls}
         self.readers: dict[str, TimedCall] = {}
         for call in calls:
@@ -370,7 +370,7 @@ class _Charged:
         pending, seen = [call.value], set[str]()
         while pending:
             name = pending.pop(0)
-            if name in seen or name not in self.makers or (name != call.value and name in self.made):
+            if name in seen or name not in self.makers or (name != call.value and name in self.call_values):
                 continue
             seen.add(name)
             node = self.makers[name]

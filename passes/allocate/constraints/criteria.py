@@ -501,9 +501,9 @@ def outputs_of_classes(kinds: Kinds) -> dict[str, Classes]:
     return {name: kind for name, kind in kinds.items() if isinstance(kind, Classes)}
 
 
-def _weighed(found: Sequence[tuple[float, int]]) -> np.ndarray:
-    """Values whose plain mean is the mean of the given ones by their weights."""
-    values, weights = (np.array(column, np.float64) for column in zip(*found, strict=True))
+def _weighed(pairs: Sequence[tuple[float, int]]) -> np.ndarray:
+    """Values whose plain mean is the mean of all values by their weights; pairs: (value, weight)."""
+    values, weights = (np.array(column, np.float64) for column in zip(*pairs, strict=True))
     return np.asarray(values * weights / (weights.mean() or 1.0))
 
 

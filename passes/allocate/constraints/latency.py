@@ -354,22 +354,22 @@ class MeetLatency:
     name: ClassVar[str] = "meet-latency"
     effect: ClassVar[Effect] = Effect.DECIDE
 
-    def apply(self, given: Analysis) -> Result[Analysis]:
+    def apply(self, analysis: Analysis) -> Result[Analysis]:
         """The decision with the activations that keep the budgets, and what they lose together.
 
         Raises Infeasible with the shortest predicted latency, or with what budgets that contradict each other need.
         """
-        quantized = given.tensors_of(given.activations)
+        quantized = analysis.tensors_of(analysis.activations)
         is_fast = self._predict(quantized) <= self.budget.nanoseconds
-        if is_fast and (self.activations != "auto" or self._fits(given)):
-            return Result(given, False)
+        if is_fast and (self.activations != "auto" or self._fits(analysis)):
+            return Result(analysis, False)
         if self.activations != "auto":
-            raise self._infeasible(given, quantized, f" with {self.activations} activations")
-        sites, proof = self._least_loss(given, self.program(given))
-        chosen = {site.name: given.ranges[site.name] for site in sites}
-        loss = ActivationLoss(given).loss_of(source_params(sites, given.ranges))
-        analysis = replace(given, activations=chosen, activation_loss=loss, proof=proof)
-        return Result(analysis, True, (note_on_loss(self.name, given, loss, self.limit, self.budget),))
+            raise self._infeasible(analysis, quantized, f" with {self.activations} activations")
+        sites, proof = self._least_loss(analysis, self.program(analysis))
+        chosen = {site.name: analysis.ranges[site.name] for site in sites}
+        loss = ActivationLoss(analysis).loss_of(source_params(sites, analysis.ranges))
+        decided = replace(analysis, activations=chosen, activation_loss=loss, proof=proof)
+        return Result(decided, True, (note_on_loss(self.name, analysis, loss, self.limit, self.budget),))
 
     def program(self, sensitivities: Sensitivities) -> JointChoice:
         """Weights and sites with their losses, times and bytes."""

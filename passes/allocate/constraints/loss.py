@@ -344,7 +344,7 @@ def _with_activations(job: CompileState, limit: float) -> CompileState:
     is_chosen = job.timed is not None or job.budgets.choose_activations or job.options.activations != "auto"
     if is_chosen or analysis.activation_loss <= limit:
         return job
-    return replace(job, analysis=applied(ChooseActivations("auto", limit, clock_of(job.options)), analysis).made)
+    return replace(job, analysis=applied(ChooseActivations("auto", limit, clock_of(job.options)), analysis).output)
 
 
 def _judge(criterion: Criterion, rounds: Sequence[Round], hopeful: Sequence[int], progress: Progress) -> Verdict:

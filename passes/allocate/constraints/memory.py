@@ -220,9 +220,9 @@ class MeetMemory:
                 chosen = {site.name: analysis.ranges[site.name] for site in sites}
                 lost = ActivationLoss(analysis).loss_of(source_params(sites, analysis.ranges))
                 proof = Proof(program, goal, answer, {resource: NAMES[resource] for resource in self._others})
-                made = replace(analysis, activations=chosen, activation_loss=lost, proof=proof)
+                decided = replace(analysis, activations=chosen, activation_loss=lost, proof=proof)
                 note = note_on_loss(self.name, analysis, lost, self.limit, self.budget)
-                return Result(self._with_weights(made), True, (note,))
+                return Result(self._with_weights(decided), True, (note,))
             # Sites that serve no layer were dropped, and what they carried takes more in float.
             slack += over
         raise self._refusal(analysis, program, most)

@@ -328,7 +328,7 @@ def _by_shapes(prepared: CanonicalModel, options: CompileOptions, chosen: Chosen
         plan = plan.with_formats({name: weight.form for name, weight in numbers.items()})
         tuned = QuantizedParameters(with_tables(numbers, setting.weights), uncorrected(model, plan.layers))
         try:
-            lowered = Lower().apply(PlanWithParameters(model, plan, tuned)).made
+            lowered = Lower().apply(PlanWithParameters(model, plan, tuned)).output
             exported = export(lowered, model, name_length(model, plan))
             yield _footprint(setting, chosen, options, lowered, exported)
         except TargetError:  # what has no kernel is told where kernels are looked for

@@ -33,7 +33,7 @@ def test_only_cores_with_the_instructions_are_told() -> None:
 
 def test_a_layer_takes_its_products_and_its_results() -> None:
     """16 million products by sdot, 16 at a time and 2 in a cycle of 1 / 2.4 ns; then 3,200 results."""
-    cycles = 1_000_000 / 2 / cores.USED + cores.SETTLED * 3200 / 2
+    cycles = 1_000_000 / 2 / cores.USED + cores.EPILOGUE * 3200 / 2
     assert cores.predicted(program(), isa.ARM_DOTPROD)[A76] == pytest.approx(cycles / 2.4e6, abs=1e-3)
 
 

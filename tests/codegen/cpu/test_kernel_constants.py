@@ -46,9 +46,9 @@ def from_a_codebook(form: Format, size: int = 4000) -> np.ndarray:
 
 def looked_up(found: Indexed, size: int) -> np.ndarray:
     """The oracle of what kernels do."""
-    if found.kept is not None:
+    if found.nonzero is not None:
         assert found.levels is not None
-        is_kept = planes.unpack((found.kept.bits,), 1, size).astype(bool)
+        is_kept = planes.unpack((found.nonzero.bits,), 1, size).astype(bool)
         codes = np.zeros(size, int)
         codes[is_kept] = found.levels[1:, 0][planes.unpack(found.planes, found.bits, int(is_kept.sum()))]
         return codes
@@ -98,8 +98,8 @@ def test_zeros_take_a_bit(size: int) -> None:
 
 
 def test_few_zeros_take_no_bits() -> None:
-    assert smallest(with_zeros(0.2, 5000)).kept is None
-    assert smallest(np.where(with_zeros(0.6, 70_000) == 0, 0, every_code(8, 70_000))).kept is None
+    assert smallest(with_zeros(0.2, 5000)).nonzero is None
+    assert smallest(np.where(with_zeros(0.6, 70_000) == 0, 0, every_code(8, 70_000))).nonzero is None
 
 
 @pytest.mark.parametrize("codes", [np.zeros(0), np.zeros(5), np.full(9, -128)])

@@ -30,7 +30,7 @@ from ptqc.codegen.cuda.times import KernelTimer
 from ptqc.codegen.cuda.times_table import GpuTimes
 from ptqc.codegen.cuda.trials import TimingEffort, TrialTimes
 from ptqc.codegen.cuda.tuner import Tuner
-from ptqc.codegen.cuda.tuning import given, kernel_key, tried, tunable, tuned
+from ptqc.codegen.cuda.tuning import kernel_key, selected, tried, tunable, tuned
 from ptqc.codegen.cuda.variants import Variant
 from ptqc.codegen.kernels.backend import LayerSpec
 from ptqc.codegen.kernels.epilogue import Requantization
@@ -188,11 +188,11 @@ def test_a_library_that_does_not_run_is_told_and_no_further_one_built(
 
 
 def test_a_table_of_other_kernels_is_refused(few: Program, times: GpuTimes) -> None:
-    assert given(few, times) == times
+    assert selected(few, times) == times
     other = Program((step("e", 96),), {}, (), ())
     with pytest.raises(UsageError, match=r"none of this network's 1 kernels with variants: .*--tune quick"):
-        given(other, times)
-    both = given(replace(few, steps=(*few.steps, *other.steps)), times)
+        selected(other, times)
+    both = selected(replace(few, steps=(*few.steps, *other.steps)), times)
     assert both.missing == "the table has no times of 1 kernels"
 
 
@@ -333,8 +333,8 @@ def test_a_compile_takes_what_it_measured_and_another_one_the_same_from_its_tabl
         patched.setattr(tuner, "EFFORT", TimingEffort((1,), 2, 1200.0))
         source = TargetInput(made.lowered, file, FEEDS, FEEDS, made.model, {})
         measured = TARGET.build(source, CudaOptions("sm_80"), store, first)
-    given = TARGET.build(source, CudaOptions("sm_80", first / "tuning.json"), store, second)
+    repeated = TARGET.build(source, CudaOptions("sm_80", first / "tuning.json"), store, second)
     assert measured.document["tuning"]["kernels"] == 3
     assert measured.document["verified"].startswith("0 of ")
-    assert {**given.document, "verification": {}} == {**measured.document, "verification": {}}
+    assert {**repeated.document, "verification": {}} == {**measured.document, "verification": {}}
     assert all((first / name).read_bytes() == (second / name).read_bytes() for name in measured.files)

@@ -23,18 +23,18 @@ def test_what_was_cropped_is_told() -> None:
         "0 of 48,000 integers differ from model.onnx, kernel by kernel on one sample of each of 3 runs; "
         "of 2 large ones a part, in the emulator of PTX; not run on a GPU"
     )
-    assert verification.told(LARGE) == wanted
-    assert "part" not in verification.told({**LARGE, "cropped": {}})
+    assert verification.summary(LARGE) == wanted
+    assert "part" not in verification.summary({**LARGE, "cropped": {}})
 
 
 def test_what_differs_end_to_end_alone_lies_behind_float_parts() -> None:
     whole = {"integers_compared": 48_000, "end_to_end_different": {}, "end_to_end_rounded": {}}
     told = "0 of 48,000 integers differ from model.onnx{}, in the emulator of PTX; not run on a GPU"
-    assert verification.told(whole) == told.format("")
+    assert verification.summary(whole) == told.format("")
     after = told.format("; 1,200 differ end to end, all after 3 roundings of float parts")
     different = {"end_to_end_different": {"a": 1_000, "b": 200}, "end_to_end_rounded": {"a": 3}}
-    assert verification.told(whole | different) == after
+    assert verification.summary(whole | different) == after
 
 
 def test_what_was_not_verified_is_told() -> None:
-    assert verification.told({"missing": "no mma"}) == "NOT VERIFIED HERE: no mma"
+    assert verification.summary({"missing": "no mma"}) == "NOT VERIFIED HERE: no mma"

@@ -74,7 +74,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     def times(library: Library, ends: float = np.inf) -> Any:
         monkeypatch.setattr(trial_worker, "GpuClock", Clock)
         monkeypatch.setattr(Clock, "library", library, raising=False)
-        return GpuTrials(library, TimingEffort((1, 64), 15), ends).found(TRIAL, ["a", "b", "c"])  # type: ignore[arg-type]
+        return GpuTrials(library, TimingEffort((1, 64), 15), ends).times(TRIAL, ["a", "b", "c"])  # type: ignore[arg-type]
 
     return times
 

@@ -300,5 +300,5 @@ def test_biases_of_new_layers_are_packed() -> None:
     model = parse(RESIDUAL, **CONSTANTS)
     made = quantized(model, samples(2, 3, 8, 8), forms=Integer(4))
     tuned = QuantizedParameters(made.tuned.weights, {**made.tuned.biases, "e": noise(4, seed=8)})
-    changed = Quantized(model, made.plan, tuned, Lower().apply(PlanWithParameters(model, made.plan, tuned)).made)
+    changed = Quantized(model, made.plan, tuned, Lower().apply(PlanWithParameters(model, made.plan, tuned)).output)
     check(changed, samples(2, 3, 8, 8), 0.03)

@@ -89,14 +89,14 @@ def codes_of(fitted: QuantizedModel, plain: Exported) -> list[tuple[Exported, li
 
 
 def test_a_wrong_pool_is_found(measured: Measured, fitted: QuantizedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = float_pools._found
+    right = float_pools._known_codes
 
-    def wrong(lowered: Lowered) -> float_pools._Found:
+    def wrong(lowered: Lowered) -> float_pools._KnownCodes:
         found, name = right(lowered), fitted.lowered.codes["i"]
         found.pools[name] = replace(found.pools[name], real="s")
         return found
 
-    monkeypatch.setattr(float_pools, "_found", wrong)
+    monkeypatch.setattr(float_pools, "_known_codes", wrong)
     with pytest.raises(VerificationError, match=r"MaxPool i: .* differ from what the plan asks"):
         checked(measured, fitted, export(fitted.lowered, measured.model))
 

@@ -70,7 +70,7 @@ def written(measured: Measured, forms: Mapping[str, Format]) -> int:
     lowered = (
         Lower()
         .apply(PlanWithParameters(measured.model, plan_of(measured, forms), QuantizedParameters(weights, biases)))
-        .made
+        .output
     )
     return len(export(lowered, measured.model, NAME_LENGTH).data)
 

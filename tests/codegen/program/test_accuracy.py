@@ -8,7 +8,7 @@ import pytest
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.listing import Call, Listing
 from ptqc.codegen.program.program import SUM_OF_PRODUCTS, Accuracy
-from ptqc.codegen.program.verify import Made, judged_calls
+from ptqc.codegen.program.verify import CallOutputs, judged_calls
 
 CALL = Call("float8_mma", "k", ("x",), "y", "y", 0, accuracy=replace(SUM_OF_PRODUCTS, of_chip=2.0**-10))
 LISTING = Listing((CALL,), {name: Layout((5,), "float32", is_io=True) for name in "xy"}, ("x",), ("y",))
@@ -22,7 +22,7 @@ def test_sums_of_a_chip_may_be_off_by_more(share: float, on_a_chip: bool, emulat
     found = wanted + np.float32(200 * share)
     values = {"x": wanted, "y": wanted}
     for listing, is_right in ((LISTING, on_a_chip), (LISTING.summed_exactly, emulated)):
-        (outcome,) = judged_calls(listing, values, lambda *_: Made(found, found, found))
+        (outcome,) = judged_calls(listing, values, lambda *_: CallOutputs(found, found, found))
         assert (outcome.problem == "") is is_right
         assert outcome.wrong == (0 if is_right else 5)
 

@@ -51,7 +51,7 @@ def true_loss(model: ir.Model, context: Analysis) -> float:
 
 def test_everything_that_can_be_integer(model: ir.Model, context: Analysis) -> None:
     result = ChooseActivations("integer").apply(context)
-    context, notes = result.made, list(result.notes)
+    context, notes = result.output, list(result.notes)
     assert set(context.activations) == {site.name for site in context.sites}
     assert context.activation_loss == pytest.approx(true_loss(model, context), rel=1e-3)
     assert context.activation_loss > 0
@@ -60,18 +60,18 @@ def test_everything_that_can_be_integer(model: ir.Model, context: Analysis) -> N
 
 def test_nothing(context: Analysis) -> None:
     result = ChooseActivations("float").apply(context)
-    context, (note,) = result.made, result.notes
+    context, (note,) = result.output, result.notes
     assert (context.activations, note.message) == ({}, "all activations stay float")
 
 
 def test_parameters_are_those_that_were_observed(context: Analysis) -> None:
-    context = ChooseActivations("integer").apply(context).made
+    context = ChooseActivations("integer").apply(context).output
     assert all(context.activations[name] is context.ranges[name] for name in context.activations)
 
 
 @pytest.mark.parametrize("limit", [1e-7, 1e-5, 1e-4, 1e-3, 1.0])
 def test_the_limit_holds_for_the_whole_choice(model: ir.Model, context: Analysis, limit: float) -> None:
-    context = ChooseActivations("auto", limit).apply(context).made
+    context = ChooseActivations("auto", limit).apply(context).output
     assert context.activation_loss <= limit
     assert context.activation_loss == pytest.approx(true_loss(model, context), rel=1e-3, abs=1e-12)
 
@@ -110,9 +110,9 @@ def test_small_operators_stay_float_in_onnxruntime(context: Analysis, activation
     assert worth.saved(context.sites, worth.times()) < 0
     assert worth.sites(1.0, worth.times()) == []
     assert set(worth.sites(1.0, worth.times("arithmetic"))) == set(context.sites)
-    chosen = ChooseActivations(activations, limit=1.0).apply(context).made.activations
+    chosen = ChooseActivations(activations, limit=1.0).apply(context).output.activations
     assert bool(chosen) == (activations == "integer")
-    in_library = ChooseActivations(activations, limit=1.0, clock="arithmetic").apply(context).made
+    in_library = ChooseActivations(activations, limit=1.0, clock="arithmetic").apply(context).output
     assert len(in_library.activations) == len(context.sites)
 
 
@@ -120,7 +120,7 @@ def test_more_loss_buys_more_time(context: Analysis) -> None:
     worth = Worth.of(context)
 
     def time(limit: float) -> float:
-        chosen = ChooseActivations("auto", limit, clock="arithmetic").apply(context).made
+        chosen = ChooseActivations("auto", limit, clock="arithmetic").apply(context).output
         return worth.network.predict(worth.times("arithmetic"), context.tensors_of(chosen.activations))
 
     taken = [time(limit) for limit in (1e-7, 1e-4, 1e-2, 1.0)]
@@ -130,24 +130,24 @@ def test_more_loss_buys_more_time(context: Analysis) -> None:
 
 def test_the_default_limit_is_that_of_the_losss_unit(context: Analysis) -> None:
     assert context.loss_unit == "nat"
-    context = ChooseActivations().apply(context).made
+    context = ChooseActivations().apply(context).output
     assert context.activation_loss <= UNITS["nat"].tolerance
 
 
 def test_sums_of_losses_that_are_too_hopeful_are_tightened(context: Analysis) -> None:
     """Losses measured one by one may add up to less than what all of them cost together."""
-    context = ChooseActivations("integer").apply(context).made
+    context = ChooseActivations("integer").apply(context).output
     limit = context.activation_loss / 4
     context = replace(context, site_losses={name: loss / 500 for name, loss in context.site_losses.items()})
     worth = Worth.of(context)
     assert len(worth.sites(limit, worth.times("arithmetic"))) >= len(context.sites) - 1
-    context = ChooseActivations("auto", limit, clock="arithmetic").apply(context).made
+    context = ChooseActivations("auto", limit, clock="arithmetic").apply(context).output
     assert 0 < context.activation_loss <= limit
 
 
 def test_losses_measured_as_zero(context: Analysis) -> None:
     context = replace(context, site_losses=dict.fromkeys(context.site_losses, 0.0))
-    context = ChooseActivations("auto", 1e-9).apply(context).made
+    context = ChooseActivations("auto", 1e-9).apply(context).output
     assert context.activation_loss <= 1e-9
 
 
@@ -158,7 +158,7 @@ def subsets(sites: Sequence[ScaleGroup]) -> Iterator[list[ScaleGroup]]:
 
 def cost(worth: Worth, sites: list[ScaleGroup], limit: float) -> float:
     """What the program minimizes, as a share of the time in float, and infinity beyond the limit."""
-    spent = sum(worth.given.site_losses[site.name] for site in sites) / limit
+    spent = sum(worth.sensitivities.site_losses[site.name] for site in sites) / limit
     return WORTH * spent - worth.saved(sites, worth.times()) if spent <= 1 + 1e-6 else np.inf
 
 
@@ -178,6 +178,6 @@ def test_a_choice_is_not_searched_for_beyond_the_deadline(context: Analysis) -> 
     """One choice loses too much; there is no time for another."""
     late = replace(context, deadline=Deadline(0.0), site_losses=dict.fromkeys(context.site_losses, 1e-12))
     result = ChooseActivations("auto", limit=1e-10, clock="arithmetic").apply(late)
-    late, (note,) = result.made, result.notes
+    late, (note,) = result.output, result.notes
     assert "1 choices of activations" in note.message
     assert (late.activations, late.activation_loss) == ({}, 0.0)

@@ -66,7 +66,7 @@ def loss_by_hand(model: ir.Model, context: Analysis) -> float:
 def test_inputs_of_layers_in_float_are_rounded(model: ir.Model, context: Analysis) -> None:
     """Not that of three channels, whose pairs would be cut, and not that of a depthwise layer."""
     result = ChooseFloatRoundings(BFLOAT16, share=SHARE).apply(context)
-    context, notes = result.made, result.notes
+    context, notes = result.output, result.notes
     assert notes == ()
     assert set(rounded_to(context.activations)) == {"d", "e"}
     assert context.activation_loss == pytest.approx(loss_by_hand(model, context), rel=0.01)
@@ -76,32 +76,32 @@ def test_inputs_of_layers_in_float_are_rounded(model: ir.Model, context: Analysi
 def test_what_layers_on_codes_read_is_not(context: Analysis) -> None:
     context = replace(context, activations=dict(context.ranges))
     result = ChooseFloatRoundings(BFLOAT16, share=SHARE).apply(context)
-    context, notes = result.made, result.notes
+    context, notes = result.output, result.notes
     assert notes == ()
     assert not rounded_to(context.activations)
     context = replace(context, activations={name: context.ranges[name] for name in ("x", "r", "d")})
-    context = ChooseFloatRoundings(BFLOAT16, share=SHARE).apply(context).made
+    context = ChooseFloatRoundings(BFLOAT16, share=SHARE).apply(context).output
     assert set(rounded_to(context.activations)) == {"e"}
 
 
 def test_the_loss_keeps_its_share_of_the_limit(context: Analysis) -> None:
-    context = ChooseFloatRoundings(BFLOAT16, share=SHARE).apply(context).made
+    context = ChooseFloatRoundings(BFLOAT16, share=SHARE).apply(context).output
     both = context.activation_loss
     for room, few in ((1.1, 2), (0.9, 1), (1e-6, 0)):
         context = replace(context, activations={}, activation_loss=0.0)
-        context = ChooseFloatRoundings(BFLOAT16, share=SHARE, limit=room * both / SHARE).apply(context).made
+        context = ChooseFloatRoundings(BFLOAT16, share=SHARE, limit=room * both / SHARE).apply(context).output
         assert len(set(rounded_to(context.activations))) == few, room
         assert context.activation_loss <= room * both
 
 
 def test_of_two_the_one_that_loses_less_for_its_products_is_taken(context: Analysis) -> None:
-    context = ChooseFloatRoundings(BFLOAT16, share=SHARE).apply(context).made
+    context = ChooseFloatRoundings(BFLOAT16, share=SHARE).apply(context).output
     limit = 0.9 * context.activation_loss / SHARE
     taken = set()
     for gains in ({"e": 1, "y": 1000}, {"e": 1000, "y": 1}):
         context = replace(context, macs={**context.macs, **gains})
         context = replace(context, activations={}, activation_loss=0.0)
-        context = ChooseFloatRoundings(BFLOAT16, share=SHARE, limit=limit).apply(context).made
+        context = ChooseFloatRoundings(BFLOAT16, share=SHARE, limit=limit).apply(context).output
         taken |= set(rounded_to(context.activations))
     assert taken == {"d", "e"}
 

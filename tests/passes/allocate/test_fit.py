@@ -150,7 +150,7 @@ def test_the_best_of_several_reconstructions_is_taken(measured: Measured, monkey
     for draw in range(TRIES["light"]):
         with monkeypatch.context() as patched:
             patched.setattr(
-                fit, "reconstruct_all", lambda given, *_, draw=draw, **__: [Reconstruct(draw).apply(given).made]
+                fit, "reconstruct_all", lambda given, *_, draw=draw, **__: [Reconstruct(draw).apply(given).output]
             )
             alone.append(loss(measured.fit(6_200).exported.proto))
     assert best == min(alone)

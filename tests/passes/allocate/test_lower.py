@@ -296,7 +296,7 @@ def test_new_biases_are_used() -> None:
     made = quantized(model, samples(2, 3, 8, 8), forms=SEVEN)
     biases: dict[str, np.ndarray] = {"e": noise(4, seed=20), "y": noise(5, seed=21)}
     tuned = QuantizedParameters(made.tuned.weights, {**made.tuned.biases, **biases})
-    changed = Lower().apply(PlanWithParameters(model, made.plan, tuned)).made
+    changed = Lower().apply(PlanWithParameters(model, made.plan, tuned)).output
     found = Runner(changed.model).run(samples(2, 3, 8, 8)[0])["y"]
     expected = parse(
         RESIDUAL.replace("Conv(q, point)", "Conv(q, point, eb)"), **{**CONSTANTS, "hb": biases["y"]}, eb=biases["e"]
@@ -328,7 +328,7 @@ def test_names_of_the_model_are_not_taken() -> None:
         made = replace(
             made, tuned=QuantizedParameters(made.tuned.weights, {**made.tuned.biases, "c": noise(6, seed=4)})
         )
-        made = replace(made, lowered=Lower().apply(PlanWithParameters(made.model, made.plan, made.tuned)).made)
+        made = replace(made, lowered=Lower().apply(PlanWithParameters(made.model, made.plan, made.tuned)).output)
         found = made.run(samples(2, 6, 8, 8)[0])["y"]
         other = parse(graph, w=SMALL["w"], v=SMALL["v"], cb=noise(6, seed=4))
         np.testing.assert_allclose(found, run(other, samples(2, 6, 8, 8)[0])["y"], atol=0.1)

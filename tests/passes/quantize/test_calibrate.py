@@ -69,7 +69,7 @@ def of_lengths(folder: Path, model: ir.Model) -> AnalysisInput:
 def test_every_position_counts_the_same(tmp_path: Path) -> None:
     model = parse(PRODUCT, w=noise(8, 6))
     context = of_lengths(tmp_path, model)
-    context = Calibrate("minmax").apply(context).made
+    context = Calibrate("minmax").apply(context).output
     rows = np.concatenate([np.maximum(feeds["x"][0], 0) for feeds in context.tuning])
     found = context.moments["w"]
     assert found.count == sum(LENGTHS)
@@ -81,7 +81,7 @@ def test_of_long_samples_more_positions_are_drawn(tmp_path: Path, monkeypatch: p
     model = parse(PRODUCT, w=noise(8, 6))
     context = of_lengths(tmp_path, model)
     monkeypatch.setattr(calibrate, "positions_per_sample", lambda *_: 4)
-    context = Calibrate("minmax").apply(context).made
+    context = Calibrate("minmax").apply(context).output
     usual = sum(LENGTHS + LENGTHS[:2]) // (len(LENGTHS) + 2)
     assert context.moments["w"].count == sum(-(-4 * length // usual) for length in LENGTHS)
 
@@ -89,7 +89,7 @@ def test_of_long_samples_more_positions_are_drawn(tmp_path: Path, monkeypatch: p
 def test_the_largest_sample_says_how_much_a_sample_takes(tmp_path: Path) -> None:
     model = parse(PRODUCT, w=noise(8, 6))
     context = of_lengths(tmp_path, model)
-    context = Calibrate("minmax").apply(context).made
+    context = Calibrate("minmax").apply(context).output
     assert context.macs["y"] == 18 * 6 * 8
     assert _Work.of(context).sample_bytes == 2 * 18 * 8 * 4  # of x and r
 
@@ -105,7 +105,7 @@ def test_a_histogram_takes_values_by_the_size_of_samples(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(calibrate, "OBSERVED", 8 * (sum(LENGTHS) + sum(LENGTHS[:2])) // 2)
     monkeypatch.setattr(RangeObserver, "update", shown)
-    context = Calibrate("minmax").apply(context).made
+    context = Calibrate("minmax").apply(context).output
     joined = {length * LENGTHS.count(length) for length in LENGTHS} | set(LENGTHS[:2])
     assert asked >= {(positions, positions * 8 // 2) for positions in joined}
 
@@ -116,7 +116,7 @@ def calibrated(folder: Path, deadline: Deadline = NEVER) -> tuple[CalibrationSta
     samples = collect(feeds, input_specs(model), folder, 99)  # one by one
     context = AnalysisInput.of(model, samples[:18], samples[18:], deadline=deadline)
     result = Calibrate().apply(context)
-    return result.made, list(result.notes)
+    return result.output, list(result.notes)
 
 
 def test_without_time_one_batch_of_each_split_does(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_weights_that_are_multiplied_with_the_same_share_their_moments(
     model = parse(ATTENTION, a=noise(8, 6), b=noise(8, 6, seed=1), c=noise(8, 6, seed=2))
     feeds = [{"x": noise(1, 9, 8, seed=i)} for i in range(24)]
     samples: Samples = replace(collect(feeds, input_specs(model), tmp_path, 24), batchable=True)
-    given = Calibrate().apply(AnalysisInput.of(model, samples[:16], samples[16:])).made
+    given = Calibrate().apply(AnalysisInput.of(model, samples[:16], samples[16:])).output
     for moments in (given.moments, given.held_moments):
         assert moments["a"] is moments["b"]
         assert moments["a"] is not moments["c"]

@@ -64,7 +64,7 @@ def branches(tmp_path: Path) -> tuple[ir.Model, CalibrationStats]:
 
 def test_moments_are_those_of_what_the_branch_reads(branches: tuple[ir.Model, CalibrationStats]) -> None:
     _, context = branches
-    context = CalibrateInner().apply(context).made
+    context = CalibrateInner().apply(context).output
     for found, seeds in ((context.moments, range(32)), (context.held_moments, range(32, 48))):
         rows = np.maximum(np.concatenate([mixed(seed) for seed in seeds]), 0)
         assert set(found) == {"w"}
@@ -74,11 +74,11 @@ def test_moments_are_those_of_what_the_branch_reads(branches: tuple[ir.Model, Ca
 def test_weights_are_fitted_to_what_the_branch_reads(branches: tuple[ir.Model, CalibrationStats]) -> None:
     """Otherwise twice the error is made at the output."""
     _, blind = branches
-    observed = CalibrateInner().apply(blind).made
+    observed = CalibrateInner().apply(blind).output
     rows = np.maximum(np.concatenate([mixed(seed) for seed in range(100, 400)]), 0)
     errors = []
     for each in (observed, blind):
-        solved = SolveWeights((3,)).apply(each).made
+        solved = SolveWeights((3,)).apply(each).output
         errors.append(float(((rows @ (solved.solutions["w", Integer(3)].weight - W)) ** 2).sum()))
     assert errors[0] < 0.5 * errors[1]
 
@@ -87,8 +87,8 @@ def test_the_weight_of_a_branch_that_no_sample_takes_is_solved_without_data(
     branches: tuple[ir.Model, CalibrationStats],
 ) -> None:
     _, context = branches
-    context = CalibrateInner().apply(context).made
-    context = SolveWeights((2, 4)).apply(context).made
+    context = CalibrateInner().apply(context).output
+    context = SolveWeights((2, 4)).apply(context).output
     solution = context.solutions["v", Integer(4)]
     assert solution.scale.shape == (24,)
     relative = float(((solution.weight - V) ** 2).sum() / (V**2).sum())
@@ -125,7 +125,7 @@ def test_convolutions_in_a_loop_see_every_iteration(tmp_path: Path) -> None:
     ]
     context = context_of(model, feeds, tmp_path, 2)
     result = CalibrateInner().apply(context)
-    context, notes = result.made, result.notes
+    context, notes = result.output, result.notes
     assert notes == ()
     assert context.moments["w"].count == 4 * 3 * 25
     (weight,) = context.weights
@@ -137,7 +137,7 @@ def test_what_grows_from_iteration_to_iteration_is_told(tmp_path: Path) -> None:
     feeds: list[Feeds] = [{"x": mixed(seed), "n": np.array(3), "go": np.array(True)} for seed in range(6)]
     context = context_of(model, feeds, tmp_path, 2)
     result = CalibrateInner().apply(context)
-    context, (note,) = result.made, result.notes
+    context, (note,) = result.output, result.notes
     assert note.level == Level.SKIPPED
     assert note.subject == "w"
     assert context.moments == context.held_moments == {}
@@ -147,7 +147,7 @@ def test_without_time_few_samples_are_looked_at(branches: tuple[ir.Model, Calibr
     _, context = branches
     result = CalibrateInner().apply(replace(context, deadline=Deadline(0.0)))
     assert is_cut_short(result.notes)
-    context = result.made
+    context = result.output
     assert context.is_thinned
     assert context.moments["w"].count == 4  # rows of one sample
 
@@ -156,7 +156,7 @@ def test_a_model_without_subgraphs_is_left_alone(tmp_path: Path) -> None:
     model = parse("g (float[N, 16] x) => (float[N, 24] y) { y = MatMul(x, w) }", w=W)
     context = context_of(model, [{"x": mixed(seed)} for seed in range(4)], tmp_path, 1)
     result = CalibrateInner().apply(context)
-    context, notes = result.made, result.notes
+    context, notes = result.output, result.notes
     assert notes == ()
     assert not context.moments
 
@@ -173,7 +173,7 @@ def test_a_weight_that_another_branch_uses_too_shares_nothing(tmp_path: Path) ->
     """Both weights read the same in one branch; in the other one is alone."""
     model = parse(SHARING, w=W, v=V)
     feeds: list[Feeds] = [{"x": mixed(seed), "c": np.array(seed % 2 == 0)} for seed in range(12)]
-    found = CalibrateInner().apply(context_of(model, feeds, tmp_path, 4)).made.moments
+    found = CalibrateInner().apply(context_of(model, feeds, tmp_path, 4)).output.moments
     rows = [np.maximum(mixed(seed), 0) if seed % 2 == 0 else -mixed(seed) for seed in range(8)]
     for name, own in (("w", rows), ("v", rows[::2])):
         columns = np.concatenate(own)

@@ -50,7 +50,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> AnalysisInput:
 
 def losses_of(given: AnalysisInput, *tensors: str) -> list[float]:
     """With each of these tensors in 8 bits, on the ranges that a compile gives them."""
-    ranges, batches = Calibrate().apply(given).made.ranges, list(given.held_back.batches(8))
+    ranges, batches = Calibrate().apply(given).output.ranges, list(given.held_back.batches(8))
     real = list(map(Runner(given.model).run, batches))
     loss = OutputLoss.of(recognize(given.model, given.held_back[0], real), real)
     several = [run_quantized(Slicer(given.model), batches, {name: ranges[name]}) for name in tensors]
@@ -59,11 +59,11 @@ def losses_of(given: AnalysisInput, *tensors: str) -> list[float]:
 
 def test_planted_channels_are_split_off_and_8_bits_then_hold_the_others(wide: AnalysisInput) -> None:
     result = applied(ChooseSplits(), wide)
-    assert [split.tensor for split in result.made] == ["n1", "n2"]
-    assert all(set(WIDE) < set(split.channels) for split in result.made)
-    assert all(len(split.channels) == 8 for split in result.made)
+    assert [split.tensor for split in result.output] == ["n1", "n2"]
+    assert all(set(WIDE) < set(split.channels) for split in result.output)
+    assert all(len(split.channels) == 8 for split in result.output)
     model = wide.model.clone()
-    run_rewrites(model, rewrites(result.made), [wide.tuning[0]])
+    run_rewrites(model, rewrites(result.output), [wide.tuning[0]])
     split = AnalysisInput.of(model, wide.tuning, wide.held_back)
     before, after = losses_of(wide, "n1", "n2"), losses_of(split, "n1_narrow", "n2_narrow")
     assert all(narrow < whole / 100 for narrow, whole in zip(after, before, strict=True))
@@ -77,35 +77,35 @@ def test_nothing_is_measured_where_no_channel_is_wide(
 ) -> None:
     monkeypatch.delattr(choose_splits, "Walk")
     result = applied(ChooseSplits(), setting(factor, tmp_path))
-    assert (result.made, result.changed, result.notes) == ((), False, ())
+    assert (result.output, result.changed, result.notes) == ((), False, ())
 
 
 def test_what_loses_little_whole_stays_whole(wide: AnalysisInput) -> None:
-    assert applied(ChooseSplits(limit=1e3), wide).made == ()
+    assert applied(ChooseSplits(limit=1e3), wide).output == ()
 
 
 def test_what_loses_much_without_its_wide_channels_stays_whole(wide: AnalysisInput) -> None:
-    assert applied(ChooseSplits(limit=1e-9), wide).made == ()
+    assert applied(ChooseSplits(limit=1e-9), wide).output == ()
 
 
 def test_without_time_nothing_is_split_and_that_is_told(wide: AnalysisInput) -> None:
     result = applied(ChooseSplits(), replace(wide, deadline=Deadline(0.0)))
-    assert result.made == ()
+    assert result.output == ()
     assert is_cut_short(result.notes)
 
 
 def test_layers_too_small_to_gain_are_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(choose_splits, "Walk")
-    assert applied(ChooseSplits(), setting(300, tmp_path, rows=1)).made == ()
+    assert applied(ChooseSplits(), setting(300, tmp_path, rows=1)).output == ()
 
 
 def test_wide_tokens_get_a_scale_for_each_row(tmp_path: Path) -> None:
     given = tokens_setting(tmp_path, factor=300)
     result = applied(ChooseSplits(), given)
-    assert [(x.tensor, x.channels, x.by_row) for x in result.made] == [("x", (), True), ("r1", (), True)]
+    assert [(x.tensor, x.channels, x.by_row) for x in result.output] == [("x", (), True), ("r1", (), True)]
     assert all("with a scale for each row" in note.message for note in result.notes)
     model = given.model.clone()
-    run_rewrites(model, rewrites(result.made), [given.tuning[0]])
+    run_rewrites(model, rewrites(result.output), [given.tuning[0]])
     scaled = AnalysisInput.of(model, given.tuning, given.held_back)
     before, after = losses_of(given, "x", "r1"), losses_of(scaled, "x_rows", "r1_rows")
     assert all(by_row < whole / 100 for by_row, whole in zip(after, before, strict=True))
@@ -115,7 +115,7 @@ def test_wide_tokens_get_a_scale_for_each_row(tmp_path: Path) -> None:
 
 def test_wide_channels_of_wide_tokens_take_both(tmp_path: Path) -> None:
     result = applied(ChooseSplits(), tokens_setting(tmp_path, factor=300, channels=200))
-    (first, *_) = result.made
+    (first, *_) = result.output
     assert (first.tensor, first.by_row) == ("x", True)
     assert set(WIDE) <= set(first.channels)
     assert first.rest == "x_narrow_rows"
@@ -124,4 +124,4 @@ def test_wide_channels_of_wide_tokens_take_both(tmp_path: Path) -> None:
 
 def test_tokens_alike_get_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(choose_splits, "Walk")
-    assert applied(ChooseSplits(), tokens_setting(tmp_path, factor=2)).made == ()
+    assert applied(ChooseSplits(), tokens_setting(tmp_path, factor=2)).output == ()

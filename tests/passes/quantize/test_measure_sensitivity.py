@@ -70,7 +70,7 @@ def test_a_site_that_matters_takes_the_range_that_loses_least(
     wide = {name: replace(params, scale=params.scale * wider) for name, params in right.items()}
     others = {name: (params,) for name, params in right.items()}
     changed = replace(context, ranges=dict(wide), site_losses={}, weight_losses={}, other_ranges=others)
-    changed = MeasureSensitivity().apply(changed).made
+    changed = MeasureSensitivity().apply(changed).output
     batches = list(context.held_back.batches(8))
     for site in context.sites:
         losses = [
@@ -221,7 +221,7 @@ def test_tensors_that_are_tied_keep_their_range(tmp_path: Path) -> None:
     wide = replace(right, scale=right.scale * 32)
     others = {**context.other_ranges, tied.name: (right,)}
     changed = replace(context, ranges={**context.ranges, tied.name: wide}, other_ranges=others)
-    changed = MeasureSensitivity().apply(changed).made
+    changed = MeasureSensitivity().apply(changed).output
     assert changed.site_losses[tied.name] > NEGLIGIBLE * UNITS[context.loss_unit].tolerance
     assert changed.ranges[tied.name] == wide
 
@@ -233,7 +233,7 @@ def test_what_matters_depends_on_the_limit(context: Sensitivities) -> None:
     for limit, kept in ((1e6, wide), (1e-6, right)):
         others = {**context.other_ranges, name: (right,)}
         changed = replace(context, ranges={**context.ranges, name: wide}, other_ranges=others)
-        changed = MeasureSensitivity(limit=limit).apply(changed).made
+        changed = MeasureSensitivity(limit=limit).apply(changed).output
         assert changed.ranges[name] == kept
 
 
@@ -249,9 +249,9 @@ def test_a_branch_that_no_sample_takes_loses_like_the_other(tmp_path: Path) -> N
     )
     feeds: list[Feeds] = [{"x": noise(1, 16, seed=seed), "c": np.array(True)} for seed in range(24)]
     samples = collect(feeds, input_specs(model), tmp_path, 10_000)
-    solved = SolveWeights((2, 4)).apply(CalibrationStats.of(model, samples[:16], samples[16:])).made
+    solved = SolveWeights((2, 4)).apply(CalibrationStats.of(model, samples[:16], samples[16:])).output
     result = MeasureSensitivity().apply(solved)
-    context, notes = result.made, result.notes
+    context, notes = result.output, result.notes
     (warning,) = [note for note in notes if note.level == Level.WARNING]
     assert warning.subject == "v"
     assert "give samples that take every branch" in warning.message
@@ -270,7 +270,7 @@ def test_without_time_losses_follow_the_local_errors(context: Sensitivities, qua
     """Also where not even a site at the input was looked at: a loss of zero would ask for the narrowest weights."""
     late = short(context, deadline=Deadline(0.0), sites=context.sites if quantizable else [])
     result = MeasureSensitivity().apply(late)
-    late, notes = result.made, list(result.notes)
+    late, notes = result.output, list(result.notes)
     assert [note.step for note in notes] == ["time-limit", "not-fit-for-use"]
     assert set(late.site_losses) == {site.name for site in late.sites}
     assert set(late.weight_losses) == set(context.weight_losses)
@@ -301,7 +301,7 @@ def test_weights_of_large_models_that_can_take_one_format_are_hardly_measured(
         return [form for form in forms if weight.name in free or form in asked]
 
     result = MeasureSensitivity(choices=choices).apply(short(context, sites=()))
-    found = {key: loss for key, loss in result.made.weight_losses.items() if key[1] == Integer(4)}
+    found = {key: loss for key, loss in result.output.weight_losses.items() if key[1] == Integer(4)}
     changed = {key: loss for key, loss in found.items() if loss != pytest.approx(context.weight_losses[key])}
     assert len(changed) == assumed
     rates = [loss / context.errors[key] for key, loss in changed.items()]
@@ -315,7 +315,7 @@ def test_with_little_time_few_samples_do(context: Sensitivities, monkeypatch: py
     runs: list[int | None] = []
     run = Suffix.run
     monkeypatch.setattr(Suffix, "run", lambda self, given, n=None: runs.append(n) or run(self, given, n))
-    rough = MeasureSensitivity().apply(short(context)).made
+    rough = MeasureSensitivity().apply(short(context)).output
     assert set(runs[1:]) == {4}
     assert 0.3 < sum(rough.weight_losses.values()) / sum(context.weight_losses.values()) < 3  # one sample matters
     assert rough.weight_losses.keys() == context.weight_losses.keys()
@@ -325,7 +325,7 @@ def test_the_pace_knows_how_much_there_is_to_do(context: Sensitivities, monkeypa
     paces: list[Pace] = []
     init = Pace.__init__
     monkeypatch.setattr(Pace, "__init__", lambda self, *given: paces.append(self) or init(self, *given))
-    again = MeasureSensitivity().apply(short(context, other_ranges=dict.fromkeys(context.other_ranges, ()))).made
+    again = MeasureSensitivity().apply(short(context, other_ranges=dict.fromkeys(context.other_ranges, ()))).output
     (pace,) = paces
     assert pace._passed == pytest.approx(pace.total)
     assert again.weight_losses == context.weight_losses
@@ -366,7 +366,7 @@ def test_a_weight_of_several_layers_is_measured_in_all_at_once(tmp_path: Path) -
 def test_what_was_not_measured_is_predicted_from_local_errors_at_all_places(tmp_path: Path) -> None:
     model = parse(RECURRENT, w=noise(6, 6), v=noise(6, 6, seed=1))
     context = measured(model, [{"x": noise(1, 6, seed=seed)} for seed in range(24)], tmp_path)
-    late = MeasureSensitivity().apply(replace(context, deadline=Deadline(0.0))).made
+    late = MeasureSensitivity().apply(replace(context, deadline=Deadline(0.0))).output
     errors = context.errors["w", Integer(4)], context.errors["v", Integer(4)]
     predicted = late.weight_losses["w", Integer(4)], late.weight_losses["v", Integer(4)]
     assert predicted[0] / predicted[1] == pytest.approx(3 * errors[0] / errors[1])

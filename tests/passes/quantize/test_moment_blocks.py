@@ -47,7 +47,7 @@ def test_a_block_has_at_least_one_weight_and_at_most_its_bytes(tmp_path: Path, m
 
 
 def observed(folder: Path) -> CalibrationStats:
-    return Calibrate("minmax").apply(setting(folder)).made
+    return Calibrate("minmax").apply(setting(folder)).output
 
 
 @pytest.mark.parametrize("limit", [1, 10**9])
@@ -88,10 +88,10 @@ def test_weights_are_solved_block_by_block(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(moment_stream.LaterMoments, "observe", observe)
     monkeypatch.setattr("ptqc.passes.quantize.solve_weights.TOGETHER", 1)
-    solved = SolveWeights((3,)).apply(given).made
+    solved = SolveWeights((3,)).apply(given).output
     assert held == [{"u"}, {"v"}, {"w"}]
     monkeypatch.undo()
-    whole = SolveWeights((3,)).apply(observed(tmp_path / "whole")).made
+    whole = SolveWeights((3,)).apply(observed(tmp_path / "whole")).output
     for key, solution in whole.solutions.items():
         assert np.array_equal(solved.solutions[key].codes, solution.codes)
         assert np.array_equal(solved.solutions[key].scale, solution.scale)

@@ -34,7 +34,7 @@ def setting(folder: Path) -> AnalysisInput:
 
 
 def observed(folder: Path) -> CalibrationStats:
-    return Calibrate("minmax").apply(setting(folder)).made
+    return Calibrate("minmax").apply(setting(folder)).output
 
 
 @pytest.fixture
@@ -100,10 +100,10 @@ def test_samples_without_time_are_left_out_for_good(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("beyond_memory")
 def test_weights_are_solved_as_from_all_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    solved = SolveWeights((3,)).apply(observed(tmp_path / "stream")).made
+    solved = SolveWeights((3,)).apply(observed(tmp_path / "stream")).output
     assert not any(moments.gram.size for moments in solved.moments.values())
     monkeypatch.setattr(external, "IN_MEMORY_LIMIT", 10**9)
-    whole = SolveWeights((3,)).apply(observed(tmp_path / "whole")).made
+    whole = SolveWeights((3,)).apply(observed(tmp_path / "whole")).output
     assert solved.errors.keys() == whole.errors.keys()
     for key, error in whole.errors.items():
         assert solved.errors[key] == pytest.approx(error, rel=0.1)
@@ -115,7 +115,7 @@ def test_a_sample_that_the_model_refuses_is_named(tmp_path: Path) -> None:
     model = parse(graph, k=np.array([1, 10, 4]), w=noise(4, 3))
     feeds = [{"x": noise(1, length, 4)} for length in (10, 10, 10, 9, 10, 10)]
     samples = collect(feeds, input_specs(model), tmp_path, 6)
-    given = Calibrate().apply(replace(AnalysisInput.of(model, samples[:5], samples[5:]), sites=())).made
+    given = Calibrate().apply(replace(AnalysisInput.of(model, samples[:5], samples[5:]), sites=())).output
     assert given.later is not None
     with pytest.raises(CalibrationError, match=r"samples\[3\]"):
         given.later.observe(["w"], given, Deadline())

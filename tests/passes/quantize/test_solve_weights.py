@@ -38,7 +38,7 @@ def measured(model: ir.Model) -> CalibrationStats:
 
 def solved(model: ir.Model, bits: tuple[int, ...] = (2, 4, 8), cache: CandidateCache = NO_CACHE) -> WeightCandidates:
     """The same, solved."""
-    return SolveWeights(bits, cache).apply(measured(model)).made
+    return SolveWeights(bits, cache).apply(measured(model)).output
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_the_mean_error_counts_where_no_bias_makes_up_for_it(graph: str) -> None
     for split, columns in ((context.moments, 3 + noise(6, 200)), (context.held_moments, held)):
         split["w"] = Moments.empty(1, 6)
         split["w"].add(columns[None])
-    made = SolveWeights((2, 3)).apply(context).made
+    made = SolveWeights((2, 3)).apply(context).output
     size = np.var if PRODUCTS[graph] else lambda x, axis: np.square(x).mean(axis)
     for bits in (2, 3):
         lost = (w - made.solutions["w", Integer(bits)].weight).T @ held
@@ -128,7 +128,7 @@ def test_two_of_four_inputs_of_each_tap_are_kept() -> None:
     form = TwoOfFour(6)
     w, graph = noise(6, 8, 3, 2), "g (float[N, 8, T, U] x) => (float[N, 6, S, V] y) { y = Conv (x, w) }"
     context = measured(parse(graph, w=w))
-    found = SolveWeights((4,), sparsity="2:4").apply(context).made.solutions["w", form].codes
+    found = SolveWeights((4,), sparsity="2:4").apply(context).output.solutions["w", form].codes
     by_tap = found.transpose(0, 2, 3, 1)
     assert ((by_tap != 0).reshape(-1, 4).sum(1) == 2).all()
     places = np.arange(48).reshape(8, 6).T.reshape(-1)
@@ -170,7 +170,7 @@ def test_each_weight_for_itself_only_where_there_is_little_data(
         "round_best",
         lambda targets, second, *more: kinds.append(type(second)) or round_best(targets, second, *more),
     )
-    context = SolveWeights((4,)).apply(context).made
+    context = SolveWeights((4,)).apply(context).output
     assert kinds == tried
 
 
@@ -241,7 +241,7 @@ def test_without_time_no_paths_are_searched_for_in_tables(
     model = parse("g (int64[N] i) => (float[N, 48] y) { y = Gather(t, i) }", t=noise(64, 48))
     monkeypatch.setattr(Pace, "part", lambda _: part)
     cache = Remembered()
-    context = SolveWeights((2, 4), cache, only=frozenset({"int", "tcq"})).apply(measured(model)).made
+    context = SolveWeights((2, 4), cache, only=frozenset({"int", "tcq"})).apply(measured(model)).output
     assert {form.family for _, form in context.solutions} == families
     assert cache.cut_short == (part < 1)
 

@@ -23,8 +23,8 @@ from ptqc.passes.reconstruct.quantized_walk import run_quantized
 def measured(model: ir.Model, folder: Path, feeds: list[Feeds], held: int = 8) -> Analysis:
     """Ranges, moments and candidates from the feeds; the last ones are held back."""
     samples: Samples = replace(collect(feeds, input_specs(model), folder, 10_000), batchable=True)
-    observed = Calibrate().apply(AnalysisInput.of(model, samples[:-held], samples[-held:])).made
-    return Analysis.after(SolveWeights((2, 3, 4, 8)).apply(observed).made)
+    observed = Calibrate().apply(AnalysisInput.of(model, samples[:-held], samples[-held:])).output
+    return Analysis.after(SolveWeights((2, 3, 4, 8)).apply(observed).output)
 
 
 def plan_of(context: Analysis, form: Format | dict[str, Format], quantize: bool = True) -> Plan:

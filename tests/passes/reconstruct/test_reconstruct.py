@@ -65,7 +65,7 @@ UNSEEN: list[Feeds] = [{"x": noise(16, 3, 8, 8, seed=1000)}]
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
 def test_unseen_outputs_come_closer_to_float(residual: ir.Model, context: Analysis, bits: int, quantize: bool) -> None:
     plan = plan_of(context, Integer(bits), quantize)
-    tuned = Reconstruct().apply(AnalyzedPlan(context, plan)).made
+    tuned = Reconstruct().apply(AnalyzedPlan(context, plan)).output
     before, after = (error(residual, plan, t, UNSEEN) for t in (table(context, plan, residual), tuned))
     assert after < (0.7 if bits < 8 else 1.5) * before
     assert bits > 2 or tuned.biases["e"] is not None  # a layer that had none
@@ -76,7 +76,7 @@ def test_unseen_outputs_come_closer_to_float(residual: ir.Model, context: Analys
 
 def test_the_same_numbers_every_time(context: Analysis) -> None:
     plan = plan_of(context, Integer(3))
-    first, second = (Reconstruct().apply(AnalyzedPlan(context, plan)).made for _ in range(2))
+    first, second = (Reconstruct().apply(AnalyzedPlan(context, plan)).output for _ in range(2))
     for name, solution in first.weights.items():
         np.testing.assert_array_equal(solution.codes, second.weights[name].codes)
         np.testing.assert_array_equal(solution.scale, second.weights[name].scale)
@@ -87,7 +87,7 @@ def test_the_same_numbers_every_time(context: Analysis) -> None:
 def test_the_mean_of_every_channel_is_kept(residual: ir.Model, context: Analysis) -> None:
     """On what was tuned on, with all columns looked at, unless the bias was better left alone."""
     plan = plan_of(context, Integer(2))
-    tuned = Reconstruct().apply(AnalyzedPlan(context, plan)).made
+    tuned = Reconstruct().apply(AnalyzedPlan(context, plan)).output
     feeds = list(context.tuning.batches(40))
     real = Runner(residual, ["c", "d"]).run(feeds[0])
     copy = parse(RESIDUAL.replace("(float[N, 5] y)", "(float[N, 5] y, float[N, 4, 8, 8] c)"), **CONSTANTS)
@@ -99,7 +99,7 @@ def test_the_mean_of_every_channel_is_kept(residual: ir.Model, context: Analysis
 
 def test_formats_that_are_exact_keep_the_weights(residual: ir.Model, context: Analysis) -> None:
     plan = plan_of(context, FLOAT16)
-    tuned = Reconstruct().apply(AnalyzedPlan(context, plan)).made
+    tuned = Reconstruct().apply(AnalyzedPlan(context, plan)).output
     for name, solution in tuned.weights.items():
         np.testing.assert_array_equal(solution.codes, array(residual, name).astype(np.float16))
 
@@ -112,7 +112,7 @@ def test_shared_weights_keep_the_numbers_of_all_layers(tmp_path: Path, monkeypat
     feeds: list[Feeds] = [{"x": noise(1, 6, 8, 8, seed=seed)} for seed in range(24)]
     context = measured(model, tmp_path, feeds)
     plan = plan_of(context, Integer(4))
-    tuned = Reconstruct().apply(AnalyzedPlan(context, plan)).made
+    tuned = Reconstruct().apply(AnalyzedPlan(context, plan)).output
     calls = []
     monkeypatch.setattr(LayerProblem, "rounded", lambda made, *_: calls.append(made.layer.name) or tuned.weights["w"])
     Reconstruct().apply(AnalyzedPlan(context, plan))
@@ -264,7 +264,7 @@ def test_tables_and_products_without_bias(tmp_path: Path) -> None:
     context = measured(model, tmp_path, feeds)
     forms = {"embedding": Integer(4), "m": Integer(3), "h": Integer(4), "mask": Palette(1)}
     plan = plan_of(context, forms)
-    tuned = Reconstruct().apply(AnalyzedPlan(context, plan)).made
+    tuned = Reconstruct().apply(AnalyzedPlan(context, plan)).output
     for name in ("embedding", "mask"):
         assert tuned.weights[name] is context.solutions[name, forms[name]]
     assert tuned.biases == {"z": None, "y": None}
@@ -277,7 +277,7 @@ def test_layers_are_solved_on_the_inputs_that_they_will_see(
     plan = plan_of(context, Integer(3))
     seen: dict[str, LayerProblem] = {}
     monkeypatch.setattr(LayerProblem, "target", lambda made, *_: seen.setdefault(made.layer.name, made) and made.weight)
-    tuned = Reconstruct().apply(AnalyzedPlan(context, plan)).made
+    tuned = Reconstruct().apply(AnalyzedPlan(context, plan)).output
     assert set(seen) == {layer.name for layer in plan.layers}
     copy = residual.clone()
     names = {layer.input for layer in plan.layers} - {"x"}
@@ -296,9 +296,9 @@ def test_layers_are_solved_on_the_inputs_that_they_will_see(
 def test_least_squares_targets_compete(context: Analysis, monkeypatch: pytest.MonkeyPatch) -> None:
     """At two bits the inputs drift so far that some layer does better with other weights than its own."""
     plan = plan_of(context, Integer(2))
-    tuned = Reconstruct().apply(AnalyzedPlan(context, plan)).made
+    tuned = Reconstruct().apply(AnalyzedPlan(context, plan)).output
     monkeypatch.setattr(LayerProblem, "target", lambda made, *_: made.weight)
-    without = Reconstruct().apply(AnalyzedPlan(context, plan)).made
+    without = Reconstruct().apply(AnalyzedPlan(context, plan)).output
     assert any(not np.array_equal(s.codes, without.weights[name].codes) for name, s in tuned.weights.items())
 
 
@@ -351,7 +351,9 @@ def test_what_16_bits_alone_make_of_it_is_no_fault_of_the_model(tmp_path: Path) 
     context = measured(model, tmp_path, [{"x": 1 + noise(1, 4, seed=seed, scale=0.02)} for seed in range(40)])
     plan = plan_of(context, Integer(8), quantize=False)
     assert (
-        error(model, plan, Reconstruct().apply(AnalyzedPlan(context, plan)).made, [{"x": np.ones((1, 4), np.float32)}])
+        error(
+            model, plan, Reconstruct().apply(AnalyzedPlan(context, plan)).output, [{"x": np.ones((1, 4), np.float32)}]
+        )
         < 1
     )
 
@@ -399,7 +401,7 @@ def test_layers_that_see_the_same_share_it_as_long_as_one_is_still_to_be_settled
     context = measured(model, tmp_path, [{"x": noise(1, 9, 8, seed=seed)} for seed in range(24)])
     plan = plan_of(context, Integer(3))
     drawn, right, held = list[str](), _State._drawn, list[int]()
-    settle = _State._settled
+    settle = _State._layer_outputs
 
     def draw(state: _State, layer: Layer) -> LayerInputs:
         drawn.append(layer.name)
@@ -411,12 +413,12 @@ def test_layers_that_see_the_same_share_it_as_long_as_one_is_still_to_be_settled
         return found
 
     monkeypatch.setattr(_State, "_drawn", draw)
-    monkeypatch.setattr(_State, "_settled", settled)
-    tuned = Reconstruct().apply(AnalyzedPlan(context, plan)).made
+    monkeypatch.setattr(_State, "_layer_outputs", settled)
+    tuned = Reconstruct().apply(AnalyzedPlan(context, plan)).output
     assert drawn == ["q"]
     assert held == [1, 1, 0]
     monkeypatch.setattr(_State, "_inputs_of", draw)
-    alone = Reconstruct().apply(AnalyzedPlan(context, plan)).made
+    alone = Reconstruct().apply(AnalyzedPlan(context, plan)).output
     assert drawn == ["q", "q", "k", "v"]
     for name, solution in alone.weights.items():
         np.testing.assert_array_equal(tuned.weights[name].codes, solution.codes)
@@ -455,7 +457,7 @@ def test_layers_behind_a_choice_are_fitted_to_the_rows_that_the_float_model_choo
     feeds: list[Feeds] = [{"x": noise(1, 40, 16, seed=seed)} for seed in range(40)]
     samples = replace(measured(model, tmp_path, feeds), sites=())
     plan = plan_of(samples, Integer(8), quantize=False)
-    tuned = Reconstruct().apply(AnalyzedPlan(samples, plan)).made
+    tuned = Reconstruct().apply(AnalyzedPlan(samples, plan)).output
     unseen: list[Feeds] = [{"x": noise(1, 40, 16, seed=1000 + seed)} for seed in range(20)]
     real, found = list(map(Runner(model).run, unseen)), run_with(model, tuned, unseen)
     before = run_with(model, table(samples, plan, model), unseen)
@@ -507,7 +509,7 @@ def test_as_many_rows_as_the_float_model_chooses(tmp_path: Path) -> None:
     feeds: list[Feeds] = [{"x": noise(1, 50, 16, seed=seed)} for seed in range(24)]
     context = measured(model, tmp_path, feeds)
     plan = plan_of(context, Integer(2), quantize=False)
-    tuned = Reconstruct().apply(AnalyzedPlan(context, plan)).made
+    tuned = Reconstruct().apply(AnalyzedPlan(context, plan)).output
     for name in ("w2", "w3"):  # both are solved again, on as many rows as there are in the float model
         assert not np.array_equal(tuned.weights[name].codes, context.solutions[name, Integer(2)].codes)
 
@@ -528,6 +530,6 @@ def test_columns_of_other_units_are_seen_as_they_are(tmp_path: Path) -> None:
     feeds: list[Feeds] = [{"x": (noise(1, 8, seed=seed) + 3) * units} for seed in range(64)]
     context = measured(model, tmp_path, feeds)
     plan = plan_of(context, {"w": FLOAT16, "v": Integer(4)}, quantize=False)
-    tuned = Reconstruct().apply(AnalyzedPlan(context, plan)).made
+    tuned = Reconstruct().apply(AnalyzedPlan(context, plan)).output
     unseen: list[Feeds] = [{"x": (noise(64, 8, seed=1000) + 3) * units}]
     assert error(model, plan, tuned, unseen) < 0.02

@@ -25,7 +25,7 @@ def advanced(folder: Path, operator: str, samples: int = 256) -> tuple[bool, str
     before = table(context, plan, model)
     result = tune.TuneFeatures().apply(TunablePlan(context, plan, before))
     notes = result.notes
-    return result.made is before, notes[0].message, notes[0].level
+    return result.output is before, notes[0].message, notes[0].level
 
 
 def test_gradient_steps_are_taken(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_outputs_come_closer_and_formats_stay(
 ) -> None:
     plan, before = start
     result = QUICK.apply(TunablePlan(context, plan, before))
-    after, notes = result.made, result.notes
+    after, notes = result.output, result.notes
     assert [note.subject for note in notes] == [""]
     assert held_error(residual, context, plan, after) < 0.9 * held_error(residual, context, plan, before)
     changed = []
@@ -100,7 +100,7 @@ def test_steps_compute_with_scales_as_they_are_stored(
 def test_a_layer_that_keeps_its_sign_is_left_alone(context: Analysis, start: tuple[Plan, QuantizedParameters]) -> None:
     (*others, kept), (plan, before) = context.layers, start
     layers = (*others, replace(kept, keeps_sign=True))
-    after = QUICK.apply(TunablePlan(replace(context, layers=layers), plan, before)).made
+    after = QUICK.apply(TunablePlan(replace(context, layers=layers), plan, before)).output
     assert any(after.biases[layer.name] is not before.biases[layer.name] for layer in others)
     assert after.weights[kept.weight] is before.weights[kept.weight]
     assert after.biases[kept.name] is before.biases[kept.name]
@@ -109,13 +109,13 @@ def test_a_layer_that_keeps_its_sign_is_left_alone(context: Analysis, start: tup
 def test_what_does_not_help_is_not_kept(context: Analysis, start: tuple[Plan, QuantizedParameters]) -> None:
     wild = replace(QUICK, steps=8, code_rate=1.0, scale_rate=3.0, bias_rate=30.0)
     result = wild.apply(TunablePlan(context, *start))
-    after, notes = result.made, result.notes
+    after, notes = result.output, result.notes
     assert after is start[1]
     assert "no significant gain" in notes[0].message
 
 
 def test_the_same_numbers_every_time(context: Analysis, start: tuple[Plan, QuantizedParameters]) -> None:
-    first, second = (replace(QUICK, steps=8).apply(TunablePlan(context, *start)).made for _ in range(2))
+    first, second = (replace(QUICK, steps=8).apply(TunablePlan(context, *start)).output for _ in range(2))
     for name, solution in first.weights.items():
         np.testing.assert_array_equal(solution.codes, second.weights[name].codes)
         np.testing.assert_array_equal(solution.scale, second.weights[name].scale)
@@ -129,7 +129,7 @@ def test_samples_that_cannot_be_joined(
 ) -> None:
     plan, before = start
     single = replace(context, tuning=replace(context.tuning, batchable=False))
-    after = QUICK.apply(TunablePlan(single, plan, before)).made
+    after = QUICK.apply(TunablePlan(single, plan, before)).output
     assert held_error(residual, context, plan, after) <= held_error(residual, context, plan, before)
 
 
@@ -139,7 +139,7 @@ def test_the_bytes_do_not_depend_on_the_processors(
     found = []
     for count in (1, 3):
         monkeypatch.setattr(parallel, "processors", lambda count=count: count)
-        found.append(replace(QUICK, steps=8).apply(TunablePlan(context, *start)).made)
+        found.append(replace(QUICK, steps=8).apply(TunablePlan(context, *start)).output)
     for name, solution in found[0].weights.items():
         np.testing.assert_array_equal(solution.weight, found[1].weights[name].weight)
 
@@ -179,7 +179,7 @@ def test_nothing_to_learn(tmp_path: Path) -> None:
     feeds: list[Feeds] = [{"x": noise(1, 4, seed=seed)} for seed in range(12)]
     context = judged(model, Analysis.of(model, *(measured(model, tmp_path, feeds, 4).tuning,) * 2))
     empty = QuantizedParameters({}, {})
-    assert QUICK.apply(TunablePlan(context, context.roles, empty)).made is empty
+    assert QUICK.apply(TunablePlan(context, context.roles, empty)).output is empty
 
 
 def test_outputs_that_no_gradient_reaches(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_outputs_that_no_gradient_reaches(tmp_path: Path) -> None:
     context = judged(model, measured(model, tmp_path, feeds))
     plan = plan_of(context, Integer(3))
     before = table(context, plan, model)
-    assert QUICK.apply(TunablePlan(context, plan, before)).made is before
+    assert QUICK.apply(TunablePlan(context, plan, before)).output is before
 
 
 def test_a_deadline_ends_the_steps_at_the_next_look(context: Analysis, start: tuple[Plan, QuantizedParameters]) -> None:

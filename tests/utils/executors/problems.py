@@ -11,7 +11,7 @@ import numpy as np
 
 from ptqc.formats import Format, Integer, Scaled
 from ptqc.ir.layers import Layer
-from ptqc.passes.quantize.solve_weights import Found, WeightProblem
+from ptqc.passes.quantize.solve_weights import FormatSolutions, WeightProblem
 
 FORMS: list[Scaled] = [Integer(3), Integer(4)]
 MARK = "PTQC_TEST_MARK"
@@ -27,7 +27,7 @@ def problem(seed: int = 0, rows: int = 6, width: int = 16) -> WeightProblem:
     return WeightProblem(values, FORMS, 1, layer=layer, second=second, held=second, alone=True, together=2)
 
 
-def told(found: Found) -> list[tuple[Format, str, float]]:
+def told(found: FormatSolutions) -> list[tuple[Format, str, float]]:
     """A result in few words, the same for the same bytes."""
     return [
         (solution.form, hashlib.sha256(solution.codes.tobytes() + solution.scale.tobytes()).hexdigest(), error)

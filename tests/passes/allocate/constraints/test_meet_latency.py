@@ -32,7 +32,7 @@ def model() -> ir.Model:
 def measured(model: ir.Model, tmp_path_factory: pytest.TempPathFactory) -> Analysis:
     feeds: list[Feeds] = [{"x": noise(1, 3, 8, 8, seed=seed)} for seed in range(32)]
     found = measure(model, feeds, tmp_path_factory.mktemp("samples"), (2, 4))
-    return ChooseActivations("auto", 1e-7).apply(found).made
+    return ChooseActivations("auto", 1e-7).apply(found).output
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_no_set_of_sites_is_faster_than_the_fastest(context: Analysis, network: 
 def test_a_choice_that_is_fast_enough_stays(context: Analysis, network: Network) -> None:
     before = context.activations
     result = MeetLatency(network, even_times(network), LatencyBudget(1e9)).apply(context)
-    context, notes = result.made, result.notes
+    context, notes = result.output, result.notes
     assert notes == ()
     assert context.activations is before
 
@@ -112,7 +112,7 @@ def test_the_limit_on_the_loss_gives_way_to_the_time(context: Analysis, network:
     times, promised = even_times(network), context.activation_loss
     real = network.predict(times, ())
     result = MeetLatency(network, times, LatencyBudget(0.6 * real), limit=1e-7).apply(context)
-    context, (note,) = result.made, result.notes
+    context, (note,) = result.output, result.notes
     assert context.proof is not None
     assert context.proof.answer.status == "optimal"
     assert context.proof.prices["time"] >= 0
@@ -126,7 +126,7 @@ def test_less_time_never_loses_less(context: Analysis, network: Network) -> None
     times = even_times(network)
     real, lost = network.predict(times, ()), []
     for share in (0.9, 0.7, 0.5, 0.4):
-        context = MeetLatency(network, times, LatencyBudget(share * real)).apply(context).made
+        context = MeetLatency(network, times, LatencyBudget(share * real)).apply(context).output
         lost.append(sum(context.site_losses[name] for name in context.activations))
     assert lost == sorted(lost)
     assert lost[0] < lost[-1]
@@ -135,14 +135,14 @@ def test_less_time_never_loses_less(context: Analysis, network: Network) -> None
 def test_what_cannot_be_reached_names_the_shortest_time_and_what_takes_it(context: Analysis, network: Network) -> None:
     times = even_times(network)
     with pytest.raises(Infeasible, match=r"budget of 0\.01 ms cannot be met .* in a runtime\. Slowest: ") as refusal:
-        context = MeetLatency(network, times, LatencyBudget(1e4)).apply(context).made
+        context = MeetLatency(network, times, LatencyBudget(1e4)).apply(context).output
     shortest = min(network.predict(times, context.tensors_of(sites)) for sites in subsets(context))
     assert refusal.value.smallest == round(shortest)
     assert refusal.value.blockers[0][1] == 1e5
-    context = MeetLatency(network, times, LatencyBudget(shortest)).apply(context).made
+    context = MeetLatency(network, times, LatencyBudget(shortest)).apply(context).output
 
 
 def test_stated_activations_leave_no_choice(context: Analysis, network: Network) -> None:
     context = replace(context, activations={})
     with pytest.raises(Infeasible, match="with float activations is"):
-        context = MeetLatency(network, even_times(network), LatencyBudget(1e6), "float").apply(context).made
+        context = MeetLatency(network, even_times(network), LatencyBudget(1e6), "float").apply(context).output

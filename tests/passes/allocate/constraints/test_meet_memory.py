@@ -25,7 +25,7 @@ def analysis(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
     """With all activations in float."""
     feeds: list[Feeds] = [{"x": noise(1, 3, 8, 8, seed=seed)} for seed in range(32)]
     found = measure(parse(RESIDUAL, **CONSTANTS), feeds, tmp_path_factory.mktemp("samples"), (2, 4))
-    return ChooseActivations("float").apply(found).made
+    return ChooseActivations("float").apply(found).output
 
 
 @pytest.fixture(scope="module")
@@ -46,15 +46,15 @@ def peak(memory: MemoryModel, analysis: Analysis) -> int:
 
 def test_a_choice_that_keeps_it_stays(analysis: Analysis, memory: MemoryModel) -> None:
     result = MeetMemory(memory, MemoryBudget(peak(memory, analysis))).apply(analysis)
-    assert result.made is analysis
+    assert result.output is analysis
     assert result.notes == ()
 
 
 def test_a_smaller_budget_is_kept(analysis: Analysis, memory: MemoryModel, least: int) -> None:
     assert least < peak(memory, analysis)
     result = MeetMemory(memory, MemoryBudget(least)).apply(analysis)
-    assert peak(memory, result.made) <= least
-    assert result.made.activation_loss > 0
+    assert peak(memory, result.output) <= least
+    assert result.output.activation_loss > 0
     (note,) = result.notes
     assert note.level == (Level.WARNING if "without that budget" in note.message else Level.INFO)
     tight = MeetMemory(memory, MemoryBudget(least), limit=1e-12).apply(analysis)
@@ -72,10 +72,10 @@ def test_formats_that_lose_much_make_room_for_other_activations(analysis: Analys
     narrow = tuple(Candidate(name, Integer(4), size, 1.0, memory=-3 * size) for name, size in sizes.items())
     weighed = WeightCosts(Problem((*wide, *narrow), 0), Problem(wide, 0), layers)
     budget = MemoryBudget(peak(memory, analysis) - max(sizes.values()))
-    stays = MeetMemory(memory, budget, weighed=weighed, limit=1e3).apply(analysis).made
+    stays = MeetMemory(memory, budget, weighed=weighed, limit=1e3).apply(analysis).output
     assert stays.activations == analysis.activations
     assert stays.weight_memory == budget.bytes - peak(memory, analysis)
-    changed = MeetMemory(memory, budget, weighed=weighed, limit=1e-9).apply(analysis).made
+    changed = MeetMemory(memory, budget, weighed=weighed, limit=1e-9).apply(analysis).output
     assert changed.activations
     assert peak(memory, changed) <= budget.bytes
 
@@ -83,7 +83,7 @@ def test_formats_that_lose_much_make_room_for_other_activations(analysis: Analys
 def test_what_a_file_needs_more_counts(analysis: Analysis, memory: MemoryModel, least: int) -> None:
     with pytest.raises(Infeasible):
         MeetMemory(memory, MemoryBudget(least), more=100).apply(analysis)
-    assert peak(memory, MeetMemory(memory, MemoryBudget(least + 100), more=100).apply(analysis).made) <= least
+    assert peak(memory, MeetMemory(memory, MemoryBudget(least + 100), more=100).apply(analysis).output) <= least
 
 
 def test_a_latency_that_only_float_keeps_contradicts_it(analysis: Analysis, memory: MemoryModel, least: int) -> None:
@@ -95,8 +95,8 @@ def test_a_latency_that_only_float_keeps_contradicts_it(analysis: Analysis, memo
     assert least < refused.value.smallest <= peak(memory, analysis)
     slow = replace(timed, limit=1000.0 * len(nodes))
     result = MeetMemory(memory, MemoryBudget(least), timed=slow).apply(analysis)
-    assert result.made.proof is not None
-    assert result.made.proof.prices.keys() == {"time"}
+    assert result.output.proof is not None
+    assert result.output.proof.prices.keys() == {"time"}
     impossible = replace(timed, limit=1.0)
     with pytest.raises(Infeasible, match="those of time cannot be met with any amount of memory"):
         MeetMemory(memory, MemoryBudget(least), timed=impossible).apply(analysis)

@@ -16,7 +16,7 @@ from ptqc.execution.onnxruntime import Feeds
 from ptqc.ir.nodes import inline_known_branches
 
 
-def settled(model: ir.Model, samples: Sequence[Feeds], batching: Batching, *, unrolls: bool = False) -> ir.Model:
+def specialized(model: ir.Model, samples: Sequence[Feeds], batching: Batching, *, unrolls: bool = False) -> ir.Model:
     """The model as it is for samples of these sizes; the same one where sizes vary, or there is nothing to decide.
 
     unrolls: whether steps of recurrent nodes are to be written out.

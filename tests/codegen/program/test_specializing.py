@@ -3,7 +3,7 @@ import pytest
 from graphs import noise, parse
 
 from ptqc.codegen.program.batching import Batching
-from ptqc.codegen.program.settling import settled
+from ptqc.codegen.program.specializing import specialized
 from ptqc.execution.onnxruntime import run
 
 # What exporters make of x.squeeze(2): the axis goes if it has one element.
@@ -26,7 +26,7 @@ ALONE = Batching(None)
 @pytest.mark.parametrize(("width", "kept"), [(1, {"Neg"}), (4, {"Abs"})])
 def test_sizes_decide_on_branches_within_branches(width: int, kept: set[str]) -> None:
     model, feeds = parse(SQUEEZED, **CONSTANTS), {"x": noise(1, 3, width), "turns": np.array(False)}
-    made = settled(model, [feeds], ALONE)
+    made = specialized(model, [feeds], ALONE)
     kinds = {node.op_type for node in made.graph}
     assert "If" not in kinds
     assert kinds & {"Neg", "Abs"} == kept
@@ -36,25 +36,25 @@ def test_sizes_decide_on_branches_within_branches(width: int, kept: set[str]) ->
 
 def test_values_do_not_decide() -> None:
     feeds = {"x": noise(1, 3, 4), "turns": np.array(True)}
-    assert "If" in {node.op_type for node in settled(parse(TURNED), [feeds], ALONE).graph}
+    assert "If" in {node.op_type for node in specialized(parse(TURNED), [feeds], ALONE).graph}
 
 
 def test_nothing_is_decided_where_sizes_vary() -> None:
     model, feeds = parse(SQUEEZED, **CONSTANTS), {"x": noise(1, 3, 4), "turns": np.array(True)}
-    assert settled(model, [feeds], Batching(None, varies=True)) is model
+    assert specialized(model, [feeds], Batching(None, varies=True)) is model
 
 
 def test_a_batch_of_another_size_does_not_take_another_branch() -> None:
     text = SQUEEZED.replace("Gather(sizes, two)", "Gather(sizes, zero)")
     model = parse(text, **CONSTANTS, zero=np.array([0]))
     feeds = {"x": noise(2, 3, 1), "turns": np.array(True)}
-    assert "If" in {node.op_type for node in settled(model, [feeds], Batching(2)).graph}
+    assert "If" in {node.op_type for node in specialized(model, [feeds], Batching(2)).graph}
 
 
 def test_lengths_of_recurrent_nodes_are_learnt_where_steps_are_written_out() -> None:
     text = "g (float[N,T,4] x) => (float[T,1,N,3] y) { s = Transpose<perm=[1,0,2]>(x) y = RNN<hidden_size=3>(s, w, r) }"
     model, feeds = parse(text, w=noise(1, 3, 4), r=noise(1, 3, 3)), {"x": noise(1, 5, 4)}
-    assert settled(model, [feeds], ALONE) is model
-    (node,) = (node for node in settled(model, [feeds], ALONE, unrolls=True).graph if node.op_type == "RNN")
+    assert specialized(model, [feeds], ALONE) is model
+    (node,) = (node for node in specialized(model, [feeds], ALONE, unrolls=True).graph if node.op_type == "RNN")
     assert node.inputs[0] is not None
     assert node.inputs[0].shape == [5, 1, 4]
