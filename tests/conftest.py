@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compiling import compiled_once, residual, samples
+from compiling import Measured, compiled_once, measure_residual, residual, samples
 from forked import Forks
 from hypothesis import settings
 from threadpoolctl import threadpool_limits
@@ -129,6 +129,18 @@ def digits_evaluation() -> tuple[np.ndarray, np.ndarray]:
 def small(shared_room: Path) -> Artifact:
     """The residual network of `compiling.py` at 25 %; its store is the folder `cache` beside it."""
     return compiled_once(residual(), samples(3, 8, 8), shared_room / "small", "25%", activations="integer")
+
+
+@pytest.fixture(scope="session")
+def coarse(shared_room: Path) -> Artifact:
+    """The same network at 14 %, whose outputs differ from those of the float network; model.onnx lies beside it."""
+    return compiled_once(residual(), samples(3, 8, 8), shared_room / "coarse", "14%", bits=(2, 4, 7))
+
+
+@pytest.fixture(scope="session")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    """The same network with measurements of a few widths. Whoever fits it leaves it as it is."""
+    return measure_residual(tmp_path_factory.mktemp("residual"))
 
 
 @pytest.fixture(scope="session")

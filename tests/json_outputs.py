@@ -16,7 +16,7 @@ from compiling import product, quick, residual, samples
 from ptqc.cli.main import main
 
 BUDGETS = ("--budget", "60%", "--budget", "50ms", "--budget", "40MBram", "--budget", "0.5nat")
-CHECK = "import sys, onnx; sys.exit(47 if any(n.op_type == 'Relu' for n in onnx.load(sys.argv[1]).graph.node) else 0)"
+CHECK = "import sys, onnx; sys.exit(47 if any(n.op_type == 'Gemm' for n in onnx.load(sys.argv[1]).graph.node) else 0)"
 
 
 @contextmanager
@@ -54,7 +54,7 @@ def collect(folder: Path) -> dict[str, list[dict[str, Any]]]:
     onnx.save(product(), folder / "layer.onnx")
     np.savez(folder / "rows.npz", x=samples(16))
     (folder / "check.py").write_text(CHECK, encoding="utf-8")
-    data, out = ("--calibration", "data.npz"), ("-o", "out")
+    data, out = ("--calibration", "data.npz", "--bits", "2,4,7"), ("-o", "out")
     with working_in(folder), quick():
         compiled = printed("compile", "net.onnx", *data, "--budget", "60%", "--labels", "labelled.npz", *out)
         native = printed("compile", "layer.onnx", "--calibration", "rows.npz", "--target", "cpu", "-o", "native")
@@ -75,7 +75,9 @@ def collect(folder: Path) -> dict[str, list[dict[str, Any]]]:
             "doctor": [printed("doctor")],
             "passes": [printed("passes")],
             "cache": [printed("cache", "size"), printed("cache", "clear")],
-            "reduce": [printed("reduce", "net.onnx", "-o", "small.onnx", "--", sys.executable, "check.py", "{model}")],
+            "reduce": [
+                printed("reduce", "layer.onnx", "-o", "small.onnx", "--", sys.executable, "check.py", "{model}")
+            ],
             "error": [
                 printed("compile", "absent.onnx", *data, "-o", "never"),
                 printed("resolve", "out", "--budget", "1%", "-o", "never"),

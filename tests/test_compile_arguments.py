@@ -125,6 +125,7 @@ def test_passes_are_dumped(tmp_path: Path) -> None:
     assert "fold-batch-norm" in " ".join(path.name for path in (tmp_path / "dump" / "here").iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("activations", "kernel"), [("integer", "QLinearConv"), ("float", "Conv"), ("auto", "Conv")])
 def test_activations_choose_the_kernels(tmp_path: Path, activations: str, kernel: str) -> None:
     found = compiled(residual(), samples(3, 8, 8), tmp_path, "30%", activations=activations)

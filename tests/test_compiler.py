@@ -13,6 +13,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from compiling import QUICK, compiled, proto, quick, residual, samples, store_of, told_bound, weight
+from mostly_slow import mostly_slow
 
 import ptqc
 from ptqc.artifact.documents import oldest_runtime
@@ -94,7 +95,7 @@ def test_the_summary_names_the_sizes(small: Artifact) -> None:
     assert f"59,172 -> {small.path.stat().st_size:,} bytes" in small.summary()
 
 
-@pytest.mark.parametrize("limit", [6_193, 8_000, 12_345])
+@pytest.mark.parametrize("limit", mostly_slow([6_193, 8_000, 12_345], 6_193))
 def test_every_byte_limit_is_kept(small: Artifact, tmp_path: Path, limit: int) -> None:
     with quick():
         other = ptqc.resolve(small.folder, output=tmp_path / "out", budget=f"{limit}B", cache=store_of(small))
@@ -146,11 +147,11 @@ def test_outputs_are_judged_as_what_they_are_or_are_said_to_be(tmp_path: Path) -
         h = Gemm(x, a) r = Relu(h) y = Gemm(r, b) v = Gemm(r, c) z = LpNormalization(v)
     }"""
     model = proto(text, a=weight(16, 32), b=weight(32, 8), c=weight(32, 48))
-    found = compiled(model, samples(16), tmp_path, "40%")
+    found = compiled(model, samples(16), tmp_path, "40%", bits=(4, 7))
     assert [output["kind"] for output in found.manifest["results"]["outputs"]] == ["logits", "embedding"]
     assert found.manifest["results"]["loss_unit"] == "relative squared error"
     assert "z compared as embedding along axis 1, normalized: mean cosine " in " ".join(found.summary().split())
-    other = compiled(model, samples(16), tmp_path / "other", "40%", loss={"y": "regression"})
+    other = compiled(model, samples(16), tmp_path / "other", "40%", bits=(4, 7), loss={"y": "regression"})
     assert [output["kind"] for output in other.manifest["results"]["outputs"]] == ["regression", "embedding"]
     assert other.manifest["results"]["top1_agreement"] is None
     assert other.manifest["options"]["loss"] == {"y": "regression"}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from compiling import compiled, residual, samples
+from compiling import compiled, product, residual, samples
 from PIL import Image
 
 import ptqc
@@ -31,7 +31,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def artifact(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    return compiled(residual(), images, tmp_path_factory.mktemp("compiled"), "50%", preprocessing=STATED)
+    return compiled(residual(), images, tmp_path_factory.mktemp("compiled"), "50%", bits=(4,), preprocessing=STATED)
 
 
 def run(model: object, data: Path, place: Path, **options: object) -> np.ndarray:
@@ -58,7 +58,7 @@ def test_sizes_and_layout_are_those_of_the_model() -> None:
 
 
 def test_of_arrays_nothing_is_told(tmp_path: Path) -> None:
-    plain = compiled(residual(), samples(3, 8, 8), tmp_path, preprocessing=Preprocessing())
+    plain = compiled(product(), samples(16), tmp_path, preprocessing=Preprocessing())
     assert plain.manifest["preprocessing"] is None
     assert plain.preprocessing is None
 
@@ -106,7 +106,7 @@ def test_other_preprocessing_than_that_of_the_compile_is_warned_of(
 
 
 def test_images_for_what_was_compiled_on_arrays_are_warned_of(images: Path, tmp_path: Path) -> None:
-    plain = compiled(residual(), samples(3, 8, 8), tmp_path)
+    plain = compiled(residual(), samples(3, 8, 8), tmp_path, bits=(4,))
     (note,) = ptqc.evaluate(plain, metric="top-1", data=images).notes
     assert note.startswith(f"{plain.folder} was compiled on arrays, so that nothing says how its images are prepared")
     assert ptqc.evaluate(plain, metric="top-1", data=images, preprocessing=Preprocessing()).notes == ()

@@ -8,6 +8,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from compiling import assert_same_interface, compiled, product, proto, residual, samples, store_of, weight
+from mostly_slow import mostly_slow
 from onnx import TensorProto, helper, numpy_helper
 
 import ptqc
@@ -73,6 +74,7 @@ def test_a_model_takes_strings(tmp_path: Path) -> None:
     assert "gives the recorded outputs on 2 golden samples" in str(ptqc.verify(found.folder))
 
 
+@pytest.mark.slow
 def test_a_half_precision_model_keeps_its_interface(tmp_path: Path) -> None:
     model = in_type(residual(), np.float16)
     found = compiled(model, samples(3, 8, 8).astype(np.float16), tmp_path, "50%", activations="integer")
@@ -81,6 +83,7 @@ def test_a_half_precision_model_keeps_its_interface(tmp_path: Path) -> None:
     assert found.manifest["verification"]["operators"]["QLinearConv"] == 3
 
 
+@pytest.mark.slow
 def test_external_data_are_read_and_counted(small: Artifact, tmp_path: Path) -> None:
     (tmp_path / "given").mkdir()
     path = tmp_path / "given" / "model.onnx"
@@ -92,7 +95,7 @@ def test_external_data_are_read_and_counted(small: Artifact, tmp_path: Path) -> 
     assert np.allclose(found.run({"x": x})["y"], small.run({"x": x})["y"], atol=0.2)
 
 
-@pytest.mark.parametrize("opset", [7, 21])
+@pytest.mark.parametrize("opset", mostly_slow([7, 21], 7))
 def test_older_and_newer_opsets_give_the_same_outputs(small: Artifact, tmp_path: Path, opset: int) -> None:
     found = compiled(residual(opset), samples(3, 8, 8), tmp_path, "25%", activations="integer")
     x = samples(3, 8, 8, seed=11)
@@ -121,6 +124,7 @@ def test_what_a_model_says_of_itself_is_kept(tmp_path: Path) -> None:
     assert (described.version, described.graph_name, described.description) == (7, "product_of_rows", "a product")
 
 
+@pytest.mark.slow
 def test_what_exporters_write_beside_the_network_takes_no_bytes_of_the_budget(small: Artifact, tmp_path: Path) -> None:
     annotated = residual()
     for node in annotated.graph.node:

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from compiling import assert_same_interface, compiled, proto, samples, weight
+from mostly_slow import mostly_slow
 
 from ptqc.errors import Infeasible, ModelError
 from ptqc.execution.agreement import relative
@@ -61,6 +62,7 @@ LOOP = """g (float[N,48] x, int64 n, bool go) => (float[N,48] y) {
 }"""
 
 
+@pytest.mark.slow
 def test_weights_inside_loops_are_fitted_to_what_every_iteration_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,11 +156,18 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS.values(), ids=[name.replace(" ", "-") for name in KINDS])
-def test_models_of_many_kinds(
-    tmp_path: Path, kind: tuple[str, dict[str, np.ndarray], tuple[int, ...] | None, str, dict[str, int]]
-) -> None:
-    graph, weights, shape, budget, operators = kind
+PLAIN_KINDS = (
+    "a transposed convolution as wide as its stride",
+    "another transposed convolution",
+    "products of rank 3",
+    "a fixed batch",
+    "a table alone",
+)
+
+
+@pytest.mark.parametrize("kind", mostly_slow(KINDS, *PLAIN_KINDS))
+def test_models_of_many_kinds(kind: str, tmp_path: Path) -> None:
+    graph, weights, shape, budget, operators = KINDS[kind]
     model = proto(graph, **weights)
     data = np.arange(128).reshape(32, 4) % 100 if shape is None else samples(*shape)
     # So small operators are faster in float.
@@ -177,7 +186,7 @@ TIED = {
 }
 
 
-@pytest.mark.parametrize("kind", TIED)
+@pytest.mark.parametrize("kind", mostly_slow(TIED, "Clip of a layer"))
 def test_an_activation_that_shares_its_scale_with_other_values_runs_on_codes(kind: str, tmp_path: Path) -> None:
     """Its work is not that of saturation: the shared scale also holds what the activation cuts off."""
     activation, before, behind = TIED[kind]
@@ -205,6 +214,7 @@ def test_numbers_given_as_lists_of_one_element_are_numbers(tmp_path: Path) -> No
     assert found.manifest["results"]["sqnr_db"] > 25
 
 
+@pytest.mark.slow
 def test_an_input_without_axes_is_quantized_as_others_are(tmp_path: Path) -> None:
     graph = "g (float[N,48] x, float speed) => (float[N,24] y) { h = Gemm(x, w, b) f = Mul(h, speed) y = MatMul(f, v) }"
     model = proto(graph, w=weight(48, 96), b=weight(96), v=weight(96, 24))

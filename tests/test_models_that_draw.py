@@ -103,6 +103,7 @@ def test_the_same_compile_takes_what_was_measured(denoiser: Artifact, tmp_path: 
     assert again.path.read_bytes() == denoiser.path.read_bytes()
 
 
+@pytest.mark.slow
 def test_half_precision_draws_too(tmp_path: Path) -> None:
     weights = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in step().graph.initializer}
     halves = {name: array.astype(np.float16) for name, array in weights.items()}
@@ -113,6 +114,7 @@ def test_half_precision_draws_too(tmp_path: Path) -> None:
     assert artifact.run(data[0])["y"].dtype == np.float16
 
 
+@pytest.mark.slow
 def test_whoever_scores_feeds_what_the_file_takes(tmp_path: Path) -> None:
     (feeds,) = noisy_samples(1, seed=9)
 
@@ -126,9 +128,9 @@ def test_whoever_scores_feeds_what_the_file_takes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "draw",
     [
-        "p = Sigmoid(h) c = Bernoulli(p) q = Mul(h, c)",
+        pytest.param("p = Sigmoid(h) c = Bernoulli(p) q = Mul(h, c)", marks=pytest.mark.slow),
         "i = Multinomial<sample_size=1>(h) r = Gather(table, i) s = Squeeze(r, one) q = Mul(h, s)",
-        "n = RandomUniformLike<low=0.5, high=1.5>(h) q = Mul(h, n)",
+        pytest.param("n = RandomUniformLike<low=0.5, high=1.5>(h) q = Mul(h, n)", marks=pytest.mark.slow),
     ],
     ids=["Bernoulli", "Multinomial", "RandomUniformLike"],
 )

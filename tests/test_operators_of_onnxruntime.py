@@ -117,6 +117,7 @@ def test_standard_operators_keep_a_budget_of_memory(place: Path) -> None:
     assert {entry["format"] for entry in held.plan["weights"]} == {"int4", "int8"}
 
 
+@pytest.mark.slow
 def test_the_least_memory_that_is_told_can_be_had(place: Path) -> None:
     with pytest.raises(Infeasible, match="with float activations") as refused:
         wide(place, "none", "10KBram")
@@ -127,6 +128,7 @@ def test_the_least_memory_that_is_told_can_be_had(place: Path) -> None:
     assert kept_budgets(found)["memory"] is True
 
 
+@pytest.mark.slow
 def test_codes_and_packed_weights_are_chosen_together(place: Path) -> None:
     """With 8-bit activations a weight takes a byte for each number: less than int4 in float takes, it cannot be."""
     found = wide(place, "auto", f"{int(0.95 * NUMBERS)}Bram", activations="auto")

@@ -54,7 +54,7 @@ def commands(page: Path) -> list[list[str]]:
     [
         pytest.param("qdq", {"compile", "resolve", "verify", "compare"}, marks=pytest.mark.slow),
         ("litert", {"compile", "resolve", "verify", "compare"}),
-        ("microcontrollers", {"compile", "resolve", "verify"}),
+        pytest.param("microcontrollers", {"compile", "resolve", "verify"}, marks=pytest.mark.slow),
     ],
 )
 def test_it_runs(name: str, kinds: set[str], room: Path) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from compiling import assert_same_interface, compiled, quick, store_of, told_bound
+from mostly_slow import mostly_slow
 
 import ptqc
 from ptqc.artifact.folder import Artifact
@@ -15,9 +16,6 @@ from ptqc.errors import Infeasible
 ROOT = Path(__file__).resolve().parent.parent
 # Of the unit of scales of a weight, which weights with the same unit share.
 UNIT_BYTES = 16
-
-
-SLOW = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +90,7 @@ def test_classifiers_are_resolved_without_their_data(
     assert other.manifest["calibration"] == artifact.manifest["calibration"]
 
 
-@pytest.mark.parametrize("name", ["tagger", "mlp", *(pytest.param(n, marks=SLOW) for n in ("detector", "digits"))])
+@pytest.mark.parametrize("name", mostly_slow(["tagger", "mlp", "detector", "digits"], "tagger"))
 def test_the_projects_models_keep_budget_and_interface(name: str, request: pytest.FixtureRequest) -> None:
     artifact: Artifact = request.getfixturevalue(name)
     original = onnx.load(ROOT / "models" / artifact.manifest["source"]["name"])
@@ -125,7 +123,8 @@ def test_what_computes_in_float_is_named(tagger: Artifact) -> None:
     assert "in float" in tagger.summary()
 
 
-@pytest.mark.parametrize("name", ["mlp", *(pytest.param(name, marks=SLOW) for name in ("detector", "tagger"))])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mlp", "detector", "tagger"])
 def test_the_projects_models_name_their_smallest_size(
     name: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

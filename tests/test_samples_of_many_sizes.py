@@ -101,6 +101,7 @@ def test_sounds_of_any_length(tmp_path: Path) -> None:
     assert sqnr(recurrent(), artifact, sounds(6, (1, 6, 40), seed=1)) > 25
 
 
+@pytest.mark.slow
 def test_images_of_any_size_with_two_kinds_of_outputs(tmp_path: Path) -> None:
     """One `.npz` per sample in nested folders; the artifact is checked anew, and another one made of it."""
     for i, feeds in enumerate(images(40)):

@@ -74,6 +74,7 @@ def test_a_fault_on_texts_tells_how_to_shrink_the_model(
     assert f"ptqc reduce {place / 'encoder.onnx'} -o small.onnx {data} -- {trial}" in told
 
 
+@pytest.mark.slow
 def test_an_encoder_without_data(tmp_path: Path) -> None:
     artifact = compiled(encoder(), "synthetic", tmp_path, bits=(7,), samples=32)
     assert artifact.manifest["results"]["sqnr_db"] > 25

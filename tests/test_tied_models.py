@@ -7,6 +7,7 @@ import onnx
 import pytest
 from compiling import compiled, proto
 from graphs import noise
+from mostly_slow import mostly_slow
 from onnx import numpy_helper
 
 from ptqc.errors import Infeasible
@@ -44,7 +45,7 @@ def stored(path: Path) -> int:
 @pytest.mark.parametrize(
     ("large", "activations"),
     [
-        (1, "float"),
+        pytest.param(1, "float", marks=pytest.mark.slow),
         pytest.param(1, "integer", marks=pytest.mark.slow),
         pytest.param(10**9, "float", marks=pytest.mark.slow),
         (10**9, "integer"),
@@ -62,7 +63,7 @@ def test_the_table_is_stored_once(
     assert head == {"y": "float" if activations == "float" else "integer"}
 
 
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", mostly_slow([4, 8], 4))
 def test_operators_of_onnxruntime_read_one_stored_table(
     bits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,7 +85,10 @@ def _attribute(node: onnx.NodeProto, name: str) -> int:
     return next(attribute.i for attribute in node.attribute if attribute.name == name)
 
 
-@pytest.mark.parametrize(("operators", "own"), [("onnxruntime", ["MatMulNBits"]), ("dequantize", [])])
+@pytest.mark.parametrize(
+    ("operators", "own"),
+    [pytest.param("onnxruntime", ["MatMulNBits"], marks=pytest.mark.slow), ("dequantize", [])],
+)
 def test_a_small_table_is_unpacked_and_its_product_too(operators: str, own: list[str], tmp_path: Path) -> None:
     found = compiled(tied(), texts(), tmp_path, "35%", bits=(8,), activations="float", operators=operators)
     assert found.manifest["file"]["runtime_operators"] == own
@@ -107,7 +111,7 @@ BOTH_WAYS = """g (float[N,24] x) => (float[N,24] y) {
 }"""
 
 
-@pytest.mark.parametrize("sensitivity", ["outputs", "curvature"])
+@pytest.mark.parametrize("sensitivity", mostly_slow(["outputs", "curvature"], "outputs"))
 def test_a_weight_is_used_as_it_is_and_transposed(sensitivity: str, tmp_path: Path) -> None:
     """Its two products read rows of different lengths; the file has it once."""
     weight = noise(24, 60, scale=0.2)

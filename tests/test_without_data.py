@@ -28,7 +28,7 @@ def test_digits_keep_most_of_their_accuracy(digits: Artifact, digits_evaluation:
 @pytest.fixture(scope="module")
 def tagger(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     folder = tmp_path_factory.mktemp("tagger")
-    return compiled(MODELS / "tiny_gru_tagger.onnx", "synthetic", folder, "40%", samples=32)
+    return compiled(MODELS / "tiny_gru_tagger.onnx", "synthetic", folder, "40%", samples=32, bits=(4, 7))
 
 
 def test_the_warning_is_in_manifest_summary_and_report(tagger: Artifact) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from compiling import compiled, proto, samples, weight
+from mostly_slow import mostly_slow
 
 import ptqc
 from ptqc.artifact import expand as expanding
@@ -146,7 +147,7 @@ def test_a_full_disk_changes_nothing(small: Artifact, tmp_path: Path, monkeypatc
 
 
 @pytest.mark.usefixtures("untimed")
-@pytest.mark.parametrize("operators", ["standard", "onnxruntime", "dequantize"])
+@pytest.mark.parametrize("operators", mostly_slow(["standard", "onnxruntime", "dequantize"], "standard"))
 def test_larger_models_get_two_files(operators: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(external, "IN_MEMORY_LIMIT", 4000)
     monkeypatch.setattr(expanding, "MAPPED_FROM", 4000)

@@ -88,6 +88,7 @@ def test_a_latency_that_cannot_be_met_names_modules(tmp_path: Path) -> None:
     assert "getitem_57 (" not in str(refusal.value)
 
 
+@pytest.mark.slow
 def test_a_layer_that_absorbs_an_activation_function_has_the_name_of_its_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

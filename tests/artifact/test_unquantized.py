@@ -14,6 +14,7 @@ def remarks(measured: Measured) -> dict[str, str]:
     return {found.name: found.note.message for found in float_operators(measured.model, measured.fit().plan)}
 
 
+@pytest.mark.slow
 def test_nothing_is_said_where_all_is_integer(tmp_path: Path) -> None:
     assert remarks(measure_residual(tmp_path, bits=(4,), activations="integer")) == {}
 

@@ -57,6 +57,7 @@ def test_a_delivered_artifact_passes(artifact: Artifact, capsys: pytest.CaptureF
     assert "is the one that was compiled" in printed
 
 
+@pytest.mark.slow
 def test_golden_samples_are_the_same_in_every_compile(artifact: Artifact, tmp_path: Path) -> None:
     again = compiled(residual(), samples(3, 8, 8), tmp_path, "25%", activations="integer")
     assert (again.folder / GOLDEN).read_bytes() == (artifact.folder / GOLDEN).read_bytes()

@@ -21,6 +21,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> tuple[CanonicalModel, d
     return given, {version.title: version for version in versions(given)}
 
 
+@pytest.mark.slow
 def test_every_rewrite_keeps_the_function_and_does_its_part(network: tuple[CanonicalModel, dict[str, Version]]) -> None:
     given, found = network
     assert list(found) == TITLES
@@ -40,6 +41,7 @@ def test_every_rewrite_keeps_the_function_and_does_its_part(network: tuple[Canon
     assert uneven(bars["rotated"]["hidden"]) > 15  # no rotation passes the product with a gate
 
 
+@pytest.mark.slow
 def test_there_is_a_picture_of_each_tensor(network: tuple[CanonicalModel, dict[str, Version]], tmp_path: Path) -> None:
     given, found = network
     shown = ["as they are", "split"]

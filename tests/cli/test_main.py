@@ -244,7 +244,7 @@ def _tree(folder: Path) -> list[str]:
     ("arguments", "part"),
     [
         (_compile("half.onnx"), "cut short"),
-        (_good("--budget", "-5%"), "must be positive"),
+        pytest.param(_good("--budget", "-5%"), "must be positive", marks=pytest.mark.slow),
         (_good("--bits", "2,x"), "is not a list of widths"),
     ],
     ids=["model", "budget", "bits"],
@@ -381,6 +381,7 @@ def test_lines_are_plain_where_there_is_no_terminal(
     assert "\r" not in printed
 
 
+@pytest.mark.slow
 def test_a_folder_of_images_calibrates(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
     more = ("--mean", "-0.5,0.4,0.5", "--std", "0.2", "--layout", "NCHW", "--quiet")

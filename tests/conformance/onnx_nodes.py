@@ -10,14 +10,17 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
+from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
 import onnx
+from onnx.backend.test.case import node
 from onnx.backend.test.case.test_case import TestCase as Case
 from onnx.backend.test.runner import Runner as Checker
 
@@ -91,11 +94,24 @@ def parts(case: Case) -> tuple[onnx.ModelProto, Sequence[np.ndarray], Sequence[n
 @cache
 def cases() -> Mapping[str, Case]:
     """Every node test by name."""
+    with _quiet():
+        return {case.name: case for case in node.collect_testcases(None)}
+
+
+def some_cases(names: Mapping[str, str]) -> dict[str, Case]:
+    """Node tests by name, each of a module of onnx: making them all takes seconds."""
+    with _quiet():
+        for module in names.values():
+            import_module(f"{node.__name__}.{module}")
+    known = {case.name: case for case in node._NodeTestCases}
+    return {name: known[name] for name in names}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the cases themselves divide by zero, overflow, and use deprecated names
-        from onnx.backend.test.case.node import collect_testcases
-
-        return {case.name: case for case in collect_testcases(None)}
+        yield
 
 
 def opset_of(case: Case) -> int:

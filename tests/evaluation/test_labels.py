@@ -331,6 +331,7 @@ LEARNED = """g (float[N,3,32,32] x) => (float[N,4,4] boxes, float[N,4,1] scores)
 }"""
 
 
+@pytest.mark.slow
 def test_a_drop_of_the_mean_average_precision_is_a_budget(pictures: Path, tmp_path: Path) -> None:
     """Of half of the pictures the one with a wrong label is missed by the float model, too."""
     layers = {"w1": weight(32, 3, 16, 16) + 0.02, "w2": np.abs(weight(1, 32, 1, 1))}

@@ -22,24 +22,19 @@ def place_of(sample: dict[str, Any]) -> int:
     return int(sample["sample"].removeprefix("samples[").removesuffix("]"))
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    return compiled(residual(), DATA, tmp_path_factory.mktemp("changed"), "14%", bits=(2, 4, 7))
-
-
 def probabilities(model: bytes, x: np.ndarray) -> np.ndarray:
     scores = ort.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, {"x": x[None]})[0][0]
     powers = np.exp(scores.astype(np.float64) - scores.max())
     return np.asarray(powers / powers.sum())
 
 
-def divergence(made: Artifact, x: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-    p, q = probabilities(residual().SerializeToString(), x), probabilities(made.path.read_bytes(), x)
+def divergence(coarse: Artifact, x: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+    p, q = probabilities(residual().SerializeToString(), x), probabilities(coarse.path.read_bytes(), x)
     return float((p * np.log(p / q)).sum()), p, q
 
 
-def test_they_come_by_falling_loss(made: Artifact) -> None:
-    document = made.most_changed
+def test_they_come_by_falling_loss(coarse: Artifact) -> None:
+    document = coarse.most_changed
     assert document is not None
     found = document["samples"]
     losses = [sample["loss"] for sample in found]
@@ -51,7 +46,7 @@ def test_they_come_by_falling_loss(made: Artifact) -> None:
         group = [loss for loss, is_changed in zip(losses, changed, strict=True) if is_changed == kind]
         assert group == sorted(group, reverse=True)
     for sample in found:
-        loss, p, q = divergence(made, DATA[place_of(sample)])
+        loss, p, q = divergence(coarse, DATA[place_of(sample)])
         assert sample["loss"] == pytest.approx(loss, rel=1e-4)
         (output,) = sample["outputs"]
         assert [label for label, _ in output["float"]] == np.argsort(-p)[:3].tolist()
@@ -59,8 +54,8 @@ def test_they_come_by_falling_loss(made: Artifact) -> None:
         assert output["place"] == ""
 
 
-def test_pictures_are_what_the_model_sees(made: Artifact) -> None:
-    document = made.most_changed
+def test_pictures_are_what_the_model_sees(coarse: Artifact) -> None:
+    document = coarse.most_changed
     assert document is not None
     sample = document["samples"][0]
     kind, _, content = sample["pictures"]["x"].partition(",")
@@ -72,8 +67,8 @@ def test_pictures_are_what_the_model_sees(made: Artifact) -> None:
     assert np.corrcoef(shown.mean(-1).ravel(), given.mean(-1).ravel())[0, 1] > 0.95
 
 
-def test_the_report_shows_them(made: Artifact) -> None:
-    page = (made.folder / "report.html").read_text()
+def test_the_report_shows_them(coarse: Artifact) -> None:
+    page = (coarse.folder / "report.html").read_text()
     assert page.count('<img src="data:image/jpeg;base64,') == 4
     assert 'id="changed"' in page
 
@@ -85,6 +80,7 @@ DETECTOR = """g (float[1,3,32,32] x) => (float[1,16,7] y) {
 }"""
 
 
+@pytest.mark.slow
 def test_a_detector_shows_what_it_finds(tmp_path: Path) -> None:
     """Distances of one and a half cells around each middle; three scores, one of them the objectness."""
     constants = {

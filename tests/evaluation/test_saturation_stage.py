@@ -68,6 +68,7 @@ def test_a_weight_of_two_layers_takes_another_option(tmp_path: Path) -> None:
     assert relative([wanted], [found.run({"x": x})["y"]]) < 0.02
 
 
+@pytest.mark.slow
 def test_weights_of_seven_bits_need_no_warning(tmp_path_factory: pytest.TempPathFactory) -> None:
     found = compiled(residual(), samples(3, 8, 8), tmp_path_factory.mktemp("seven"), bits=(7,))
     assert not any(note["step"] == "saturation" for note in found.manifest["notes"])
@@ -87,6 +88,7 @@ def test_a_layer_of_one_channel_needs_no_option(tmp_path: Path) -> None:
     assert relative([wanted], [np.asarray(plain)]) < 0.02
 
 
+@pytest.mark.slow
 def test_pairs_that_cannot_saturate_need_no_option(tmp_path: Path) -> None:
     """Where inputs are pairs; depthwise layers may have any codes, and others keep their 7 bits."""
     body = """g (float[N,3,9,9] x) => (float[N,6,1,1] y) {

@@ -13,6 +13,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 from compiling import compiled, proto, weight
+from mostly_slow import mostly_slow
 
 from ptqc.errors import ModelError
 from ptqc.execution import onnxruntime as execute
@@ -226,7 +227,7 @@ def test_what_a_rewrite_made_goes_to_a_file(monkeypatch: pytest.MonkeyPatch) -> 
     assert not place.exists()
 
 
-@pytest.mark.parametrize("kind", ["FLOAT16", "BFLOAT16"])
+@pytest.mark.parametrize("kind", mostly_slow(["FLOAT16", "BFLOAT16"], "BFLOAT16"))
 def test_half_precision_compiles_from_files(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """To the same numbers as from memory, which are beside the file then."""
     model = network()

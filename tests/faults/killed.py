@@ -42,7 +42,9 @@ def main() -> None:
     number, model, output, cache = int(sys.argv[1]), *map(Path, sys.argv[2:])
     import ptqc
     from ptqc.execution import speed
+    from ptqc.utils import sandbox
 
+    sandbox.run = lambda *_given: sandbox.Ended(None, "")  # writes its files, but starts no process
     speed.SECONDS = 0.02
     samples = np.random.default_rng(7).standard_normal((8, 8)).astype(np.float32)
     killer = Killer(number, [str(output.parent), str(cache)])

@@ -24,7 +24,7 @@ MORE = {972: (60.0, 4096.0), 280: (120.0, 8192.0)}
 SILENCE = 300.0
 MUTANTS = 2000
 OF_DECODERS = range(DECODERS, DECODERS + 200)
-SAMPLE = [*range(4), *OF_DECODERS[:1]]
+SAMPLE = [*range(2), *OF_DECODERS[:1]]
 Outcome = dict[str, Any]
 
 

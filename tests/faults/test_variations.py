@@ -51,7 +51,6 @@ VARIATIONS = {
     "other temporary and home folders": Variation({"TMPDIR": "tmp", "HOME": "home"}),
     "optimized interpreter": Variation(interpreter=("-OO",)),
 }
-SAMPLE = ("one processor",)
 
 
 def compile_in(
@@ -94,7 +93,8 @@ def usual(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
     return folder, time.monotonic() - began
 
 
-@pytest.mark.parametrize("name", [n if n in SAMPLE else pytest.param(n, marks=pytest.mark.slow) for n in VARIATIONS])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VARIATIONS)
 def test_the_same_bytes(name: str, usual: tuple[Path, float], tmp_path: Path) -> None:
     variation, (folder, seconds) = VARIATIONS[name], usual
     if variation.cache == "killed":

@@ -166,7 +166,12 @@ def test_the_sign_of_weights_is_kept_where_it_has_to_be() -> None:
 
 
 @pytest.mark.parametrize(
-    ("activations", "budget", "inline"), [("integer", "22%", False), ("float", "23%", False), ("integer", "25%", True)]
+    ("activations", "budget", "inline"),
+    [
+        ("integer", "22%", False),
+        pytest.param("float", "23%", False, marks=pytest.mark.slow),
+        pytest.param("integer", "25%", True, marks=pytest.mark.slow),
+    ],
 )
 def test_a_compile_chooses_packs_and_verifies_it(tmp_path: Path, activations: str, budget: str, inline: bool) -> None:
     options = {"activations": activations, "formats": ("int", "entropy"), "bits": (3, 4, 5, 6, 7), "inline": inline}

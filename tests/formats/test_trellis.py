@@ -15,6 +15,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from compiling import compiled, proto, residual, samples, weight
+from mostly_slow import mostly_slow
 
 import ptqc
 from ptqc.errors import InternalError, UsageError
@@ -51,7 +52,7 @@ def least_cost(x: np.ndarray, weights: np.ndarray, form: Trellis) -> float:
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
-@pytest.mark.parametrize("size", [16, 34])
+@pytest.mark.parametrize("size", mostly_slow([16, 34], 34))
 def test_paths_are_nearly_the_best_closed_ones(form: Trellis, size: int) -> None:
     rng = np.random.default_rng(size)
     x = DEVIATION[form.bits] * rng.standard_normal((24, size))
@@ -276,6 +277,7 @@ def test_groups_are_one_sequence(tmp_path: Path) -> None:
     ptqc.verify(artifact.folder)
 
 
+@pytest.mark.slow
 def test_layers_with_too_few_outputs_have_other_formats(tmp_path: Path) -> None:
     artifact = compiled(residual(), samples(3, 8, 8), tmp_path, "30%", formats=ONLY)
     last = next(entry for entry in artifact.plan["weights"] if entry["weight"] == "w4")
@@ -290,8 +292,9 @@ SENTENCES = """g (int64[N,T] i) => (float[N,T,16] y) {
 }"""
 
 
-@pytest.mark.parametrize("inline", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("rows", [1000, pytest.param(4096, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("inline", [False, True])
+@pytest.mark.parametrize("rows", [1000, 4096])
 def test_a_compile_chooses_it_for_a_table(tmp_path: Path, rows: int, inline: bool) -> None:
     """The larger one stays packed."""
     model = proto(SENTENCES, embedding=weight(rows, 64), w1=weight(64, 32), w2=weight(32, 16, seed=1))
@@ -351,6 +354,7 @@ def test_codebooks_of_widths_that_no_trellis_code_has_are_tried() -> None:
     assert tried.isdisjoint({"tcq2.5", "pairs4", "pairs6", "codebook2", "codebook3"})
 
 
+@pytest.mark.slow
 def test_where_no_format_asked_for_fits_a_layer_it_computes_in_float(tmp_path: Path) -> None:
     artifact = compiled(residual(), samples(3, 8, 8), tmp_path, "40%", formats=("tcq",), activations="integer")
     formats = {entry["weight"]: entry["format"] for entry in artifact.plan["weights"]}
@@ -416,6 +420,7 @@ def test_without_numba_that_works_it_is_refused_early(tmp_path: Path) -> None:
         compiled(residual(), samples(3, 8, 8), tmp_path, "30%", formats=ONLY)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_numba")
 def test_without_numba_that_works_models_have_the_formats_that_it_would_take_the_place_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

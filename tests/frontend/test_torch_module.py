@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mostly_slow import mostly_slow
 
 import ptqc
 from ptqc.calibration.inputs import input_specs
@@ -53,6 +54,7 @@ def test_a_module_that_fixes_its_batch_keeps_it() -> None:
     assert model.graph.inputs[0].shape == (1, 8)
 
 
+@pytest.mark.slow
 def test_inputs_with_different_numbers_of_rows_have_no_batch_together() -> None:
     class Sum(torch.nn.Module):  # type: ignore[misc,name-defined]
         def forward(self, x: Any, y: Any) -> Any:
@@ -71,6 +73,7 @@ def test_several_inputs_under_one_name_have_a_free_batch() -> None:
     assert [str(value.shape) for value in model.graph.inputs] == ["[batch,3]"] * 2
 
 
+@pytest.mark.slow
 def test_it_is_inspected_like_any_other() -> None:
     found = ptqc.inspect(from_torch(torch.nn.Linear(64, 32), torch.zeros(2, 64)))
     assert "1 Gemm" in str(found)
@@ -110,7 +113,7 @@ SHOWN: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("way", SHOWN)
+@pytest.mark.parametrize("way", mostly_slow(SHOWN, "a loader with classes", "an npz"))
 def test_calibration_data_show_what_a_module_takes(way: str, tmp_path: Path) -> None:
     network = torch.nn.Linear(8, 4)
     found, data = exported(network, SHOWN[way](tmp_path))

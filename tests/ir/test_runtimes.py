@@ -77,6 +77,7 @@ def test_what_was_measured_for_onnx_runtime_serves_still() -> None:
     assert CompileOptions.of({"runtime": "qnn"}).to_json()["runtime"] == "qnn"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runtime", ["tensorrt", "xdna"])
 def test_a_plan_for_a_runtime_that_is_not_here(runtime: str, tmp_path: Path) -> None:
     """Its file keeps the rules of the runtime, and says that it was not run."""

@@ -109,6 +109,7 @@ def test_another_budget_needs_no_model(birds: Artifact, tmp_path: Path) -> None:
     assert list(smaller.run({"x": samples(FEATURES, count=1)})["y"][0]) == sorted(WORDS)
 
 
+@pytest.mark.slow
 def test_scores_may_be_outputs_and_in_several_maps(tmp_path: Path) -> None:
     """One of the maps is called as the exporter would call a value of its own."""
     model, x = classifier(NUMBERS, output="a"), samples(FEATURES)
@@ -124,6 +125,7 @@ def test_scores_may_be_outputs_and_in_several_maps(tmp_path: Path) -> None:
     assert "2 golden samples" in ptqc.verify(artifact.folder, model=tmp_path / "model.onnx").checks["golden"]
 
 
+@pytest.mark.slow
 def test_other_labels_in_the_file_are_found(tmp_path: Path) -> None:
     measured = measured_model(classifier(NUMBERS), samples(FEATURES), tmp_path)
     fitted = measured.fit()

@@ -89,6 +89,7 @@ def test_a_compile_runs_it_and_tells_of_it(model: Path) -> None:
     assert "Clip" not in operators
 
 
+@pytest.mark.slow
 def test_what_was_measured_before_it_was_edited_is_not_taken(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its name stays the same, and so do the file and the data."""
     names = [compiled(model, "drop-idle-clip").manifest["measurements"]]
@@ -98,6 +99,7 @@ def test_what_was_measured_before_it_was_edited_is_not_taken(model: Path, monkey
     assert names[0] == names[1] != names[2]
 
 
+@pytest.mark.slow
 def test_a_dump_holds_what_every_pass_made(model: Path, tmp_path: Path) -> None:
     data, dump = {"x": noise(16, 4)}, tmp_path / "a" / "dump"
     ptqc.compile(

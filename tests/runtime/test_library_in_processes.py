@@ -104,6 +104,7 @@ def test_memory_does_not_grow(library: Library) -> None:
     assert resident() - before < 4_000_000
 
 
+@pytest.mark.slow
 def test_cpp_example(folder: Path, library: Library, tmp_path: Path) -> None:
     if shutil.which("g++") is None:
         pytest.skip("needs g++")

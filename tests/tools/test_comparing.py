@@ -18,16 +18,9 @@ from ptqc.tools import comparing
 from ptqc.tools.comparing import ModelComparison
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    folder = tmp_path_factory.mktemp("comparing")
-    onnx.save(residual(), folder / "float.onnx")
-    return compiled(residual(), samples(3, 8, 8), folder, "14%", bits=(2, 4, 7))
-
-
 @pytest.fixture
-def float_file(made: Artifact) -> Path:
-    return made.folder.parent / "float.onnx"
+def float_file(coarse: Artifact) -> Path:
+    return coarse.folder.parent / "model.onnx"
 
 
 def found(*models: Path, **options: object) -> ModelComparison:
@@ -45,12 +38,12 @@ def outputs(path: Path, x: np.ndarray) -> np.ndarray:
     return np.concatenate([session.run(None, {"x": row[None]})[0] for row in x])
 
 
-def test_a_file_and_its_artifact(made: Artifact, float_file: Path) -> None:
+def test_a_file_and_its_artifact(coarse: Artifact, float_file: Path) -> None:
     x = samples(3, 8, 8, count=12, seed=3)
-    first, second = found(float_file, made.folder, data=x, samples=12).models
-    assert (first.bytes, second.bytes) == (float_file.stat().st_size, made.path.stat().st_size)
+    first, second = found(float_file, coarse.folder, data=x, samples=12).models
+    assert (first.bytes, second.bytes) == (float_file.stat().st_size, coarse.path.stat().st_size)
     assert first.loss is None
-    wanted, got = outputs(float_file, x), outputs(made.path, x)
+    wanted, got = outputs(float_file, x), outputs(coarse.path, x)
     assert second.top1_agreement == np.mean(wanted.argmax(1) == got.argmax(1))
     assert second.changed == tuple(f"samples[{i}]" for i in np.flatnonzero(wanted.argmax(1) != got.argmax(1)))
     error = np.square(wanted.astype(np.float64) - got).sum()
@@ -69,8 +62,8 @@ def test_samples_with_another_answer_are_named(float_file: Path, tmp_path: Path)
     assert f" and {len(changed) - 8} more" in str(result)
 
 
-def test_without_samples_the_golden_ones_are_run(made: Artifact, float_file: Path) -> None:
-    assert found(float_file, made.folder).samples == f"2 golden samples of {made.folder}"
+def test_without_samples_the_golden_ones_are_run(coarse: Artifact, float_file: Path) -> None:
+    assert found(float_file, coarse.folder).samples == f"2 golden samples of {coarse.folder}"
 
 
 def test_without_any_samples_are_drawn_and_equal_files_say_so(float_file: Path) -> None:
@@ -111,20 +104,20 @@ def test_a_model_of_integers_alone_is_timed(tmp_path: Path) -> None:
     assert (second.loss, second.outputs[0].judged_as) == (0, "labels")
 
 
-def test_json(made: Artifact, float_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json(coarse: Artifact, float_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with quick():
-        assert main(["compare", str(float_file), str(made.folder), "-q"]) == 0
+        assert main(["compare", str(float_file), str(coarse.folder), "-q"]) == 0
         quiet = capsys.readouterr()
-        assert main(["compare", str(float_file), str(made.folder), "--json"]) == 0
+        assert main(["compare", str(float_file), str(coarse.folder), "--json"]) == 0
     assert (quiet.out.split()[:3], quiet.err) == (["model", "runs", "in"], "")
     document = json.loads(capsys.readouterr().out)
     first, second = document["models"]
     assert (first["bytes_of_first"], first["speedup"], first["outputs"]) == (1, 1, [])
-    assert second["bytes"] == made.path.stat().st_size
+    assert second["bytes"] == coarse.path.stat().st_size
     assert second["outputs"][0]["name"] == "y"
 
 
-def test_mistakes_are_named(made: Artifact, float_file: Path, tmp_path: Path) -> None:
+def test_mistakes_are_named(coarse: Artifact, float_file: Path, tmp_path: Path) -> None:
     other_input = saved(tmp_path, "a.onnx", proto("g (float[N,3,8,8] z) => (float[N,3,8,8] y) { y = Relu(z) }"))
     other_output = saved(tmp_path, "b.onnx", proto("g (float[N,3,8,8] x) => (float[N,3,8,8] z) { z = Relu(x) }"))
     other_shape = saved(tmp_path, "c.onnx", proto("g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }"))
@@ -140,17 +133,17 @@ def test_mistakes_are_named(made: Artifact, float_file: Path, tmp_path: Path) ->
     with pytest.raises(UsageError, match="nothing to compare"):
         found(float_file)
     with pytest.raises(UsageError, match="threads = 0"):
-        found(float_file, made.folder, threads=0)
+        found(float_file, coarse.folder, threads=0)
     with pytest.raises(UsageError, match="threads = -1; give a positive number, or 0 for all processors"):
         ptqc.run(float_file, {"x": samples(3, 8, 8)}, output="y.npz", threads=-1)
 
 
 @pytest.mark.slow
-def test_an_artifact_runs_in_runtimes_of_others(made: Artifact, float_file: Path, tmp_path: Path) -> None:
+def test_an_artifact_runs_in_runtimes_of_others(coarse: Artifact, float_file: Path, tmp_path: Path) -> None:
     """Its loss there stands beside that in ONNX Runtime; the time does not. A packed file is refused."""
     pytest.importorskip("onnxruntime_qnn", reason="needs pip install 'ptqc[qnn]'")
     with pytest.raises(TargetError, match=r"Qualcomm HTP .* refuses it: the NPU takes none of its operators"):
-        found(float_file, made.folder, runtimes=["qnn"])
+        found(float_file, coarse.folder, runtimes=["qnn"])
     artifact = compiled(residual(), samples(3, 8, 8), tmp_path, "25%", target="qdq", verify_in="", runtime="qnn")
     _, here, there = found(float_file, artifact.folder, runtimes=["qnn"]).models
     assert there.runtime.startswith("Qualcomm HTP ")

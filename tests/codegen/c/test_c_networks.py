@@ -10,7 +10,7 @@ from random_formats import RandomNetwork
 from ptqc.errors import NoKernel
 
 pytestmark = HAS_COMPILER
-PART, FEW = 25, 2
+PART, FEW = 25, 1
 
 
 def check(seeds: range, folder: Path) -> None:

@@ -13,6 +13,7 @@ from graphs import noise, parse
 from in_c import HAS_COMPILER, case, of_model
 from lowering import CONSTANTS, RESIDUAL, quantized
 from lowering import samples as feeds_of
+from mostly_slow import mostly_slow
 
 import ptqc
 from ptqc.artifact.folder import Artifact
@@ -66,10 +67,11 @@ def test_the_rules_of_microcontrollers_are_implied() -> None:
     assert not RULES["c"].saturates
 
 
+FLAGS = [("-O0",), ("-O3",), ("-O2", "-DPTQC_WITHOUT_FPU"), ("-Os", "-std=gnu11", "-march=native")]
+
+
 @pytest.mark.parametrize("program", ["gcc", "clang"])
-@pytest.mark.parametrize(
-    "flags", [("-O0",), ("-O3",), ("-O2", "-DPTQC_WITHOUT_FPU"), ("-Os", "-std=gnu11", "-march=native")]
-)
+@pytest.mark.parametrize("flags", mostly_slow(FLAGS, *FLAGS[1:3]))
 def test_compilers_agree_without_a_warning(program: str, flags: tuple[str, ...], tmp_path: Path) -> None:
     path = shutil.which(program)
     if path is None:

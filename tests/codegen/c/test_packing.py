@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from boards import needs_boards
 from in_c import HAS_COMPILER
+from mostly_slow import mostly_slow
 
 from ptqc.codegen.c import packing, verify
 from ptqc.codegen.c.constants import Constants
-from ptqc.codegen.c.emulation import BOARDS, Board, CNetwork, run_on_board
+from ptqc.codegen.c.emulation import BOARDS, CNetwork, run_on_board
 from ptqc.codegen.c.packing import PackedWeights
 from ptqc.codegen.c.source import dispatch, functions
 from ptqc.formats import Format, Integer, Trellis, VectorCodebook
@@ -123,7 +124,7 @@ def differences(data: bytes, cases: Sequence[Case]) -> list[str]:
     return result
 
 
-@pytest.mark.parametrize("compiler", verify.COMPILERS)
+@pytest.mark.parametrize("compiler", mostly_slow(verify.COMPILERS, verify.COMPILERS[0]))
 @pytest.mark.parametrize("kind", KINDS)
 def test_c_unpacks_what_was_packed(kind: str, compiler: str, tmp_path: Path) -> None:
     if shutil.which(compiler) is None:
@@ -142,8 +143,9 @@ def test_c_unpacks_what_was_packed(kind: str, compiler: str, tmp_path: Path) -> 
 
 
 @needs_boards
-@pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)
-def test_boards_unpack_what_was_packed(board: Board, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", mostly_slow(BOARDS, "cortex-m55"))
+def test_boards_unpack_what_was_packed(name: str, tmp_path: Path) -> None:
+    board = BOARDS[name]
     (tmp_path / "unpack.c").write_text(unpacker(CASES, "ptqc_unpack_run"), encoding="utf-8")
     (tmp_path / "unpack.h").write_text("int ptqc_unpack_run(signed char *out);\n", encoding="utf-8")
     network = CNetwork(tmp_path, "unpack", (), (sum(case.rows.size for case in CASES),))

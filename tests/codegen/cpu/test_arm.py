@@ -17,6 +17,7 @@ import pytest
 pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 
 from building import Case, run
+from mostly_slow import mostly_slow
 from networks import FEEDS, residual
 from test_bfloats import bfloat_cases
 from test_dense import GEOMETRIES, Geometry, integer_case, real_case
@@ -180,7 +181,7 @@ def test_layers_of_any_geometry(chosen: Isa, every: int, in_emulator: Any, tmp_p
         np.testing.assert_array_equal(result, wanted, str(geometry))
 
 
-@pytest.mark.parametrize("chosen", SETS, ids=lambda chosen: chosen.name)
+@pytest.mark.parametrize("chosen", mostly_slow(SETS, isa.ARM_I8MM), ids=lambda chosen: chosen.name)
 def test_weights_that_stay_two_to_a_byte(
     chosen: Isa, in_emulator: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 
 from building import Case, best_and_slowly_least, present, run
+from mostly_slow import mostly_slow
 
 from ptqc.codegen.cpu.isa import AVX2
 from ptqc.codegen.kernels import tiling
@@ -163,10 +164,12 @@ def real_case(geometry: Geometry, chosen: Isa, seed: int) -> tuple[Case, np.ndar
 
 
 @INSTRUCTION_SETS
-def test_integer_layers_give_the_references_codes(chosen: Isa, tmp_path: Path) -> None:
-    cases = [integer_case(geometry, chosen, seed) for seed, geometry in enumerate(GEOMETRIES)]
+@pytest.mark.parametrize("every", mostly_slow([1, 3], 3))
+def test_integer_layers_give_the_references_codes(every: int, chosen: Isa, tmp_path: Path) -> None:
+    geometries = GEOMETRIES[::every]
+    cases = [integer_case(geometry, chosen, seed) for seed, geometry in enumerate(geometries)]
     for geometry, result, (_, wanted) in zip(
-        GEOMETRIES, run([c for c, _ in cases], chosen, tmp_path), cases, strict=True
+        geometries, run([c for c, _ in cases], chosen, tmp_path), cases, strict=True
     ):
         np.testing.assert_array_equal(result, wanted, str(geometry))
         assert wanted.size < 50 or len(np.unique(wanted)) > 10

@@ -175,9 +175,8 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize(
-    "fault", [pytest.param(name, marks=[pytest.mark.slow] * (place > 0)) for place, name in enumerate(FAULTS)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_found(fault: str, job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = shutil.copytree(job, tmp_path / "job")
     place, name, change = FAULTS[fault]

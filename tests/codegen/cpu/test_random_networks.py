@@ -18,7 +18,7 @@ from ptqc.codegen.program import verify
 from ptqc.codegen.program.program import Program
 from ptqc.errors import TargetError
 
-TOGETHER, FEW = 25, 3  # networks in one library
+TOGETHER, FEW = 25, 2  # networks in one library
 REFUSED = 1  # of these
 
 

@@ -403,6 +403,7 @@ def jni_headers() -> list[str]:
     return [f"-I{include}", f"-I{include / 'linux'}"]
 
 
+@pytest.mark.slow
 def test_the_native_part_of_the_example_for_android(built: TargetOutput, tmp_path: Path) -> None:
     model, source = built.files["weights.bin"].parent, ROOT / "examples/android/classifier/src/main/cpp"
     flags = f"-DCMAKE_C_FLAGS={' '.join(jni_headers())} -Wall -Wextra -pedantic -Werror"

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 
-from compiling import Measured, compiled, kept_budgets, measure_residual, proto, quick, samples, weight
+from compiling import Measured, compiled, kept_budgets, proto, quick, samples, weight
 
 import ptqc
 from ptqc.artifact.folder import Artifact
@@ -37,11 +37,6 @@ from ptqc.passes.allocate.problem import packed, table_parameters
 
 LAYERS = "g (float[N,4,8,8] x) => (float[N,4,8,8] y) { a = Conv(x, w, b) r = Relu(a) y = Conv(r, w, b) }"
 FOREIGN = "arm-neon" if isa.machine() == "x86_64" else "avx2"
-
-
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
-    return measure_residual(tmp_path_factory.mktemp("residual"))
 
 
 @pytest.fixture(scope="module")

@@ -50,6 +50,7 @@ def with_ptx(artifact: Artifact, folder: Path, old: str, new: str) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_a_right_library_does_not_differ(artifact: Artifact, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", str(artifact.folder)]) == 0
     printed = " ".join(capsys.readouterr().out.split())
@@ -85,7 +86,6 @@ def both(artifact: Artifact, tmp_path: Path) -> Artifact:
     return ptqc.load(tmp_path / "both")
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 def test_a_library_for_processors_beside_it_is_compared_too(both: Artifact, tmp_path: Path) -> None:
     found = ptqc.bisect(both.folder)

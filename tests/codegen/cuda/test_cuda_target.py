@@ -74,7 +74,7 @@ def test_a_fault_in_the_kernels_is_found(how: str, tmp_path: Path) -> None:
 
 @needs_nvcc
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [pytest.param("whole", marks=pytest.mark.slow), "cropped"])
+@pytest.mark.parametrize("how", ["whole", "cropped"])
 def test_at_most_two_of_many_faults_stay_unnoticed(how: str, tmp_path: Path) -> None:
     found = planted(how, 3, tmp_path)
     assert len(FAULTS) >= 40

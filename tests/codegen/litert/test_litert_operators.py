@@ -11,6 +11,7 @@ import pytest
 from drawing import draw
 from graphs import noise, parse
 from lowering import SEVEN, quantized
+from mostly_slow import mostly_slow
 from qdq_forms import both
 
 from ptqc.codegen.litert.graph import tflite_graph
@@ -273,7 +274,7 @@ def test_what_has_no_rule_is_refused_with_the_node(name: str) -> None:
 WITHOUT_RULE: set[int] = {6, 7, 9, 10}
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", mostly_slow(range(16), *range(6)))
 def test_random_networks(seed: int, tmp_path: Path) -> None:
     """Steps of codes grow through layers; a network without a rule for a node is refused with the node."""
     proto, feeds = draw(seed)

@@ -95,7 +95,9 @@ def test_samples_of_several_sizes_are_refused() -> None:
 
 
 @pytest.mark.parametrize("kernels", ["AUTO", pytest.param("BUILTIN_REF", marks=pytest.mark.slow)])
-def test_wrong_outputs_are_not_delivered(kernels: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_wrong_outputs_are_not_delivered(
+    kernels: str, artifact: Artifact, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     run = foreign.run_in
 
     def garbage(name: str, *arguments: Any, **options: Any) -> foreign.ForeignRun:
@@ -107,7 +109,7 @@ def test_wrong_outputs_are_not_delivered(kernels: str, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(litert_target, "run_in", garbage)
     with pytest.raises(VerificationError, match=r"LiteRT \S+ .*gives something else for output 'y'"):
-        compiled(residual(), samples(3, 8, 8), tmp_path, "25%", **OPTIONS)
+        compiled(residual(), samples(3, 8, 8), tmp_path, "25%", cache=store_of(artifact), **OPTIONS)
 
 
 @pytest.mark.slow

@@ -136,6 +136,7 @@ def behind_codes() -> onnx.ModelProto:
     return proto(BEHIND_CODES, low=np.float32(-0.5), high=np.float32(0.7), **weights, **biases)
 
 
+@pytest.mark.slow
 def test_pools_of_codes_that_other_operators_give(tmp_path: Path) -> None:
     measured = measured_model(behind_codes(), samples(8, 9, 9, count=24), tmp_path, activations="integer", bits=(4, 7))
     fitted = measured.fit()
@@ -195,6 +196,7 @@ def with_indices() -> onnx.ModelProto:
     return proto(WITH_INDICES, shape=np.array([-1, 3, 4, 4]), **weights)
 
 
+@pytest.mark.slow
 def test_indices_are_those_of_the_float_model(tmp_path: Path) -> None:
     data = samples(3, 8, 8, count=64)
     artifact = compiled(with_indices(), data, tmp_path, activations="integer", bits=(4, 7))
@@ -205,6 +207,7 @@ def test_indices_are_those_of_the_float_model(tmp_path: Path) -> None:
     np.testing.assert_array_equal(given["j"], asked["j"])
 
 
+@pytest.mark.slow
 def test_indices_of_a_file_without_codes_need_nothing(tmp_path: Path) -> None:
     artifact = compiled(with_indices(), samples(3, 8, 8, count=24), tmp_path, activations="float", bits=(4, 7))
     assert "Max" not in {node.op_type for node in onnx.load(artifact.path).graph.node}

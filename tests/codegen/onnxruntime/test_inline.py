@@ -101,6 +101,7 @@ def test_a_compile_keeps_its_budget_and_passes_its_checks(artifact: Artifact) ->
     assert "6 integer kernels give what the reference gives" in ptqc.verify(artifact.folder).checks["kernels"]
 
 
+@pytest.mark.slow
 def test_another_budget_stays_inlined_unless_told_otherwise(artifact: Artifact, tmp_path: Path) -> None:
     cache = artifact.folder.parent / "cache"
     same = ptqc.resolve(artifact.folder, output=tmp_path / "same", budget="22%", cache=cache)

@@ -11,6 +11,7 @@ import pytest
 from compiling import compiled, residual
 from graphs import noise, parse
 from lowering import CONSTANTS, PALETTE, RESIDUAL, TABLE_CONSTANTS, TABLES, WORDS, Quantized, quantized, samples
+from mostly_slow import mostly_slow
 
 from ptqc.codegen.onnxruntime.export import export
 from ptqc.execution.agreement import relative
@@ -37,11 +38,14 @@ def distance(proto: onnx.ModelProto, feeds: Feeds) -> float:
     return relative(wanted, found)
 
 
+FORMS = (*map(Integer, (2, 3, 5, 7, 8)), Codebook(3), FLOAT16)
+
+
 def inlined(made: Quantized) -> onnx.ModelProto:
     return export(made.lowered, made.model, inline=True).proto
 
 
-@pytest.mark.parametrize("form", [*map(Integer, (2, 3, 5, 7, 8)), Codebook(3), FLOAT16], ids=str)
+@pytest.mark.parametrize("form", mostly_slow(FORMS, Integer(3), Integer(8), Codebook(3)), ids=str)
 @pytest.mark.parametrize("is_float", [False, True], ids=["on integers", "in float"])
 def test_a_residual_network(form: Format, is_float: bool) -> None:
     made = quantized(
@@ -73,6 +77,7 @@ def test_tables() -> None:
     assert distance(inlined(made), WORDS[0]) < TOLERANCE
 
 
+@pytest.mark.slow
 def test_a_compiled_file(tmp_path: Path) -> None:
     """With functions OpenVINO refuses it; without them it computes the same."""
     data = np.concatenate([feeds["x"] for feeds in samples(8, 3, 8, 8, count=4)])

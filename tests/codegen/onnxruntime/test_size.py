@@ -10,6 +10,7 @@ import pytest
 from compiling import Measured, measure_residual, measured_model, proto, residual, samples
 from graphs import noise, parse
 from lowering import quantized
+from mostly_slow import mostly_slow
 from onnx import numpy_helper
 
 from ptqc.codegen.onnxruntime import constants, size
@@ -155,7 +156,7 @@ def test_an_entry_is_a_message_with_its_tag_and_length(length: int) -> None:
     assert graph.ByteSize() == field_bytes(holder.ByteSize())
 
 
-@pytest.mark.parametrize("limit", [6_500, 7_777, 9_000, 11_111, 14_000, None])
+@pytest.mark.parametrize("limit", mostly_slow([6_500, 7_777, 9_000, 11_111, 14_000, None], 6_500, None))
 def test_the_solver_is_told_the_size_of_the_file(integer: Measured, limit: int | None) -> None:
     """Length prefixes may differ, and which units of scales and biases are equal, so that the file has them once."""
     fitted = integer.fit(limit)

@@ -42,6 +42,7 @@ def free(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     return compiled(linear("N"), samples(10, 32), tmp_path_factory.mktemp("free"), "25%", activations="integer")
 
 
+@pytest.mark.slow
 def test_a_fixed_batch_compiles(tmp_path: Path) -> None:
     model = linear("2")
     data = [{"x": batch} for batch in samples(2, 10, 32)]
@@ -69,6 +70,7 @@ def test_kernels_stay_where_the_shape_of_the_input_is_written_anew(free: Artifac
     np.testing.assert_array_equal(Runner(tmp_path / "fixed.onnx").run(one)["y"], Runner(free.path).run(one)["y"])
 
 
+@pytest.mark.slow
 def test_a_sum_with_as_many_axes_is_left_alone(tmp_path: Path) -> None:
     model = linear("N")
     model.graph.node[4].op_type, model.graph.node[4].input[0] = "Add", "s"

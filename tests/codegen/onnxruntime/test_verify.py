@@ -23,11 +23,6 @@ pytestmark = pytest.mark.processor
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
-    return measure_residual(tmp_path_factory.mktemp("residual"))
-
-
-@pytest.fixture(scope="module")
 def good(measured: Measured) -> QuantizedModel:
     return measured.fit(14_000)
 
@@ -276,6 +271,7 @@ def test_nan_outputs_are_refused(measured: Measured, good: QuantizedModel) -> No
         check(measured, good, replace(good.exported, proto=proto, renamed=renamed))
 
 
+@pytest.mark.slow
 def test_a_float_plan_has_no_kernels_to_compare(tmp_path: Path) -> None:
     measured = measure_residual(tmp_path, activations="float")
     fitted = measured.fit(14_000)

@@ -58,6 +58,7 @@ def test_it_runs_on_the_npu(tmp_path: Path) -> None:
     assert packed.manifest["targets"]["qdq"]["runtimes"]["qnn"]["placement"] == "4 of 4 layers on integers"
 
 
+@pytest.mark.slow
 def test_it_is_refused_where_another_runtime_has_its_own_form(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="leave --verify-in, --chips and --int4 out"):
         compiled(residual(), images(3, 8, 8), tmp_path, None, target="qdq", runtime="tensorrt", int4=True)

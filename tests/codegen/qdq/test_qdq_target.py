@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from compiling import compiled, compiled_once, product, proto, residual, samples, weight
+from compiling import compiled, compiled_once, product, proto, residual, samples, store_of, weight
 
 import ptqc
 from ptqc.artifact.folder import Artifact
@@ -25,6 +25,12 @@ INTEGERS = r"4 of 4 layers on integers"
 def artifact(shared_room: Path) -> Artifact:
     """A small network with its QDQ model."""
     return compiled_once(residual(), samples(3, 8, 8), shared_room / "qdq", "25%", target="qdq", activations="integer")
+
+
+def again(artifact: Artifact, folder: Path, **options: Any) -> Artifact:
+    """The same compile, with the measurements of the artifact."""
+    more = {"cache": store_of(artifact), "target": "qdq", "activations": "integer", **options}
+    return compiled(residual(), samples(3, 8, 8), folder, "25%", **more)
 
 
 def test_it_gives_what_the_packed_file_gives(artifact: Artifact) -> None:
@@ -79,9 +85,8 @@ def test_contexts_are_written_for_the_chips_named(tmp_path: Path) -> None:
 
 
 def test_what_is_not_installed_is_told(artifact: Artifact, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    del artifact
     monkeypatch.setattr(foreign, "find_spec", lambda _name: None)
-    without = compiled(residual(), samples(3, 8, 8), tmp_path, "25%", target="qdq")
+    without = again(artifact, tmp_path)
     document = without.manifest["targets"]["qdq"]
     assert document["runtimes"]["qnn"]["note"] == "not verified: pip install 'ptqc[qnn]'"
     assert "NOT VERIFIED" not in without.summary()
@@ -112,14 +117,12 @@ def test_models_that_draw_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_delivers_nothing(artifact: Artifact, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    del artifact
-
     def full(*_arguments: object, **_options: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(qdq_target, "run_in", full)
     with pytest.raises(OSError, match="No space left on device"):
-        compiled(residual(), samples(3, 8, 8), tmp_path, "25%", target="qdq", verify_in="openvino")
+        again(artifact, tmp_path, verify_in="openvino")
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
@@ -128,7 +131,6 @@ def test_a_runtime_that_computes_something_else_fails(
 ) -> None:
     """Nothing is delivered, as silent garbage is what such runtimes give of models that they do not take."""
     pytest.importorskip("openvino", reason="needs pip install 'ptqc[openvino]'")
-    del artifact
     run = foreign.run_in
 
     def garbage(name: str, *arguments: Any, **options: Any) -> foreign.ForeignRun:
@@ -140,9 +142,10 @@ def test_a_runtime_that_computes_something_else_fails(
 
     monkeypatch.setattr(qdq_target, "run_in", garbage)
     with pytest.raises(VerificationError, match=r"OpenVINO \S+ gives something else for output 'y'"):
-        compiled(residual(), samples(3, 8, 8), tmp_path, "25%", target="qdq", verify_in="openvino")
+        again(artifact, tmp_path, verify_in="openvino")
 
 
+@pytest.mark.slow
 def test_outputs_beyond_the_range_are_no_fault_of_a_runtime(tmp_path: Path) -> None:
     """What is held back reaches further here than what ranges are taken from; the rounding cuts it off everywhere."""
     pytest.importorskip("openvino", reason="needs pip install 'ptqc[openvino]'")
@@ -187,6 +190,7 @@ def branches() -> onnx.ModelProto:
     return proto(BRANCHES, w=weight(16, 32), v=weight(32, 32, seed=5), k=weight(32), zero=np.float32(0))
 
 
+@pytest.mark.slow
 def test_names_inside_of_branches_are_no_names_of_constants(tmp_path: Path) -> None:
     artifact = compiled(branches(), samples(16), tmp_path, None, target="qdq", activations="integer", verify_in="")
     assert artifact.manifest["targets"]["qdq"]["runtimes"]["onnxruntime"]["note"].startswith("outputs equal")
@@ -199,10 +203,10 @@ def test_control_flow_is_refused_for_tensorrt(tmp_path: Path) -> None:
 
 def test_scales_of_other_numbers_are_refused_for_xdna(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match=r"breaks a rule of xdna: .*not a power of two"):
-        compiled(residual(), samples(3, 8, 8), tmp_path, None, target="qdq", runtime="xdna", scales="free")
+        compiled(product(), samples(16), tmp_path, None, target="qdq", runtime="xdna", scales="free")
 
 
 def test_other_runtimes_are_not_run_for_tensorrt(tmp_path: Path) -> None:
     pytest.importorskip("openvino", reason="needs pip install 'ptqc[openvino]'")
     with pytest.raises(TargetError, match="leave --verify-in, --chips and --int4 out"):
-        compiled(residual(), samples(3, 8, 8), tmp_path, None, target="qdq", runtime="tensorrt", verify_in="openvino")
+        compiled(product(), samples(16), tmp_path, None, target="qdq", runtime="tensorrt", verify_in="openvino")

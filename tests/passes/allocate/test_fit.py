@@ -1,22 +1,34 @@
 """Fitting: the best plan whose written file stays within the limit, a given plan, and what cannot be reached."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
 from compiling import Measured, measure_residual
+from mostly_slow import mostly_slow
 
 from ptqc.errors import Infeasible, UsageError
 from ptqc.formats import FLOAT16, PORTABLE_BITS, Format, Integer
 from ptqc.passes.allocate import fit
 from ptqc.passes.allocate.fit import CLEARLY_LESS, TRIES, HeldBackLoss, better_of
+from ptqc.passes.allocate.state import QuantizedModel
 from ptqc.passes.reconstruct.reconstruct import Reconstruct
 from ptqc.utils.deadline import Deadline
+
+Fit = Callable[..., QuantizedModel]
 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
     return measure_residual(tmp_path_factory.mktemp("residual"), bits=(2, 3, 4, 5, 6, 7, 8), activations="integer")
+
+
+@pytest.fixture(scope="module")
+def fitted(measured: Measured) -> Fit:
+    """The file within a limit, fitted once for all tests that read it."""
+    return cache(measured.fit)
 
 
 @pytest.fixture(scope="module")
@@ -32,27 +44,27 @@ def test_more_bytes_never_predict_more_loss(measured: Measured) -> None:
     assert losses[0] > 10 * losses[-1]
 
 
-@pytest.mark.parametrize("limit", [6_300, 7_001, 10_000, 13_333])
+@pytest.mark.parametrize("limit", mostly_slow([6_300, 7_001, 10_000, 13_333], 6_300, 10_000))
 def test_the_written_file_keeps_the_limit(measured: Measured, limit: int) -> None:
     fitted = measured.fit(limit)
     assert fitted.allocation.bytes <= limit
     assert 0.85 * limit <= len(fitted.exported.data) <= limit
 
 
-def test_a_plan_over_the_limit_is_refused(measured: Measured) -> None:
+def test_a_plan_over_the_limit_is_refused(measured: Measured, fitted: Fit) -> None:
     with pytest.raises(UsageError, match=r"given plan has .* over the budget of 7,000"):
-        measured.fit(7_000, measured.fit(9_000).plan)
+        measured.fit(7_000, fitted(9_000).plan)
 
 
-def test_no_limit_takes_the_best_of_every_weight(measured: Measured) -> None:
-    fitted = measured.fit()
+def test_no_limit_takes_the_best_of_every_weight(measured: Measured, fitted: Fit) -> None:
+    best = fitted()
     widest = {weight.name: Integer(PORTABLE_BITS) for weight in measured.context.weights}
-    assert fitted.plan.formats == widest
-    assert measured.fit(10**9).exported.data == fitted.exported.data
+    assert best.plan.formats == widest
+    assert measured.fit(10**9).exported.data == best.exported.data
 
 
-def test_integer_layers_get_no_saturating_weights_unless_allowed(measured: Measured) -> None:
-    assert Integer(8) not in measured.fit().plan.formats.values()
+def test_integer_layers_get_no_saturating_weights_unless_allowed(measured: Measured, fitted: Fit) -> None:
+    assert Integer(8) not in fitted().plan.formats.values()
     options = replace(measured.options, allow_8bit=True)
     assert Integer(8) not in replace(measured, options=options).fit().plan.formats.values()
     on_arm = replace(measured, options=replace(options, runtime="arm"))
@@ -79,9 +91,11 @@ def test_the_smallest_file_is_found_where_the_solver_is_told_too_many_bytes(
     assert refusal.value.smallest == smallest
 
 
-def test_bytes_that_a_file_turns_out_not_to_need_are_spent(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_that_a_file_turns_out_not_to_need_are_spent(
+    measured: Measured, fitted: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As where tuned layers need no bias: the numbers of the table have one, and the solver is told its bytes."""
-    best, problem_of, weighed = measured.fit(9_000), fit.problem_of, fit.weighed
+    best, problem_of, weighed = fitted(9_000), fit.problem_of, fit.weighed
     monkeypatch.setattr(fit, "problem_of", lambda *given: replace(made := problem_of(*given), fixed=made.fixed + 400))
     monkeypatch.setattr(fit, "weighed", lambda *given: weighed(*given) + 400)
     # Which of the two files loses less differs between processors by the last digits of their sums.
@@ -92,24 +106,26 @@ def test_bytes_that_a_file_turns_out_not_to_need_are_spent(measured: Measured, m
     assert found.allocation.status == "optimal"
 
 
-def test_a_plan_that_loses_more_than_predicted_is_not_taken_and_nothing_is_called_proven(measured: Measured) -> None:
-    first, second = measured.fit(9_000), measured.fit(12_000)
+def test_a_plan_that_loses_more_than_predicted_is_not_taken_and_nothing_is_called_proven(
+    measured: Measured, fitted: Fit
+) -> None:
+    first, second = fitted(9_000), fitted(12_000)
     found = better_of(HeldBackLoss.of(measured.context), first, second, 9_000)
     assert found.packed is first.packed
     assert (found.allocation.status, found.allocation.bound) == ("gap", second.allocation.bound)
     assert better_of(HeldBackLoss.of(measured.context), first, second, 12_000) is second
 
 
-def test_a_given_plan_is_followed(measured: Measured) -> None:
-    plan = measured.fit(9_000).plan
-    other = plan.with_formats({**plan.formats, "w1": Integer(4)})
-    fitted = measured.fit(None, other)
-    assert fitted.plan == other
-    assert fitted.allocation.status == "given"
-    assert fitted.allocation.loss != measured.fit(9_000).allocation.loss
+def test_a_given_plan_is_followed(measured: Measured, fitted: Fit) -> None:
+    best = fitted(9_000)
+    other = best.plan.with_formats({**best.plan.formats, "w1": Integer(4)})
+    found = measured.fit(None, other)
+    assert found.plan == other
+    assert found.allocation.status == "given"
+    assert found.allocation.loss != best.allocation.loss
 
 
-@pytest.mark.parametrize("form", ["int2", "int8", "float16"])
+@pytest.mark.parametrize("form", mostly_slow(["int2", "int8", "float16"], "int8"))
 def test_a_given_plan_with_a_format_that_is_not_to_be_had_is_refused(measured_few: Measured, form: str) -> None:
     plan = measured_few.fit().plan
     known = "codebook3, codebook4, int3, int4"
@@ -123,29 +139,31 @@ def test_a_given_plan_may_leave_activations_and_weights_float(measured_few: Meas
     assert measured_few.fit(None, other).plan == other
 
 
-def test_the_same_request_gives_the_same_bytes(measured: Measured) -> None:
-    assert measured.fit(9_000).exported.data == measured.fit(9_000).exported.data
+def test_the_same_request_gives_the_same_bytes(measured: Measured, fitted: Fit) -> None:
+    assert fitted(9_000).exported.data == measured.fit(9_000).exported.data
 
 
-def test_tuned_numbers_are_those_of_the_file(measured: Measured) -> None:
-    fitted = measured.fit(9_000)
-    found = fitted.lowered.model.graph.initializers["w3/codes"].const_value
+def test_tuned_numbers_are_those_of_the_file(fitted: Fit) -> None:
+    best = fitted(9_000)
+    found = best.lowered.model.graph.initializers["w3/codes"].const_value
     assert found is not None
-    assert np.array_equal(found.numpy(), fitted.tuned.weights["w3"].codes)
-    assert fitted.tuned.weights["w3"].form == fitted.plan.formats["w3"]
+    assert np.array_equal(found.numpy(), best.tuned.weights["w3"].codes)
+    assert best.tuned.weights["w3"].form == best.plan.formats["w3"]
 
 
-def test_reconstruction_changes_the_table(measured: Measured) -> None:
+def test_reconstruction_changes_the_table(measured: Measured, fitted: Fit) -> None:
     """Behind quantized layers other codes fit better than those found on float inputs."""
-    fitted = measured.fit(6_200)
-    tables = {name: measured.context.solutions[name, form] for name, form in fitted.plan.formats.items()}
-    assert any(not np.array_equal(fitted.tuned.weights[name].codes, table.codes) for name, table in tables.items())
+    small = fitted(6_200)
+    tables = {name: measured.context.solutions[name, form] for name, form in small.plan.formats.items()}
+    assert any(not np.array_equal(small.tuned.weights[name].codes, table.codes) for name, table in tables.items())
 
 
-def test_the_best_of_several_reconstructions_is_taken(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_best_of_several_reconstructions_is_taken(
+    measured: Measured, fitted: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each of the tries alone has at least the held-back loss of the one delivered."""
     loss = HeldBackLoss(measured.model, measured.context.held_back, measured.context.kinds)
-    best = loss(measured.fit(6_200).exported.proto)
+    best = loss(fitted(6_200).exported.proto)
     alone = []
     for draw in range(TRIES["light"]):
         with monkeypatch.context() as patched:
@@ -157,12 +175,12 @@ def test_the_best_of_several_reconstructions_is_taken(measured: Measured, monkey
     assert len(set(alone)) > 1
 
 
-def test_a_time_limit_leaves_out_further_reconstructions(measured: Measured) -> None:
+def test_a_time_limit_leaves_out_further_reconstructions(measured: Measured, fitted: Fit) -> None:
     late = replace(measured.context, deadline=Deadline(0.0))
-    fitted = replace(measured, context=late).fit(6_200)
-    assert [str(note) for note in fitted.notes] == [
+    cut_short = replace(measured, context=late).fit(6_200)
+    assert [str(note) for note in cut_short.notes] == [
         f"[time-limit] cut short: there was time for 1 of {TRIES['light']} reconstructions",
         "[time-limit] cut short: there was time for the reconstruction of 0 of 4 layers",
     ]
-    assert len(fitted.exported.data) <= 6_200
-    assert not measured.fit(6_200).notes
+    assert len(cut_short.exported.data) <= 6_200
+    assert not fitted(6_200).notes

@@ -76,9 +76,12 @@ def test_a_given_plan_is_followed_whatever_is_asked_for(rounded: Artifact, tmp_p
     assert 0 < found.manifest["activation_loss"] < rounded.manifest["activation_loss"]
 
 
+@pytest.mark.slow
 def test_weights_without_codes_leave_nothing_to_gain(tmp_path: Path) -> None:
     """Without a budget all weights stay real."""
-    made = compiled(residual(), samples(3, 8, 8), tmp_path, None, activations="float", float_layers="bfloat16")
+    made = compiled(
+        residual(), samples(3, 8, 8), tmp_path, None, bits=(4,), activations="float", float_layers="bfloat16"
+    )
     assert set(made.manifest["weights_by_format"]) <= {"float16", "float32"}
     assert (casts(made), bfloats(made), made.manifest["activation_loss"]) == (0, [], 0.0)
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mostly_slow import mostly_slow
 from whole_plans import FORMS, plans, problem_of
 
 from ptqc.passes.allocate.allocation import Candidate, Problem, allocate, best_choice, frontier, smallest_choice
@@ -44,7 +45,7 @@ def test_points_are_plans_from_the_smallest_to_the_best(seed: int) -> None:
     assert (np.diff(steps[:, 1] / steps[:, 0]) > 0).all()
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", mostly_slow(range(8), *range(4)))
 def test_shared_parts_as_an_integer_program_chooses_them(seed: int) -> None:
     """Many weights share a few parts, as the functions that unpack formats in real files."""
     random = np.random.default_rng(seed)

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compiling import digests, measure_residual, quick, store_of
+from compiling import Measured, digests, measure_residual, quick, store_of
 
 import ptqc
 from ptqc.artifact.folder import Artifact
 from ptqc.formats import Integer
 from ptqc.ir.quantized_weight import QuantizedParameters
-from ptqc.options import CompileOptions
 from ptqc.passes.allocate import fit as fitting
 from ptqc.passes.allocate.fit import StoredParameters, fit, reconstruct
 from ptqc.passes.quantize.phases import AnalyzedPlan
@@ -25,8 +24,12 @@ def no_more(*_given: object, **_more: object) -> None:
     raise AssertionError("reconstructed again")
 
 
-def test_numbers_come_back_as_they_were(tmp_path: Path) -> None:
-    measured = measure_residual(tmp_path, bits=(3, 4, 8))
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    return measure_residual(tmp_path_factory.mktemp("residual"), bits=(3, 4, 8))
+
+
+def test_numbers_come_back_as_they_were(measured: Measured, tmp_path: Path) -> None:
     stored = StoredParameters(Store(tmp_path / "numbers"), "one")
     fitted = fit(measured.context, measured.options, 9_000, stored=stored)
     found = stored.find(fitted.plan, range(2))
@@ -45,8 +48,7 @@ def test_numbers_come_back_as_they_were(tmp_path: Path) -> None:
             np.testing.assert_array_equal(known.scale, solution.scale, strict=True)
 
 
-def test_another_plan_run_or_number_of_draws_is_not_found(tmp_path: Path) -> None:
-    measured = measure_residual(tmp_path, bits=(3, 4))
+def test_another_plan_run_or_number_of_draws_is_not_found(measured: Measured, tmp_path: Path) -> None:
     stored = StoredParameters(Store(tmp_path / "numbers"), "one")
     plan = fit(measured.context, measured.options, None, stored=stored).plan
     assert stored.find(plan, range(2)) is not None
@@ -87,16 +89,14 @@ def test_a_resolve_reconstructs_with_the_best_draw_alone(
         assert {tuple(draws) for draws in asked} == {(0, 1)}
 
 
-def test_what_a_time_limit_may_have_shortened_is_not_kept(tmp_path: Path) -> None:
-    measured = measure_residual(tmp_path, bits=(3, 4))
+def test_what_a_time_limit_may_have_shortened_is_not_kept(measured: Measured, tmp_path: Path) -> None:
     stored = StoredParameters(Store(tmp_path / "numbers"), "one")
     hurried = replace(measured.context, deadline=Deadline.after(1000, 0))
-    plan = fit(hurried, CompileOptions.of({"bits": (3, 4)}), None, stored=stored).plan
+    plan = fit(hurried, measured.options, None, stored=stored).plan
     assert stored.find(plan, range(2)) is None
 
 
-def test_a_damaged_entry_is_made_anew(tmp_path: Path) -> None:
-    measured = measure_residual(tmp_path, bits=(3, 4))
+def test_a_damaged_entry_is_made_anew(measured: Measured, tmp_path: Path) -> None:
     stored = StoredParameters(Store(tmp_path / "numbers"), "one")
     made = fit(measured.context, measured.options, None, stored=stored)
     (entry,) = (tmp_path / "numbers").glob("*/arrays.safetensors")

@@ -9,6 +9,7 @@ import onnxruntime as ort
 import pytest
 from compiling import compiled, proto, samples, weight
 from graphs import noise, parse
+from mostly_slow import mostly_slow
 from rewriting import operators, rewrite
 
 from ptqc.execution.onnxruntime import run
@@ -88,7 +89,7 @@ def test_a_policy_for_some_axes(sizes: tuple[int, int], level: str, policy: str)
 BESIDE = ("m = Resize<axes=[2,3]>(c, , , z)", "m = Resize<axes=[2,3]>(c, , s)", "m = Pad(c, p, , rows)")
 
 
-@pytest.mark.parametrize("node", BESIDE)
+@pytest.mark.parametrize("node", mostly_slow(BESIDE, BESIDE[0]))
 def test_the_file_runs_with_integer_kernels_beside_it(node: str, tmp_path: Path) -> None:
     """As ONNX Runtime loads it by default, with its changes of layout."""
     graph = f"g (float[N,3,6,6] x) => (float[N,8,H,W] y) {{ c = Conv(x, w) {node} y = Conv(m, v) }}"

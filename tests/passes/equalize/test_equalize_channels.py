@@ -10,6 +10,7 @@ import onnx_ir as ir
 import pytest
 from compiling import compiled, digests, proto
 from graphs import noise
+from mostly_slow import mostly_slow
 from tiny_llama_model import tiny_llama
 
 from ptqc.frontend import read_model
@@ -214,7 +215,7 @@ def folded_scaler() -> tuple[onnx.ModelProto, np.ndarray]:
     return proto(TWO, w=w, b=noise(32, seed=1) - 3 * UNITS @ w, v=noise(32, 6, seed=2)), x
 
 
-@pytest.mark.parametrize("activations", ["auto", "float"])
+@pytest.mark.parametrize("activations", mostly_slow(["auto", "float"], "auto"))
 def test_a_table_whose_columns_differ_is_standardized_and_that_is_not_measured_again(
     activations: str, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

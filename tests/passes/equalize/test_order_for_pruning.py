@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from compiling import compiled, measure_residual, measured_model, proto, residual, samples, weight
+from compiling import Measured, compiled, measured_model, proto, residual, samples, weight
 from graphs import noise
 
 import ptqc
@@ -51,8 +51,8 @@ def test_channels_that_are_strong_together_are_set_apart() -> None:
     assert lost_energy(energy[:, best_order(energy, np.random.default_rng(0))]) == 0
 
 
-def test_the_network_computes_the_same_and_loses_less(tmp_path: Path) -> None:
-    prepared = measure_residual(tmp_path).prepared
+def test_the_network_computes_the_same_and_loses_less(measured: Measured) -> None:
+    prepared = measured.prepared
     ordered = ordered_for_pruning(prepared, PRUNED, SILENT)
     assert ordered.model is not prepared.model
     assert "pruning to 2:4 takes" in ordered.notes[-1].message
@@ -63,8 +63,8 @@ def test_the_network_computes_the_same_and_loses_less(tmp_path: Path) -> None:
     assert again.equalized == ordered.equalized != prepared.equalized
 
 
-def test_nothing_is_ordered_unless_weights_are_pruned(tmp_path: Path) -> None:
-    prepared = measure_residual(tmp_path).prepared
+def test_nothing_is_ordered_unless_weights_are_pruned(measured: Measured) -> None:
+    prepared = measured.prepared
     assert ordered_for_pruning(prepared, CompileOptions(), SILENT) is prepared
 
 
@@ -74,7 +74,9 @@ def test_channels_of_inputs_and_outputs_stay(tmp_path: Path) -> None:
     assert [note for note in artifact.manifest["notes"] if note["step"] == "order-for-pruning"] == []
 
 
-@pytest.mark.parametrize(("read", "is_moved"), [("Identity(c)", False), ("Add(c, e)", True)])
+@pytest.mark.parametrize(
+    ("read", "is_moved"), [("Identity(c)", False), pytest.param("Add(c, e)", True, marks=pytest.mark.slow)]
+)
 def test_a_table_and_the_product_with_it_stay_one(read: str, is_moved: bool, tmp_path: Path) -> None:
     """Channels of the table keep their order unless the product reads the same ones; the others are ordered."""
     matrices = {"w": noise(32, 32, seed=1, scale=0.2), "v": noise(32, 32, seed=2, scale=0.2)}
@@ -90,12 +92,12 @@ def test_a_table_and_the_product_with_it_stay_one(read: str, is_moved: bool, tmp
     assert np.array_equal(initial(ordered.model, "t"), initial(prepared.model, "t")) != is_moved
 
 
-def test_an_order_that_float32_does_not_bear_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_order_that_float32_does_not_bear_is_undone(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
     def changed(*_given: object) -> None:
         raise PassError("reorder-channels changed output 'y'")
 
     monkeypatch.setattr(order_for_pruning, "run_rewrites", changed)
-    prepared = measure_residual(tmp_path).prepared
+    prepared = measured.prepared
     ordered = ordered_for_pruning(prepared, PRUNED, SILENT)
     assert ordered.model is prepared.model
     assert (ordered.notes[-1].message, ordered.notes[-1].level) == (
@@ -104,6 +106,7 @@ def test_an_order_that_float32_does_not_bear_is_undone(tmp_path: Path, monkeypat
     )
 
 
+@pytest.mark.slow
 def test_a_compile_tells_of_it(tmp_path: Path) -> None:
     artifact = compiled(residual(), samples(3, 8, 8), tmp_path, sparsity="2:4", bits=(4,))
     assert [note["step"] for note in artifact.manifest["notes"]].count("order-for-pruning") == 1

@@ -4,6 +4,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from graphs import noise, parse
+from mostly_slow import mostly_slow
 from random_channels import network
 
 from ptqc.execution.shapes import observed_shapes
@@ -23,7 +24,7 @@ def shuffled(ties: ChannelTies, seed: int) -> ReorderChannels:
     return ReorderChannels(ties, by_key(ties, np.random.default_rng(seed).permutation(len(ties.classes))))
 
 
-@pytest.mark.parametrize("seed", [*range(24), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(24, 300))])
+@pytest.mark.parametrize("seed", mostly_slow(range(300), *range(8)))
 def test_any_order_computes_the_same(seed: int) -> None:
     model, feeds = network(seed)
     step = shuffled(ties_of(model, feeds), seed)

@@ -4,6 +4,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 import tiny_llama_model
+from mostly_slow import mostly_slow
 from random_channels import network
 
 from ptqc.execution.onnxruntime import Runner
@@ -29,9 +30,7 @@ def rotate(model: ir.Model, feeds: Feeds, seed: int = 0) -> list[int]:
     return sorted(int((ties.classes == number).sum()) for number in rotatable(ties))
 
 
-@pytest.mark.parametrize(
-    "seed", [*range(0, 24, 3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(24, 300, 3))]
-)
+@pytest.mark.parametrize("seed", mostly_slow(range(0, 300, 3), *range(0, 12, 3)))
 def test_rotations_compute_the_same(seed: int) -> None:
     model, feeds = network(seed)
     fold_norms(model, feeds)

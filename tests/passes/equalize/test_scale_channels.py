@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tiny_llama_model
+from mostly_slow import mostly_slow
 from random_channels import network
 
 from ptqc.execution.shapes import observed_shapes
@@ -12,7 +13,7 @@ from ptqc.passes.equalize.scale_channels import ScaleChannels
 from ptqc.passes.runner import run_rewrites
 
 
-@pytest.mark.parametrize("seed", [*range(15), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(15, 300))])
+@pytest.mark.parametrize("seed", mostly_slow(range(300), *range(6)))
 def test_any_factors_compute_the_same(seed: int) -> None:
     model, feeds = network(seed)
     ties = find_ties(model, observed_shapes(model, feeds), SCALES)

@@ -29,51 +29,51 @@ def without_splits(whole: CanonicalModel, *_: object) -> CanonicalModel:
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, Artifact]:
-    """The planted network with its wide channels split off, and compiled without that."""
-    folder = tmp_path_factory.mktemp("planted")
-    split = compiled(planted(300), DATA, folder / "split", **OPTIONS)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ptqc.passes.analyze, "with_splits", without_splits)
-        return split, compiled(planted(300), DATA, folder / "whole", **OPTIONS)
+def split(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    """The planted network with its wide channels split off."""
+    return compiled(planted(300), DATA, tmp_path_factory.mktemp("split"), **OPTIONS)
 
 
-def test_more_arithmetic_is_on_integers_and_no_more_is_lost(both: tuple[Artifact, Artifact]) -> None:
-    split, whole = both
-    kernels = [artifact.manifest["verification"]["integer_nodes"] for artifact in both]
-    losses = [artifact.manifest["activation_loss"] for artifact in both]
+@pytest.mark.slow
+def test_more_arithmetic_is_on_integers_and_no_more_is_lost(
+    split: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ptqc.passes.analyze, "with_splits", without_splits)
+    whole = compiled(planted(300), DATA, tmp_path, **OPTIONS)
+    kernels = [artifact.manifest["verification"]["integer_nodes"] for artifact in (split, whole)]
+    losses = [artifact.manifest["activation_loss"] for artifact in (split, whole)]
     assert kernels[0] > kernels[1] or (kernels[0] == kernels[1] and losses[0] < losses[1]), losses
-    assert all(artifact.manifest["activation_loss"] <= 0.02 for artifact in both)
+    assert max(losses) <= 0.02
     assert split.path.stat().st_size < 1.1 * whole.path.stat().st_size
-    told = {note["subject"] for note in split.manifest["notes"] if note["step"] == ChooseSplits.name}
-    assert told == {"n1", "n2"} == split.manifest["split_channels"].keys()
     assert whole.manifest["split_channels"] == {}
 
 
-def test_why_the_wide_channels_stay_in_float_is_told(both: tuple[Artifact, Artifact]) -> None:
-    messages = [note["message"] for note in both[0].manifest["notes"]]
+def test_what_is_split_is_told(split: Artifact) -> None:
+    assert split.manifest["activation_loss"] <= 0.02
+    told = {note["subject"] for note in split.manifest["notes"] if note["step"] == ChooseSplits.name}
+    assert told == {"n1", "n2"} == split.manifest["split_channels"].keys()
+
+
+def test_why_the_wide_channels_stay_in_float_is_told(split: Artifact) -> None:
+    messages = [note["message"] for note in split.manifest["notes"]]
     assert "MatMul computes in float: it multiplies the outlier channels of n1, which 8 bits cannot hold" in messages
 
 
-def test_the_file_computes_what_the_network_computes(both: tuple[Artifact, Artifact]) -> None:
+def test_the_file_computes_what_the_network_computes(split: Artifact) -> None:
     feeds = {"x": samples(ROWS, CHANNELS, count=8, seed=99)}
     reference = np.asarray(ReferenceEvaluator(planted(300)).run(None, feeds)[0])  # type: ignore[index]
-    found = Runner(ir.load(both[0].path)).run(feeds)["y"]
+    found = Runner(ir.load(split.path)).run(feeds)["y"]
     assert np.abs(found - reference).max() < 0.1 * np.abs(reference).max()
 
 
-def test_resolve_has_the_split_network(both: tuple[Artifact, Artifact], tmp_path: Path) -> None:
-    split, _ = both
+def test_resolve_has_the_split_network(split: Artifact, tmp_path: Path) -> None:
     with quick():
         again = ptqc.resolve(split.folder, output=tmp_path / "again", cache=split.folder.parent / "cache")
     assert digests(again.folder) == digests(split.folder)
 
 
 @pytest.mark.slow
-def test_a_second_compile_takes_the_choice_from_the_store(
-    both: tuple[Artifact, Artifact], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    split, _ = both
+def test_a_second_compile_takes_the_choice_from_the_store(split: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(ChooseSplits, "apply")
     folder = split.folder.parent
     again = compiled(planted(300), DATA, folder, output=folder / "again", **OPTIONS)
@@ -107,9 +107,8 @@ def test_what_gains_nothing_is_undone(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.slow
-def test_nothing_is_split_where_the_budget_has_no_room_for_it(both: tuple[Artifact, Artifact], tmp_path: Path) -> None:
+def test_nothing_is_split_where_the_budget_has_no_room_for_it(split: Artifact, tmp_path: Path) -> None:
     """The choice of another budget is in the store, and the smallest file with its splits has 42,167 bytes."""
-    split, _ = both
     options = {**OPTIONS, "cache": split.folder.parent / "cache"}
     found = compiled(planted(300), DATA, tmp_path, "39000B", **options)
     assert found.path.stat().st_size <= 39_000
@@ -133,6 +132,7 @@ def by_row(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     return compiled(tokens(), token_samples(300), tmp_path_factory.mktemp("tokens"), **OPTIONS)
 
 
+@pytest.mark.slow
 def test_products_of_wide_tokens_are_on_integers(by_row: Artifact) -> None:
     assert by_row.manifest["scaled_rows"] == ["x", "r1"]
     assert by_row.manifest["activation_loss"] <= 0.02
@@ -140,12 +140,14 @@ def test_products_of_wide_tokens_are_on_integers(by_row: Artifact) -> None:
     assert computed["h1_by_row"] == computed["d1_by_row"] == "integer"
 
 
+@pytest.mark.slow
 def test_what_scales_rows_is_told_by_what_it_does(by_row: Artifact) -> None:
     notes = {note["subject"]: note["message"] for note in by_row.manifest["notes"] if note["step"] == "lower"}
     parts = [notes[f"r1_rows{part}"] for part in ("_sizes", "_largest", "_scale", "")]
     assert all(message.endswith(" computes in float: it finds a scale for each row of r1") for message in parts)
 
 
+@pytest.mark.slow
 def test_rows_of_other_sizes_than_those_seen(by_row: Artifact) -> None:
     feeds = {"x": token_samples(1e4, count=8)[::-1]}
     feeds["x"][0] = 0
@@ -154,6 +156,7 @@ def test_rows_of_other_sizes_than_those_seen(by_row: Artifact) -> None:
     assert np.abs(found - reference).max() < 0.1 * np.abs(reference).max()
 
 
+@pytest.mark.slow
 def test_rows_are_resolved_and_compiled_again_from_the_store(
     by_row: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 import tiny_llama_model
 from compiling import compiled, quick
 from graphs import parse
+from mostly_slow import mostly_slow
 
 import ptqc
 from ptqc.budget import parse_budgets
@@ -150,7 +151,7 @@ def test_kinds_are_checked() -> None:
         CompileOptions.of({"kv_cache": {"past_key_0": "fp8"}})
 
 
-@pytest.mark.parametrize("share", [15, 20, 28, 40, 60, 100])
+@pytest.mark.parametrize("share", mostly_slow([15, 20, 28, 40, 60, 100], 15, 40))
 def test_a_budget_takes_the_forms_that_lose_least(llama: ModelSource, tmp_path: Path, share: int) -> None:
     """By trying all."""
     model = llama.model

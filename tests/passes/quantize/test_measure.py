@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from compiling import Measured, compiled, measure_residual, proto, quick, samples, weight
+from mostly_slow import mostly_slow
 
 from ptqc.errors import UsageError
 from ptqc.formats import Format, Integer, VectorCodebook
@@ -116,6 +117,7 @@ def test_options_that_solving_does_not_look_at_solve_nothing_again(
         assert measure(measured.prepared, replace(measured.options, loss="mse"), Store(place / "cache"), SILENT)
 
 
+@pytest.mark.slow
 def test_candidates_that_are_gone_are_solved_again(tmp_path: Path, measured: Measured) -> None:
     with quick():
         _, _, name = measure(measured.prepared, measured.options, Store(tmp_path), SILENT)
@@ -130,7 +132,14 @@ def test_candidates_that_are_gone_are_solved_again(tmp_path: Path, measured: Mea
 
 
 @pytest.mark.parametrize(
-    "change", [{"seed": 1}, {"bits": (2, 4)}, {"observer": "minmax"}, {"loss": "mse"}, {"activations": "float"}]
+    "change",
+    [
+        pytest.param({"seed": 1}, marks=pytest.mark.slow),
+        {"bits": (2, 4)},
+        {"observer": "minmax"},
+        {"loss": "mse"},
+        {"activations": "float"},
+    ],
 )
 def test_other_options_are_another_entry(place: Path, measured: Measured, entry: str, change: dict[str, Any]) -> None:
     options = replace(measured.options, **change)
@@ -158,7 +167,10 @@ def _without_integer_adds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry.OPERATORS, "Add", said)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("forget", [_without_vectors, _without_the_last_rewrite, _without_integer_adds])
+@pytest.mark.parametrize(
+    "forget",
+    mostly_slow([_without_vectors, _without_the_last_rewrite, _without_integer_adds], _without_the_last_rewrite),
+)
 def test_what_is_added_to_ptqc_is_measured_where_an_older_one_has_measured(
     forget: Callable[[pytest.MonkeyPatch], None],
     place: Path,
@@ -219,7 +231,10 @@ def test_what_was_cut_short_can_be_recalled(measured: Measured, tmp_path: Path) 
     assert_same(recall(store, entry, SILENT)[1], short)
 
 
-@pytest.mark.parametrize(("operators", "said"), [("onnxruntime", ["the losses of 1 of 2 weights"]), ("standard", [])])
+@pytest.mark.parametrize(
+    ("operators", "said"),
+    [("onnxruntime", ["the losses of 1 of 2 weights"]), pytest.param("standard", [], marks=pytest.mark.slow)],
+)
 def test_what_an_operator_leaves_one_format_is_hardly_measured_beyond_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operators: str, said: list[str]
 ) -> None:

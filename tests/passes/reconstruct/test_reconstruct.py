@@ -11,6 +11,7 @@ import onnx_ir as ir
 import pytest
 from graphs import noise, parse
 from lowering import CONSTANTS, RESIDUAL, TABLE_CONSTANTS, TABLES, array
+from mostly_slow import mostly_slow
 from reconstructing import error, measured, outputs, plan_of, table
 
 from ptqc.errors import NotFinite
@@ -62,7 +63,7 @@ UNSEEN: list[Feeds] = [{"x": noise(16, 3, 8, 8, seed=1000)}]
 
 
 @pytest.mark.parametrize("quantize", [True, False])
-@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+@pytest.mark.parametrize("bits", mostly_slow([2, 3, 4, 8], 2, 8))
 def test_unseen_outputs_come_closer_to_float(residual: ir.Model, context: Analysis, bits: int, quantize: bool) -> None:
     plan = plan_of(context, Integer(bits), quantize)
     tuned = Reconstruct().apply(AnalyzedPlan(context, plan)).output
@@ -374,7 +375,7 @@ FILTERS = {
 }
 
 
-@pytest.mark.parametrize("form", [Integer(3), Integer(8), Codebook(3)], ids=str)
+@pytest.mark.parametrize("form", mostly_slow([Integer(3), Integer(8), Codebook(3)], Codebook(3)), ids=str)
 @pytest.mark.parametrize("op", FILTERS)
 def test_what_a_logarithm_is_taken_of_stays_positive(op: str, form: Format, tmp_path: Path) -> None:
     w = np.maximum(1 - abs(np.arange(16)[:, None] - np.arange(1, 16, 2.6)) / 2.6, 0).astype(np.float32)

@@ -6,6 +6,7 @@ import onnx_ir as ir
 import pytest
 from graphs import noise, parse
 from lowering import CONSTANTS, RESIDUAL
+from mostly_slow import mostly_slow
 from reconstructing import error, measured, plan_of, table
 
 from ptqc.execution.onnxruntime import Feeds, Runner
@@ -158,7 +159,7 @@ def test_class_scores_are_no_target(tmp_path: Path) -> None:
     assert _taps(model, plan, OutputLoss({"y": Regression(1)})) == ("h", "y")
 
 
-@pytest.mark.parametrize("kind", ["logits", "embedding", "scores", "state", "map"])
+@pytest.mark.parametrize("kind", mostly_slow(["logits", "embedding", "scores", "state", "map"], "logits", "embedding"))
 def test_outputs_of_every_kind(
     residual: ir.Model, context: Analysis, start: tuple[Plan, QuantizedParameters], kind: str
 ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from compiling import compiled, proto, residual, samples, weight
+from compiling import compiled, proto, samples, weight
 from onnx import numpy_helper
 from PIL import Image
 from writing import encoder, sentences, tokenizer
@@ -36,14 +36,8 @@ DECODER = """g (int64[N,T] ids) => (float[N,T,20] y) {
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    """The artifact of a network of pictures, which lies beside it as model.onnx."""
-    return compiled(residual(), samples(3, 8, 8), tmp_path_factory.mktemp("made"), "12%", bits=(2, 4, 7))
-
-
-@pytest.fixture(scope="module")
-def float_file(made: Artifact) -> Path:
-    return made.folder.parent / "model.onnx"
+def float_file(coarse: Artifact) -> Path:
+    return coarse.folder.parent / "model.onnx"
 
 
 @pytest.fixture(scope="module")
@@ -84,11 +78,11 @@ def proto_of_other_classes(path: Path, folder: Path) -> Path:
 
 
 def test_float_and_artifact_on_the_same_samples(
-    made: Artifact, float_file: Path, labelled: dict[str, np.ndarray], tmp_path: Path
+    coarse: Artifact, float_file: Path, labelled: dict[str, np.ndarray], tmp_path: Path
 ) -> None:
     write_npz(tmp_path / "labelled.npz", labelled)
-    found = ptqc.evaluate(float_file, made.folder, metric="top-1", data=tmp_path / "labelled.npz")
-    first, second = (100.0 * hits(path, labelled) for path in (float_file, made.path))
+    found = ptqc.evaluate(float_file, coarse.folder, metric="top-1", data=tmp_path / "labelled.npz")
+    first, second = (100.0 * hits(path, labelled) for path in (float_file, coarse.path))
     assert found.cases == COUNT
     for row, wanted in zip(found.models, (first, second), strict=True):
         assert row.score.value == pytest.approx(wanted.mean())
@@ -133,17 +127,17 @@ def test_a_drop_of_more_than_is_allowed_ends_with_2(
 
 
 def test_the_document_says_the_same(
-    made: Artifact,
+    coarse: Artifact,
     float_file: Path,
     labelled: dict[str, np.ndarray],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     write_npz(tmp_path / "labelled.npz", labelled)
-    words = ["eval", str(float_file), str(made.folder), "--metric", "top-3", "--data", str(tmp_path / "labelled.npz")]
+    words = ["eval", str(float_file), str(coarse.folder), "--metric", "top-3", "--data", str(tmp_path / "labelled.npz")]
     assert main([*words, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    found = ptqc.evaluate(float_file, made.folder, metric=TopK(3), data=labelled)
+    found = ptqc.evaluate(float_file, coarse.folder, metric=TopK(3), data=labelled)
     assert document == {"schema": 1, "command": "eval", **found.to_json()}
     assert document["models"][0]["difference"] is None
     assert set(document["models"][1]["difference"]) == {"value", "standard_error"}
@@ -332,10 +326,10 @@ def test_what_is_heard_is_turned_into_words(language: Path, tmp_path: Path, caps
     assert json.loads(capsys.readouterr().out)["models"][0]["score"]["value"] == pytest.approx(100 * 2 / 6)
 
 
-def test_without_labels_answers_are_held_to_the_first_model(made: Artifact, float_file: Path) -> None:
+def test_without_labels_answers_are_held_to_the_first_model(coarse: Artifact, float_file: Path) -> None:
     x = samples(3, 8, 8, count=6, seed=3)
-    found = ptqc.evaluate(float_file, made.folder, metric="cosine", data=x)
-    first, second = (Runner(path).run({"x": x})["y"].astype(np.float64) for path in (float_file, made.path))
+    found = ptqc.evaluate(float_file, coarse.folder, metric="cosine", data=x)
+    first, second = (Runner(path).run({"x": x})["y"].astype(np.float64) for path in (float_file, coarse.path))
     cosines = (first * second).sum(1) / np.linalg.norm(first, axis=1) / np.linalg.norm(second, axis=1)
     assert found.models[0].score.value == pytest.approx(1)
     assert found.models[1].score.value == pytest.approx(cosines.mean(), abs=1e-4)

@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from compiling import compiled, digests, product, proto, residual, samples, weight
+from mostly_slow import mostly_slow
 
 import ptqc
 from ptqc.errors import UsageError
@@ -39,7 +40,7 @@ def of_product(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str]
     return artifact_of("product", WAYS[0], tmp_path_factory.mktemp("product"))
 
 
-@pytest.mark.parametrize("way", WAYS[1::2])
+@pytest.mark.parametrize("way", mostly_slow(WAYS[1:], WAYS[-1]))
 def test_a_product(tmp_path: Path, way: str, of_product: tuple[dict[str, str], set[str]]) -> None:
     assert artifact_of("product", way, tmp_path) == of_product
 

@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from mostly_slow import mostly_slow
 
 from ptqc.passes.allocate.constraints.criteria import (
     CONFIDENCE,
@@ -36,7 +37,7 @@ def test_what_always_hits_has_no_bound() -> None:
     assert (at_most(3, 7, 0.0), at_most(6, 7, 1.0), at_most(7, 7, 1.0), at_most(-1, 7, 0.5)) == (1.0, 0.0, 1.0, 0.0)
 
 
-@pytest.mark.parametrize("share", [0.01, 0.05, 0.3])
+@pytest.mark.parametrize("share", mostly_slow([0.01, 0.05, 0.3], 0.05))
 def test_the_most_hits_that_keep_a_share(share: float) -> None:
     for count in (1, 30, 229, 230, 400):
         passing = [hits for hits in range(count + 1) if most_of(hits, count) <= share]

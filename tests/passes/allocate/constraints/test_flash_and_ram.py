@@ -34,23 +34,36 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("microcontroller")
 
 
+@pytest.fixture(scope="module")
+def both(place: Path) -> Artifact:
+    """Within a budget of flash and one of memory."""
+    return on_c(place, "9000Bflash", "20KBram")
+
+
 def refused(place: Path, *budgets: str) -> Infeasible:
     with pytest.raises(Infeasible) as refusal:
         on_c(place, *budgets)
     return refusal.value
 
 
-@pytest.mark.parametrize("limit", [9_000, pytest.param(12_000, marks=pytest.mark.slow)])
-def test_the_delivered_c_keeps_its_flash_and_uses_it(place: Path, tmp_path: Path, limit: int) -> None:
-    artifact = on_c(place, f"{limit}Bflash")
+def test_the_delivered_c_keeps_its_flash_and_uses_it(both: Artifact, tmp_path: Path) -> None:
+    check_flash(both, 9_000, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_flash_without_a_memory_is_kept_and_used(place: Path, tmp_path: Path) -> None:
+    check_flash(on_c(place, "12000Bflash"), 12_000, tmp_path)
+
+
+def check_flash(artifact: Artifact, limit: int, folder: Path) -> None:
     flash = artifact.manifest["flash"]
     assert 0.95 * limit <= flash["used_bytes"] <= flash["limit_bytes"] == limit
     assert flash["used_bytes"] == flash["constant_bytes"] + flash["code_bytes"] + flash["structure_bytes"]
     assert flash["constant_bytes"] == artifact.manifest["targets"]["c"]["constant_bytes"]
     if flash["compiler"].startswith(footprint.COMPILER):
-        command = [footprint.COMPILER, *footprint.CORTEX_M4.flags, *footprint.FLAGS, "-c", "-o", str(tmp_path / "o")]
+        command = [footprint.COMPILER, *footprint.CORTEX_M4.flags, *footprint.FLAGS, "-c", "-o", str(folder / "o")]
         subprocess.run([*command, str(artifact.folder / "c" / "model.c")], check=True)
-        listed = subprocess.run(["arm-none-eabi-size", str(tmp_path / "o")], capture_output=True, text=True, check=True)
+        listed = subprocess.run(["arm-none-eabi-size", str(folder / "o")], capture_output=True, text=True, check=True)
         text, data, _ = map(int, listed.stdout.splitlines()[1].split()[:3])
         assert text + data == flash["used_bytes"]
 
@@ -62,9 +75,13 @@ def test_a_larger_flash_loses_less(place: Path) -> None:
     assert large["flash"]["used_bytes"] > small["flash"]["used_bytes"]
 
 
-def test_too_little_flash_is_refused_with_what_works(place: Path) -> None:
+def test_too_little_flash_is_refused(place: Path) -> None:
+    assert "code" in [what for what, _ in refused(place, "3KBflash").blockers]
+
+
+@pytest.mark.slow
+def test_what_is_named_where_flash_is_refused_works(place: Path) -> None:
     refusal = refused(place, "3KBflash")
-    assert "code" in [what for what, _ in refusal.blockers]
     assert on_c(place, f"{refusal.smallest}Bflash").manifest["flash"]["used_bytes"] <= refusal.smallest
 
 
@@ -110,13 +127,12 @@ def test_together_with_a_loss_the_best_network_of_the_flash_is_built(tmp_path: P
         on_c(tmp_path, "9KBflash", "0.0000001nat", force=True)
 
 
-def test_summary_and_report_tell_both(place: Path) -> None:
-    artifact = on_c(place, "9KBflash", "20KBram", force=True)
+def test_summary_and_report_tell_both(both: Artifact) -> None:
     assert re.search(
-        r"flash +[\d,]+ bytes, [\d.]+ % of the budget of 9,000 B of flash: [\d,]+ of weights", artifact.summary()
+        r"flash +[\d,]+ bytes, [\d.]+ % of the budget of 9,000 B of flash: [\d,]+ of weights", both.summary()
     )
-    assert re.search(r"RAM +[\d,]+ bytes, [\d.]+ % of the budget of 20,000 B of RAM", artifact.summary())
-    assert "9,000 B of flash" in (artifact.folder / "report.html").read_text(encoding="utf-8")
+    assert re.search(r"RAM +[\d,]+ bytes, [\d.]+ % of the budget of 20,000 B of RAM", both.summary())
+    assert "9,000 B of flash" in (both.folder / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("text", ["64KBflash", "64KBflash@c", "20KBram@c"])

@@ -195,6 +195,7 @@ def test_a_latency_too_short_says_whether_the_machine_was_busy(
         LatencyBudget(5e5).decide(job, context(TIMES))
 
 
+@pytest.mark.slow
 def test_a_loss_beside_the_latency_is_kept_too(place: Path, tmp_path: Path) -> None:
     found = compile_(place, tmp_path / "out", ("3ms", "0.1nat"), samples=32)
     assert kept_budgets(found)["loss"]

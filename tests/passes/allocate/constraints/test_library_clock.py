@@ -2,8 +2,7 @@
 
 from collections.abc import Hashable, Sequence
 
-import pytest
-from compiling import Measured, measure_residual
+from compiling import Measured
 
 from ptqc.codegen.program.listing import Call, Listing
 from ptqc.codegen.program.timing import TimedCall, TimedProgram
@@ -14,11 +13,6 @@ from ptqc.passes.allocate.cost_model import Edge, Network, OpLatencies, TimedOpe
 from ptqc.passes.allocate.problem import packed, table_parameters
 
 LAYERS = ("a", "b", "c", "y")
-
-
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
-    return measure_residual(tmp_path_factory.mktemp("residual"))
 
 
 def charged(

@@ -189,6 +189,7 @@ def test_the_delivered_file_keeps_the_loss_on_samples_that_chose_nothing(kept: A
     assert found["rounds"][found["delivered"]]["bytes"] == kept.path.stat().st_size
 
 
+@pytest.mark.slow
 def test_a_larger_loss_takes_fewer_bytes(kept: Artifact, tmp_path: Path) -> None:
     larger = resolve(kept, tmp_path / "out", "0.02nat")
     assert kept_budgets(larger)["loss"]
@@ -215,6 +216,7 @@ def test_what_is_not_shown_counts_where_asked_for(kept: Artifact, tmp_path: Path
     assert not (tmp_path / "strict").exists()
 
 
+@pytest.mark.slow
 def test_budgets_that_contradict_each_other_are_refused(kept: Artifact, tmp_path: Path) -> None:
     both = resolve(kept, tmp_path / "both", ["14%", "0.02nat"])
     assert kept_budgets(both) == {"size": True, "loss": True}

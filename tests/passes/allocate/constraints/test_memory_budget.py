@@ -94,6 +94,7 @@ def test_float_activations_leave_no_choice(place: Path) -> None:
         compile_(place, "none", "150KBram", activations="float")
 
 
+@pytest.mark.slow
 def test_another_budget_and_a_given_plan(place: Path, free: Artifact, held: Artifact) -> None:
     with quick():
         found = ptqc.resolve(free.folder, output=place / "resolved", budget="200KBram", cache=place / "cache")

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from compiling import compiled, proto, samples, weight
+from mostly_slow import mostly_slow
 
 from ptqc.artifact.folder import Artifact
 from ptqc.execution.memory import _most
@@ -20,7 +21,7 @@ SHAPES = {"w1": (32, 3, 3, 3), "w2": (64, 32, 3, 3), "w3": (16, 64, 1, 1)}
 WEIGHTS = 32 * 27 + 64 * 288 + 16 * 64
 
 
-@pytest.fixture(scope="module", params=["integer", "float"])
+@pytest.fixture(scope="module", params=mostly_slow(["integer", "float"], "integer"))
 def artifact(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     place = tmp_path_factory.mktemp("memory")
     weights = {name: weight(*shape, seed=i) for i, (name, shape) in enumerate(SHAPES.items())}

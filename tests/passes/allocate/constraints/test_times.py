@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from compiling import Measured, measure_residual, measured_model, proto, samples, weight
+from compiling import Measured, measured_model, proto, samples, weight
 
 from ptqc.execution import speed
 from ptqc.ir.sites import useful_sites
@@ -12,11 +12,6 @@ from ptqc.passes.allocate.constraints import clocks
 from ptqc.passes.allocate.constraints.clocks import any_plan, measure_times, network_of, quantized_subject
 from ptqc.passes.allocate.problem import packed, table_parameters
 from ptqc.utils.progress import SILENT
-
-
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
-    return measure_residual(tmp_path_factory.mktemp("residual"))
 
 
 @pytest.mark.parametrize("seed", range(4))
