@@ -239,7 +239,7 @@ def test_what_an_operator_leaves_one_format_is_hardly_measured_beyond_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operators: str, said: list[str]
 ) -> None:
     monkeypatch.setattr(external, "IN_MEMORY_LIMIT", 4000)
-    monkeypatch.setattr(measure_sensitivity, "TOLD", 1)
+    monkeypatch.setattr(measure_sensitivity, "SAMPLED_WEIGHTS", 1)
     model = proto(
         "g (float[N,64] x) => (float[N,80] y) { h = MatMul(x, w) r = Relu(h) y = MatMul(r, v) }",
         w=weight(64, 64),

@@ -294,7 +294,7 @@ def test_weights_of_large_models_that_can_take_one_format_are_hardly_measured(
 ) -> None:
     """The losses of the others are those of their local errors at the usual rate. free: may take all formats."""
     monkeypatch.setattr(measure_sensitivity, "is_in_files", lambda _: is_large)
-    monkeypatch.setattr(measure_sensitivity, "TOLD", 2)
+    monkeypatch.setattr(measure_sensitivity, "SAMPLED_WEIGHTS", 2)
     asked = [Integer(each) for each in bits]
 
     def choices(weight: Weight, forms: Sequence[Format]) -> list[Format]:
