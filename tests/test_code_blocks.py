@@ -21,7 +21,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PAGES = (ROOT / "docs" / "guides" / "python.md",)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.name))
 def test_it_runs(
     page: Path,

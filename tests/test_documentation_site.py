@@ -25,6 +25,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "html"
 
 
+@pytest.mark.long
 def test_every_page_is_built(site: Path) -> None:
     pages = {path.relative_to(ROOT / "docs").with_suffix("") for path in (ROOT / "docs").glob("**/*.md")}
     assert pages - {path.relative_to(site).with_suffix("") for path in site.glob("**/*.html")} == set()

@@ -48,6 +48,7 @@ def changed(artifact: Path, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_on_this_machine(example: Path, artifact: Path) -> None:
     done = make(example, artifact)
     assert (done.returncode, done.stderr) == (0, "")

@@ -27,6 +27,7 @@ def in_type(model: onnx.ModelProto, dtype: type[np.floating[Any]]) -> onnx.Model
     return model
 
 
+@pytest.mark.long
 def test_a_float64_model_is_taken_where_that_is_meant(small: Artifact, tmp_path: Path) -> None:
     model, x = in_type(residual(), np.float64), samples(3, 8, 8, count=3, seed=11)
     with pytest.raises(ModelError, match="'x' is float64"):

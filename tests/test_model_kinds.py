@@ -36,6 +36,7 @@ def both_ways(count: int = 32) -> list[dict[str, np.ndarray]]:
     return [{"x": x[None], "c": np.array(bool(i % 3))} for i, x in enumerate(samples(48, count=count))]
 
 
+@pytest.mark.long
 def test_weights_inside_branches_are_packed_down_to_the_size_that_is_named(tmp_path: Path) -> None:
     model = in_branches()
     found = compiled(model, both_ways(), tmp_path, "30%", pipeline="light")
@@ -165,6 +166,7 @@ PLAIN_KINDS = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", mostly_slow(KINDS, *PLAIN_KINDS))
 def test_models_of_many_kinds(kind: str, tmp_path: Path) -> None:
     graph, weights, shape, budget, operators = KINDS[kind]

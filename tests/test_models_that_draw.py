@@ -186,6 +186,7 @@ REGULATOR = """g (int64[1,T] ids) => (float[F,8] y) {
 }"""
 
 
+@pytest.mark.long
 def test_a_length_that_layers_compute_stays_free(tmp_path: Path) -> None:
     """Else what is compared has another shape as soon as rounding a weight lengthens a sound."""
     weights = {"table": weight(20, 16), "w1": weight(16, 24), "w2": 2 * weight(24, 1), "w3": weight(24, 8)}

@@ -43,6 +43,7 @@ def test_products_in_float_stay_packed_where_that_is_asked_for(tmp_path: Path) -
     assert own.manifest["memory"]["weights_bytes"] < 0.4 * again.manifest["memory"]["weights_bytes"]
 
 
+@pytest.mark.long
 def test_products_stay_packed_in_standard_operators(tmp_path: Path) -> None:
     found = compiled(model(), texts(), tmp_path, "24%", activations="float", operators="dequantize")
     file = found.manifest["file"]

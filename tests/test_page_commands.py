@@ -52,9 +52,9 @@ def commands(page: Path) -> list[list[str]]:
 @pytest.mark.parametrize(
     ("name", "kinds"),
     [
-        pytest.param("qdq", {"compile", "resolve", "verify", "compare"}, marks=pytest.mark.slow),
+        pytest.param("qdq", {"compile", "resolve", "verify", "compare"}, marks=pytest.mark.long),
         ("litert", {"compile", "resolve", "verify", "compare"}),
-        pytest.param("microcontrollers", {"compile", "resolve", "verify"}, marks=pytest.mark.slow),
+        pytest.param("microcontrollers", {"compile", "resolve", "verify"}, marks=pytest.mark.long),
     ],
 )
 def test_it_runs(name: str, kinds: set[str], room: Path) -> None:

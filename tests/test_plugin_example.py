@@ -91,6 +91,7 @@ def test_the_commands_name_what_it_adds(site: Path) -> None:
     }
 
 
+@pytest.mark.long
 def test_a_compile_uses_all_of_it(site: Path, tmp_path: Path) -> None:
     constants = {"w1": weight(16, 64), "b1": weight(64, seed=1), "w2": weight(64, 32, seed=2), "b2": weight(32, seed=3)}
     model = proto(NETWORK, **constants, low=np.float32(0), w3=weight(32, 6, seed=4), b3=weight(6, seed=5))

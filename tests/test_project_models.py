@@ -90,6 +90,7 @@ def test_classifiers_are_resolved_without_their_data(
     assert other.manifest["calibration"] == artifact.manifest["calibration"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", mostly_slow(["tagger", "mlp", "detector", "digits"], "tagger"))
 def test_the_projects_models_keep_budget_and_interface(name: str, request: pytest.FixtureRequest) -> None:
     artifact: Artifact = request.getfixturevalue(name)

@@ -25,6 +25,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_texts_on_the_command_line_and_in_python_give_the_same(place: Path, tmp_path: Path) -> None:
     words = ["compile", place / "encoder.onnx", "--calibration", place / "corpus.txt", "-o", tmp_path / "out", "-q"]
     words += ["--tokenizer", place / "tokenizer.json", "--length", 9, "--bits", "7", "--cache", tmp_path / "cache"]

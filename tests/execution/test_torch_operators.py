@@ -109,6 +109,7 @@ def array_of(value: object) -> np.ndarray:
     return onnx.numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else np.asarray(value)
 
 
+@pytest.mark.long
 def test_results_are_those_of_onnx(outcomes: Outcomes) -> None:
     assert {name: text for name, text in outcomes.different.items() if name not in DIFFERENT} == {}
     assert len(outcomes.same) > 700

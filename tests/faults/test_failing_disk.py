@@ -66,6 +66,7 @@ def changes(disk: Path, folder: Path, kind: str) -> int:
     return int(fine["changes"])
 
 
+@pytest.mark.long
 def test_a_sample_of_failures(disk: Path, tmp_path: Path) -> None:
     assert bad(disk, tmp_path, "ENOSPC", "forced", (30,)) == {}
 

@@ -60,6 +60,7 @@ def check(number: int, model: Path, folder: Path, wanted: dict[str, str]) -> Non
     assert contents(store).bytes == 0
 
 
+@pytest.mark.long
 def test_a_sample_of_kills(model: Path, undisturbed: tuple[dict[str, str], int], tmp_path: Path) -> None:
     wanted, changes = undisturbed
     assert changes > 10

@@ -83,6 +83,7 @@ def bad(numbers: Sequence[int], folder: Path) -> dict[int, tuple[list[str], Outc
     return found
 
 
+@pytest.mark.long
 def test_a_sample_of_mutants(tmp_path: Path) -> None:
     assert bad(SAMPLE, tmp_path) == {}
 

@@ -32,6 +32,7 @@ class TwoInputs(torch.nn.Module):  # type: ignore[misc,name-defined]
         return self.norm(self.layer(left)) * right
 
 
+@pytest.mark.long
 def test_the_function_and_the_batch() -> None:
     module = TwoInputs()
     module.norm.running_mean += 1.0
@@ -45,6 +46,7 @@ def test_the_function_and_the_batch() -> None:
         np.testing.assert_allclose(found, module.eval()(left, right).numpy(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.long
 def test_a_module_that_fixes_its_batch_keeps_it() -> None:
     class Fixed(torch.nn.Module):  # type: ignore[misc,name-defined]
         def forward(self, x: Any) -> Any:

@@ -42,6 +42,7 @@ def found(made: Artifact, before: dict[str, str]) -> Swept:
     return swept(made, points=4)
 
 
+@pytest.mark.long
 def test_points_go_from_the_smallest_file_to_the_best(made: Artifact, found: Swept) -> None:
     points = found.document["points"]
     sizes, losses = [point["bytes"] for point in points], [point["loss"] for point in points]

@@ -192,6 +192,7 @@ def test_weights_that_stay_two_to_a_byte(
         np.testing.assert_array_equal(result, wanted)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("chosen", [isa.ARM_BF16], ids=lambda chosen: chosen.name)
 def test_products_of_reals(chosen: Isa, in_emulator: Any, tmp_path: Path) -> None:
     reals = [real_case(geometry, chosen, seed) for seed, geometry in enumerate(GEOMETRIES[:6])]

@@ -30,6 +30,7 @@ def test_its_kernels_give_the_references_codes_through_the_instructions_of_avx51
         np.testing.assert_array_equal(found, wanted, str(geometry))
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("objdump") is None, reason="needs objdump")
 def test_a_library_has_no_instruction_of_avx512(tmp_path: Path) -> None:
     made, file = residual()

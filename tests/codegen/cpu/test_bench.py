@@ -15,6 +15,7 @@ from ptqc.artifact.folder import Artifact
 from ptqc.cli.main import main
 
 
+@pytest.mark.long
 def test_every_kernel_is_timed(artifact: Artifact) -> None:
     found = bench(artifact.folder, rounds=2)
     assert found.threads == 1

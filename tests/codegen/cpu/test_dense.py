@@ -225,6 +225,7 @@ def test_listed_values_beyond_four_bits_stay_two_to_a_byte(
         np.testing.assert_array_equal(result.reshape(BATCH, -1), expected)
 
 
+@pytest.mark.long
 def test_chains_that_would_overflow_are_taken_apart(tmp_path: Path) -> None:
     """Codes that are largest where the weights of an output are positive, or negative, drive its sums to the limits."""
     named = {(large, reach): extreme_case(large, reach) for large in EXTREME for reach in (8, 16, 32, 64)}

@@ -134,6 +134,7 @@ def test_every_form_of_every_size(chosen: Isa, tmp_path: Path) -> None:
     check(chosen, tmp_path, product(FORMS, SIZES))
 
 
+@pytest.mark.long
 def test_a_decoder_reads_its_caches_where_they_are(tmp_path: Path) -> None:
     check_decoder("int8", "int4", tmp_path)
 

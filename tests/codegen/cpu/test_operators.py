@@ -176,6 +176,7 @@ def programs_of(
     return programs
 
 
+@pytest.mark.long
 def test_every_second_operator_between_codes(tmp_path: Path) -> None:
     chosen = present()[-1]
     assert compared(programs_of(chosen, tmp_path, floating=False, every=2), chosen, tmp_path).wrong == {}

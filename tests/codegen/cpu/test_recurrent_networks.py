@@ -63,6 +63,7 @@ def sample(seed: int) -> Feeds:
     return {"x": noise(1, STEPS, WIDTH, seed=seed), "state": state, "rate": np.array(16000)}
 
 
+@pytest.mark.long
 def test_recurrent_nodes_with_a_branch_and_a_scalar(tmp_path: Path) -> None:
     feeds = [sample(seed) for seed in range(8)]
     made = quantized(parse(GRAPH, 22, **CONSTANTS), feeds)

@@ -97,6 +97,7 @@ def run(command: Sequence[str | Path], built: TargetOutput) -> tuple[np.ndarray,
     return np.frombuffer(done.stdout, np.float32).reshape(len(IMAGES), -1), done.stderr.decode().strip()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("compiler", [IN_C, IN_CPP], ids=["C", "C++"])
 def test_a_program_gets_the_outputs_of_the_shared_library(
     compiler: Sequence[str], built: TargetOutput, tmp_path: Path

@@ -83,6 +83,7 @@ def test_a_rounding_tie_behind_a_float_operator_stops_nothing(tmp_path: Path) ->
     assert set(built.document["libraries"][0]["verification"]["end_to_end_different"]) <= {"m/codes"}
 
 
+@pytest.mark.long
 def test_normalized_rows_that_do_not_vary(tmp_path: Path) -> None:
     """Inputs of one value make such rows: ONNX Runtime gives the rounding of their mean, 300 times as large."""
     graph = """g (float[N,4,9,9] x) => (float[N,6,9,9] y) {

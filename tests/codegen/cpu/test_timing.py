@@ -114,6 +114,7 @@ def loose(place: Path) -> Artifact:
     return compile_(place, place / "loose", "50ms@cpu")
 
 
+@pytest.mark.long
 def test_the_library_is_timed_and_told(loose: Artifact) -> None:
     told = loose.manifest["latency"]
     assert kept_budgets(loose) == {"latency": True}

@@ -104,6 +104,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> tuple[TargetOutput, Run
     return built(ENCODER, feeds, tmp_path_factory.mktemp("text") / "cpu")
 
 
+@pytest.mark.long
 def test_texts_of_any_length(encoder: tuple[TargetOutput, Runner]) -> None:
     native, runner = encoder
     library = opened(native)

@@ -59,6 +59,7 @@ def test_a_right_library_does_not_differ(artifact: Artifact, capsys: pytest.Capt
     assert "the CUDA library gives the recorded outputs on 2 golden samples" in printed
 
 
+@pytest.mark.long
 def test_the_first_kernel_that_differs_is_named(
     artifact: Artifact, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

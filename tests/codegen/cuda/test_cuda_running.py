@@ -24,6 +24,7 @@ ABSENT = building.refusal() or ("" if Toolkit.find() else "nvcc is not installed
 pytestmark = pytest.mark.skipif(bool(ABSENT), reason=ABSENT)
 
 
+@pytest.mark.long
 def test_a_library_runs_in_all_ways(artifact: Artifact, tmp_path: Path) -> None:
     script = Path(__file__).parent / "running.py"
     command = [sys.executable, str(script), str(artifact.folder), str(tmp_path)]

@@ -301,6 +301,7 @@ def test_an_instruction_gives_what_numpy_gives(name: str, built: Emulated) -> No
     np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.long
 def test_every_number_of_fp8_and_every_middle_is_rounded_as_onnx_runtime_does(tmp_path: Path) -> None:
     """QuantizeLinear saturates, and takes halves to even."""
     numbers = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32)

@@ -163,6 +163,7 @@ def numbers(count: int) -> np.ndarray:
     return aligned(np.zeros(count, np.uint32))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("order", ORDERS)
 def test_threads_meet_at_a_barrier(order: int, built: Emulated) -> None:
     found = numbers(128)

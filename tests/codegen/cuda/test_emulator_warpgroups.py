@@ -174,6 +174,7 @@ def wanted(columns: int = 8, times: int = 1, kept: int = 1) -> np.ndarray:
     return fragments(total, tables.place_of_d, columns // 2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("columns", [8, 48, 256])
 def test_fragments_lie_as_the_tables_say(columns: int, built: Emulated) -> None:
     np.testing.assert_array_equal(run(built, f"columns_{columns}", columns), wanted(columns))

@@ -91,6 +91,7 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     )
 
 
+@pytest.mark.long
 def test_a_compile_keeps_its_budget_and_passes_its_checks(artifact: Artifact) -> None:
     proto = onnx.load(artifact.path)
     assert not proto.functions

@@ -33,6 +33,7 @@ def again(artifact: Artifact, folder: Path, **options: Any) -> Artifact:
     return compiled(residual(), samples(3, 8, 8), folder, "25%", **more)
 
 
+@pytest.mark.long
 def test_it_gives_what_the_packed_file_gives(artifact: Artifact) -> None:
     model = onnx.load(artifact.folder / "qdq" / "model.onnx")
     x = samples(3, 8, 8, seed=3)[:1]

@@ -32,6 +32,7 @@ def x() -> np.ndarray:
     return values
 
 
+@pytest.mark.long
 def test_all_stay_float_with_a_warning(x: np.ndarray, tmp_path: Path) -> None:
     model = proto(RECIPROCAL, **WEIGHTS)
     artifact = compiled(model, {"x": x}, tmp_path, activation_limit=1e6, bits=(7,))

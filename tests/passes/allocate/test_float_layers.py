@@ -50,6 +50,7 @@ def resolved(artifact: Artifact, folder: Path, **options: Any) -> Artifact:
         )
 
 
+@pytest.mark.long
 def test_what_is_rounded_is_in_the_file_and_in_its_documents(rounded: Artifact) -> None:
     assert bfloats(rounded) == ["ar", "br"]  # three channels of the input are no pairs
     assert casts(rounded) == 2

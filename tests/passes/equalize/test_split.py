@@ -48,6 +48,7 @@ def test_more_arithmetic_is_on_integers_and_no_more_is_lost(
     assert whole.manifest["split_channels"] == {}
 
 
+@pytest.mark.long
 def test_what_is_split_is_told(split: Artifact) -> None:
     assert split.manifest["activation_loss"] <= 0.02
     told = {note["subject"] for note in split.manifest["notes"] if note["step"] == ChooseSplits.name}

@@ -99,6 +99,7 @@ def test_layers_too_small_to_gain_are_not_measured(tmp_path: Path, monkeypatch: 
     assert applied(ChooseSplits(), setting(300, tmp_path, rows=1)).output == ()
 
 
+@pytest.mark.long
 def test_wide_tokens_get_a_scale_for_each_row(tmp_path: Path) -> None:
     given = tokens_setting(tmp_path, factor=300)
     result = applied(ChooseSplits(), given)

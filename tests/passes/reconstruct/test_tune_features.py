@@ -62,6 +62,7 @@ def held_error(model: ir.Model, context: Analysis, plan: Plan, tuned: QuantizedP
     return error(model, plan, tuned, list(context.held_back.batches(8)))
 
 
+@pytest.mark.long
 def test_outputs_come_closer_and_formats_stay(
     residual: ir.Model, context: Analysis, start: tuple[Plan, QuantizedParameters]
 ) -> None:

@@ -71,6 +71,7 @@ def operators(path: str) -> list[str]:
 # In processes
 
 
+@pytest.mark.long
 def test_another_program(capsys: pytest.CaptureFixture[str]) -> None:
     Path("check.py").write_text(CHECK)
     onnx.save(proto(GRAPH), "m.onnx")

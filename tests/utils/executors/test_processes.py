@@ -81,6 +81,7 @@ def test_what_is_in_the_store_is_not_solved_again(shared: Processes, expected: l
     again.settle(map(str, range(COUNT)))
 
 
+@pytest.mark.long
 def test_workers_that_are_killed_cost_repetition(store: Store, expected: list[object]) -> None:
     killed, stop, generator = list[int](), threading.Event(), random.Random(0)
 
@@ -161,6 +162,7 @@ def test_only_units_of_ptqc_are_imported(name: str) -> None:
         unit_of(name)
 
 
+@pytest.mark.long
 def test_what_somebody_uses_is_discarded_when_it_is_free(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "PATIENCE", 0.1)
     with Processes(store, 1) as executor:

@@ -40,6 +40,7 @@ def of_product(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str]
     return artifact_of("product", WAYS[0], tmp_path_factory.mktemp("product"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", mostly_slow(WAYS[1:], WAYS[-1]))
 def test_a_product(tmp_path: Path, way: str, of_product: tuple[dict[str, str], set[str]]) -> None:
     assert artifact_of("product", way, tmp_path) == of_product

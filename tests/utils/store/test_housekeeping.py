@@ -84,6 +84,7 @@ def test_a_dead_process_keeps_nothing(tmp_path: Path) -> None:
         assert clear(store).removed.entries == 1
 
 
+@pytest.mark.long
 def test_everyone_at_once(tmp_path: Path) -> None:
     """Threads write, read and clear the same keys: each read gives the whole entry or none, and nothing is raised."""
     folder, until = tmp_path / "store", time.monotonic() + 3

@@ -46,6 +46,7 @@ def refused(place: Path, *budgets: str) -> Infeasible:
     return refusal.value
 
 
+@pytest.mark.long
 def test_the_delivered_c_keeps_its_flash_and_uses_it(both: Artifact, tmp_path: Path) -> None:
     check_flash(both, 9_000, tmp_path)
 

@@ -145,6 +145,7 @@ def test_recorded_times_give_the_same_bytes(
     assert reproducible(tight) == reproducible(again) == reproducible(resolved)
 
 
+@pytest.mark.long
 def test_a_latency_that_is_missed_counts_where_asked_for(
     tight: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -316,6 +317,7 @@ def test_times_of_other_operators_are_refused(operators: str, tight: Artifact, p
 SLOWER = BudgetReport({"predicted_ms": 2.0, "measured_ms": 3.0}, (Note("latency", "", "over the budget"),))
 
 
+@pytest.mark.long
 def test_a_file_that_takes_longer_than_predicted_is_chosen_again(tmp_path: Path) -> None:
     found = measure_residual(tmp_path, activations="auto")
     everything = replace(found.context, activations=dict(found.context.ranges))

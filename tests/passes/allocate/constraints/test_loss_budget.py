@@ -174,6 +174,7 @@ def resolve(artifact: Artifact, folder: Path, budget: Any, **options: Any) -> Ar
         )
 
 
+@pytest.mark.long
 def test_the_delivered_file_keeps_the_loss_on_samples_that_chose_nothing(kept: Artifact) -> None:
     """Judged here once more, on the samples that are not among the calibrated ones."""
     found = kept.manifest["loss_budget"]
