@@ -298,7 +298,7 @@ class SolveWeights:
         in_files = is_in_files(stats.model)
         if in_files:  # outputs are solved some at a time
             forms = [form for form in forms if not (form.by_column or form.by_row)]
-        pace = Pace(stats.deadline, sum(_cost(weight, forms) for weight in weights))
+        pace = Pace(stats.deadline, sum(_cost(weight, forms) for weight in weights), 1.0)  # costs are in seconds
 
         def solve(weight: Weight) -> list[tuple[QuantizedWeight, float]]:
             takes_long = bool(weight.fitted_to) or any(form.by_row for form in possible(weight, forms))

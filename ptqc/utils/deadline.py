@@ -54,10 +54,11 @@ NEVER = Deadline()
 class Pace:
     """How much of each piece of a step is done so that the step is at its end in time.
 
-    Pieces are of known relative cost, and what has been done says how many seconds one unit of it takes.
+    Pieces are of known relative cost, and what has been done says how many seconds one unit of it takes. The first one
+    is left out of that as soon as it is a small part of what was done, since it also loads what all of them need.
 
-    total: cost of all pieces. seconds: that one unit takes, which is believed until one is done: what the first pieces
-    take says little. is_short: whether there ever was time for a part only.
+    total: cost of all pieces. seconds: that one unit takes, which is believed until one is done. is_short: whether
+    there ever was time for a part only.
     """
 
     deadline: Deadline
@@ -67,6 +68,7 @@ class Pace:
     _began: float = field(default_factory=lambda: time.monotonic())
     _passed: float = 0.0  # cost of the pieces that are done, in full or in part
     _done: float = 0.0  # of what was really done
+    _first: tuple[float, float] | None = None  # when the first piece ended, and what was done of it
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def part(self) -> float:
@@ -88,13 +90,17 @@ class Pace:
     def _each(self) -> float:
         if self.seconds is not None and self._done < 1:
             return self.seconds
-        return (time.monotonic() - self._began) / self._done if self._done else 0.0
+        ended, first = self._first or (self._began, 0.0)
+        since, done = (ended, self._done - first) if self._done > 2 * first else (self._began, self._done)
+        return (time.monotonic() - since) / done if done else 0.0
 
     def did(self, cost: float, part: float = 1.0) -> None:
         """A piece of this cost is behind, of which this part was done."""
         with self._lock:
             self._passed += cost
             self._done += cost * part
+            if self._first is None and self._done:
+                self._first = time.monotonic(), self._done
 
 
 def parse_seconds(text: str) -> float:

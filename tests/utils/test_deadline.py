@@ -85,6 +85,19 @@ def test_a_pace_follows_what_was_measured(clock: Clock) -> None:
     assert pace.is_short
 
 
+def test_what_the_first_piece_loads_is_not_its_pace(clock: Clock) -> None:
+    """It takes 20 seconds, each further one takes 2."""
+    pace = Pace(Deadline.after(50, clock.now), 12)
+    clock.now += 20
+    pace.did(1)
+    assert pace.whole == 240
+    for _ in range(2):
+        clock.now += 2
+        pace.did(1)
+    assert pace.whole == 24
+    assert pace.part() == 1
+
+
 def test_a_small_part_says_nothing_of_the_pace(clock: Clock) -> None:
     """A hundredth of a piece, in which the first call of everything falls."""
     pace = Pace(Deadline.after(50, clock.now), 10, 10.0)
