@@ -133,12 +133,14 @@ class Calibrate:
         """The range of each site, others that may lose less, and what there was no time for."""
         pace = Pace(setting.deadline, len(setting.sites))
         chosen, others = dict[str, QuantParams](), dict[str, tuple[QuantParams, ...]]()
+        hurried = list[str]()
         shifted = read_without_padding(setting.model, setting.layers) if setting.fused else set[str]()
 
         def ranges(site: ScaleGroup) -> list[QuantParams]:
             methods: tuple[str, ...] = TRIED if self.observer == "auto" else (self.observer,)
             if pace.part() < 1:
                 methods = (HURRIED,)
+                hurried.append(site.name)
             observer, symmetric = observers[site.name], setting.symmetric and site.name not in shifted
             grid = {"powers": setting.powers, "symmetric": symmetric}
             choose_ranges = [observed_params(observer, method, **grid) for method in methods]
@@ -150,8 +152,8 @@ class Calibrate:
                 first, *rest = dict.fromkeys(choose_ranges)
                 chosen[site.name], others[site.name] = first, tuple(rest)
                 stage.advance(site.name)
-        short = [out_of_time("min/max ranges only, for most activations")] if pace.is_short else []
-        return chosen, others, short
+        count = f"{len(hurried)} of {len(setting.sites)}"
+        return chosen, others, [out_of_time(f"min/max ranges only, for {count} activations")] if hurried else []
 
 
 @dataclass(frozen=True)
