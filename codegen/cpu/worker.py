@@ -141,13 +141,13 @@ def _tables(programs: Mapping[Isa, Program], request: Request, store: Store | No
 
 
 def _from_tables(program: Program, chosen: Isa, tables: Mapping[str, Table]) -> Table:
-    table, own = tables.get(chosen.name, {}), tuning.tunable(program)
-    if own and not own.keys() & table.keys():
+    table, kernels = tables.get(chosen.name, {}), tuning.tunable(program)
+    if kernels and not kernels.keys() & table.keys():
         raise UsageError(
-            f"the tuning has none of this network's {len(own)} kernels for {chosen.name}: it is of "
+            f"the tuning has none of this network's {len(kernels)} kernels for {chosen.name}: it is of "
             f"{', '.join(tables)}, of another network, or of another version; measure with --tune quick"
         )
-    return {name: result for name, result in table.items() if name in own}
+    return {name: result for name, result in table.items() if name in kernels}
 
 
 def write(program: Program, chosen: Isa, folder: Path, store: Store | None = None) -> None:

@@ -152,8 +152,8 @@ class RealResults(Results):
         (bias, factor, *numbers), (sample, row, column, channel) = constants, place
         target = T.alloc_buffer((PACKED,), self.y.stored, scope="local")
         for i, result in enumerate(sums):
-            own = T.Bind(channel + i)
-            where = own, (sample, row, column, own)
-            value = composed(self.stages, result * factor[own] + bias[own], 1, where, numbers, others)
+            output = T.Bind(channel + i)
+            where = output, (sample, row, column, output)
+            value = composed(self.stages, result * factor[output] + bias[output], 1, where, numbers, others)
             T.buffer_store(target, value, [i])
         return target

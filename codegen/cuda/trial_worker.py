@@ -62,7 +62,7 @@ class GpuTrials:
             for runner in runners:
                 times[runner.label].append(statistics.median(runner.microseconds))
                 pairs = zip(runner.microseconds, runners[0].microseconds, strict=True)
-                ratios[runner.label].append(statistics.median(own / first for own, first in pairs))
+                ratios[runner.label].append(statistics.median(taken / first for taken, first in pairs))
         whole = {label: tuple(each) for label, each in times.items() if label not in dropped}
         of_first = {label: exp(statistics.fmean(map(log, ratios[label]))) for label in whole}
         return TrialTimes(trial.key, whole, of_first, dropped)
@@ -74,10 +74,10 @@ class GpuTrials:
         operand, output = self._arguments(trial, samples)
         left, wanted, result = list(constants), None, list[_Runner]()
         for one in trial.variants:
-            own, left = left[: one.constants], left[one.constants :]
+            variant_constants, left = left[: one.constants], left[one.constants :]
             if one.label in dropped:
                 continue
-            runner = _Runner(one.label, self._library.launcher(one.kernel, *operand, *own, output))
+            runner = _Runner(one.label, self._library.launcher(one.kernel, *operand, *variant_constants, output))
             try:
                 runner.launch(0)
                 values = self._library.pull(output)

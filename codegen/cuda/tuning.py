@@ -90,13 +90,13 @@ def _chosen(step: ProgramStep, times: GpuTimes) -> ProgramStep:
 
 def selected(program: Program, times: GpuTimes) -> GpuTimes:
     """What a table has of the kernels of a program. Raises UsageError where that is nothing."""
-    own = tunable(program)
-    results = {key: one for key, one in times.kernels.items() if key in own}
-    if own and not results:
+    kernels = tunable(program)
+    results = {key: one for key, one in times.kernels.items() if key in kernels}
+    if kernels and not results:
         raise UsageError(
-            f"the times that are given are of none of this network's {len(own)} kernels with variants: they are of "
+            f"the times that are given are of none of this network's {len(kernels)} kernels with variants: they are of "
             "another network, or of another version; compile with --tune quick where the GPU is"
         )
-    left = len(own) - len(results)
+    left = len(kernels) - len(results)
     message = times.missing or f"the table has no times of {left:,} kernels"
     return replace(times, kernels=results, missing=message if left else "")

@@ -296,7 +296,7 @@ def _metric(second: np.ndarray | Factored, rounds: int) -> np.ndarray:
 class _Rows:
     """Targets below each other: matrix and codes (groups, k·R, d), scale (groups, k·R, 1), product: codes · second.
 
-    mask: `kept` of the grids, float32, where any has it, or from when columns are rounded by patterns.
+    mask: those of the grids, float32, where any has one, or from when columns are rounded by patterns.
     """
 
     targets: Sequence[RoundingTarget]

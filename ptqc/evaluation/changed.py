@@ -278,8 +278,8 @@ def _shown(corners: np.ndarray, labels: np.ndarray, scores: np.ndarray, size: Si
 def compared(float_ones: Sequence[ScoredBox], compiled: Sequence[ScoredBox]) -> Mapping[str, list[dict[str, Any]]]:
     """Both, each with whether the other has an object of its class at its place."""
 
-    def documents(own: Sequence[ScoredBox], others: Sequence[ScoredBox]) -> list[dict[str, Any]]:
-        return [replace(one, matched=any(_are_one(one, other) for other in others)).to_json() for one in own]
+    def documents(boxes: Sequence[ScoredBox], references: Sequence[ScoredBox]) -> list[dict[str, Any]]:
+        return [replace(box, matched=any(_are_one(box, one) for one in references)).to_json() for box in boxes]
 
     return {"float": documents(float_ones, compiled), "compiled": documents(compiled, float_ones)}
 
@@ -351,8 +351,8 @@ def most_changed(
 
 def _detected(kinds: Kinds, ran: Sequence[_Ran], spec: InputSpec, detector: Detector) -> list[dict[str, Any] | None]:
     """What both find in the picture of each sample; None where the model is no detector, or its boxes are not read."""
-    shape, *others = {one.feeds[spec.name].shape for one in ran}
-    if others or shape[0] != 1:
+    shape, *further_shapes = {one.feeds[spec.name].shape for one in ran}
+    if further_shapes or shape[0] != 1:
         return [None] * len(ran)
     height, width = (shape[axis] for axis in spatial_axes(spec))
     size = (width, height)

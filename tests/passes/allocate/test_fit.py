@@ -84,8 +84,8 @@ def test_the_smallest_file_is_found_where_the_solver_is_told_too_many_bytes(
         measured.fit(5_000)
     smallest, right = refusal.value.smallest, fit.problem_of
     monkeypatch.setattr(fit, "problem_of", lambda *given: replace(made := right(*given), fixed=made.fixed + 100))
-    found = measured.fit(smallest)
-    assert len(found.exported.data) <= smallest == found.allocation.limit
+    delivered = measured.fit(smallest)
+    assert len(delivered.exported.data) <= smallest == delivered.allocation.limit
     with pytest.raises(Infeasible) as refusal:
         measured.fit(smallest - 100)
     assert refusal.value.smallest == smallest
@@ -100,29 +100,29 @@ def test_bytes_that_a_file_turns_out_not_to_need_are_spent(
     monkeypatch.setattr(fit, "weighed", lambda *given: weighed(*given) + 400)
     # Which of the two files loses less differs between processors by the last digits of their sums.
     monkeypatch.setattr(fit, "better_of", lambda _analysis, _first, second, _limit: second)
-    found = measured.fit(9_000)
-    assert len(found.exported.data) <= 9_000
-    assert found.allocation.loss <= best.allocation.loss / CLEARLY_LESS
-    assert found.allocation.status == "optimal"
+    delivered = measured.fit(9_000)
+    assert len(delivered.exported.data) <= 9_000
+    assert delivered.allocation.loss <= best.allocation.loss / CLEARLY_LESS
+    assert delivered.allocation.status == "optimal"
 
 
 def test_a_plan_that_loses_more_than_predicted_is_not_taken_and_nothing_is_called_proven(
     measured: Measured, fitted: Fit
 ) -> None:
     first, second = fitted(9_000), fitted(12_000)
-    found = better_of(HeldBackLoss.of(measured.context), first, second, 9_000)
-    assert found.packed is first.packed
-    assert (found.allocation.status, found.allocation.bound) == ("gap", second.allocation.bound)
+    delivered = better_of(HeldBackLoss.of(measured.context), first, second, 9_000)
+    assert delivered.packed is first.packed
+    assert (delivered.allocation.status, delivered.allocation.bound) == ("gap", second.allocation.bound)
     assert better_of(HeldBackLoss.of(measured.context), first, second, 12_000) is second
 
 
 def test_a_given_plan_is_followed(measured: Measured, fitted: Fit) -> None:
     best = fitted(9_000)
     other = best.plan.with_formats({**best.plan.formats, "w1": Integer(4)})
-    found = measured.fit(None, other)
-    assert found.plan == other
-    assert found.allocation.status == "given"
-    assert found.allocation.loss != best.allocation.loss
+    delivered = measured.fit(None, other)
+    assert delivered.plan == other
+    assert delivered.allocation.status == "given"
+    assert delivered.allocation.loss != best.allocation.loss
 
 
 @pytest.mark.parametrize("form", mostly_slow(["int2", "int8", "float16"], "int8"))
@@ -145,9 +145,9 @@ def test_the_same_request_gives_the_same_bytes(measured: Measured, fitted: Fit) 
 
 def test_tuned_numbers_are_those_of_the_file(fitted: Fit) -> None:
     best = fitted(9_000)
-    found = best.lowered.model.graph.initializers["w3/codes"].const_value
-    assert found is not None
-    assert np.array_equal(found.numpy(), best.tuned.weights["w3"].codes)
+    codes = best.lowered.model.graph.initializers["w3/codes"].const_value
+    assert codes is not None
+    assert np.array_equal(codes.numpy(), best.tuned.weights["w3"].codes)
     assert best.tuned.weights["w3"].form == best.plan.formats["w3"]
 
 

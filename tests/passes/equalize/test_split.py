@@ -51,8 +51,8 @@ def test_more_arithmetic_is_on_integers_and_no_more_is_lost(
 @pytest.mark.long
 def test_what_is_split_is_told(split: Artifact) -> None:
     assert split.manifest["activation_loss"] <= 0.02
-    told = {note["subject"] for note in split.manifest["notes"] if note["step"] == ChooseSplits.name}
-    assert told == {"n1", "n2"} == split.manifest["split_channels"].keys()
+    subjects = {note["subject"] for note in split.manifest["notes"] if note["step"] == ChooseSplits.name}
+    assert subjects == {"n1", "n2"} == split.manifest["split_channels"].keys()
 
 
 def test_why_the_wide_channels_stay_in_float_is_told(split: Artifact) -> None:
@@ -103,8 +103,8 @@ def test_what_gains_nothing_is_undone(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(ptqc.passes.analyze, "with_splits", without_splits)
     never = compiled(planted(1), DATA, tmp_path / "never", **options)
     assert tried.path.read_bytes() == never.path.read_bytes()
-    told = [note["subject"] for note in tried.manifest["notes"] if "after all" in note["message"]]
-    assert told == ["n1", "r1", "r2", "n2"]
+    subjects = [note["subject"] for note in tried.manifest["notes"] if "after all" in note["message"]]
+    assert subjects == ["n1", "r1", "r2", "n2"]
 
 
 @pytest.mark.slow
@@ -114,8 +114,8 @@ def test_nothing_is_split_where_the_budget_has_no_room_for_it(split: Artifact, t
     found = compiled(planted(300), DATA, tmp_path, "39000B", **options)
     assert found.path.stat().st_size <= 39_000
     assert found.manifest["split_channels"] == {}
-    told = [note["subject"] for note in found.manifest["notes"] if "has no room" in note["message"]]
-    assert told == ["n1", "n2"]
+    subjects = [note["subject"] for note in found.manifest["notes"] if "has no room" in note["message"]]
+    assert subjects == ["n1", "n2"]
 
 
 @pytest.mark.slow
@@ -123,8 +123,8 @@ def test_splits_that_a_budget_leaves_without_use_are_told(tmp_path: Path) -> Non
     found = compiled(planted(300), DATA, tmp_path, "0.0000001nat", **OPTIONS)
     assert found.manifest["verification"]["integer_nodes"] == 0
     assert found.manifest["split_channels"] == {}
-    told = [note["subject"] for note in found.manifest["notes"] if "stays split without use" in note["message"]]
-    assert told == ["n1", "n2"]
+    subjects = [note["subject"] for note in found.manifest["notes"] if "stays split without use" in note["message"]]
+    assert subjects == ["n1", "n2"]
 
 
 @pytest.fixture(scope="module")
