@@ -120,7 +120,7 @@ class _Tracer:
     def _fresh(self, node: ir.Node, value: ir.Value, axis: int) -> Trace:
         """The channels that a layer makes."""
         shape = self.shape(value)
-        if axis >= len(shape):
+        if not 0 <= axis < len(shape):  # the product of two vectors has no axis at all
             raise Unknown
         channels = shape[axis]
         return Trace(axis, np.full(channels, id(node)), np.zeros(channels, bool), direct=node.op_type in PRODUCTS)

@@ -51,6 +51,11 @@ def test_normalized_or_not() -> None:
     assert [(kind.name, kind.normalized) for kind in found.values()] == [("embedding", False), ("embedding", True)]  # type: ignore[attr-defined]
 
 
+def test_the_product_of_two_vectors_is_one_number() -> None:
+    samples = [{"x": np.full(3, i, np.float32), "z": np.ones(3, np.float32)} for i in (1, 2, 3)]
+    assert kinds("g (float[3] x, float[3] z) => (float y) { y = MatMul(x, z) }", samples)["y"].name == "regression"
+
+
 def test_rows_that_are_alike_are_no_class_scores() -> None:
     """Corners in pixels differ from sample to sample by little of what they differ from each other."""
     text = "g (float[N, 8] x) => (float[N, 4] y) { a = MatMul(x, w) y = Add(a, b) }"
