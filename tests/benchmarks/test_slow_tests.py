@@ -1,6 +1,7 @@
 """The record of the slow tests: what is run next, and what a run of a test gives."""
 
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import harness
 import pytest
@@ -34,15 +35,23 @@ def test_results_of_cases(cases: str, expected: tuple[str, int, int | None, str]
     assert (row["result"], row["cases"], row.get("skipped"), row.get("note")) == expected
 
 
+@pytest.fixture(autouse=True)
+def logs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Where output of tests is kept."""
+    monkeypatch.setattr(slow_tests, "LOGS", tmp_path / "logs")
+    return tmp_path / "logs"
+
+
 def test_a_test_that_does_not_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slow_tests, "PYTEST", ("bash", "-c", "sleep 60 & wait"))
     monkeypatch.setattr(harness, "STOPPING", 0.2)
-    row = slow_tests.run("test", 1, 0.2)
+    row = slow_tests.run("test", 0.2)
     assert row["result"] == STOPPED
     assert row["seconds"] == 0.2
 
 
-def test_a_run_without_results_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_without_results_failed(monkeypatch: pytest.MonkeyPatch, logs: Path) -> None:
     monkeypatch.setattr(slow_tests, "PYTEST", ("bash", "-c", "echo no such file; exit 4"))
-    row = slow_tests.run("test", 1, 60)
+    row = slow_tests.run("tests/test_a.py::test_b", 60)
     assert (row["result"], row["note"]) == (FAILED, "no such file")
+    assert (logs / "tests-test_a.py-test_b.txt").read_text() == "no such file\n"
