@@ -15,6 +15,7 @@ from ptqc.evaluation.detection.detector import Detector
 from ptqc.execution.onnxruntime import Runner, release, tensors_of
 from ptqc.formats import Format
 from ptqc.formats.trellis import Trellis, path_search
+from ptqc.ir.layers import find_layers, find_weights
 from ptqc.options import CompileOptions
 from ptqc.passes.allocate.state import Budgets
 from ptqc.passes.quantize.prepare import CanonicalModel
@@ -34,7 +35,8 @@ def check_early(prepared: CanonicalModel, budgets: Budgets, options: CompileOpti
         raise UsageError("sensitivity is 'curvature', which needs PyTorch: pip install 'ptqc[torch]'")
     _check_formats(options)
     _check_operators(options)
-    _check_something(Runner(prepared.model), prepared.tuning[:SAMPLES_RUN])
+    if find_weights(prepared.model, find_layers(prepared.model)):  # else nothing depends on the loss
+        _check_something(Runner(prepared.model), prepared.tuning[:SAMPLES_RUN])
     for constraint in budgets:
         constraint.check(prepared, options)
     if chosen is not None and not chosen.may_be_missing:

@@ -350,6 +350,9 @@ def reconstruct(
     for numbers in tuned:
         check_tuned(Reconstruct.name, numbers)
     notes = [] if len(tuned) == len(draws) else [out_of_time(f"{len(tuned)} of {len(draws)} reconstructions")]
+    samples, most = min(numbers.samples for numbers in tuned)
+    if samples < most:
+        notes.append(out_of_time(f"reconstruction with {samples} of {most} samples"))
     if unsolved := max(numbers.solved_alone for numbers in tuned):
         notes.append(out_of_time(f"the reconstruction of {len(plan.layers) - unsolved} of {len(plan.layers)} layers"))
     if stored is not None and not analysis.deadline.is_limited:

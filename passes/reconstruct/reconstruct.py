@@ -20,6 +20,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.calibration.samples import Samples
 from ptqc.errors import NotFinite
 from ptqc.execution.finite import Finite
 from ptqc.execution.onnxruntime import Feeds
@@ -194,7 +195,7 @@ def _reconstructed(
     layers = {layer.name: layer for layer in plan.layers}
     bounded = Bounded(WALK_MEMORY)
     keeps = holding({}, fine), holding(plan.params, fine)
-    batches, split = _share_batches(slicer, analysis, len(runs), keeps, limits)
+    batches, split, samples = _share_batches(slicer, analysis, len(runs), keeps, limits)
     check = Finite(slicer, batches)
     share = max(1, processors() // len(runs))
     real = Walk(slicer, batches, keep=keeps[0], workers=share, check=check, bounded=bounded)
@@ -213,7 +214,7 @@ def _reconstructed(
     steps = dict(zip(layers, in_shares([_cost(analysis, layer) for layer in layers.values()] or [1.0]), strict=False))
     with analysis.progress.stage("reconstruct", IN_SHARES) as stage:
         _solve_all(states, layers, _float_outputs(real, layers, analysis.deadline, choices), stage, steps, choices)
-    return [state.tuned for state in states]
+    return [replace(state.tuned, samples=samples) for state in states]
 
 
 def _cost(analysis: Analysis, layer: Layer) -> float:
@@ -325,21 +326,30 @@ def _nodes(walk: Walk) -> Iterator[str]:
 
 def _share_batches(
     slicer: Slicer, analysis: Analysis, draws: int, keeps: tuple[Keep, Keep], limits: ColumnLimits
-) -> tuple[list[Feeds], int]:
+) -> tuple[list[Feeds], int, tuple[int, int]]:
     """Batches of as many samples as WALK_BYTES, WALK_COMPUTE and the deadline allow, and how many of them are fitted.
 
-    keeps: how the float walk and the quantized ones hold values.
+    Behind them: the number of samples, and what it would be without the deadline. keeps: how the float walk and the
+    quantized ones hold values.
     """
     began = time.monotonic()
     sample, layers = list(analysis.tuning.largest), {layer.name for layer in analysis.layers}
     real, seen = (peak_bytes(Walk(slicer, sample, keep=keep), layers) for keep in keeps)
     room = min(WALK_BYTES / max(real + draws * seen, 1), WALK_COMPUTE / max(sum(analysis.macs.values()), 1))
     each = (time.monotonic() - began) / 2 * (1 + 2 * draws) / processors()  # a draw computes its layers twice
-    count = analysis.deadline.affords(each, int(np.clip(room, 8, limits.samples)), FEWEST_SAMPLES)
-    held = max(2, int(count * HELD_SHARE))
+    most = int(np.clip(room, 8, limits.samples))
+    count = analysis.deadline.affords(each, most, FEWEST_SAMPLES)
+    tuning, held_back = _shared_samples(analysis, count)
     size = int(np.clip(BATCH_BYTES // max(real, 1), 1, LARGEST_BATCH))
-    fitted, judging = analysis.tuning[: count - held].batched(size), analysis.held_back[:held].batched(size)
-    return outputs_in_files(chain(fitted, judging)), len(fitted)
+    fitted, judging = tuning.batched(size), held_back.batched(size)
+    counts = len(tuning) + len(held_back), sum(map(len, _shared_samples(analysis, most)))
+    return outputs_in_files(chain(fitted, judging)), len(fitted), counts
+
+
+def _shared_samples(analysis: Analysis, count: int) -> tuple[Samples, Samples]:
+    """Of `count` samples those that are fitted and those that judge."""
+    held = max(2, int(count * HELD_SHARE))
+    return analysis.tuning[: count - held], analysis.held_back[:held]
 
 
 @dataclass
@@ -378,7 +388,8 @@ class _State:
     @property
     def tuned(self) -> QuantizedParameters:
         """The answers, and by how much they are closer on held-back columns than the table's."""
-        return QuantizedParameters(self.weights, self.biases, self.unsolved, (self.before, self.after), self.draw)
+        losses = self.before, self.after
+        return QuantizedParameters(self.weights, self.biases, self.unsolved, losses=losses, draw=self.draw)
 
     @property
     def strength(self) -> float:

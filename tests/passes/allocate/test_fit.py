@@ -180,6 +180,7 @@ def test_a_time_limit_leaves_out_further_reconstructions(measured: Measured, fit
     cut_short = replace(measured, context=late).fit(6_200)
     assert [str(note) for note in cut_short.notes] == [
         f"[time-limit] cut short: there was time for 1 of {TRIES['light']} reconstructions",
+        "[time-limit] cut short: there was time for reconstruction with 4 of 32 samples",
         "[time-limit] cut short: there was time for the reconstruction of 0 of 4 layers",
     ]
     assert len(cut_short.exported.data) <= 6_200
