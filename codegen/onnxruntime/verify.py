@@ -33,7 +33,7 @@ from ptqc.codegen.onnxruntime.matmul_nbits import (
 )
 from ptqc.codegen.onnxruntime.unpack_functions import BITS_INPUTS, Pick, UnpackFunction, UnpackKind
 from ptqc.codegen.onnxruntime.verify_semantics import Intent
-from ptqc.errors import VerificationError
+from ptqc.errors import Interrupted, VerificationError
 from ptqc.execution.agreement import Difference, alike, allowed
 from ptqc.execution.onnxruntime import (
     WITHOUT,
@@ -431,7 +431,7 @@ def _census(exported: Exported, lowered: Lowered, plan: Plan, *, lean: bool) -> 
     started = time.monotonic()
     try:
         census = take(exported.proto, expected, list(fused), lean=lean)
-    except OSError:  # of the disk, not of the file
+    except (OSError, Interrupted):  # of the disk, not of the file
         raise
     except Exception as error:  # ONNX Runtime raises a dozen types of its own
         raise VerificationError(f"ONNX Runtime {ort.__version__} cannot load the written file: {error}") from error

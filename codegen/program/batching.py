@@ -21,7 +21,7 @@ from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.program.inputs import edges, extents
 from ptqc.codegen.program.probing import Probe, has_batch, longest_first, open_axes, varied
 from ptqc.codegen.program.program import slides
-from ptqc.errors import NoKernel
+from ptqc.errors import Interrupted, NoKernel
 from ptqc.execution.onnxruntime import Feeds, Runner, session_options
 from ptqc.ir.nodes import has_open_batch
 from ptqc.ir.operators import Operator, Trait, keeps_codes, known
@@ -107,6 +107,8 @@ def _are_independent(exported: Exported, alone: Sequence[Feeds]) -> bool:
         runner = Runner(exported.proto)
         single = [runner.run(feeds) for feeds in (first, second, third)]
         one, other = (runner.run(_joined(feeds)) for feeds in ((first, second, third), (first, third, second)))
+    except (OSError, Interrupted):  # of the disk, not of the model
+        raise
     except Exception:  # whatever a model has against several samples
         return False
     return all(_is_alike([result[name] for result in single], one[name], other[name]) for name in one)

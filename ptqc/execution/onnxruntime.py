@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from ptqc.errors import ModelError
+from ptqc.errors import Interrupted, ModelError
 from ptqc.execution.saturation import EXACT_SUMS, NOT_WITH_EXACT_SUMS, apart, can_saturate, saturates
 from ptqc.ir import protos, zipmaps
 from ptqc.ir.external import (
@@ -211,6 +211,8 @@ class Runner:
         try:
             model = zipmaps.as_tensors(model) if isinstance(model, onnx.ModelProto) else model
             self.session = _open(model, taps, options, WITHOUT if lean else (), timed=timed)
+        except (OSError, Interrupted):  # of the disk, not of the model
+            raise
         except Exception as error:  # ONNX Runtime raises a dozen types of its own
             raise ModelError(f"ONNX Runtime {ort.__version__} cannot load the model: {error}") from error
         self._loops = has_loop(model)

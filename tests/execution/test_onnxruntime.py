@@ -1,3 +1,5 @@
+import errno
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -82,6 +84,16 @@ def test_what_onnx_runtime_refuses_is_a_model_error(model: ir.Model, tmp_path: P
     (tmp_path / "broken.onnx").write_bytes(b"no model")
     with pytest.raises(ModelError, match="cannot load the model"):
         Runner(tmp_path / "broken.onnx")
+
+
+def test_a_full_disk_is_no_fault_of_the_model(model: ir.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(**_: object) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(external, "IN_MEMORY_LIMIT", 1)
+    monkeypatch.setattr(tempfile, "mkdtemp", full)
+    with pytest.raises(OSError, match="No space left on device"):
+        Runner(model)
 
 
 def test_an_unknown_tap_is_a_model_error(model: ir.Model) -> None:

@@ -1,5 +1,7 @@
 """Verification lets a good file pass, and stops faults planted into the file and into the lowered graph."""
 
+import errno
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +17,10 @@ from onnx import numpy_helper
 from ptqc.codegen.onnxruntime.export import Exported, export
 from ptqc.codegen.onnxruntime.verify import Verified, verify
 from ptqc.codegen.onnxruntime.verify_semantics import Intent
-from ptqc.errors import VerificationError
+from ptqc.errors import Interrupted, VerificationError
 from ptqc.ir.lowered import Lowered
 from ptqc.passes.allocate.state import QuantizedModel
+from ptqc.utils import scratch
 
 pytestmark = pytest.mark.processor
 
@@ -245,6 +248,18 @@ def test_a_file_that_does_not_load_is_refused(measured: Measured, good: Quantize
     _node(proto.graph, "GlobalAveragePool").op_type = "LpPool"  # lacks its required kernel_shape
     with pytest.raises(VerificationError, match="ONNX"):
         check(measured, good, replace(good.exported, proto=proto))
+
+
+def test_a_full_disk_is_no_fault_of_the_file(
+    measured: Measured, good: QuantizedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(**_: object) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", full)
+    monkeypatch.setattr(scratch, "_is_full", lambda: True)
+    with pytest.raises(Interrupted, match=r"No space left on device in .*, where temporary files are"):
+        check(measured, good)
 
 
 def test_another_output_shape_is_refused(measured: Measured, good: QuantizedModel) -> None:
