@@ -31,6 +31,7 @@ def test_every_page_is_built(site: Path) -> None:
     assert pages - {path.relative_to(site).with_suffix("") for path in site.glob("**/*.html")} == set()
 
 
+@pytest.mark.long
 def test_every_command_and_public_name_has_its_place(site: Path) -> None:
     commands, reference = ((site / "reference" / f"{name}.html").read_text() for name in ("command-line", "python"))
     assert [name for name in COMMANDS if f'id="ptqc-{name}"' not in commands] == []

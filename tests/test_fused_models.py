@@ -51,6 +51,7 @@ def optimized(model: onnx.ModelProto, path: Path, level: str) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_what_stays_of_the_runtimes_own_is_compiled_and_said(tmp_path: Path) -> None:
     rows, places = samples(6, WIDTH, count=16), np.tile(np.arange(6), (16, 1))
     data = [{"x": x[None], "places": p[None]} for x, p in zip(rows, places, strict=True)]

@@ -66,6 +66,7 @@ def test_frames_are_refused(example: Path, tmp_path: Path) -> None:
     assert "without --c-stream" in done.stderr
 
 
+@pytest.mark.long
 def test_differing_outputs_are_counted(example: Path, artifact: Path, tmp_path: Path) -> None:
     assert make(example, changed(artifact, tmp_path / "changed")).returncode == 0
     ran = subprocess.run([example / "build" / NAME / "host"], capture_output=True, text=True, check=False)

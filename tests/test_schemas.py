@@ -74,6 +74,7 @@ def names() -> list[str]:
     return sorted(path.name.partition(".")[0] for path in SCHEMAS.glob("*.schema.json"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in names() if name not in ("manifest", "run-times")])
 def test_documents_are_as_their_schema_says(name: str, documents: dict[str, list[dict[str, Any]]]) -> None:
     assert documents[name]

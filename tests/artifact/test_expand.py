@@ -38,6 +38,7 @@ def golden_of(artifact: Artifact, path: Path) -> bool:
     return all(np.allclose(got[name], wanted[name], rtol=0, atol=1e-6) for got, wanted in pairs for name in wanted)
 
 
+@pytest.mark.long
 def test_the_command_and_what_it_tells(
     small: Artifact, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,6 +115,7 @@ def test_results_are_those_of_onnx(outcomes: Outcomes) -> None:
     assert len(outcomes.same) > 700
 
 
+@pytest.mark.long
 def test_few_configurations_are_refused(outcomes: Outcomes) -> None:
     assert set(outcomes.refused.values()) <= REFUSED
     assert len(outcomes.refused) < len(outcomes.same) / 40

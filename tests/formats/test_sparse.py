@@ -159,6 +159,7 @@ def test_a_dense_network_is_pruned_where_that_is_asked_for(activations: str, tmp
     assert all(weight["format"].startswith("twooffour") for weight in smaller.plan["weights"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("activations", ["integer", pytest.param("float", marks=pytest.mark.slow)])
 def test_a_pruned_network_is_compiled_with_its_zeros(activations: str, tmp_path: Path) -> None:
     shapes = {"w1": (16, 128), "w2": (256, 128), "w3": (256, 6)}

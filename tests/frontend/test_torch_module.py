@@ -66,6 +66,7 @@ def test_inputs_with_different_numbers_of_rows_have_no_batch_together() -> None:
     assert [value.shape for value in model.graph.inputs] == [(1, 3), (5, 3)]
 
 
+@pytest.mark.long
 def test_several_inputs_under_one_name_have_a_free_batch() -> None:
     class Sum(torch.nn.Module):  # type: ignore[misc,name-defined]
         def forward(self, *several: Any) -> Any:

@@ -68,6 +68,7 @@ GRAPH = """g (int64[N,L] t) => (float[N,L,48] y) {
 }"""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "operators", ["standard", *(pytest.param(name, marks=pytest.mark.slow) for name in ("onnxruntime", "dequantize"))]
 )

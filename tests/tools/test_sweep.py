@@ -54,6 +54,7 @@ def test_points_go_from_the_smallest_file_to_the_best(made: Artifact, found: Swe
     assert sizes[0] <= 1.02 * made.manifest["allocation"]["smallest_bytes"]
 
 
+@pytest.mark.long
 def test_a_point_is_what_a_file_of_that_size_has(made: Artifact, found: Swept, tmp_path: Path) -> None:
     point = found.document["points"][1]
     with quick():

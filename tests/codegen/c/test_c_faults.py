@@ -177,6 +177,7 @@ def test_both_are_right(tmp_path: Path) -> None:
     assert kinds >= {"raw", "index", "pairs", "prefix", "column_path"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("old", "new"), FAULTS[5::18])
 def test_some_faults_are_noticed(old: str, new: str, tmp_path: Path) -> None:
     assert stops(old, new, tmp_path)

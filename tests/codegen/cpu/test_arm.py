@@ -171,6 +171,7 @@ def in_emulator(store: Path) -> Iterator[Callable[[Sequence[Case], Isa, Path], l
         yield run_there
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("chosen", [isa.ARM_I8MM, *(pytest.param(one, marks=pytest.mark.slow) for one in SETS[:-1])])
 def test_layers_of_any_geometry(chosen: Isa, every: int, in_emulator: Any, tmp_path: Path) -> None:

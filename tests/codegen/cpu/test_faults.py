@@ -119,6 +119,7 @@ def test_without_a_fault_nothing_differs(job: Path, tmp_path: Path) -> None:
     worker.build(shutil.copytree(job, tmp_path / "job"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", mostly_slow(FAULTS, *PLAIN))
 def test_a_fault_is_found(fault: str, job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = shutil.copytree(job, tmp_path / "job")  # a process opens one library of one path only once

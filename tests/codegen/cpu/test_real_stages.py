@@ -155,6 +155,7 @@ def test_the_numbers_are_those_of_the_file(chosen: Isa, tmp_path: Path) -> None:
     assert compared(programs, chosen, tmp_path).wrong == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["a split block", "other operations"])
 def test_faults_are_found(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = dense.composed

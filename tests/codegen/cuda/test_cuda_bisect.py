@@ -102,6 +102,7 @@ def test_a_library_for_processors_beside_it_is_compared_too(both: Artifact, tmp_
     assert changed.integers == found.integers
 
 
+@pytest.mark.long
 def test_ptx_that_the_machine_code_was_not_made_of_is_refused(artifact: Artifact, tmp_path: Path) -> None:
     out = with_ptx(artifact, tmp_path, ".address_size 64", ".address_size 64\n// changed")
     with pytest.raises(VerificationError, match="is not what the manifest says"):

@@ -46,6 +46,7 @@ def test_it_gives_what_the_packed_file_gives(artifact: Artifact) -> None:
     assert document["runtimes"]["onnxruntime"]["note"] == "outputs equal the packed file's"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["openvino", "qnn"])
 def test_it_runs_elsewhere(artifact: Artifact, name: str) -> None:
     """All layers on integers there, in the compile and when the artifact is verified."""

@@ -61,6 +61,7 @@ def test_what_is_rounded_is_in_the_file_and_in_its_documents(rounded: Artifact) 
     assert "0 of 6 activations are quantized to 8 bits and 2 rounded to bfloat16" in page
 
 
+@pytest.mark.long
 def test_resolve_keeps_what_was_asked_for(rounded: Artifact, tmp_path: Path) -> None:
     again = resolved(rounded, tmp_path)
     assert again.path.read_bytes() == rounded.path.read_bytes()

@@ -55,6 +55,7 @@ def test_what_is_split_is_told(split: Artifact) -> None:
     assert subjects == {"n1", "n2"} == split.manifest["split_channels"].keys()
 
 
+@pytest.mark.long
 def test_why_the_wide_channels_stay_in_float_is_told(split: Artifact) -> None:
     messages = [note["message"] for note in split.manifest["notes"]]
     assert "MatMul computes in float: it multiplies the outlier channels of n1, which 8 bits cannot hold" in messages

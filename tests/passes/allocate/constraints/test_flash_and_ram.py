@@ -76,6 +76,7 @@ def test_a_larger_flash_loses_less(place: Path) -> None:
     assert large["flash"]["used_bytes"] > small["flash"]["used_bytes"]
 
 
+@pytest.mark.long
 def test_too_little_flash_is_refused(place: Path) -> None:
     assert "code" in [what for what, _ in refused(place, "3KBflash").blockers]
 
@@ -128,6 +129,7 @@ def test_together_with_a_loss_the_best_network_of_the_flash_is_built(tmp_path: P
         on_c(tmp_path, "9KBflash", "0.0000001nat", force=True)
 
 
+@pytest.mark.long
 def test_summary_and_report_tell_both(both: Artifact) -> None:
     assert re.search(
         r"flash +[\d,]+ bytes, [\d.]+ % of the budget of 9,000 B of flash: [\d,]+ of weights", both.summary()

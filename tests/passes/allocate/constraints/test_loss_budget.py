@@ -197,6 +197,7 @@ def test_a_larger_loss_takes_fewer_bytes(kept: Artifact, tmp_path: Path) -> None
     assert larger.path.stat().st_size < kept.path.stat().st_size
 
 
+@pytest.mark.long
 def test_documents_tell_the_loss(kept: Artifact, capsys: pytest.CaptureFixture[str]) -> None:
     told = " ".join(kept.summary().split())
     assert "on 24 judging samples, at most" in told
